@@ -1,0 +1,1 @@
+"""Who decides: placement, dispatch and rollout policies, and the registry of their names."""

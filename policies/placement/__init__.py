@@ -1,0 +1,1 @@
+"""Placement policies: which group, which nodes, whether to move."""

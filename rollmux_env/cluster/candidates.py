@@ -1,0 +1,173 @@
+"""The candidate table: the action space of placement, as columns.
+
+Algorithm 1 is an argmin over it, a learned policy scores it, an action mask is its feasibility.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.cluster.events import Placement
+from rollmux_env.cluster.state import State
+from rollmux_env.kernel.candidates import ANY_NODES, FEASIBLE, SLO, enumerate_candidates
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
+
+REASONS = (
+    "feasible",
+    "the group is full",
+    "the group has too few training nodes",
+    "host memory of a rollout node",
+    "host memory of the training nodes",
+    "max_nodes of a pool",
+    "an SLO would be broken",
+)
+
+
+@dataclass(frozen=True)
+class CandidateTable:
+    """Ways to place one job, a row each, in Algorithm 1's order; the last is a new group.
+
+    Attributes:
+        job_id: the job.
+        group: (R,) id of the group, -1 for a new one.
+        new_nodes: (R,) rollout nodes to add; -1 where the group as a whole is out.
+        nodes: (R, N) numbers of the existing rollout nodes, padded with -1.
+        usd_per_hour: (R,) marginal cost, $/h; nan where the group as a whole is out.
+        period_s: (R,) period of the group with the job in it, seconds; nan likewise.
+        reason: (R,) index into `REASONS`: 0, or the first reason against it.
+        saturated: (R,) whether the group's T_load is at least its T_cycle without the job.
+        slack: (R,) least limit over period of the members and the job, less 1: below 0 an SLO is broken; nan likewise.
+        training_nodes: training nodes of a new group.
+    """
+
+    job_id: str
+    group: Ints
+    new_nodes: Ints
+    nodes: Ints
+    usd_per_hour: Floats
+    period_s: Floats
+    reason: Ints
+    saturated: NDArray[np.bool_]
+    slack: Floats
+    training_nodes: int
+
+    def __len__(self) -> int:
+        return int(self.group.shape[0])
+
+    @property
+    def feasible(self) -> NDArray[np.bool_]:
+        """(R,) rows that break nothing."""
+        return np.asarray(self.reason == FEASIBLE)
+
+    @property
+    def physical(self) -> NDArray[np.bool_]:
+        """(R,) rows that break nothing but SLOs."""
+        return np.asarray((self.reason == FEASIBLE) | (self.reason == SLO))
+
+    @property
+    def is_group(self) -> NDArray[np.bool_]:
+        """(R,) rows that stand for a group as a whole, which is out."""
+        return np.asarray(self.new_nodes == ANY_NODES)
+
+    def placement(self, row: int) -> Placement:
+        """The placement of a row."""
+        nodes = tuple(int(node) for node in self.nodes[row] if node >= 0)
+        new_nodes = int(self.new_nodes[row])
+        if self.group[row] < 0:
+            return Placement(None, (), new_nodes, self.training_nodes)
+        return Placement(int(self.group[row]), nodes, new_nodes)
+
+
+class _Buffers:
+    """Columns that `enumerate_candidates` writes, kept from call to call and made larger when they overflow."""
+
+    def __init__(self) -> None:
+        self.make(256, 1)
+
+    def make(self, rows: int, nodes: int) -> None:
+        self.group, self.new_nodes, self.reason = (np.empty(rows, dtype=np.int64) for _ in range(3))
+        self.usd, self.period_s = (np.empty(rows) for _ in range(2))
+        self.nodes = np.empty((rows, nodes), dtype=np.int64)
+
+
+_buffers = _Buffers()
+
+
+def _fill(state: State, job_id: str, only_improving: bool, prune: bool) -> int:
+    row = state.row(job_id)
+    wanted = int(state.jobs.rollout_nodes[row])
+    if _buffers.nodes.shape[1] < wanted:
+        _buffers.make(_buffers.group.shape[0], wanted)
+    while True:
+        rows: int = enumerate_candidates(
+            state.jobs,
+            state.groups,
+            state.order,
+            state.limits,
+            state.rollout_nodes,
+            state.training_nodes,
+            row,
+            only_improving,
+            prune,
+            _buffers.group,
+            _buffers.new_nodes,
+            _buffers.nodes,
+            _buffers.usd,
+            _buffers.period_s,
+            _buffers.reason,
+        )
+        if rows <= _buffers.group.shape[0]:
+            return rows
+        _buffers.make(2 * rows, _buffers.nodes.shape[1])
+
+
+def candidates(state: State, job_id: str) -> CandidateTable:
+    """Every candidate of a waiting job; of a running one, every candidate outside its own group."""
+    rows = _fill(state, job_id, only_improving=False, prune=False)
+    job = state.row(job_id)
+    group_row = _buffers.group[:rows]
+    new = group_row < 0
+    groups = state.groups
+    period_s = _buffers.period_s[:rows].copy()
+    if state.order.size:
+        limit_s = np.where(new, np.inf, groups.limit_s[group_row])
+        saturated = ~new & (groups.load_s[group_row] >= groups.cycle_s[group_row] * (1 - TOLERANCE))
+        group_id = np.where(new, -1, groups.id[group_row])
+    else:
+        limit_s, saturated, group_id = np.full(rows, np.inf), np.zeros(rows, dtype=bool), np.full(rows, -1)
+    return CandidateTable(
+        job_id=job_id,
+        group=group_id,
+        new_nodes=_buffers.new_nodes[:rows].copy(),
+        nodes=_buffers.nodes[:rows, : int(state.jobs.rollout_nodes[job])].copy(),
+        usd_per_hour=_buffers.usd[:rows].copy(),
+        period_s=period_s,
+        reason=_buffers.reason[:rows].copy(),
+        saturated=saturated,
+        slack=np.minimum(limit_s, state.jobs.limit_s[job]) / period_s - 1,
+        training_nodes=int(state.jobs.training_nodes[job]),
+    )
+
+
+def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
+    """Algorithm 1's choice: the first of the cheapest feasible candidates, None where there is none.
+
+    The argmin over `candidates` without building them: the search stops in a group at the first row that fits and leaves a group
+    out where no row of it can be cheaper than the best so far.
+
+    Args:
+        prune: leave saturated groups out, as printed in the paper.
+    """
+    rows = _fill(state, job_id, only_improving=True, prune=prune)
+    if rows == 0:
+        return None
+    last = rows - 1
+    group = int(_buffers.group[last])
+    new_nodes = int(_buffers.new_nodes[last])
+    if group < 0:
+        return Placement(None, (), new_nodes, int(state.jobs.training_nodes[state.row(job_id)]))
+    nodes = tuple(int(node) for node in _buffers.nodes[last] if node >= 0)
+    return Placement(int(state.groups.id[group]), nodes, new_nodes)

@@ -1,0 +1,83 @@
+"""Events: the only way in which a state changes. A log of them is a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollmux_env.scenario import Job
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a job runs.
+
+    Attributes:
+        group: id of the group that it joins, None for a new one.
+        rollout_nodes: numbers of the group's existing rollout nodes that it is pinned to, ascending.
+        new_rollout_nodes: rollout nodes to add for it.
+        training_nodes: size of a new group's training pool; 0 with an existing group.
+        colocated: a new group of training nodes alone, where the job runs both phases one after the other.
+    """
+
+    group: int | None
+    rollout_nodes: tuple[int, ...] = ()
+    new_rollout_nodes: int = 0
+    training_nodes: int = 0
+    colocated: bool = False
+
+    @property
+    def strategy(self) -> str:
+        """`direct_packing`, `rollout_scaling` or `isolated` (paper, section 4)."""
+        if self.group is None:
+            return "isolated"
+        return "rollout_scaling" if self.new_rollout_nodes else "direct_packing"
+
+
+def isolated(job: Job) -> Placement:
+    """A new group of the nodes that the job asks for."""
+    return Placement(None, (), job.rollout.nodes, job.training.nodes)
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A job is known and waits for a place."""
+
+    at_s: float
+    job: Job
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A waiting job has a place and runs."""
+
+    at_s: float
+    job_id: str
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A running job has another place; it makes no progress until its pause (`migration_s`) ends."""
+
+    at_s: float
+    job_id: str
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The pause of a moved job has ended; the nodes that it left are given back."""
+
+    at_s: float
+    job_id: str
+
+
+@dataclass(frozen=True)
+class Departed:
+    """A job has done its stay and leaves."""
+
+    at_s: float
+    job_id: str
+
+
+Event = Arrived | Admitted | Moved | Resumed | Departed

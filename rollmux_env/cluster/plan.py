@@ -1,0 +1,166 @@
+"""Plans: what a policy decides, checked against numbered invariants before anything happens.
+
+P1  every job is named at most once and is in the right state: waiting to be placed, running and not paused to be moved
+P2  the nodes exist and are as many as the job asks for; the training pool has at least the job's training nodes
+P3  no group has more than `max_group_size` members
+P4  no node holds more than its memory
+P5  no pool has more than `max_nodes`
+P6  every member of a changed group keeps its SLO (policies with `keeps_slo`)
+P7  a moved job would meet its own mean if it left when the pause ends
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from rollmux_env.cluster.events import Admitted, Event, Moved, Placement
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.errors import PlanError
+from rollmux_env.kernel.tables import TOLERANCE
+
+
+@dataclass(frozen=True)
+class Place:
+    """Admit a waiting job."""
+
+    job_id: str
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Move:
+    """Give a running job another place; it pauses for `migration_s`."""
+
+    job_id: str
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Leave a waiting job in the queue."""
+
+    job_id: str
+
+
+Plan = tuple[Place | Move | Wait, ...]
+
+
+class Policy(Protocol):
+    """Who decides where jobs go. The same object serves `plan`, `bench` and a real run.
+
+    Attributes:
+        keeps_slo: whether its plans must keep every SLO (P6).
+    """
+
+    keeps_slo: bool
+
+    def decide(self, state: State, event: Event) -> Plan:
+        """Answer an event that has just been applied.
+
+        Args:
+            state: to read; never to write.
+            event: `Arrived` of a job that waits for a place (again, at `state.now_s`, when the queue is served), or `Departed`:
+                then a plan may only move jobs.
+
+        Returns:
+            What to do now; all of it happens, or none of it.
+        """
+        ...
+
+
+def may_move(state: State, job_id: str) -> bool:
+    """P7: whether a running job would still meet its SLO on average if it left when the pause of a move ends."""
+    job = state.job(job_id)
+    stayed_s = state.now_s - float(state.jobs.admitted_s[state.row(job_id)])
+    allowed_s = job.slo * job.solo_s * state.iterations_done(job_id)
+    return stayed_s + state.cluster.migration_s <= allowed_s * (1 + TOLERANCE)
+
+
+def carry_out(state: State, plan: Plan, keeps_slo: bool) -> list[Event]:
+    """Validate a plan and apply it to the state.
+
+    Args:
+        keeps_slo: whether P6 is asked for.
+
+    Returns:
+        The events, in order: moves and admissions as the plan lists them. `Wait` has none.
+
+    Raises:
+        PlanError: the plan breaks an invariant; the message begins with its number. The state is then not to be used any more.
+    """
+    events: list[Admitted | Moved] = []
+    named: set[str] = set()
+    for action in plan:
+        if action.job_id in named:
+            raise PlanError(f"P1: the plan names job {action.job_id} twice")
+        named.add(action.job_id)
+        if isinstance(action, Move):
+            _check_movable(state, action.job_id)
+        elif action.job_id not in state.waiting:
+            raise PlanError(f"P1: job {action.job_id} is not waiting")
+    for action in plan:
+        if isinstance(action, Wait):
+            continue
+        _check_nodes(state, action.job_id, action.placement)
+        kind = Admitted if isinstance(action, Place) else Moved
+        event = kind(state.now_s, action.job_id, action.placement)
+        apply(state, event)
+        events.append(event)
+    # Sizes, memory and SLOs are asked of the outcome: halfway through a swap they need not hold.
+    for event in events:
+        _check_group(state, event.job_id, keeps_slo)
+    _check_pools(state)
+    return [*events]
+
+
+def _check_movable(state: State, job_id: str) -> None:
+    if not state.is_running(job_id) or state.is_paused(job_id):
+        raise PlanError(f"P1: job {job_id} is not running, or in the pause of a move")
+    if not may_move(state, job_id):
+        raise PlanError(f"P7: job {job_id} has no time left for the pause of a move")
+
+
+def _check_nodes(state: State, job_id: str, placement: Placement) -> None:
+    job = state.job(job_id)
+    if placement.colocated:
+        wanted = job.colocated.nodes if job.colocated else job.training.nodes
+        if placement.group is not None or placement.training_nodes != wanted or placement.new_rollout_nodes:
+            raise PlanError(f"P2: job {job_id} runs co-located on {wanted} training nodes of its own")
+        return
+    pinned = placement.rollout_nodes
+    if len(pinned) + placement.new_rollout_nodes != job.rollout.nodes or placement.new_rollout_nodes < 0:
+        raise PlanError(f"P2: job {job_id} asks for {job.rollout.nodes} rollout nodes")
+    if placement.group is None:
+        training_nodes, numbers = placement.training_nodes, ()
+    else:
+        row = state.group_row(placement.group)
+        if row is None or state.groups.exclusive[row]:
+            raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: there is none")
+        training_nodes = int(state.groups.training_nodes[row])
+        numbers = tuple(state.groups.node_number[row, : state.groups.n_nodes[row]].tolist())
+    if list(pinned) != sorted(set(pinned)) or not set(pinned) <= set(numbers):
+        raise PlanError(f"P2: job {job_id} is pinned to rollout nodes that its group does not have")
+    if training_nodes < job.training.nodes:
+        raise PlanError(f"P2: job {job_id} asks for {job.training.nodes} training nodes, its group has {training_nodes}")
+
+
+def _check_group(state: State, job_id: str, keeps_slo: bool) -> None:
+    row = int(state.jobs.group[state.row(job_id)])
+    groups, limits = state.groups, state.limits
+    if groups.n_members[row] > limits.group_size_max:
+        raise PlanError(f"P3: the group of job {job_id} has more than {limits.group_size_max} members")
+    fullest_gb = groups.node_gb[row, : groups.n_nodes[row]].max(initial=0.0)
+    if fullest_gb > limits.rollout_node_gb * (1 + TOLERANCE):
+        raise PlanError(f"P4: a rollout node of job {job_id} would hold {fullest_gb:g} GB")
+    if groups.training_gb[row] > limits.training_node_gb * (1 + TOLERANCE):
+        raise PlanError(f"P4: the training nodes of job {job_id} would hold {groups.training_gb[row]:g} GB")
+    if keeps_slo and groups.period_s[row] > groups.limit_s[row] * (1 + TOLERANCE):
+        raise PlanError(f"P6: a member of the group of job {job_id} would break its SLO")
+
+
+def _check_pools(state: State) -> None:
+    for name in ("rollout", "training"):
+        used, limit = getattr(state, f"{name}_nodes"), getattr(state.limits, f"{name}_nodes_max")
+        if used > limit:
+            raise PlanError(f"P5: the plan takes {used} {name} nodes, the pool has {limit:g}")

@@ -1,0 +1,307 @@
+"""The state of a cluster, and `apply`, the only writer of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Resumed
+from rollmux_env.kernel import membership
+from rollmux_env.kernel.candidates import is_saturated
+from rollmux_env.kernel.tables import NOWHERE, GroupTable, Limits, copy_into, group_table, job_table
+from rollmux_env.scenario import Cluster, Job
+
+
+@dataclass(frozen=True)
+class Group:
+    """A co-execution group as it is now.
+
+    Attributes:
+        id: number in order of creation.
+        jobs: members' ids in order of admission.
+        rollout_nodes: numbers of its rollout nodes.
+        training_nodes: size of its training pool.
+        period_s: exact round-robin period, seconds.
+        cycle_s, load_s: T_cycle and T_load, seconds; saturated: T_load >= T_cycle.
+        usd_per_hour: price of its nodes, $/h.
+    """
+
+    id: int
+    jobs: tuple[str, ...]
+    rollout_nodes: tuple[int, ...]
+    training_nodes: int
+    period_s: float
+    cycle_s: float
+    load_s: float
+    saturated: bool
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Nodes that a moved job has left and that are paid for until its pause ends."""
+
+    until_s: float
+    job_id: str
+    rollout_nodes: int
+    training_nodes: int
+
+
+class State:
+    """Everything that a policy may look at: the jobs that have arrived, where they run, and the time.
+
+    Attributes:
+        now_s: the only clock, seconds.
+        cluster: pools, prices and limits.
+        jobs, groups: the kernel's tables; read them, `apply` writes them.
+        order: rows of the present groups in order of creation.
+        waiting: ids of the jobs that wait for a place, in order of arrival.
+        rollout_nodes, training_nodes: nodes provisioned now, those held for a move included.
+        departed: how many jobs have left.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.now_s = 0.0
+        self.cluster = cluster
+        self.limits = Limits(
+            rollout_node_gb=_or_infinite(cluster.rollout.node_memory_gb),
+            training_node_gb=_or_infinite(cluster.training.node_memory_gb),
+            rollout_nodes_max=_or_infinite(cluster.rollout.max_nodes),
+            training_nodes_max=_or_infinite(cluster.training.max_nodes),
+            rollout_usd=cluster.rollout.usd_per_node_hour,
+            training_usd=cluster.training.usd_per_node_hour,
+            group_size_max=cluster.max_group_size,
+        )
+        self.jobs = job_table(16, 1, 1)
+        self.groups = group_table(16, 4, 4)
+        self.order = np.zeros(0, dtype=np.int64)
+        self.waiting: list[str] = []
+        self.rollout_nodes = 0
+        self.training_nodes = 0
+        self.departed = 0
+        self.next_group_id = 0
+        self._models: list[Job] = []
+        self._rows: dict[str, int] = {}
+        self._free_groups: list[int] = []
+        self._group_rows: dict[int, int] = {}
+        self._held: list[_Held] = []
+
+    def row(self, job_id: str) -> int:
+        """Row of a job in the job table."""
+        return self._rows[job_id]
+
+    def job(self, job_id: str) -> Job:
+        """A job that has arrived."""
+        return self._models[self._rows[job_id]]
+
+    def job_id(self, row: int) -> str:
+        """Id of the job in a row of the job table."""
+        return self._models[row].id
+
+    def knows(self, job_id: str) -> bool:
+        """Whether the job has arrived (it may have left since)."""
+        return job_id in self._rows
+
+    def is_running(self, job_id: str) -> bool:
+        """Whether the job has a place; a paused one has."""
+        return job_id in self._rows and bool(self.jobs.group[self._rows[job_id]] != NOWHERE)
+
+    def is_paused(self, job_id: str) -> bool:
+        """Whether the job is in the pause of a move."""
+        return any(held.job_id == job_id for held in self._held)
+
+    def group_row(self, group_id: int) -> int | None:
+        """Row of a present group in the group table."""
+        return self._group_rows.get(group_id)
+
+    def group_of(self, job_id: str) -> Group:
+        """The group of a running job."""
+        return self._view(int(self.jobs.group[self._rows[job_id]]))
+
+    def group_list(self) -> list[Group]:
+        """The present groups in order of creation."""
+        return [self._view(int(row)) for row in self.order]
+
+    def pins(self, job_id: str) -> tuple[int, ...]:
+        """Numbers of the rollout nodes that a running job is pinned to, within its group."""
+        row = self._rows[job_id]
+        return tuple(self.jobs.pins[row, : self.jobs.n_pins[row]].tolist())
+
+    def iterations_done(self, job_id: str) -> float:
+        """Iterations of a job so far, with fractions."""
+        row = self._rows[job_id]
+        done = float(self.jobs.done[row])
+        group = self.jobs.group[row]
+        if group == NOWHERE:
+            return done
+        ran = self.now_s - max(self.groups.since_s[group], self.jobs.paused_until_s[row])
+        return done + max(0.0, float(ran)) / float(self.groups.period_s[group])
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Price of all provisioned nodes, $/h."""
+        return self.rollout_nodes * self.limits.rollout_usd + self.training_nodes * self.limits.training_usd
+
+    def next_departure_s(self) -> float:
+        """When the next running job leaves if nothing changes before; infinite where none runs."""
+        return float(self.groups.departs_s[self.order].min()) if self.order.size else np.inf
+
+    def departing(self, until_s: float) -> list[str]:
+        """Ids of the running jobs that leave by `until_s`, in order of arrival."""
+        rows = [
+            member
+            for group in self.order[self.groups.departs_s[self.order] <= until_s]
+            for member in self.groups.members[group, : self.groups.n_members[group]].tolist()
+            if membership.departure_s(self.jobs, self.groups, member) <= until_s
+        ]
+        return [self.job_id(row) for row in sorted(rows)]
+
+    def next_resume_s(self) -> float:
+        """When the next pause ends; infinite where no job is paused."""
+        return min((held.until_s for held in self._held), default=np.inf)
+
+    def resuming(self, until_s: float) -> list[str]:
+        """Ids of the paused jobs whose pause ends by `until_s`."""
+        return [held.job_id for held in self._held if held.until_s <= until_s]
+
+    def _view(self, row: int) -> Group:
+        groups = self.groups
+        return Group(
+            id=int(groups.id[row]),
+            jobs=tuple(self.job_id(member) for member in groups.members[row, : groups.n_members[row]].tolist()),
+            rollout_nodes=tuple(groups.node_number[row, : groups.n_nodes[row]].tolist()),
+            training_nodes=int(groups.training_nodes[row]),
+            period_s=float(groups.period_s[row]),
+            cycle_s=float(groups.cycle_s[row]),
+            load_s=float(groups.load_s[row]),
+            saturated=is_saturated(groups, row),
+            usd_per_hour=float(
+                groups.n_nodes[row] * self.limits.rollout_usd + groups.training_nodes[row] * self.limits.training_usd
+            ),
+        )
+
+    # What follows is for `apply` alone.
+
+    def _add_job(self, job: Job) -> None:
+        row = len(self._models)
+        steps = len(job.training.by_nodes)
+        size, width, depth = self.jobs.group.shape[0], self.jobs.pins.shape[1], self.jobs.rescale_s.shape[1]
+        if row >= size or job.rollout.nodes > width or steps > depth:
+            larger = job_table(2 * size if row >= size else size, max(width, job.rollout.nodes), max(depth, steps))
+            copy_into(larger, self.jobs)
+            self.jobs = larger
+        self._models.append(job)
+        self._rows[job.id] = row
+        table = self.jobs
+        table.rollout_s[row] = job.rollout.worst_case_s
+        table.training_s[row] = job.training.worst_case_s
+        table.sync_s[row] = job.sync_s
+        table.solo_s[row] = job.solo_s
+        table.limit_s[row] = job.slo * job.solo_s
+        table.rollout_gb[row] = job.rollout.host_memory_gb
+        table.training_gb[row] = job.training.host_memory_gb
+        table.rollout_nodes[row] = job.rollout.nodes
+        table.training_nodes[row] = job.training.nodes
+        for k, (nodes, seconds) in enumerate(job.training.by_nodes.items()):
+            table.rescale_nodes[row, k] = nodes
+            table.rescale_s[row, k] = seconds
+        self.waiting.append(job.id)
+
+    def _enter(self, row: int, placement: Placement) -> None:
+        group = self._group_rows[placement.group] if placement.group is not None else self._open(placement.training_nodes)
+        if placement.colocated:
+            own = self._models[row].colocated
+            phases = (own.rollout_s, own.training_s) if own else (self.jobs.rollout_s[row], self.jobs.training_s[row])
+            membership.attach_colocated(self.jobs, self.groups, row, group, *phases)
+            return
+        members, nodes = self.groups.members.shape[1], self.groups.node_number.shape[1]
+        need = int(self.groups.n_nodes[group]) + placement.new_rollout_nodes
+        if self.groups.n_members[group] >= members or need > nodes:
+            self._grow_groups(self.groups.id.shape[0], int(self.groups.n_members[group]) + 1, need)
+        membership.settle(self.jobs, self.groups, group, self.now_s)
+        numbers = np.array(placement.rollout_nodes, dtype=np.int64)
+        membership.attach(self.jobs, self.groups, row, group, numbers, placement.new_rollout_nodes)
+        self.rollout_nodes += placement.new_rollout_nodes
+
+    def _leave(self, row: int) -> tuple[int, int]:
+        """Take a job out of its settled group; returns the rollout and training nodes that no one needs any more."""
+        group = int(self.jobs.group[row])
+        rollout_nodes = membership.detach(self.jobs, self.groups, row)
+        if self.groups.n_members[group] > 0:
+            return rollout_nodes, 0
+        self.order = self.order[self.order != group]
+        del self._group_rows[int(self.groups.id[group])]
+        self._free_groups.append(group)
+        return rollout_nodes, int(self.groups.training_nodes[group])
+
+    def _open(self, training_nodes: int) -> int:
+        if not self._free_groups:
+            size = self.groups.id.shape[0]
+            used = self.order.size
+            if used == size:
+                self._grow_groups(2 * size, 0, 0)
+            self._free_groups.append(used)
+        group = self._free_groups.pop()
+        membership.open_group(self.groups, group, self.next_group_id, training_nodes, self.now_s)
+        self._group_rows[self.next_group_id] = group
+        self.next_group_id += 1
+        self.order = np.append(self.order, group)
+        self.training_nodes += training_nodes
+        return group
+
+    def _grow_groups(self, rows: int, members: int, nodes: int) -> None:
+        now = self.groups
+        wide, long = now.members.shape[1], now.node_number.shape[1]
+        larger: GroupTable = group_table(rows, wide if members <= wide else 2 * members, long if nodes <= long else 2 * nodes)
+        copy_into(larger, now)
+        self.groups = larger
+
+
+def apply(state: State, event: Event) -> None:
+    """Change `state` by one event; deterministic, and the only writer of a state.
+
+    Events are facts: whether a decision is allowed is `rollmux_env.cluster.plan.validate`'s to say, before it becomes an event.
+    """
+    state.now_s = event.at_s
+    match event:
+        case Arrived(job=job):
+            state._add_job(job)
+        case Admitted(at_s=at_s, job_id=job_id, placement=placement):
+            row = state._rows[job_id]
+            job = state._models[row]
+            state.waiting.remove(job_id)
+            state.jobs.admitted_s[row] = at_s
+            state.jobs.iterations[row] = job.iterations if job.iterations is not None else np.inf
+            state.jobs.leaves_s[row] = at_s + job.duration_s if job.duration_s is not None else np.inf
+            state._enter(row, placement)
+        case Moved(at_s=at_s, job_id=job_id, placement=placement):
+            row = state._rows[job_id]
+            membership.settle(state.jobs, state.groups, int(state.jobs.group[row]), at_s)
+            left = state._leave(row)
+            until_s = at_s + state.cluster.migration_s
+            state._held.append(_Held(until_s, job_id, *left))
+            state.jobs.paused_until_s[row] = until_s
+            state.jobs.leaves_s[row] += state.cluster.migration_s
+            state._enter(row, placement)
+        case Resumed(job_id=job_id):
+            held = next(held for held in state._held if held.job_id == job_id)
+            state._held.remove(held)
+            state.rollout_nodes -= held.rollout_nodes
+            state.training_nodes -= held.training_nodes
+        case Departed(at_s=at_s, job_id=job_id):
+            row = state._rows[job_id]
+            membership.settle(state.jobs, state.groups, int(state.jobs.group[row]), at_s)
+            if np.isfinite(state.jobs.iterations[row]):
+                state.jobs.done[row] = state.jobs.iterations[row]
+            rollout_nodes, training_nodes = state._leave(row)
+            state.rollout_nodes -= rollout_nodes
+            state.training_nodes -= training_nodes
+            state.departed += 1
+        case _:
+            assert_never(event)
+
+
+def _or_infinite(limit: float | None) -> float:
+    return np.inf if limit is None else float(limit)

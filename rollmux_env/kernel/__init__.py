@@ -1,0 +1,1 @@
+"""The arithmetic: compiled functions over arrays. What is called in a loop over jobs, groups or candidates lives here."""

@@ -1,0 +1,145 @@
+"""The exact period of strict round robin: a maximum cycle ratio.
+
+Events of a meta-iteration are the starts of the members' rollouts and trainings, in admission order. An arc u -> v of weight w and
+t tokens says: v starts at least w seconds after u of t meta-iterations ago. The period is the largest (seconds / tokens) over the
+cycles of this graph (max-plus spectral theory; the contract's "growth rate in steady state").
+
+Found by Newton's method: begin with the cycles that have one token by construction (every member alone, every node), look for a
+cycle that is longer at this period, take its ratio as the next period, until there is none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.tables import Floats, Ints
+
+_ROUNDING = 1e-12
+
+
+@compiled
+def period_bound(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
+    """The larger of every member's own cycle and every node's load: never above the period.
+
+    Args:
+        rollout_s, training_s, sync_s: (>= n,) the members' phases in order of admission, seconds.
+        pinned: (>= n, >= n_nodes) 1 where a member is pinned to a rollout node.
+        n: members. n_nodes: rollout nodes.
+
+    Returns:
+        Seconds.
+    """
+    bound = 0.0
+    trainings = 0.0
+    for i in range(n):
+        bound = max(bound, rollout_s[i] + training_s[i] + sync_s[i])
+        trainings += training_s[i]
+    bound = max(bound, trainings)
+    for v in range(n_nodes):
+        load = 0.0
+        for i in range(n):
+            if pinned[i, v] != 0:
+                load += rollout_s[i]
+        bound = max(bound, load)
+    return bound
+
+
+@compiled
+def exact_period(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: Ints, n: int, n_nodes: int, bound: float) -> float:
+    """The period of a group under strict round robin, for any pinning and any sync.
+
+    Args:
+        rollout_s, training_s, sync_s, pinned, n, n_nodes: as in `period_bound`.
+        bound: what `period_bound` gives for them.
+
+    Returns:
+        Seconds, exact to rounding.
+    """
+    if n < 2:
+        return bound
+    # Rollout of member i is event 2i, its training event 2i + 1: arcs without a token go from lower to higher numbers.
+    n_events = 2 * n
+    n_arcs_max = 3 * n + n * min(n_nodes, n - 1) + n
+    source = np.empty(n_arcs_max, np.int64)
+    weight = np.empty(n_arcs_max)
+    tokens = np.empty(n_arcs_max, np.int64)
+    first = np.empty(n_events + 1, np.int64)
+    last_on_node = np.empty(n_nodes, np.int64)
+    for v in range(n_nodes):
+        last_on_node[v] = -1
+        for i in range(n):
+            if pinned[i, v] != 0:
+                last_on_node[v] = i
+    seen = np.full(n, -1, np.int64)
+    used_by = last_on_node.copy()
+    n_arcs = 0
+    for i in range(n):
+        first[2 * i] = n_arcs
+        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * i + 1, training_s[i] + sync_s[i], 1
+        n_arcs += 1
+        for v in range(n_nodes):
+            if pinned[i, v] != 0:
+                j = used_by[v]
+                used_by[v] = i
+                if j != i and seen[j] != i:
+                    seen[j] = i
+                    source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * j, rollout_s[j], 1 if j > i else 0
+                    n_arcs += 1
+        first[2 * i + 1] = n_arcs
+        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * i, rollout_s[i], 0
+        n_arcs += 1
+        j = i - 1 if i > 0 else n - 1
+        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * j + 1, training_s[j], 1 if i == 0 else 0
+        n_arcs += 1
+    first[n_events] = n_arcs
+
+    period = bound
+    start = np.zeros(n_events)
+    parent = np.empty(n_events, np.int64)
+    mark = np.empty(n_events, np.int64)
+    while True:
+        start[:] = 0.0
+        parent[:] = -1
+        longer = -1.0
+        for sweep in range(n_events + 1):
+            moved = False
+            for u in range(n_events):
+                for a in range(first[u], first[u + 1]):
+                    earliest = start[source[a]] + weight[a] - period * tokens[a]
+                    if earliest > start[u] + _ROUNDING * bound:
+                        start[u] = earliest
+                        parent[u] = a
+                        moved = True
+            if not moved:
+                return period
+            if sweep > 0:
+                longer = _parent_cycle_ratio(source, weight, tokens, first, parent, mark, n_events)
+                if longer > 0.0:
+                    break
+        if longer <= period:
+            return period
+        period = longer
+
+
+@compiled
+def _parent_cycle_ratio(source: Ints, weight: Floats, tokens: Ints, first: Ints, parent: Ints, mark: Ints, n_events: int) -> float:
+    """Seconds a token of a cycle of the parent arcs, or -1 where they have none."""
+    mark[:] = -1
+    for root in range(n_events):
+        u = root
+        while mark[u] < 0 and parent[u] >= 0:
+            mark[u] = root
+            u = source[parent[u]]
+        if mark[u] == root:
+            seconds = 0.0
+            count = 0
+            w = u
+            while True:
+                a = parent[w]
+                seconds += weight[a]
+                count += tokens[a]
+                w = source[a]
+                if w == u:
+                    return float(seconds / count)
+    return -1.0

@@ -1,0 +1,76 @@
+"""Invariants of a replay, asserted after every instant with `--check`.
+
+R1  no job is lost or doubled: every job that arrived waits, runs in exactly one group, or has left
+R2  the clock never runs back
+R3  no node is asked for more than a period's worth of phases in a period
+R4  no node's residency is exceeded
+R5  the nodes counted are the nodes of the groups and those held for moves
+R6  every SLO is kept (policies with `keeps_slo`)
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from rollmux_env.cluster.state import State
+
+
+class InvariantError(AssertionError):
+    """A replay broke a numbered invariant: a defect of RollMux, not of its input."""
+
+
+def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
+    """Assert R1 and R3 to R6.
+
+    Args:
+        arrived: how many jobs have arrived.
+        keeps_slo: whether R6 is asked for.
+
+    Raises:
+        InvariantError: the message begins with the number of the invariant.
+    """
+    groups = state.group_list()
+    running = [job_id for group in groups for job_id in group.jobs]
+    present = running + state.waiting
+    _require(len(set(present)) == len(present), "R1: a job is in two places")
+    _require(len(present) + state.departed == arrived, f"R1: {len(present)} present + {state.departed} gone, {arrived} came")
+    held = state._held
+    rollout_nodes = sum(len(group.rollout_nodes) for group in groups) + sum(h.rollout_nodes for h in held)
+    training_nodes = sum(group.training_nodes for group in groups) + sum(h.training_nodes for h in held)
+    _require((rollout_nodes, training_nodes) == (state.rollout_nodes, state.training_nodes), "R5: nodes lost or doubled")
+    _require(rollout_nodes <= state.limits.rollout_nodes_max, "R5: too many rollout nodes")
+    _require(training_nodes <= state.limits.training_nodes_max, "R5: too many training nodes")
+    for group in groups:
+        jobs = [state.job(job_id) for job_id in group.jobs]
+        _require(len(jobs) <= state.limits.group_size_max, f"R1: group {group.id} is too large")
+        if jobs[0].rollout.nodes and not group.rollout_nodes:
+            continue  # co-located: both phases in turn on nodes of the job's own
+        load_s = sum(job.training_s(group.training_nodes) for job in jobs)
+        memory_gb = sum(job.training.host_memory_gb for job in jobs)
+        for node in (None, *group.rollout_nodes):
+            if node is not None:
+                pinned = [job for job in jobs if node in state.pins(job.id)]
+                _require(bool(pinned), f"R5: no job is pinned to rollout node {node} of group {group.id}")
+                load_s = sum(job.rollout.worst_case_s for job in pinned)
+                memory_gb = sum(job.rollout.host_memory_gb for job in pinned)
+            limit_gb = state.limits.training_node_gb if node is None else state.limits.rollout_node_gb
+            _require(load_s <= group.period_s * (1 + 1e-9), f"R3: group {group.id} asks too much of a node")
+            _require(memory_gb <= limit_gb * (1 + 1e-9), f"R4: a node of group {group.id} holds {memory_gb:g} GB")
+        for job in jobs:
+            kept = group.period_s <= job.slo * job.solo_s * (1 + 1e-9)
+            _require(kept or not keeps_slo, f"R6: job {job.id} breaks its SLO in group {group.id}")
+
+
+def check_clock(times_s: list[float]) -> None:
+    """Assert R2.
+
+    Raises:
+        InvariantError: a time is before the one that precedes it.
+    """
+    for before, after in itertools.pairwise(times_s):
+        _require(before <= after, f"R2: the clock ran back from {before} to {after}")
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise InvariantError(message)

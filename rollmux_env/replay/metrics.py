@@ -1,0 +1,127 @@
+"""Metrics of a replay, as docs/metrics.md defines them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved
+from rollmux_env.replay.fluid import Run
+
+STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What a replay cost and how its jobs fared.
+
+    Attributes:
+        cost_usd: integral of the price of all provisioned nodes from the first arrival to the last departure, $.
+        hours: that span.
+        usd_per_hour: cost_usd / hours.
+        work_h: iterations done times T_solo, summed over jobs, hours.
+        usd_per_work_hour: cost_usd / work_h.
+        slo_attainment: share of jobs with slowdown <= slo.
+        slowdown: of each job, (time from admission to departure) / iterations done / T_solo.
+        wait_s: of each job that waited in the queue, seconds.
+        peak_gpus: most GPUs provisioned at once, of each pool.
+        admissions: how many jobs by strategy.
+        migrations: moves of running jobs.
+        utilization: of each pool, node-seconds of running phases over provisioned node-seconds; None where none was provisioned.
+    """
+
+    cost_usd: float
+    hours: float
+    usd_per_hour: float
+    work_h: float
+    usd_per_work_hour: float
+    slo_attainment: float
+    slowdown: dict[str, float]
+    wait_s: dict[str, float]
+    peak_gpus: dict[str, int]
+    admissions: dict[str, int]
+    migrations: int
+    utilization: dict[str, float | None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, in the order above."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one policy did with one scenario: what `bench` tabulates and plots.
+
+    Attributes:
+        metrics: the contract's figures.
+        time_s, rollout_nodes, training_nodes: (T,) nodes provisioned from each time on.
+        decision_s: seconds of computing of each decision.
+        extra: figures that only some policies have, by name (a bound and a gap, say).
+    """
+
+    metrics: Metrics
+    time_s: list[float]
+    rollout_nodes: list[int]
+    training_nodes: list[int]
+    decision_s: list[float]
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+def outcome(run: Run) -> Outcome:
+    """A finished replay as an outcome."""
+    return Outcome(metrics(run), run.time_s, run.rollout_nodes, run.training_nodes, run.decision_s)
+
+
+def metrics(run: Run) -> Metrics:
+    """Measure a finished run."""
+    scenario, state = run.scenario, run.state
+    arrived_s: dict[str, float] = {}
+    admitted_s: dict[str, float] = {}
+    departed_s: dict[str, float] = {}
+    admissions = dict.fromkeys(STRATEGIES, 0)
+    migrations = 0
+    for event in run.log:
+        match event:
+            case Arrived():
+                arrived_s[event.job.id] = event.at_s
+            case Admitted():
+                admitted_s[event.job_id] = event.at_s
+                admissions[event.placement.strategy] += 1
+            case Departed():
+                departed_s[event.job_id] = event.at_s
+            case Moved():
+                migrations += 1
+    step_s = np.diff(run.time_s)
+    node_s = {
+        "rollout": float(np.dot(step_s, run.rollout_nodes[:-1])),
+        "training": float(np.dot(step_s, run.training_nodes[:-1])),
+    }
+    price = {"rollout": state.limits.rollout_usd, "training": state.limits.training_usd}
+    cost_usd = sum(node_s[pool] * price[pool] for pool in node_s) / 3600
+    hours = (run.time_s[-1] - run.time_s[0]) / 3600
+    slowdown: dict[str, float] = {}
+    work_s = 0.0
+    kept = 0
+    for job in scenario.jobs:
+        done = float(state.jobs.done[state.row(job.id)])
+        work_s += done * job.solo_s
+        slowdown[job.id] = (departed_s[job.id] - admitted_s[job.id]) / done / job.solo_s
+        kept += slowdown[job.id] <= job.slo * (1 + 1e-6)
+    busy_s = {"rollout": float(state.jobs.rollout_busy_s.sum()), "training": float(state.jobs.training_busy_s.sum())}
+    gpus = {"rollout": scenario.cluster.rollout.gpus_per_node, "training": scenario.cluster.training.gpus_per_node}
+    return Metrics(
+        cost_usd=cost_usd,
+        hours=hours,
+        usd_per_hour=cost_usd / hours,
+        work_h=work_s / 3600,
+        usd_per_work_hour=cost_usd / (work_s / 3600),
+        slo_attainment=kept / len(scenario.jobs),
+        slowdown=slowdown,
+        wait_s={job_id: admitted_s[job_id] - at for job_id, at in arrived_s.items() if admitted_s[job_id] > at},
+        peak_gpus={"rollout": max(run.rollout_nodes) * gpus["rollout"], "training": max(run.training_nodes) * gpus["training"]},
+        admissions=admissions,
+        migrations=migrations,
+        utilization={pool: busy_s[pool] / node_s[pool] if node_s[pool] else None for pool in node_s},
+    )
