@@ -1,1 +1,104 @@
-"""RollMux: co-execution groups of RL post-training jobs over a rollout pool and a training pool."""
+"""RollMux: co-execution groups of RL post-training jobs over a rollout pool and a training pool.
+
+The public face: the names a user imports, and the `rollmux` command, which puts the floors' commands together.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollmux_env.errors import InputError, PlanError
+    from rollmux_env.scenario import Job, Scenario, load_scenario
+
+__all__ = ["InputError", "Job", "PlanError", "Scenario", "load_scenario", "main"]
+
+_HOME = {
+    "InputError": "rollmux_env.errors",
+    "PlanError": "rollmux_env.errors",
+    "Job": "rollmux_env.scenario",
+    "Scenario": "rollmux_env.scenario",
+    "load_scenario": "rollmux_env.scenario",
+}
+_PACKAGES = ("rollmux_env", "policies", "trainers", "runtime")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that the command starts fast."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'rollmux' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def foreign_package() -> str | None:
+    """One line about a package of ours that Python finds in another folder; None where all is well.
+
+    Our packages have plain names, so a `policies/` in the user's folder can hide ours where that folder comes first on the path.
+    """
+    ours = Path(__file__).resolve().parent
+    for name in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        found = Path(spec.origin).resolve().parent if spec and spec.origin else None
+        if found != ours / name:
+            places = [*spec.submodule_search_locations] if spec and spec.submodule_search_locations else []
+            where = found or (places[0] if places else "nowhere")
+            return f"the package '{name}' is found in {where}, not in {ours}: run the `rollmux` command, or rename that folder"
+    return None
+
+
+def main() -> None:
+    """The `rollmux` command: status 0, or 2 with one line on stderr for input that cannot be used."""
+    sys.exit(_status())
+
+
+def _status() -> int:
+    if problem := foreign_package():
+        return _complain(problem)
+    import policies.cli
+    import rollmux_env.cli
+    import typer
+
+    from rollmux_env.errors import InputError, PlanError
+
+    app = typer.Typer(
+        name="rollmux",
+        help="Schedule RL post-training jobs on a rollout pool and a training pool.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    rollmux_env.cli.mount(app)
+    policies.cli.mount(app)
+    try:
+        return app(standalone_mode=False, prog_name="rollmux") or 0
+    except (InputError, PlanError) as error:
+        return _complain(str(error))
+    except typer.TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            return 0
+        return _complain(f"{error.format_message()} Try `rollmux {_command()}--help`.")
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("stopped", 130)
+    except BrokenPipeError:  # the reader of a pipe has gone; nothing more may be written, not even at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _command() -> str:
+    return f"{sys.argv[1]} " if len(sys.argv) > 1 and sys.argv[1].isalpha() else ""
+
+
+def _complain(text: str, status: int = 2) -> int:
+    print("rollmux: " + " ".join(text.split()), file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    main()

@@ -144,6 +144,12 @@ class State:
         """Price of all provisioned nodes, $/h."""
         return self.rollout_nodes * self.limits.rollout_usd + self.training_nodes * self.limits.training_usd
 
+    def has_room(self, rollout_nodes: int, training_nodes: int) -> bool:
+        """Whether so many more nodes can be provisioned."""
+        limits = self.limits
+        enough = self.rollout_nodes + rollout_nodes <= limits.rollout_nodes_max
+        return enough and self.training_nodes + training_nodes <= limits.training_nodes_max
+
     def next_departure_s(self) -> float:
         """When the next running job leaves if nothing changes before; infinite where none runs."""
         return float(self.groups.departs_s[self.order].min()) if self.order.size else np.inf

@@ -1,0 +1,45 @@
+# Everything runs in .venv, made here with Python and pip alone and kept while pyproject.toml and constraints.txt stay as they are.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: help setup demo test lint format benchmarks clean
+
+help:
+	@echo "make demo        compare scheduling policies on two weeks of RL post-training jobs"
+	@echo "make test        linters, type checker, import floors and tests"
+	@echo "make benchmarks  print the speed figures of the README"
+	@echo "make format      let ruff format the code"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (a minute or two, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/rollmux bench production --stays fixed --policy solo --policy colocated --policy most-idle --policy random --policy rollmux --out demo
+	@$(BIN)/rollmux bench production --policy solo --policy colocated --policy rollmux
+	@echo "plots and results: demo/"
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+test: lint
+	@$(BIN)/python -m pytest
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+benchmarks: $(READY)
+	@for script in benchmarks/decision.py benchmarks/fluid_replay.py benchmarks/startup.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf .venv demo build *.egg-info

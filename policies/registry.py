@@ -1,0 +1,95 @@
+"""Policies by name: `rollmux`, `rollmux,prune=false`, `my_module:MyPolicy,alpha=2`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from rollmux_env.bench.harness import Contender
+from rollmux_env.errors import InputError
+
+PLACEMENT = {
+    "rollmux": "policies.placement.algorithm1:Algorithm1",
+    "random": "policies.placement.blind:Random",
+    "most-idle": "policies.placement.blind:MostIdle",
+    "solo": "policies.placement.alone:Solo",
+    "colocated": "policies.placement.alone:Colocated",
+}
+
+
+def make_policy(spec: str, seed: int = 0) -> Contender:
+    """Make a placement policy.
+
+    Args:
+        spec: a name of `PLACEMENT`, or `module:Class` of the user's own; then options, as in `rollmux,prune=false`. A module is
+            looked for where Python looks, and last in the working directory.
+        seed: given to policies that take one, unless an option does.
+
+    Raises:
+        InputError: no such name, module or class, or options that it does not take; one line.
+    """
+    name, *pairs = spec.split(",")
+    factory = _factory(name)
+    options = _options(spec, pairs)
+    parameters = _parameters(factory)
+    for key in options:
+        if key not in parameters:
+            raise InputError(f"--policy {spec}: {name} has no option '{key}'; it has {_listed(parameters) or 'none'}")
+    if "seed" in parameters:
+        options.setdefault("seed", seed)
+    try:
+        policy = factory(**options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"--policy {spec}: {error}") from None
+    if not hasattr(policy, "decide") and not hasattr(policy, "replay"):
+        raise InputError(f"--policy {spec}: {name} has no method `decide`")
+    return policy  # type: ignore[no-any-return]
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    module_name, colon, attribute = PLACEMENT.get(name, name).partition(":")
+    if not colon:
+        raise InputError(f"--policy {name}: no such policy; there are {_listed(PLACEMENT)}, and module:Class of your own")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last: a user's folder never hides a module of ours
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and module_name.startswith(error.name):
+            raise InputError(f"--policy {name}: there is no module '{module_name}' on the path or in this folder") from None
+        raise InputError(f"--policy {name}: {module_name} needs the module '{error.name}', which is not installed") from None
+    except (ImportError, SyntaxError, ValueError, TypeError) as error:
+        raise InputError(f"--policy {name}: cannot import {module_name}: {error}") from None
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        raise InputError(f"--policy {name}: {module.__file__ or module_name} has no class '{attribute}'")
+    return found  # type: ignore[no-any-return]
+
+
+def _options(spec: str, pairs: list[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.isidentifier() or key in options:
+            raise InputError(f"--policy {spec}: '{pair}' is not an option of the form key=value, given once")
+        try:
+            options[key] = json.loads(text)
+        except ValueError:
+            options[key] = text
+    return options
+
+
+def _parameters(factory: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):
+        return ()
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(names))

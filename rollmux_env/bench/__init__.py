@@ -1,0 +1,1 @@
+"""The bench: contenders, seeds, processes, intervals. It is handed policy objects and knows none by name."""

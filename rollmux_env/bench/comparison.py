@@ -1,0 +1,89 @@
+"""Contenders beside each other: means over seeds, and ratios to a baseline, paired by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rollmux_env.bench.harness import Result
+from rollmux_env.bench.intervals import Mean, mean_interval
+from rollmux_env.replay.metrics import Metrics
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender over all seeds.
+
+    Attributes:
+        cost_usd, usd_per_work_hour, slo_attainment, slowdown: means; `slowdown` of the mean over the jobs.
+        saving: the baseline's cost over this one's; saving_per_work: the same of the dollars per work-hour.
+        rollout_gpus, training_gpus: mean of the seeds' peaks.
+        packed: share of the jobs that joined a group (direct packing and rollout scaling).
+        decision_ms: median over all decisions, milliseconds; None without any.
+    """
+
+    policy: str
+    cost_usd: Mean
+    usd_per_work_hour: Mean
+    saving: Mean
+    saving_per_work: Mean
+    slo_attainment: Mean
+    slowdown: Mean
+    rollout_gpus: float
+    training_gpus: float
+    packed: float
+    decision_ms: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values without the timing, which no seed repeats."""
+        return {key: value for key, value in asdict(self).items() if key != "decision_ms"}
+
+
+def compare(results: Sequence[Result], baseline: str) -> list[Row]:
+    """One row a contender, in the order in which they first appear.
+
+    Args:
+        results: every contender on the same seeds.
+        baseline: the contender that the ratios are to.
+    """
+    by_policy: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda result: result.seed):
+        by_policy.setdefault(result.spec, []).append(result)
+    order = dict.fromkeys(result.spec for result in results)
+    base = [result.outcome.metrics for result in by_policy[baseline]]
+    return [_row(policy, by_policy[policy], base) for policy in order]
+
+
+def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
+    found = [result.outcome.metrics for result in results]
+
+    def over_seeds(value: Callable[[Metrics], float]) -> Mean:
+        return mean_interval([value(metrics) for metrics in found])
+
+    def to_base(value: Callable[[Metrics], float]) -> Mean:
+        return mean_interval([_ratio(value(b), value(m)) for b, m in zip(base, found, strict=True)])
+
+    admitted = [sum(metrics.admissions.values()) for metrics in found]
+    joined = [sum(metrics.admissions.values()) - metrics.admissions["isolated"] for metrics in found]
+    decisions = [seconds for result in results for seconds in result.outcome.decision_s]
+    return Row(
+        policy=policy,
+        cost_usd=over_seeds(lambda m: m.cost_usd),
+        usd_per_work_hour=over_seeds(lambda m: m.usd_per_work_hour),
+        saving=to_base(lambda m: m.cost_usd),
+        saving_per_work=to_base(lambda m: m.usd_per_work_hour),
+        slo_attainment=over_seeds(lambda m: m.slo_attainment),
+        slowdown=over_seeds(lambda m: float(np.mean(list(m.slowdown.values())))),
+        rollout_gpus=float(np.mean([metrics.peak_gpus["rollout"] for metrics in found])),
+        training_gpus=float(np.mean([metrics.peak_gpus["training"] for metrics in found])),
+        packed=sum(joined) / max(1, sum(admitted)),
+        decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
+    )
+
+
+def _ratio(a: float, b: float) -> float:
+    """a / b; 1 where both are 0 (a cluster that costs nothing)."""
+    return a / b if b else 1.0 if a == b else float("inf")

@@ -1,0 +1,105 @@
+"""Run contenders on scenarios, in this process or in several."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Protocol, runtime_checkable
+
+from rollmux_env.cluster.plan import Policy
+from rollmux_env.errors import InputError, PlanError
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import Outcome, outcome
+from rollmux_env.scenario import Scenario
+
+
+@runtime_checkable
+class OwnReplay(Protocol):
+    """A contender that no one could run: it replays a scenario its own way (`optimal` regroups for free)."""
+
+    def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
+        """Replay a scenario and measure it."""
+        ...
+
+
+Contender = Policy | OwnReplay
+MakeContender = Callable[[str, int], Contender]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One contender on one scenario.
+
+    Attributes:
+        spec: the contender, as `MakeContender` understands it.
+        seed: of its choices and of sampled durations.
+        scenario: what to replay.
+        check: assert the invariants throughout.
+    """
+
+    spec: str
+    seed: int
+    scenario: Scenario
+    check: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a task.
+
+    Attributes:
+        total_s: seconds of computing of the whole replay.
+    """
+
+    spec: str
+    seed: int
+    outcome: Outcome
+    total_s: float
+
+
+def run_task(make: MakeContender, task: Task) -> Result:
+    """Run one task.
+
+    Raises:
+        InputError: the contender cannot be made or cannot take this scenario.
+        PlanError: the contender broke an invariant; the message begins with its name.
+    """
+    contender = make(task.spec, task.seed)
+    began = perf_counter()
+    try:
+        if isinstance(contender, OwnReplay):
+            found = contender.replay(task.scenario, check=task.check)
+        else:
+            found = outcome(replay(task.scenario, contender, check=task.check))
+    except PlanError as error:
+        raise PlanError(f"policy {task.spec}: {error}") from None
+    return Result(task.spec, task.seed, found, perf_counter() - began)
+
+
+def run_tasks(make: MakeContender, tasks: list[Task], workers: int = 1) -> Iterator[tuple[int, Result]]:
+    """Run tasks and yield (index of the task, its result) as they end.
+
+    Args:
+        make: a function of a module (processes are sent its name).
+        workers: processes; 1 runs the tasks here, one after the other.
+
+    Raises:
+        InputError, PlanError: as `run_task`; what has not begun is dropped.
+    """
+    if workers < 1:
+        raise InputError(f"--workers {workers}: must be at least 1")
+    if workers == 1 or len(tasks) == 1:
+        for index, task in enumerate(tasks):
+            yield index, run_task(make, task)
+        return
+    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures = {pool.submit(partial(run_task, make), task): index for index, task in enumerate(tasks)}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,41 @@
+"""Means over seeds, with their uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds.
+
+    Attributes:
+        mean: over the seeds.
+        half_width: of its 95% interval (Student's t); None with a single seed.
+    """
+
+    mean: float
+    half_width: float | None
+
+    def text(self, digits: int = 3) -> str:
+        """`1.563 ± 0.021`, or the mean alone."""
+        if self.half_width is None:
+            return f"{self.mean:,.{digits}f}"
+        return f"{self.mean:,.{digits}f} ± {self.half_width:,.{digits}f}"
+
+
+def mean_interval(values: Sequence[float]) -> Mean:
+    """Mean of one value a seed, with the half-width of its 95% interval.
+
+    For a comparison of two policies pass the seeds' differences or ratios: then the interval is paired.
+    """
+    sample = np.asarray(values, dtype=float)
+    if sample.size < 2:
+        return Mean(float(sample.mean()), None)
+    from scipy.special import stdtrit
+
+    error = sample.std(ddof=1) / np.sqrt(sample.size)
+    return Mean(float(sample.mean()), float(stdtrit(sample.size - 1, 0.975) * error))

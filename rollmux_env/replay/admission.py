@@ -1,0 +1,55 @@
+"""Admission alone: the jobs come in order of arrival and nobody leaves (`rollmux plan`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollmux_env.cluster.events import Admitted, Arrived
+from rollmux_env.cluster.plan import Policy, carry_out
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.replay.fluid import in_order_of_arrival
+from rollmux_env.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where a job was placed.
+
+    Attributes:
+        job: its id.
+        strategy: `direct_packing`, `rollout_scaling`, `isolated` or `queued`.
+        group: id of its group, None where queued.
+        delta_usd_per_hour: what it added to the price of the cluster, $/h; None where queued.
+        rollout_nodes, training_nodes: numbers of its nodes within the group.
+    """
+
+    job: str
+    strategy: str
+    group: int | None
+    delta_usd_per_hour: float | None
+    rollout_nodes: tuple[int, ...]
+    training_nodes: tuple[int, ...]
+
+
+def admit_all(scenario: Scenario, policy: Policy) -> tuple[list[Decision], State]:
+    """Ask a policy about every job in order of arrival; behind a job that does not fit all others are queued too.
+
+    Raises:
+        PlanError: the policy broke an invariant.
+    """
+    state = State(scenario.cluster)
+    decisions: list[Decision] = []
+    for job in in_order_of_arrival(scenario):
+        event = Arrived(job.arrival_s, job)
+        apply(state, event)
+        before_usd = state.usd_per_hour
+        events = carry_out(state, policy.decide(state, event), policy.keeps_slo) if len(state.waiting) == 1 else []
+        admitted = next((e for e in events if isinstance(e, Admitted)), None)
+        if admitted is None:
+            decisions.append(Decision(job.id, "queued", None, None, (), ()))
+            continue
+        group = state.group_of(job.id)
+        strategy = admitted.placement.strategy
+        nodes = tuple(range(group.training_nodes))
+        decisions.append(Decision(job.id, strategy, group.id, state.usd_per_hour - before_usd, state.pins(job.id), nodes))
+    return decisions, state

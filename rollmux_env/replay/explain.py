@@ -1,0 +1,121 @@
+"""Why this placement and not that one: the alternatives of one decision in a replay."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
+from rollmux_env.cluster.events import Arrived, Event, Placement
+from rollmux_env.cluster.plan import Place, Plan, Policy
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import InputError
+from rollmux_env.replay.fluid import replay
+from rollmux_env.scenario import Scenario
+
+
+@dataclass
+class _Listener:
+    """A policy that keeps the last candidate table of one job and passes every question on."""
+
+    policy: Policy
+    job_id: str
+    at_s: float = 0.0
+    table: CandidateTable | None = None
+    placement: Placement | None = None
+    asked: int = 0
+
+    @property
+    def keeps_slo(self) -> bool:
+        return self.policy.keeps_slo
+
+    def decide(self, state: State, event: Event) -> Plan:
+        mine = isinstance(event, Arrived) and event.job.id == self.job_id
+        table = candidates(state, self.job_id) if mine else None
+        plan = self.policy.decide(state, event)
+        if table is not None:
+            self.at_s, self.table, self.asked = state.now_s, table, self.asked + 1
+            places = [action.placement for action in plan if isinstance(action, Place) and action.job_id == self.job_id]
+            self.placement = places[0] if places else None
+        return plan
+
+
+def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
+    """Replay a scenario and report every alternative of the decision that placed a job.
+
+    Returns:
+        `job`, `at_s`, `asked` (how often: more than once where it waited), `outcome`, and `alternatives` in Algorithm 1's order: each
+        with `verdict`, `group` (None for a new one), `rollout_nodes`, `new_rollout_nodes`, `delta_usd_per_hour`, `period_s`,
+        `slack` and `saturated`; figures are None where a group is out as a whole.
+
+    Raises:
+        InputError: no such job.
+    """
+    if job_id not in {job.id for job in scenario.jobs}:
+        raise InputError(f"--job {job_id}: no such job in the scenario")
+    listener = _Listener(policy, job_id)
+    replay(scenario, listener)
+    table = listener.table
+    if table is None:
+        raise InputError(f"--job {job_id}: the policy was never asked about it")
+    chosen = _row_of(table, listener.placement)
+    prunes = bool(getattr(policy, "prune", False))
+    rows = [_alternative(table, row, chosen, prunes) for row in range(len(table))]
+    if chosen is None and listener.placement is not None:
+        rows.append(_outside(listener.placement))
+    outcome = "placed" if listener.placement else "waits: nothing fits"
+    return {"job": job_id, "at_s": listener.at_s, "asked": listener.asked, "outcome": outcome, "alternatives": rows}
+
+
+def _row_of(table: CandidateTable, placement: Placement | None) -> int | None:
+    rows = (row for row in range(len(table)) if not table.is_group[row] and table.placement(row) == placement)
+    return next(rows, None)
+
+
+def _alternative(table: CandidateTable, row: int, chosen: int | None, prunes: bool) -> dict[str, Any]:
+    placement = None if table.is_group[row] else table.placement(row)
+    group = int(table.group[row])
+    return {
+        "verdict": _verdict(table, row, chosen, prunes),
+        "group": None if group < 0 else group,
+        "rollout_nodes": list(placement.rollout_nodes) if placement else [],
+        "new_rollout_nodes": placement.new_rollout_nodes if placement else 0,
+        "delta_usd_per_hour": _number(table.usd_per_hour[row]),
+        "period_s": _number(table.period_s[row]),
+        "slack": _number(table.slack[row]),
+        "saturated": bool(table.saturated[row]),
+    }
+
+
+def _verdict(table: CandidateTable, row: int, chosen: int | None, prunes: bool) -> str:
+    if row == chosen:
+        return "chosen"
+    if prunes and table.saturated[row]:
+        return "dropped: the group is saturated"
+    if not table.feasible[row]:
+        return f"dropped: {REASONS[int(table.reason[row])]}"
+    if chosen is None:
+        return "lost"
+    more = float(table.usd_per_hour[row] - table.usd_per_hour[chosen])
+    if more == 0:
+        return "lost: costs the same and comes later" if row > chosen else "lost: costs the same"
+    return f"lost: {abs(more):.2f} $/h {'more' if more > 0 else 'less'}"
+
+
+def _outside(placement: Placement) -> dict[str, Any]:
+    """A placement that the candidate table does not list: a co-located one, or another training pool size."""
+    return {
+        "verdict": "chosen",
+        "group": placement.group,
+        "rollout_nodes": list(placement.rollout_nodes),
+        "new_rollout_nodes": placement.new_rollout_nodes,
+        "delta_usd_per_hour": None,
+        "period_s": None,
+        "slack": None,
+        "saturated": False,
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

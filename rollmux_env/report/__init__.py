@@ -1,0 +1,1 @@
+"""What people look at: tables, files and plots of results."""

@@ -1,0 +1,108 @@
+"""Plots of bench results as PNG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.harness import Result
+from rollmux_env.scenario import Scenario
+
+_STYLE = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "font.size": 10}
+
+
+def bench_plots(scenario: Scenario, results: Sequence[Result], rows: Sequence[Row], baseline: str) -> dict[str, bytes]:
+    """The plots of a bench, by file name.
+
+    Args:
+        scenario: of the first seed, whose runs the plots over time show.
+        results: every contender on every seed.
+        rows: the comparison over all seeds.
+        baseline: what savings are to.
+    """
+    first = [result for result in results if result.seed == results[0].seed]
+    with plt.rc_context(_STYLE):
+        return {
+            "cost_over_time.png": _png(_cost_over_time(scenario, first)),
+            "gpus_over_time.png": _png(_gpus_over_time(scenario, first)),
+            "slowdown_cdf.png": _png(_slowdown_cdf(first)),
+            "saving.png": _png(_saving(rows, baseline)),
+        }
+
+
+def _png(figure: Figure) -> bytes:
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
+    plt.close(figure)
+    return data.getvalue()
+
+
+def _axes(columns: int = 1) -> tuple[Figure, list[Axes]]:
+    figure, axes = plt.subplots(1, columns, figsize=(4 + 4 * columns, 4.2), squeeze=False)
+    return figure, list(axes[0])
+
+
+def _hours(result: Result) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    times_s = np.asarray(result.outcome.time_s)
+    return np.asarray((times_s - times_s[0]) / 3600)
+
+
+def _cost_over_time(scenario: Scenario, results: Sequence[Result]) -> Figure:
+    figure, (axis,) = _axes()
+    prices = scenario.cluster.rollout.usd_per_node_hour, scenario.cluster.training.usd_per_node_hour
+    for result in results:
+        hours = _hours(result)
+        found = result.outcome
+        usd_per_hour = np.asarray(found.rollout_nodes) * prices[0] + np.asarray(found.training_nodes) * prices[1]
+        usd = np.concatenate(([0.0], np.cumsum(np.diff(hours) * usd_per_hour[:-1])))
+        axis.plot(hours, usd / 1000, label=result.spec)
+    axis.set(xlabel="hours", ylabel="thousand $ so far", title="Cost over time")
+    axis.legend(frameon=False)
+    return figure
+
+
+def _gpus_over_time(scenario: Scenario, results: Sequence[Result]) -> Figure:
+    figure, axes = _axes(2)
+    for axis, pool in zip(axes, ("rollout", "training"), strict=True):
+        owner = getattr(scenario.cluster, pool)
+        for result in results:
+            gpus = np.asarray(getattr(result.outcome, f"{pool}_nodes")) * owner.gpus_per_node
+            axis.step(_hours(result), gpus, where="post", label=result.spec, linewidth=1)
+        axis.set(xlabel="hours", ylabel="GPUs provisioned", title=f"{pool.capitalize()} pool {owner.gpu}".strip())
+    axes[0].legend(frameon=False)
+    return figure
+
+
+def _slowdown_cdf(results: Sequence[Result]) -> Figure:
+    figure, (axis,) = _axes()
+    for result in results:
+        slowdown = np.sort(list(result.outcome.metrics.slowdown.values()))
+        axis.step(slowdown, np.arange(1, slowdown.size + 1) / slowdown.size, where="post", label=result.spec)
+    axis.set(xlabel="slowdown against solo", ylabel="share of jobs", title="Slowdown of the jobs", ylim=(0, 1.02))
+    axis.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def _saving(rows: Sequence[Row], baseline: str) -> Figure:
+    figure, axes = _axes(2)
+    for axis, field, title in zip(axes, ("saving", "saving_per_work"), ("dollars", "dollars per work-hour"), strict=True):
+        means = [getattr(row, field) for row in rows]
+        names = [row.policy for row in rows]
+        axis.barh(names, [mean.mean for mean in means], xerr=[mean.half_width or 0.0 for mean in means], color="#4878a8")
+        for position, mean in enumerate(means):
+            axis.annotate(f"{mean.mean:.2f}x", (mean.mean, position), xytext=(4, 4), textcoords="offset points", fontsize=9)
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.invert_yaxis()
+        axis.set(title=f"{baseline} over policy: {title}")
+    figure.tight_layout()
+    return figure

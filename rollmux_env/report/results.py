@@ -1,0 +1,114 @@
+"""Results as JSON and CSV, in the shapes that docs/metrics.md names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from rollmux_env.bench.comparison import compare
+from rollmux_env.bench.harness import Result
+from rollmux_env.cluster.state import State
+from rollmux_env.replay.admission import Decision
+
+
+def to_json(data: Any) -> str:
+    """Indented JSON; the same bytes for the same values."""
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def plan_report(policy: str, decisions: Sequence[Decision], state: State) -> dict[str, Any]:
+    """What `rollmux plan` prints."""
+    groups = state.group_list()
+    return {
+        "policy": policy,
+        "decisions": [asdict(decision) for decision in decisions],
+        "groups": [
+            {
+                "id": group.id,
+                "jobs": list(group.jobs),
+                "period_s": group.period_s,
+                "usd_per_hour": group.usd_per_hour,
+                "slowdown": {job_id: group.period_s / state.job(job_id).solo_s for job_id in group.jobs},
+            }
+            for group in groups
+        ],
+        "usd_per_hour": state.usd_per_hour,
+    }
+
+
+def result_entry(result: Result) -> dict[str, Any]:
+    """One contender on one seed: the metrics, and what only it has."""
+    return {"policy": result.spec, **result.outcome.metrics.as_dict(), **result.outcome.extra}
+
+
+def timing_entry(result: Result) -> dict[str, Any]:
+    """Milliseconds of a decision and seconds of the replay: the only figures that no seed repeats."""
+    decisions = result.outcome.decision_s
+    p50, p99 = np.percentile(decisions, (50, 99)) * 1e3 if decisions else (None, None)
+    return {"decision_ms": {"p50": p50, "p99": p99}, "total_s": result.total_s}
+
+
+def bench_report(scenario: str, fidelity: str, results: Sequence[Result], baseline: str) -> dict[str, Any]:
+    """What `rollmux bench` prints: the results of the one seed, or of every seed with a summary over them."""
+    seeds = sorted({result.seed for result in results})
+    if len(seeds) == 1:
+        return {
+            "scenario": scenario,
+            "fidelity": fidelity,
+            "seed": seeds[0],
+            "results": [result_entry(result) for result in results],
+            "timings": {result.spec: timing_entry(result) for result in results},
+        }
+    return {
+        "scenario": scenario,
+        "fidelity": fidelity,
+        "seeds": seeds,
+        "baseline": baseline,
+        "summary": [row.as_dict() for row in compare(results, baseline)],
+        "runs": [
+            {"seed": seed, "results": [result_entry(result) for result in results if result.seed == seed]} for seed in seeds
+        ],
+        "timings": {
+            f"seed {seed}": {result.spec: timing_entry(result) for result in results if result.seed == seed} for seed in seeds
+        },
+    }
+
+
+def bench_csv(results: Sequence[Result]) -> str:
+    """One line a contender and seed; nested figures as `peak_gpus.rollout`; per-job figures are left to the JSON."""
+    rows = [{"seed": result.seed, **_flat(result_entry(result))} for result in results]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def plan_csv(decisions: Sequence[Decision]) -> str:
+    """One line a decision; nodes separated by spaces."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(asdict(decisions[0]))
+    for decision in decisions:
+        cells = asdict(decision).values()
+        writer.writerow([" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in cells])
+    return text.getvalue()
+
+
+def _flat(entry: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in entry.items():
+        if key in ("slowdown", "wait_s"):
+            continue
+        if isinstance(value, dict):
+            flat |= {f"{key}.{inner}": number for inner, number in value.items()}
+        else:
+            flat[key] = value
+    return flat

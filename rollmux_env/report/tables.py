@@ -1,0 +1,130 @@
+"""Tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.intervals import Mean
+from rollmux_env.replay.admission import Decision
+
+
+def show(*parts: RenderableType) -> None:
+    """Print to standard output: as wide as the terminal, or as wide as it takes where that is a file or a pipe."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    console.print(Group(*parts))
+
+
+def _table(title: str, *columns: str, left: int = 1) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position < left else "right", overflow="fold")
+    return table
+
+
+def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> RenderableType:
+    """`bench`: one line a policy. `saving` is how many times cheaper than the baseline."""
+    table = _table(
+        title, "policy", "cost $", "saving", "$/work-h", "saving", "SLO kept", "slowdown", "peak GPUs", "packed", "decision"
+    )
+    for row in rows:
+        style = "dim" if row.policy == baseline else ""
+        table.add_row(
+            row.policy,
+            row.cost_usd.text(0),
+            _times(row.saving),
+            row.usd_per_work_hour.text(2),
+            _times(row.saving_per_work),
+            _percent(row.slo_attainment.mean),
+            f"{row.slowdown.mean:.2f}x",
+            f"{row.rollout_gpus:.0f} + {row.training_gpus:.0f}",
+            _percent(row.packed),
+            "" if row.decision_ms is None else f"{row.decision_ms:.2f} ms",
+            style=style,
+        )
+    paired = "; ± is the half-width of a 95% interval, paired by seed" if rows[0].cost_usd.half_width is not None else ""
+    note = f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: rollout + training{paired}"
+    return Group(table, Text(note, style="dim"))
+
+
+def _times(mean: Mean) -> str:
+    return mean.text(2).replace(" ±", "x ±", 1) if mean.half_width is not None else f"{mean.mean:.2f}x"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def plan_tables(policy: str, decisions: Sequence[Decision], report: dict[str, Any]) -> RenderableType:
+    """`plan`: the decisions, then the groups that they make."""
+    table = _table(f"Decisions of {policy}", "job", "strategy", "group", "+$/h", "rollout nodes", "training nodes", left=2)
+    for decision in decisions:
+        delta = decision.delta_usd_per_hour
+        table.add_row(
+            decision.job,
+            decision.strategy,
+            "" if decision.group is None else str(decision.group),
+            "" if delta is None else f"{delta:.2f}",
+            _numbers(decision.rollout_nodes),
+            _numbers(decision.training_nodes),
+        )
+    groups = _table("Co-execution groups", "group", "period s", "$/h", "jobs (slowdown)", left=0)
+    groups.columns[-1].justify = "left"
+    for group in report["groups"]:
+        jobs = ", ".join(f"{job_id} ({slowdown:.2f}x)" for job_id, slowdown in group["slowdown"].items())
+        groups.add_row(str(group["id"]), f"{group['period_s']:.1f}", f"{group['usd_per_hour']:.2f}", jobs)
+    waiting = sum(decision.strategy == "queued" for decision in decisions)
+    total = f"{report['usd_per_hour']:.2f} $/h in all" + (f", {waiting} jobs wait for nodes" if waiting else "")
+    return Group(table, groups, Text(total))
+
+
+def _numbers(nodes: Sequence[int]) -> str:
+    return " ".join(map(str, nodes))
+
+
+def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
+    """`explain`: every alternative of one decision and what became of it."""
+    table = _table(
+        f"Job {report['job']} at {report['at_s']:,.0f} s, decided by {report['policy']}",
+        "verdict",
+        "group",
+        "nodes",
+        "+$/h",
+        "period s",
+        "slack",
+        left=1,
+    )
+    chosen = [row for row in report["alternatives"] if row["verdict"] == "chosen"]
+    others = [row for row in report["alternatives"] if row["verdict"] != "chosen"]
+    for row in chosen + others[:most]:
+        existing = [str(node) for node in row["rollout_nodes"]]
+        new = f"{row['new_rollout_nodes']} new" if row["new_rollout_nodes"] else ""
+        table.add_row(
+            row["verdict"],
+            "new" if row["group"] is None else str(row["group"]),
+            " + ".join(part for part in (" ".join(existing), new) if part),
+            _figure(row["delta_usd_per_hour"], 2),
+            _figure(row["period_s"], 1),
+            "" if row["slack"] is None else f"{100 * row['slack']:+.1f}%",
+            style="bold green" if row["verdict"] == "chosen" else "",
+        )
+    hidden = len(others) - most
+    note = f"{hidden} more alternatives: --format json lists them all" if hidden > 0 else ""
+    parts: list[RenderableType] = [table]
+    if not chosen:
+        parts.append(Text(report["outcome"], style="bold"))
+    if note:
+        parts.append(Text(note, style="dim"))
+    return Group(*parts)
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
