@@ -1,0 +1,80 @@
+"""Hypothesis strategies for pools, jobs and scenarios as the plain dicts of a scenario file.
+
+Numbers come in coarse steps, so that ties are common and nothing lies within the contract's tolerances without being equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+Dict = dict[str, Any]
+
+
+def examples(count: int) -> settings:
+    """The same `count` examples in every run."""
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+    return settings(max_examples=count, derandomize=True, deadline=None, database=None, suppress_health_check=slow)
+
+
+def seconds(fine: bool = False) -> st.SearchStrategy[float]:
+    """A phase's duration: small integers, or hundredths."""
+    whole = st.integers(1, 20).map(float)
+    return whole | st.integers(1, 4000).map(lambda n: n / 100) if fine else whole
+
+
+@st.composite
+def group_members(draw: st.DrawFn, fine: bool = False, max_members: int = 5, max_nodes: int = 4) -> list[tuple]:
+    """Members of one group as `tests.oracle.period` wants them: (rollout_s, training_s, sync_s, nodes)."""
+    nodes = st.lists(st.integers(0, draw(st.integers(0, max_nodes - 1))), min_size=1, max_size=max_nodes, unique=True).map(sorted)
+    sync = st.just(0.0) | seconds(fine)
+    return draw(st.lists(st.tuples(seconds(fine), seconds(fine), sync, nodes), min_size=1, max_size=max_members))
+
+
+@st.composite
+def clusters(draw: st.DrawFn, limited: bool = True) -> Dict:
+    """The `cluster` block. With `limited`, memory and `max_nodes` may bind; a job of at most 3 + 2 nodes always fits alone."""
+    pools = {}
+    for name, usd, fewest in (("rollout", 1.85, 3), ("training", 5.28, 2)):
+        pools[name] = {"gpus_per_node": draw(st.sampled_from([1, 8])), "usd_per_gpu_hour": draw(st.sampled_from([usd, usd, 0, 1]))}
+        if limited:
+            pools[name]["node_memory_gb"] = draw(st.sampled_from([None, 600, 900]))
+            pools[name]["max_nodes"] = draw(st.none() | st.integers(fewest, 8))
+    return {**pools, "max_group_size": draw(st.integers(1, 5)), "migration_s": draw(st.sampled_from([0, 5, 300]))}
+
+
+@st.composite
+def jobs(draw: st.DrawFn, job_id: str, latest_s: int = 200, fine: bool = False) -> Dict:
+    """One job with every kind of key that a fluid replay reads."""
+    training = {
+        "nodes": draw(st.sampled_from([1, 1, 1, 2])),
+        "worst_case_s": draw(seconds(fine)),
+        "host_memory_gb": draw(st.sampled_from([0, 150, 300, 600])),
+    }
+    if draw(st.booleans()):
+        more = st.integers(training["nodes"] + 1, 4)
+        training["by_nodes"] = draw(st.dictionaries(more, seconds(fine), min_size=1, max_size=2))
+    stay = draw(st.integers(1, 40).map(lambda n: {"iterations": n}) | st.integers(1, 600).map(lambda s: {"duration_s": s / 2}))
+    return {
+        "id": job_id,
+        "arrival_s": draw(st.integers(0, latest_s)) / 2,
+        **stay,
+        "slo": draw(st.sampled_from([1, 1.2, 1.5, 2, 2.5, 4])),
+        "rollout": {
+            "nodes": draw(st.sampled_from([1, 1, 1, 2, 3])),
+            "worst_case_s": draw(seconds(fine)),
+            "host_memory_gb": draw(st.sampled_from([0, 150, 300, 600])),
+        },
+        "training": training,
+        "sync_s": draw(st.sampled_from([0, 0, 0, 2, 15])),
+    }
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, max_jobs: int = 10, limited: bool = True, fine: bool = False) -> Dict:
+    """A whole scenario; its jobs are not in order of arrival, and some arrive together."""
+    count = draw(st.integers(1, max_jobs))
+    listed = [draw(jobs(f"j{k}", latest_s=20 * count, fine=fine)) for k in range(count)]
+    return {"version": 1, "cluster": draw(clusters(limited)), "jobs": listed}

@@ -1,0 +1,215 @@
+"""Algorithm 1 over plain dicts and lists: every group, every number of new nodes, every subset of the old ones.
+
+A cluster is a dict with `rollout`, `training` (each a pool), `max_group_size`, `migration_s`; jobs are dicts as in a
+scenario file with every key filled in (see `read`). A group is a dict:
+`{"id", "rollout_nodes": [numbers], "next_node", "training": how many nodes, "members": [{"job", "nodes": [numbers]}]}`.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+from tests.oracle.period import period
+
+TOLERANCE = 1e-9
+Dict = dict[str, Any]
+
+
+def read(scenario: Dict) -> tuple[Dict, list[Dict]]:
+    """Cluster and jobs of a scenario that is known to be valid, in the file's order, with every default filled in."""
+    cluster = {"max_group_size": 5, "migration_s": 300, **scenario["cluster"]}
+    for pool in ("rollout", "training"):
+        cluster[pool] = {"node_memory_gb": None, "max_nodes": None, **cluster[pool]}
+    return cluster, [read_job(merged(scenario.get("defaults", {}), job)) for job in scenario["jobs"]]
+
+
+def merged(below: Any, above: Any) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+
+
+def read_job(job: Dict) -> Dict:
+    full = {"sync_s": 0, "iterations": None, "duration_s": None, **job}
+    for phase in ("rollout", "training"):
+        full[phase] = {"nodes": 1, "host_memory_gb": 0, **full[phase]}
+    by_nodes = full["training"].get("by_nodes") or {}
+    full["training"]["by_nodes"] = {int(nodes): seconds for nodes, seconds in by_nodes.items()}
+    return full
+
+
+def at_most(a: float, b: float) -> bool:
+    return a <= b + TOLERANCE * max(abs(a), abs(b))
+
+
+def solo_s(job: Dict) -> float:
+    return job["rollout"]["worst_case_s"] + job["training"]["worst_case_s"] + job["sync_s"]
+
+
+def training_s(job: Dict, pool_size: int) -> float:
+    known = {job["training"]["nodes"]: job["training"]["worst_case_s"], **job["training"]["by_nodes"]}
+    return known[max(nodes for nodes in known if nodes <= pool_size)]
+
+
+def node_usd_per_hour(cluster: Dict, pool: str) -> float:
+    return cluster[pool]["gpus_per_node"] * cluster[pool]["usd_per_gpu_hour"]
+
+
+def group_usd_per_hour(cluster: Dict, group: Dict) -> float:
+    rollout, training = node_usd_per_hour(cluster, "rollout"), node_usd_per_hour(cluster, "training")
+    return len(group["rollout_nodes"]) * rollout + group["training"] * training
+
+
+def period_of(group: Dict) -> float:
+    return float(period([_as_member(m["job"], m["nodes"], group["training"]) for m in group["members"]]))
+
+
+def _as_member(job: Dict, nodes: list[int], pool_size: int) -> tuple[float, float, float, list[int]]:
+    return job["rollout"]["worst_case_s"], training_s(job, pool_size), job["sync_s"], nodes
+
+
+def cycle_s(group: Dict) -> float:
+    return max(solo_s(m["job"]) for m in group["members"])
+
+
+def load_s(group: Dict) -> float:
+    pinned = [
+        sum(m["job"]["rollout"]["worst_case_s"] for m in group["members"] if node in m["nodes"]) for node in group["rollout_nodes"]
+    ]
+    return max([*pinned, sum(training_s(m["job"], group["training"]) for m in group["members"])])
+
+
+def is_saturated(group: Dict) -> bool:
+    return at_most(cycle_s(group), load_s(group))
+
+
+def fits_memory(cluster: Dict, group: Dict) -> bool:
+    """Whether the members of a group may all stay resident on their nodes."""
+    loads = {"rollout": [0.0], "training": [sum(m["job"]["training"]["host_memory_gb"] for m in group["members"])]}
+    loads["rollout"] += [
+        sum(m["job"]["rollout"]["host_memory_gb"] for m in group["members"] if node in m["nodes"])
+        for node in group["rollout_nodes"]
+    ]
+    limits = {pool: cluster[pool]["node_memory_gb"] for pool in loads}
+    return all(limits[pool] is None or all(at_most(x, limits[pool]) for x in loads[pool]) for pool in loads)
+
+
+def keeps_slos(group: Dict) -> bool:
+    length = period_of(group)
+    return all(at_most(length, m["job"]["slo"] * solo_s(m["job"])) for m in group["members"])
+
+
+def nodes_in_use(groups: list[Dict], pool: str) -> int:
+    return sum(len(g["rollout_nodes"]) if pool == "rollout" else g["training"] for g in groups)
+
+
+def fits_pool(cluster: Dict, groups: list[Dict], pool: str, more: int) -> bool:
+    limit = cluster[pool]["max_nodes"]
+    return limit is None or nodes_in_use(groups, pool) + more <= limit
+
+
+def joined(group: Dict, job: Dict, old_nodes: tuple[int, ...], new: int) -> Dict:
+    """The group with the job as its last member, on `old_nodes` and on `new` nodes that it did not have."""
+    added = list(range(group["next_node"], group["next_node"] + new))
+    return {
+        **group,
+        "rollout_nodes": [*group["rollout_nodes"], *added],
+        "next_node": group["next_node"] + new,
+        "members": [*group["members"], {"job": job, "nodes": [*old_nodes, *added]}],
+    }
+
+
+def subsets(group: Dict, size: int) -> list[tuple[int, ...]]:
+    """Sets of the group's nodes in lexicographic order, of those alike up to interchangeable nodes only the first."""
+    found: dict[Any, tuple[int, ...]] = {}
+    for chosen in combinations(sorted(group["rollout_nodes"]), size):
+        alike = sorted(tuple(i for i, m in enumerate(group["members"]) if node in m["nodes"]) for node in chosen)
+        found.setdefault(tuple(alike), chosen)
+    return list(found.values())
+
+
+def isolated(groups_made: int, job: Dict) -> Dict:
+    empty = {"id": groups_made, "rollout_nodes": [], "next_node": 0, "training": job["training"]["nodes"], "members": []}
+    return joined(empty, job, (), job["rollout"]["nodes"])
+
+
+def choose(cluster: Dict, groups: list[Dict], groups_made: int, job: Dict) -> tuple[str, float, Dict] | None:
+    """Algorithm 1: strategy, marginal $/h and the group as it becomes; None where the job fits nowhere."""
+    best: tuple[str, float, Dict] | None = None
+    n = job["rollout"]["nodes"]
+    for group in groups:
+        if len(group["members"]) >= cluster["max_group_size"] or group["training"] < job["training"]["nodes"]:
+            continue
+        if is_saturated(group):
+            continue
+        for new in range(n + 1):
+            for old in subsets(group, n - new):
+                after = joined(group, job, old, new)
+                if not (fits_pool(cluster, groups, "rollout", new) and fits_memory(cluster, after) and keeps_slos(after)):
+                    continue
+                delta = new * node_usd_per_hour(cluster, "rollout")
+                if best is None or delta < best[1]:
+                    best = ("rollout_scaling" if new else "direct_packing", delta, after)
+    fresh = choose_solo(cluster, groups, groups_made, job)
+    return fresh if fresh is not None and (best is None or fresh[1] < best[1]) else best
+
+
+def choose_solo(cluster: Dict, groups: list[Dict], groups_made: int, job: Dict) -> tuple[str, float, Dict] | None:
+    """The `solo` baseline: nodes of its own, or None where there are too few left."""
+    needed = {pool: job[pool]["nodes"] for pool in ("rollout", "training")}
+    if not all(fits_pool(cluster, groups, pool, count) for pool, count in needed.items()):
+        return None
+    alone = isolated(groups_made, job)
+    return "isolated", group_usd_per_hour(cluster, alone), alone
+
+
+def without(group: Dict, job_id: str) -> Dict | None:
+    """The group after a departure, its idle rollout nodes given back; None where nobody is left."""
+    members = [m for m in group["members"] if m["job"]["id"] != job_id]
+    pinned = {node for m in members for node in m["nodes"]}
+    kept = [node for node in group["rollout_nodes"] if node in pinned]
+    return {**group, "members": members, "rollout_nodes": kept} if members else None
+
+
+def in_order(jobs: list[Dict]) -> list[Dict]:
+    return sorted(jobs, key=lambda job: job["arrival_s"])  # stable: the file's order where equal
+
+
+def plan(scenario: Dict, decide: Any = choose) -> Dict:
+    """What `rollmux plan` prints, but for the policy's name: the jobs admitted in order of arrival, nobody leaves."""
+    cluster, jobs = read(scenario)
+    groups: list[Dict] = []
+    decisions: list[Dict] = []
+    queued = False
+    for job in in_order(jobs):
+        choice = None if queued else decide(cluster, groups, len(groups), job)
+        if choice is None:
+            queued = True
+            nothing: Dict = {"group": None, "delta_usd_per_hour": None, "rollout_nodes": [], "training_nodes": []}
+            decisions.append({"job": job["id"], "strategy": "queued", **nothing})
+            continue
+        strategy, delta, after = choice
+        groups = [g for g in groups if g["id"] != after["id"]] + [after]
+        groups.sort(key=lambda g: g["id"])
+        decisions.append(
+            {
+                "job": job["id"],
+                "strategy": strategy,
+                "group": after["id"],
+                "delta_usd_per_hour": delta,
+                "rollout_nodes": sorted(after["members"][-1]["nodes"]),
+                "training_nodes": list(range(after["training"])),
+            }
+        )
+    shown = [
+        {
+            "id": g["id"],
+            "jobs": [m["job"]["id"] for m in g["members"]],
+            "period_s": period_of(g),
+            "usd_per_hour": group_usd_per_hour(cluster, g),
+            "slowdown": {m["job"]["id"]: period_of(g) / solo_s(m["job"]) for m in g["members"]},
+        }
+        for g in groups
+    ]
+    return {"decisions": decisions, "groups": shown, "usd_per_hour": sum(g["usd_per_hour"] for g in shown)}
