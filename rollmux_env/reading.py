@@ -1,21 +1,29 @@
-"""Reading YAML and JSON files into plain mappings, and saying in one line what is wrong with them."""
+"""Reading YAML 1.2 and JSON files into plain mappings of strings, numbers, booleans, nulls, lists and mappings."""
 
 from __future__ import annotations
 
 import json
-import reprlib
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rollmux_env.complaint import describe, one_line, path_of
 from rollmux_env.errors import InputError
 
-_brief = reprlib.Repr()
-_brief.maxstring, _brief.maxother, _brief.maxlong, _brief.maxdict, _brief.maxlist, _brief.maxlevel = 40, 40, 24, 2, 2, 2
+__all__ = ["describe", "merge_defaults", "read_mapping"]
 
+DEEPEST = 40  # levels of nesting; the formats of this package have fewer than ten
 
-def describe(value: Any) -> str:
-    """A value in a few printable characters, however long it is."""
-    return _brief.repr(value)
+# The core schema of YAML 1.2, section 10.3.2. Dates, merge keys, 1_000, 1:30, yes and no are text there.
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_BASED = re.compile(r"0o[0-7]{1,20}|0x[0-9a-fA-F]{1,16}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_WORDS = {"": None, "~": None} | {
+    spelling: value
+    for word, value in (("null", None), ("true", True), ("false", False))
+    for spelling in (word, word.capitalize(), word.upper())
+}
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -24,66 +32,148 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises:
         InputError: unreadable, not UTF-8, malformed, a key given twice, or not a mapping.
     """
+    name = one_line(str(path), 4096)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: is not a text file (UTF-8)") from None
+        raise InputError(f"{name}: is not a text file (UTF-8)") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        data = _parse_json(text) if path.suffix == ".json" else _parse_yaml(text)
+        data = _parse_json(text) if path.suffix.lower() == ".json" else _parse_yaml(text)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{name}: {one_line(str(error))}") from None
     except RecursionError:
-        raise InputError(f"{path}: is nested too deeply") from None
+        raise InputError(f"{name}: is nested too deeply") from None
     if not isinstance(data, dict):
-        raise InputError(f"{path}: must hold a mapping, not {describe(data)}")
+        raise InputError(f"{name}: must hold a mapping, not {describe(data)}")
     return data
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in mapping:
-            raise InputError(f"the key {describe(key)} is given twice")
-        mapping[key] = value
-    return mapping
+def _integer(text: str) -> int | float:
+    # Beyond 18 digits no count is valid and a float is as good; it also keeps clear of Python's limit on digits.
+    return int(text) if len(text) <= 18 else float(text)
 
 
-def _no_constant(name: str) -> Any:
-    raise InputError(f"{name} is not a number that JSON has")
+class _Twice:
+    """Stands where a JSON key is given twice, until its path is known."""
 
 
 def _parse_json(text: str) -> Any:
+    found: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in mapping:
+                found.append(key)
+                value = _Twice()
+            mapping[key] = value
+        return mapping
+
+    def twice(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        if isinstance(value, _Twice):
+            yield path
+        elif isinstance(value, dict | list):
+            for key, below in value.items() if isinstance(value, dict) else enumerate(value):
+                yield from twice(below, (*path, key))
+
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        data = json.loads(text, object_pairs_hook=unique, parse_int=_integer)
     except json.JSONDecodeError as error:
-        raise InputError(f"line {error.lineno}: {error.msg}") from None
-    except InputError:
-        raise
-    except ValueError as error:  # an integer of thousands of digits
-        raise InputError(str(error).partition(";")[0]) from None
+        raise InputError(f"line {error.lineno}: {error.msg[0].lower()}{error.msg[1:]}") from None
+    if found:
+        raise InputError(f"{path_of(next(twice(data, ()), (found[0],)))}: is given twice")
+    return data
 
 
 def _parse_yaml(text: str) -> Any:
     from ruamel.yaml import YAML
-    from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        return YAML(typ="safe", pure=True).load(text)
+        return _Builder(YAML(typ="safe", pure=True).parse(text)).document()
     except MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        problem = str(error.problem or error.context).splitlines()[0]
-        if isinstance(error, DuplicateKeyError):
-            problem = problem.partition(" with value")[0]
-        raise InputError(f"{line}{problem[:160]}") from None
+        raise InputError(f"{line}{str(error.problem or error.context).partition(chr(10))[0]}") from None
     except YAMLError as error:
-        raise InputError(str(error).splitlines()[0][:160]) from None
-    except RecursionError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:  # what its scalar constructors let through
-        raise InputError(f"is not YAML: {str(error).partition(';')[0][:160]}") from None
+        raise InputError(str(error).partition("\n")[0]) from None
+    except (ValueError, OverflowError) as error:  # an escape or a %YAML version that its scanner cannot read
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"is not YAML: {error}") from None
+
+
+class _Builder:
+    """Builds values from ruamel.yaml's events.
+
+    Its own constructor takes dates, merge keys and tags, which the core schema does not have, and prints whole values into
+    its messages, which an alias repeated a few times can make as large as memory.
+    """
+
+    def __init__(self, events: Iterator[Any]) -> None:
+        self.events = events
+        self.anchors: dict[str, Any] = {}
+
+    def document(self) -> Any:
+        from ruamel.yaml import events as ev
+
+        data = None
+        seen = False
+        for event in self.events:
+            if isinstance(event, ev.DocumentStartEvent):
+                if seen:
+                    raise InputError(f"line {event.start_mark.line + 1}: a second document starts here; a file holds one")
+                seen = True
+            elif isinstance(event, ev.NodeEvent):
+                data = self.value(event, ())
+        return data
+
+    def value(self, event: Any, path: tuple[Any, ...]) -> Any:
+        from ruamel.yaml import events as ev
+
+        line = f"line {event.start_mark.line + 1}"
+        if len(path) > DEEPEST:
+            raise InputError(f"{line}: is nested too deeply")
+        if isinstance(event, ev.AliasEvent):
+            if event.anchor not in self.anchors:
+                raise InputError(f"{line}: *{event.anchor} stands for nothing that is complete above it")
+            return self.anchors[event.anchor]
+        if event.tag is not None:
+            raise InputError(f"{line}: the tag {event.tag} is not used in this file format")
+        if event.anchor:
+            self.anchors.pop(event.anchor, None)
+        value: Any
+        if isinstance(event, ev.SequenceStartEvent):
+            value = []
+            while not isinstance(item := next(self.events), ev.SequenceEndEvent):
+                value.append(self.value(item, (*path, len(value))))
+        elif isinstance(event, ev.MappingStartEvent):
+            value = {}
+            while not isinstance(item := next(self.events), ev.MappingEndEvent):
+                key = self.value(item, (*path, "key"))
+                if isinstance(key, dict | list):
+                    raise InputError(f"line {item.start_mark.line + 1}: a key must be plain text or a number")
+                if key in value:
+                    raise InputError(f"line {item.start_mark.line + 1}: {path_of((*path, key))}: is given twice")
+                value[key] = self.value(next(self.events), (*path, key))
+        else:
+            value = _scalar(event.value) if event.implicit[0] else event.value
+        if event.anchor:
+            self.anchors[event.anchor] = value
+        return value
+
+
+def _scalar(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return _integer(text)
+    if _BASED.fullmatch(text):
+        return int(text, 0)
+    if _FLOAT.fullmatch(text):
+        return float(re.sub(r"\.(?=[in])", "", text.lower()))  # Python has no dot in .inf and .nan
+    return text
 
 
 def merge_defaults(data: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Scenario files, version 1: two pools and the jobs that arrive, as checked and frozen models.
 
 A file is YAML (1.2 rules) or JSON; docs/scenario.md explains every key. `load_scenario` merges `defaults` under every job and
-returns a `Scenario`; everything else in RollMux starts from one.
+returns a `Scenario`; everything else in RollMux starts from one. The texts under the fields are also the descriptions in the
+JSON Schema of `rollmux_env.schema`.
 """
 
 from __future__ import annotations
@@ -9,63 +10,73 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from rollmux_env.complaint import complain, describe, field_of, misfit, one_line, problems
 from rollmux_env.errors import InputError
-from rollmux_env.reading import describe, merge_defaults, read_mapping
+from rollmux_env.reading import merge_defaults, read_mapping
 
 MAX_NODES_OF_A_JOB = 4096
-
-
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("must be a number, not a boolean")
-    return value
+LARGEST = 1e15  # of any number; far above what a cluster has, and sums and products of a few stay finite
+ID_PATTERN = "^[A-Za-z0-9._-]{1,64}$"
+STAYS = ("iterations", "duration_s")
 
 
 def _whole(value: Any) -> Any:
     """A count: 3, and 3.0 or 3e0, which YAML 1.2 and JSON Schema take for the same number."""
-    _no_bool(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _text_id(value: Any) -> Any:
+def _id(value: Any) -> Any:
     if isinstance(value, bool | int | float):
-        raise ValueError(f'must be text: quote it, as in "{value}"')
+        kind = "boolean" if isinstance(value, bool) else "number"
+        raise ValueError(f"must be text, not the {kind} {describe(value)}: quote it")
+    if isinstance(value, str) and not re.fullmatch(ID_PATTERN[1:-1], value):
+        raise ValueError(f"may hold 1 to 64 letters A-Z and a-z, digits, dots, underscores and hyphens, not {describe(value)}")
     return value
 
 
-Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
-NonNegative = Annotated[Number, Field(ge=0)]
-Positive = Annotated[Number, Field(gt=0)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=2**31)]
-NodeCount = Annotated[Count, Field(le=MAX_NODES_OF_A_JOB)]
+def _version(value: int) -> int:
+    if value != 1:
+        raise ValueError(f"must be 1, the only version of this file format, not {describe(value)}")
+    return value
+
+
+def _positive_zero(value: float) -> float:
+    return value + 0.0
+
+
+# The bounds stand next to the type: behind a validator, pydantic would not write them into the JSON Schema.
+NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), AfterValidator(_positive_zero)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+AtLeastOne = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False)]
+Index = Annotated[int, Field(ge=0, le=2**31), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=1, le=2**31), BeforeValidator(_whole)]
+NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES_OF_A_JOB), BeforeValidator(_whole)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class Pool(_Model):
-    """One of the two pools.
-
-    Attributes:
-        gpu: a label; it sets no price.
-        gpus_per_node: GPUs of a node.
-        usd_per_gpu_hour: price of a GPU, $/h.
-        node_memory_gb: host memory of a node, GB; None is unlimited.
-        max_nodes: nodes that can be provisioned at once; None is unlimited.
-    """
+    """One of the two pools."""
 
     gpu: str = ""
+    """A label of the GPU type; it sets no price."""
     gpus_per_node: Count
+    """GPUs of a node."""
     usd_per_gpu_hour: NonNegative
+    """Price of one GPU, $/h."""
     node_memory_gb: NonNegative | None = None
+    """Host memory of a node, GB; null is unlimited."""
     max_nodes: Count | None = None
+    """Most nodes that can be provisioned at once; null is unlimited."""
 
     @property
     def usd_per_node_hour(self) -> float:
@@ -74,56 +85,51 @@ class Pool(_Model):
 
 
 class Cluster(_Model):
-    """The two pools and what holds for all groups.
-
-    Attributes:
-        max_group_size: most jobs in one co-execution group.
-        migration_s: pause of a job that is moved to another placement, seconds.
-    """
+    """The two pools and what holds for all groups."""
 
     rollout: Pool
+    """The pool that generates the responses."""
     training: Pool
+    """The pool that trains on them."""
     max_group_size: Count = 5
+    """Most jobs in one co-execution group."""
     migration_s: NonNegative = 300.0
+    """Pause of a job that is moved to another placement (checkpoint and restart), seconds."""
 
 
 class Actual(_Model):
-    """What really happens, for event replays: worst_case_s * X, X lognormal, drawn per iteration.
-
-    Attributes:
-        mean_fraction: mean of X.
-        cv: coefficient of variation of X.
-        cap: X is at most 1.
-    """
+    """What really happens, for event replays: worst_case_s * X, X lognormal, drawn anew for every iteration."""
 
     mean_fraction: Positive
+    """Mean of X before the cap, as a fraction of the worst case."""
     cv: NonNegative = 0.0
+    """Coefficient of variation of X before the cap."""
     cap: bool = True
+    """Whether X is at most 1, so that no phase takes longer than its worst case."""
 
 
 class Switch(_Model):
-    """Seconds added to a phase: warm when its node last ran another job, cold at the job's first phase in a placement."""
+    """What a change of jobs on a node adds to a phase, for event replays."""
 
     warm_s: NonNegative = 0.0
+    """Seconds added where the phase's node last ran another job."""
     cold_s: NonNegative = 0.0
+    """Seconds added to the job's first phase in a placement."""
 
 
 class Phase(_Model):
-    """A job's rollout or training phase.
-
-    Attributes:
-        nodes: nodes that the phase asks for.
-        worst_case_s: its longest duration on that many nodes, seconds.
-        host_memory_gb: host memory that keeps the job resident, GB per node at any number of nodes.
-        actual: what really happens, for event replays.
-        switch: seconds of warm and cold starts, for event replays.
-    """
+    """A job's rollout or training phase."""
 
     nodes: NodeCount = 1
+    """Nodes that the phase asks for."""
     worst_case_s: Positive
+    """Its longest duration on that many nodes, seconds."""
     host_memory_gb: NonNegative = 0.0
+    """Host memory that keeps the job resident, GB per node at any number of nodes."""
     actual: Actual | None = None
+    """What really happens, for event replays; without it every iteration takes the worst case."""
     switch: Switch = Switch()
+    """Times of warm and cold starts, for event replays."""
 
 
 def _node_keys(value: Any) -> Any:
@@ -132,7 +138,7 @@ def _node_keys(value: Any) -> Any:
         return value
     keys: dict[Any, Any] = {}
     for key, seconds in value.items():
-        number = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10 else key
+        number = int(key) if isinstance(key, str) and re.fullmatch("[1-9][0-9]{0,8}", key) else _whole(key)
         if isinstance(number, bool) or not isinstance(number, int):
             raise ValueError(f"{describe(key)} is not a number of nodes")
         if number in keys:
@@ -142,36 +148,39 @@ def _node_keys(value: Any) -> Any:
 
 
 class Training(Phase):
-    """The training phase.
-
-    Attributes:
-        by_nodes: {nodes: seconds} on more nodes than `nodes`, where the training pool of a group is larger.
-    """
+    """A job's training phase."""
 
     by_nodes: Annotated[dict[Count, Positive], BeforeValidator(_node_keys)] = {}
+    """Its longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}."""
 
     @model_validator(mode="after")
     def _larger(self) -> Training:
         for key in self.by_nodes:
             if key <= self.nodes:
-                raise ValueError(f"by_nodes: {key} is not above the {self.nodes} nodes of the phase")
+                raise misfit(f"must be above training.nodes, which is {self.nodes}", "by_nodes", key)
         return self
 
 
 class Drift(_Model):
-    """Factors on the durations from an iteration on (they may pass the worst case)."""
+    """Factors on the durations from an iteration on, for event replays; they may pass the worst case."""
 
-    iteration: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**31)]
+    iteration: Index
+    """The first iteration, counted from 0, that they hold for; they hold until the next entry."""
     rollout: Positive = 1.0
+    """Factor on the rollout phase."""
     training: Positive = 1.0
+    """Factor on the training phase."""
 
 
 class Colocated(_Model):
     """The job run the co-located way: both phases, one after the other, on training nodes of its own."""
 
     nodes: NodeCount
+    """Training nodes."""
     rollout_s: Positive
+    """Longest rollout on them, seconds."""
     training_s: Positive
+    """Longest training on them, seconds."""
 
 
 def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
@@ -181,39 +190,37 @@ def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
 
 
 class Job(_Model):
-    """An RL post-training job: a cycle of rollout, training and sync.
+    """An RL post-training job: a cycle of rollout, training and sync."""
 
-    Attributes:
-        id: its name, unique in a scenario.
-        arrival_s: when it arrives, seconds.
-        iterations: it leaves after so many iterations ...
-        duration_s: ... or so many seconds after its admission; exactly one of the two.
-        slo: longest tolerated iteration time, as a multiple of `solo_s`.
-        sync_s: weights back to the rollout nodes, seconds; delays the job, occupies no node.
-    """
-
-    id: Annotated[str, BeforeValidator(_text_id), Field(pattern=r"\A[A-Za-z0-9._-]{1,64}\z")]
+    id: Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
+    """Its name, unique in the file; quote one that reads as a number or a boolean."""
     arrival_s: NonNegative
+    """When it arrives, seconds from the start of the scenario."""
     iterations: Count | None = None
+    """It leaves after so many iterations. Exactly one of `iterations` and `duration_s` is given."""
     duration_s: Positive | None = None
-    slo: Annotated[Number, Field(ge=1)]
+    """It leaves so many seconds after its admission. Exactly one of `iterations` and `duration_s` is given."""
+    slo: AtLeastOne
+    """Longest tolerated iteration time, as a multiple of the job's own solo time."""
     rollout: Phase
+    """Generates the responses."""
     training: Training
+    """Updates the weights."""
     sync_s: NonNegative = 0.0
+    """Seconds that bring the weights back to the rollout nodes; they delay the job and occupy no node."""
     drift: Annotated[tuple[Drift, ...], Field(strict=False), AfterValidator(_ordered)] = ()
+    """How the durations change over time, for event replays; in order of iteration."""
     colocated: Colocated | None = None
+    """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _one_stay(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for key in ("iterations", "duration_s"):
-                if key in data and data[key] is None:
-                    raise ValueError(f"{key} must be a number")
-            if ("iterations" in data) == ("duration_s" in data):
-                found = "both are given" if "iterations" in data else "neither is given"
-                raise ValueError(f"needs exactly one of iterations and duration_s; {found}")
-        return data
+    @model_validator(mode="after")
+    def _one_stay(self) -> Job:
+        given = [name for name in STAYS if name in self.model_fields_set]
+        if len(given) != 1:
+            raise misfit(f"needs exactly one of iterations and duration_s; {'both are' if given else 'neither is'} given")
+        if getattr(self, given[0]) is None:
+            raise misfit("must be a number, not null", given[0])
+        return self
 
     @cached_property
     def solo_s(self) -> float:
@@ -232,13 +239,16 @@ class Job(_Model):
 class Scenario(_Model):
     """A two-cluster placement problem: the cluster and the jobs, in the file's order."""
 
-    version: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1)]
+    version: Annotated[int, BeforeValidator(_whole), AfterValidator(_version), Field(json_schema_extra={"const": 1})]
+    """Version of this file format: 1."""
     cluster: Cluster
+    """The two pools and what holds for all groups."""
     jobs: Annotated[tuple[Job, ...], Field(strict=False, min_length=1)]
+    """The jobs that arrive."""
 
     def canonical_json(self) -> str:
-        """The scenario with defaults filled in, keys sorted: the same text for the same problem."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """The scenario as a JSON file with defaults filled in and keys sorted: the same text for the same problem."""
+        return json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True, separators=(",", ":"))
 
     @cached_property
     def sha256(self) -> str:
@@ -250,18 +260,55 @@ class Scenario(_Model):
         seen: dict[str, int] = {}
         for k, job in enumerate(self.jobs):
             if job.id in seen:
-                raise ValueError(f"jobs[{k}].id: '{job.id}' is also the id of jobs[{seen[job.id]}]")
+                raise misfit(f"'{job.id}' is also the id of jobs[{seen[job.id]}]", "jobs", k, "id")
             seen[job.id] = k
             for name in ("rollout", "training"):
                 pool: Pool = getattr(self.cluster, name)
                 phase: Phase = getattr(job, name)
                 if pool.max_nodes is not None and phase.nodes > pool.max_nodes:
-                    raise ValueError(f"jobs[{k}].{name}.nodes: {phase.nodes} nodes; the pool has at most {pool.max_nodes}")
+                    problem = f"asks for {phase.nodes} nodes; the {name} pool has at most {pool.max_nodes}"
+                    raise misfit(problem, "jobs", k, name, "nodes")
                 if pool.node_memory_gb is not None and phase.host_memory_gb > pool.node_memory_gb * (1 + 1e-9):
-                    raise ValueError(
-                        f"jobs[{k}].{name}.host_memory_gb: {phase.host_memory_gb:g} GB; a node has {pool.node_memory_gb:g} GB"
-                    )
+                    problem = f"asks for {phase.host_memory_gb:.10g} GB; a {name} node has {pool.node_memory_gb:.10g} GB"
+                    raise misfit(problem, "jobs", k, name, "host_memory_gb")
         return self
+
+
+def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:
+    """Refuse what is wrong with `defaults` itself, under its own path, even where every job overrides it.
+
+    Keys may be missing, and fields that do not go together may come apart under a job: both are for the merged jobs to say.
+    """
+    try:
+        Job.model_validate({**defaults, "id": "defaults"})
+    except ValidationError as error:
+        for problem in problems(error):
+            in_list = any(isinstance(part, int) for part in problem["loc"])  # lists are not merged into
+            if problem["type"] != "misfit" and (problem["type"] != "missing" or in_list):
+                raise InputError(complain(problem, "defaults")) from None
+    stays = [name for name in STAYS if name in defaults]
+    for stay in stays:
+        if defaults[stay] is None:
+            raise InputError(f"defaults.{stay}: must be a number, not null")
+    if len(stays) == 2:
+        raise InputError("defaults: takes at most one of iterations and duration_s; both are given")
+    for k, job in enumerate(jobs if isinstance(jobs, list) else []):
+        for other in STAYS:
+            if isinstance(job, dict) and stays and other in job and other not in stays:
+                raise InputError(f"jobs[{k}].{other}: does not go with defaults.{stays[0]}; a job has exactly one of the two")
+
+
+def _only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool:
+    """Whether a field of a merged job comes from `defaults`."""
+
+    def holds(value: Any) -> bool:
+        for part in field[2:]:
+            if not isinstance(value, dict) or part not in value:
+                return False
+            value = value[part]
+        return True
+
+    return len(field) > 2 and field[0] == "jobs" and holds(data.get("defaults")) and not holds(data["jobs"][field[1]])
 
 
 def parse_scenario(data: dict[str, Any], source: str = "scenario") -> Scenario:
@@ -275,11 +322,18 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario") -> Scenario:
         InputError: one line with the source, the path of the field and what is wrong with its value.
     """
     try:
-        return Scenario.model_validate(merge_defaults(data))
+        merged = merge_defaults(data)
+        if "defaults" in data:
+            _check_defaults(data["defaults"], data.get("jobs"))
+        return Scenario.model_validate(merged)
     except ValidationError as error:
-        raise InputError(f"{source}: {_one_line(error)}") from None
+        first = problems(error)[0]
+        problem = complain(first) + (" (set by defaults)" if _only_in_defaults(data, field_of(first)) else "")
     except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+        problem = str(error)
+    except RecursionError:
+        problem = "is nested too deeply"
+    raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}")
 
 
 def load_scenario(path: str | Path) -> Scenario:
@@ -292,17 +346,3 @@ def load_scenario(path: str | Path) -> Scenario:
         InputError: the file cannot be read or is not a scenario; one line.
     """
     return parse_scenario(read_mapping(Path(path)), str(path))
-
-
-def _one_line(error: ValidationError) -> str:
-    """The first of pydantic's errors as `path.to[0].field: what is wrong (value)`."""
-    first = error.errors(include_url=False)[0]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part != "[key]").lstrip(".")
-    text = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "missing":
-        text = "is missing"
-    elif first["type"] == "extra_forbidden":
-        text = "is not a key of this file format"
-    elif first["type"] != "value_error":
-        text = f"{text[0].lower()}{text[1:]}, not {describe(first['input'])}"
-    return f"{path}: {text}" if path else text

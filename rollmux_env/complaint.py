@@ -1,0 +1,94 @@
+"""Saying in one line what is wrong with a file, in the words of whoever wrote it."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+_brief = reprlib.Repr()
+_brief.maxstring, _brief.maxother = 40, 40
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+
+# What pydantic's types of error say here: the whole of it, or what was expected, where braces take the error's context.
+_PROBLEMS = {
+    "missing": "is missing",
+    "extra_forbidden": "is not a key of this file format",
+    "invalid_key": "is not a key of this file format",
+    "string_unicode": "holds half a character (a lone surrogate)",
+}
+_EXPECTED = {
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+    "tuple_type": "a list",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "greater_than": "above {gt:.10g}",
+    "greater_than_equal": "at least {ge:.10g}",
+    "less_than_equal": "at most {le:.10g}",
+    "too_short": "a list of at least {min_length}",
+}
+
+
+def one_line(text: str, limit: int = 300) -> str:
+    """The text on one line of printable characters, cut where it is longer than `limit`."""
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:limit])
+    return text if len(text) < limit else text[: limit - 3] + "..."
+
+
+def describe(value: Any) -> str:
+    """A value of a file in a few printable characters, however long it is."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if isinstance(value, int) and abs(value) >= 10**24:
+        return "a number of over 24 digits"
+    return one_line(_brief.repr(value))
+
+
+def path_of(parts: Iterable[str | int]) -> str:
+    """The path of a field as a user writes it: jobs[3].rollout.worst_case_s."""
+    text = ""
+    for part in parts:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if isinstance(part, str) and _PLAIN_KEY.fullmatch(part) else f".{describe(part)}"
+    return text.removeprefix(".")
+
+
+def misfit(problem: str, *field: str | int) -> PydanticCustomError:
+    """The error of a validator: a problem of fields that do not go together, at `field` below the validator's own place."""
+    return PydanticCustomError("misfit", "{problem}", {"problem": problem, "field": field})
+
+
+def problems(error: ValidationError) -> list[ErrorDetails]:
+    """Pydantic's errors, unknown keys first: a mistyped key also explains the key that is missing."""
+    return sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
+
+
+def field_of(problem: ErrorDetails) -> tuple[str | int, ...]:
+    """The keys and indices that lead to the field that one of pydantic's errors is about."""
+    return (*(part for part in problem["loc"] if part != "[key]"), *problem.get("ctx", {}).get("field", ()))
+
+
+def complain(problem: ErrorDetails, *prefix: str | int) -> str:
+    """One of pydantic's errors as `path.to[0].field: what is wrong`."""
+    context: dict[str, Any] = problem.get("ctx", {})
+    path = path_of([*prefix, *field_of(problem)])
+    text = _PROBLEMS.get(problem["type"])
+    if text is None and problem["type"] in _EXPECTED:
+        text = f"must be {_EXPECTED[problem['type']].format_map(context)}, not {describe(problem['input'])}"
+    return f"{path}: {text or problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")

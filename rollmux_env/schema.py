@@ -1,0 +1,58 @@
+"""The JSON Schema of a scenario file, for editors and other programs.
+
+It refuses what a schema can express. That keys of `by_nodes` exceed `nodes`, ids differ, `drift` is in order, nodes and memory
+fit the cluster, and jobs are complete once `defaults` is merged, only `load_scenario` checks.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+from rollmux_env.scenario import STAYS, Scenario
+
+_MERGED = ("Job", "Phase", "Training", "Actual", "Switch", "Colocated")  # the mappings that `defaults` is merged into
+
+
+def scenario_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a scenario file as it is written, before `defaults` is merged.
+
+    With `defaults`, keys that a job requires may be absent, so its jobs are then checked for what they hold only.
+    """
+    schema = Scenario.model_json_schema()
+    definitions = schema["$defs"]
+    job, training = definitions["Job"], definitions["Training"]
+    seconds = training["properties"]["by_nodes"].pop("additionalProperties")
+    training["properties"]["by_nodes"] |= {"patternProperties": {"^[1-9][0-9]{0,8}$": seconds}, "additionalProperties": False}
+    for stay in STAYS:  # null is only what an absent key becomes
+        described = job["properties"][stay]
+        job["properties"][stay] = described.pop("anyOf")[0] | {"description": described["description"]}
+
+    for name in _MERGED:
+        definitions[f"Partial{name}"] = partial = _with_partial_references(definitions[name])
+        partial["title"] = f"Partial{name}"
+        partial.pop("required", None)
+    job["oneOf"] = [{"required": [stay]} for stay in STAYS]
+    partial_job = definitions["PartialJob"]
+    partial_job["not"] = {"required": list(STAYS)}
+    definitions["Defaults"] = defaults = copy.deepcopy(partial_job)
+    defaults |= {"title": "Defaults", "description": "Merged, key by key and level by level, under every job."}
+    del defaults["properties"]["id"]
+    partial_job["required"] = ["id"]
+
+    jobs = schema["properties"]["jobs"]
+    del jobs["items"]
+    schema["properties"]["defaults"] = {"$ref": "#/$defs/Defaults", "description": defaults["description"]}
+    schema["if"] = {"required": ["defaults"]}
+    schema["then"] = {"properties": {"jobs": {"items": {"$ref": "#/$defs/PartialJob"}}}}
+    schema["else"] = {"properties": {"jobs": {"items": {"$ref": "#/$defs/Job"}}}}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema | {"title": "RollMux scenario file, version 1"}
+
+
+def _with_partial_references(definition: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(definition)
+    for name in _MERGED:
+        text = text.replace(f'"#/$defs/{name}"', f'"#/$defs/Partial{name}"')
+    partial: dict[str, Any] = json.loads(text)
+    return partial
