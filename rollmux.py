@@ -58,10 +58,10 @@ def main() -> None:
 def _status() -> int:
     if problem := foreign_package():
         return _complain(problem)
-    import policies.cli
-    import rollmux_env.cli
     import typer
 
+    import policies.cli
+    import rollmux_env.cli
     from rollmux_env.errors import InputError, PlanError
 
     app = typer.Typer(

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rollmux_env.bench.harness import Contender
+from rollmux_env.bench.harness import Contender, OwnReplay
+from rollmux_env.cluster.plan import Policy
 from rollmux_env.errors import InputError
 
 PLACEMENT = {
@@ -49,6 +50,18 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     if not hasattr(policy, "decide") and not hasattr(policy, "replay"):
         raise InputError(f"--policy {spec}: {name} has no method `decide`")
     return policy  # type: ignore[no-any-return]
+
+
+def make_runnable(spec: str, seed: int = 0) -> Policy:
+    """Make a policy that decides, one at a time, where jobs go.
+
+    Raises:
+        InputError: as `make_policy`, or a contender that only replays.
+    """
+    policy = make_policy(spec, seed)
+    if isinstance(policy, OwnReplay):
+        raise InputError(f"--policy {spec}: no one could run it, it is a yardstick for `bench`")
+    return policy
 
 
 def _factory(name: str) -> Callable[..., Any]:

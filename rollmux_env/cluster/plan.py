@@ -47,13 +47,12 @@ Plan = tuple[Place | Move | Wait, ...]
 
 
 class Policy(Protocol):
-    """Who decides where jobs go. The same object serves `plan`, `bench` and a real run.
+    """Who decides where jobs go. The same object serves `plan`, `bench` and a real run."""
 
-    Attributes:
-        keeps_slo: whether its plans must keep every SLO (P6).
-    """
-
-    keeps_slo: bool
+    @property
+    def keeps_slo(self) -> bool:
+        """Whether its plans must keep every SLO (P6)."""
+        ...
 
     def decide(self, state: State, event: Event) -> Plan:
         """Answer an event that has just been applied.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
@@ -13,3 +14,12 @@ F = TypeVar("F", bound=Callable[..., object])
 def compiled(function: F) -> F:
     """Compile `function` to machine code, without fast-math: results are the same bytes everywhere IEEE 754 holds."""
     return cast(F, numba.njit(cache=True, nogil=True)(function))
+
+
+def is_compiled() -> bool:
+    """Whether an earlier process has left the compiled kernel on disk."""
+    from rollmux_env.kernel.candidates import enumerate_candidates
+
+    cache = getattr(enumerate_candidates, "_cache", None)
+    folder = Path(getattr(cache, "cache_path", ""))
+    return any(folder.glob("candidates.enumerate_candidates*.nbc"))

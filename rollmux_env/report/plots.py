@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -18,7 +19,7 @@ from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.harness import Result
 from rollmux_env.scenario import Scenario
 
-_STYLE = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "font.size": 10}
+_STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "font.size": 10}
 
 
 def bench_plots(scenario: Scenario, results: Sequence[Result], rows: Sequence[Row], baseline: str) -> dict[str, bytes]:

@@ -71,9 +71,7 @@ def bench_report(scenario: str, fidelity: str, results: Sequence[Result], baseli
         "seeds": seeds,
         "baseline": baseline,
         "summary": [row.as_dict() for row in compare(results, baseline)],
-        "runs": [
-            {"seed": seed, "results": [result_entry(result) for result in results if result.seed == seed]} for seed in seeds
-        ],
+        "runs": [{"seed": seed, "results": [result_entry(result) for result in results if result.seed == seed]} for seed in seeds],
         "timings": {
             f"seed {seed}": {result.spec: timing_entry(result) for result in results if result.seed == seed} for seed in seeds
         },

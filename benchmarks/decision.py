@@ -1,0 +1,116 @@
+"""Time of one placement decision with many active jobs, beside the paper's planner and a plain Python search in the same run.
+
+    python benchmarks/decision.py
+
+Jobs are Table 6's mixed profiles (arXiv 2512.11306), SLO ~ U(1, 2), placed by `rollmux`; then further jobs arrive, each is
+decided, placed and leaves again. The paper's figures (Table 5, search in C++) are from its own machine: compare orders of
+magnitude, not digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+from time import perf_counter
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from policies.placement.algorithm1 import Algorithm1
+from rollmux_env.cluster.candidates import candidates
+from rollmux_env.cluster.events import Arrived, Departed
+from rollmux_env.cluster.plan import carry_out
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.scenario import Cluster, Job, Scenario
+from rollmux_env.workloads import WorkloadOptions, make_workload
+
+PAPER_MS = {100: 41.9, 500: 198.0, 1000: 318.0, 2000: 591.0}
+
+
+def filled(cluster: Cluster, jobs: list[Job]) -> State:
+    """A cluster with all the jobs active."""
+    state, policy = State(cluster), Algorithm1()
+    for job in jobs:
+        event = Arrived(0.0, job)
+        apply(state, event)
+        carry_out(state, policy.decide(state, event), keeps_slo=True)
+    return state
+
+
+def plain_search(state: State, job_id: str) -> float:
+    """Algorithm 1 for one-node jobs in plain Python over the same groups: what the compiled search saves. Returns the cost, $/h."""
+    job = state.job(job_id)
+    best = state.limits.rollout_usd + state.limits.training_usd
+    for group in state.group_list():
+        if group.saturated or len(group.jobs) >= state.limits.group_size_max:
+            continue
+        members = [state.job(member) for member in group.jobs]
+        limit = min(other.slo * other.solo_s for other in [*members, job])
+        cycle = max(other.solo_s for other in [*members, job])
+        training = sum(other.training.worst_case_s for other in [*members, job])
+        pins = {node: [m for m in members if node in state.pins(m.id)] for node in group.rollout_nodes}
+        loads = [sum(m.rollout.worst_case_s for m in pinned) for pinned in pins.values()]
+        memory = [sum(m.rollout.host_memory_gb for m in pinned) for pinned in pins.values()]
+        if sum(other.training.host_memory_gb for other in [*members, job]) > state.limits.training_node_gb:
+            continue
+        fits = any(
+            max(cycle, training, *loads, load + job.rollout.worst_case_s) <= limit
+            and held + job.rollout.host_memory_gb <= state.limits.rollout_node_gb
+            for load, held in zip(loads, memory, strict=True)
+        )
+        if fits:
+            return 0.0
+        if max(cycle, training, *loads) <= limit:
+            best = min(best, state.limits.rollout_usd)
+    return best
+
+
+def decide_times_ms(state: State, newcomers: list[Job]) -> tuple[list[float], list[float], list[float]]:
+    """Milliseconds of decisions, of whole candidate tables, and of plain searches, for newcomers that come and go."""
+    policy = Algorithm1()
+    decisions, tables, plain = [], [], []
+    for k, job in enumerate(newcomers):
+        event = Arrived(state.now_s, job)
+        apply(state, event)
+        began = perf_counter()
+        plan = policy.decide(state, event)
+        decisions.append((perf_counter() - began) * 1e3)
+        if k < 20:
+            began = perf_counter()
+            candidates(state, job.id)
+            tables.append((perf_counter() - began) * 1e3)
+        if k < 3:
+            began = perf_counter()
+            plain_search(state, job.id)
+            plain.append((perf_counter() - began) * 1e3)
+        carry_out(state, plan, keeps_slo=True)
+        apply(state, Departed(state.now_s, job.id))
+    return decisions, tables, plain
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, nargs="*", default=[100, 500, 1000, 2000, 20000], help="numbers of active jobs")
+    parser.add_argument("--decisions", type=int, default=300)
+    arguments = parser.parse_args()
+    table = Table("active jobs", "groups", "p50 ms", "p99 ms", "whole table ms", "plain Python ms", "paper ms (its machine)")
+    for count in arguments.jobs:
+        scenario: Scenario = make_workload("mixed", WorkloadOptions(jobs=count + arguments.decisions))
+        jobs = list(scenario.jobs)
+        state = filled(scenario.cluster, jobs[:count])
+        decisions, tables, plain = decide_times_ms(state, jobs[count:])
+        paper = PAPER_MS.get(count)
+        table.add_row(
+            f"{count:,}",
+            f"{len(state.order):,}",
+            f"{np.percentile(decisions, 50):.3f}",
+            f"{np.percentile(decisions, 99):.3f}",
+            f"{np.median(tables):.2f}",
+            f"{np.median(plain):.1f}",
+            f"{paper:.0f}" if paper else "",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

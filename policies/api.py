@@ -1,0 +1,25 @@
+"""The names that a policy is written with, in one place."""
+
+from rollmux_env.cluster.candidates import CandidateTable, candidates, cheapest
+from rollmux_env.cluster.events import Arrived, Departed, Event, Placement, isolated
+from rollmux_env.cluster.plan import Move, Place, Plan, Policy, Wait, may_move
+from rollmux_env.cluster.state import Group, State
+
+__all__ = [
+    "Arrived",
+    "CandidateTable",
+    "Departed",
+    "Event",
+    "Group",
+    "Move",
+    "Place",
+    "Placement",
+    "Plan",
+    "Policy",
+    "State",
+    "Wait",
+    "candidates",
+    "cheapest",
+    "isolated",
+    "may_move",
+]

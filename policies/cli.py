@@ -1,0 +1,171 @@
+"""`rollmux plan`, `bench` and `explain`. Heavy imports are inside the commands, so that `rollmux --help` is fast."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollmux_env.cli import Seed, make_scenario, with_workload_options
+
+if TYPE_CHECKING:
+    from rollmux_env.scenario import Scenario
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file.", show_default=False)]
+PolicyName = Annotated[str, typer.Option("--policy", "-p", metavar="NAME", help="A policy by name, or `module:Class` of your own.")]
+
+
+class Format(StrEnum):
+    """How a result is printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+class TableOrJson(StrEnum):
+    """How an explanation is printed."""
+
+    table = "table"
+    json = "json"
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands of this floor."""
+    app.command(rich_help_panel="Schedule")(plan)
+    app.command(rich_help_panel="Schedule")(with_workload_options(bench))
+    app.command(rich_help_panel="Schedule")(explain)
+
+
+def plan(
+    file: File,
+    policy: PolicyName = "rollmux",
+    format: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    seed: Seed = 0,
+) -> None:
+    """Admit the jobs in order of arrival; nobody leaves.
+
+    Example: `rollmux plan examples/quickstart.yaml --policy rollmux`
+    """
+    from policies.registry import make_runnable
+    from rollmux_env.replay.admission import admit_all
+    from rollmux_env.report.results import plan_csv, plan_report, to_json
+    from rollmux_env.scenario import load_scenario
+
+    scenario = load_scenario(file)
+    decisions, state = admit_all(scenario, make_runnable(policy, seed))
+    report = plan_report(policy, decisions, state)
+    if format is Format.json:
+        typer.echo(to_json(report), nl=False)
+    elif format is Format.csv:
+        typer.echo(plan_csv(decisions), nl=False)
+    else:
+        from rollmux_env.report.tables import plan_tables, show
+
+        show(plan_tables(policy, decisions, report))
+
+
+def explain(
+    file: File,
+    job: Annotated[str, typer.Option("--job", "-j", metavar="ID", help="The job whose placement to explain.", show_default=False)],
+    policy: PolicyName = "rollmux",
+    format: Annotated[TableOrJson, typer.Option("--format", help="How to print it.")] = TableOrJson.table,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Most alternatives in the table.")] = 40,
+    seed: Seed = 0,
+) -> None:
+    """Why this placement and not that one: every alternative of one decision.
+
+    Example: `rollmux explain examples/quickstart.yaml --policy rollmux --job code-7b`
+    """
+    from policies.registry import make_runnable
+    from rollmux_env.replay.explain import explain as explain_decision
+    from rollmux_env.report.results import to_json
+    from rollmux_env.scenario import load_scenario
+
+    report = {"policy": policy, **explain_decision(load_scenario(file), make_runnable(policy, seed), job)}
+    if format is TableOrJson.json:
+        typer.echo(to_json(report), nl=False)
+    else:
+        from rollmux_env.report.tables import alternatives_table, show
+
+        show(alternatives_table(report, rows))
+
+
+def bench(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE|WORKLOAD", help="A scenario file, or the name of a workload.", show_default=False)
+    ],
+    workload: dict[str, Any],
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy", "-p", metavar="NAME", help="A policy by name, or `module:Class`; repeat it. [default: solo, rollmux]"
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", metavar="NAME", help="What savings are relative to. [default: the first policy]")
+    ] = None,
+    format: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    seed: Seed = 0,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds, from --seed on: mean and 95% interval.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots there.", show_default=False)
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Assert the invariants after every instant.")] = False,
+) -> None:
+    """Compare policies on a scenario file or a workload: dollars, SLOs, GPUs.
+
+    Examples: `rollmux bench examples/quickstart.yaml -p solo -p rollmux`
+
+    `rollmux bench production --stays fixed --seeds 5 -p solo -p rollmux`
+    """
+    from policies.registry import make_policy
+    from rollmux_env.bench.comparison import compare
+    from rollmux_env.bench.harness import Task, run_tasks
+    from rollmux_env.report.folder import make_folder, write_bench
+    from rollmux_env.report.progress import tracked
+    from rollmux_env.report.results import bench_csv, bench_report, to_json
+
+    names = list(dict.fromkeys(policy or ["solo", "rollmux"]))
+    base = baseline or names[0]
+    if base not in names:
+        raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
+    for name in names:
+        make_policy(name)
+    if out:
+        make_folder(out)
+    scenarios = {number: _scenario(target, number, workload) for number in range(seed, seed + seeds)}
+    tasks = [Task(name, number, scenarios[number], check) for number in scenarios for name in names]
+    results = tracked(run_tasks(make_policy, tasks, workers), [f"{task.spec}, seed {task.seed}" for task in tasks])
+    rows = compare(results, base)
+    report = bench_report(target, "fluid", results, base)
+    if out:
+        write_bench(out, report, scenarios, results, rows, base)
+    if format is Format.json:
+        typer.echo(to_json(report), nl=False)
+    elif format is Format.csv:
+        typer.echo(bench_csv(results), nl=False)
+    else:
+        from rollmux_env.report.tables import comparison_table, show
+
+        over = f"{seeds} seeds" if seeds > 1 else f"seed {seed}"
+        options = "".join(f", {key} {value}" for key, value in workload.items())
+        show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, fluid replay", rows, base))
+
+
+def _scenario(target: str, seed: int, workload: dict[str, Any]) -> Scenario:
+    """The scenario of a file, the same for every seed, or of a workload."""
+    from rollmux_env.errors import InputError
+    from rollmux_env.scenario import load_scenario
+    from rollmux_env.workloads import WORKLOADS
+
+    if target in WORKLOADS:
+        return make_scenario(target, seed, workload)
+    if not Path(target).suffix and not Path(target).exists():
+        raise InputError(f"{target}: is neither a file nor a workload; workloads are {', '.join(WORKLOADS)}")
+    if workload:
+        raise InputError(f"{target}: a scenario file takes no options of a workload ({', '.join(workload)})")
+    return load_scenario(target)

@@ -1,0 +1,43 @@
+"""`fifo`, `shortest-first`, `longest-first`: no node idles while a phase waits that could run on it.
+
+A rollout over several nodes could then starve: its nodes are seldom all free at once. So could a phase that others keep
+overtaking. Therefore a phase that was overtaken as often as the group has members is overdue: it goes before all that are not, and
+its nodes are kept free for it. It waits for running phases only, which end, and for phases that became overdue with it and are
+older, of which there are fewer than members.
+"""
+
+from __future__ import annotations
+
+from rollmux_env.dispatcher import Dispatcher, Request
+
+
+class WorkConserving:
+    """Go by size; of phases of a size the one that has waited longest comes first.
+
+    A size is the mean of what the job's phase took in this group so far, and its worst case before there is one.
+
+    Args:
+        sign: 1 for the shortest first, -1 for the longest first, 0 for first come, first served.
+    """
+
+    def __init__(self, sign: int) -> None:
+        self.sign = sign
+
+    def choose(self, group: Dispatcher) -> Request | None:
+        """The first waiting phase, in this order, whose nodes are free and not kept for one that is overdue."""
+        taken = group.busy
+        members = len(group.members)
+        sign = self.sign
+        best: Request | None = None
+        best_key = (0.0, 0)
+        for request in group.waiting:  # in order of number, so the first overdue one comes first
+            if request.overtaken >= members:
+                if not request.nodes & taken:
+                    return request
+                taken |= request.nodes
+        for request in group.waiting:
+            if not request.nodes & taken:
+                key = (sign * request.member.expected_s(request.phase) if sign else 0.0, request.number)
+                if best is None or key < best_key:
+                    best, best_key = request, key
+        return best
