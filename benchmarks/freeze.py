@@ -1,0 +1,73 @@
+"""Write the frozen scenario files of benchmarks/scenarios, or check them.
+
+    python benchmarks/freeze.py            rewrite the files and SHA256SUMS
+    python benchmarks/freeze.py --check    exit 1 where a file does not have its hash or the generator gives other bytes
+
+The files are what published numbers are measured on; `sha256sum -c SHA256SUMS` checks them too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path
+
+from rollmux_env.files import write_whole
+from rollmux_env.workloads import make_workload
+from rollmux_env.workloads.options import WorkloadOptions
+from rollmux_env.workloads.text import to_json
+
+FOLDER = Path(__file__).parent / "scenarios"
+SUMS = "SHA256SUMS"
+FROZEN = {
+    f"{name}-{stays}-seed0.json": (name, WorkloadOptions(stays=stays))
+    for name in ("production", "mixed")
+    for stays in ("fixed", "iterations")
+}
+
+
+def contents() -> dict[str, bytes]:
+    """What the generators give: file name to bytes, the sums last."""
+    files = {name: to_json(make_workload(*arguments)).encode() for name, arguments in FROZEN.items()}
+    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items())
+    return {**files, SUMS: sums.encode()}
+
+
+def problems(folder: Path = FOLDER) -> list[str]:
+    """What is wrong with the frozen files, a line each: hashes first, then bytes that the generators no longer give."""
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        return [f"{folder / SUMS}: {error.strerror}"]
+    found = []
+    for line in lines:
+        digest, _, name = line.partition("  ")
+        path = folder / name
+        if not path.is_file():
+            found.append(f"{path}: is missing")
+        elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            found.append(f"{path}: does not have the hash in {SUMS}")
+    for name, data in contents().items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != data:
+            found.append(f"{path}: the generator gives other bytes")
+    return found
+
+
+def main() -> int:
+    """Run the command; the exit status."""
+    parser = argparse.ArgumentParser(description="Write the frozen scenario files, or check them.")
+    parser.add_argument("--check", action="store_true", help="only check hashes and bytes")
+    if parser.parse_args().check:
+        found = problems()
+        print("\n".join(found) if found else f"{len(FROZEN)} scenario files are as frozen")
+        return 1 if found else 0
+    FOLDER.mkdir(exist_ok=True)
+    for name, data in contents().items():
+        write_whole(FOLDER / name, data)
+        print(f"{FOLDER / name}: {len(data)} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,47 @@
+"""Workloads: seeded streams of jobs by name, as scenarios.
+
+production                     the statistics of the paper's production replay
+mixed, balanced,               the paper's simulation profiles (Table 6) with Philly-like arrivals; `rollout-heavy` is the
+rollout-heavy, train-heavy     profile RH, not the case of Figure 10 that the paper calls by the same name
+micro-temporal,                the three cases of the paper's Table 4 and Figure 10
+micro-rollout-heavy,
+micro-spatial
+philly                         arrivals and stays from a CSV file of the user's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from rollmux_env.complaint import describe
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Scenario
+from rollmux_env.workloads import micro, philly, production, profiles
+from rollmux_env.workloads.options import WorkloadOptions
+
+__all__ = ["WORKLOADS", "WorkloadOptions", "make_workload"]
+
+Generator = Callable[[WorkloadOptions], Scenario]
+
+_WORKLOADS: dict[str, tuple[Generator, frozenset[str]]] = {
+    "production": (production.production, production.USED),
+    **{name: (partial(profiles.profile_workload, name), profiles.USED) for name in profiles.NAMES},
+    **{name: (partial(micro.micro_workload, name), micro.USED) for name in micro.CASES},
+    "philly": (philly.philly, philly.USED),
+}
+WORKLOADS = tuple(_WORKLOADS)
+
+
+def make_workload(name: str, options: WorkloadOptions | None = None) -> Scenario:
+    """Build a workload by name: the same name, options and version give the same bytes.
+
+    Raises:
+        InputError: an unknown name, an option that the workload does not have, or a trace that cannot be used; one line.
+    """
+    if name not in _WORKLOADS:
+        raise InputError(f"workload: must be one of {', '.join(WORKLOADS)}, not {describe(name)}")
+    options = options or WorkloadOptions()
+    generate, used = _WORKLOADS[name]
+    options.reject_unused(name, used | {"seed"})
+    return generate(options)

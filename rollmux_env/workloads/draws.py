@@ -1,0 +1,79 @@
+"""Seeded draws. Everything is an inverse law of uniform numbers, one stream a purpose, so that streams stay the same across
+NumPy versions and an option that changes one purpose leaves the others alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincinv, ndtr, ndtri
+
+from rollmux_env.workloads.options import WorkloadOptions
+
+Array = NDArray[np.float64]
+
+
+def uniform(seed: int, purpose: str, n: int) -> Array:
+    """(n,) uniform numbers in [0, 1) of a purpose's own stream; the first of them do not depend on n."""
+    sequence = np.random.SeedSequence(seed, spawn_key=tuple(purpose.encode()))
+    return np.random.default_rng(sequence).random(n)
+
+
+def between(u: Array, low: Array | float, high: Array | float) -> Array:
+    """Uniform in [low, high]."""
+    return low + (high - low) * u
+
+
+def lognormal_up_to(u: Array, mu: float, sigma: float, longest: float) -> Array:
+    """Lognormal (mu, sigma of the logarithm), conditioned on being at most `longest`."""
+    share = ndtr((np.log(longest) - mu) / sigma)
+    return np.asarray(np.exp(mu + sigma * ndtri(share * np.maximum(u, 1e-12))), dtype=np.float64)
+
+
+def burst_arrivals(seed: int, n: int, within: float, apart: float) -> Array:
+    """(n,) arrival times from 0 on, in bursts of 2 to 8.
+
+    Gaps are exponential, of mean `within` inside a burst and mean `apart` between the last job of one and the first of the
+    next; burst sizes are uniform. Times are scaled so that the last one is the mean gap times n - 1.
+    """
+    sizes = 2 + np.floor(7 * uniform(seed, "burst sizes", n)).astype(np.int64)
+    first = np.zeros(n + 1, dtype=bool)
+    starts = np.cumsum(sizes)
+    first[starts[starts <= n]] = True
+    gaps = -np.log1p(-uniform(seed, "gaps", n)) * np.where(first[:n], apart, within)
+    return _ending_at(gaps, (n - 1) * (4 * within + apart) / 5)
+
+
+def gamma_arrivals(seed: int, n: int, mean: float, cv: float) -> Array:
+    """(n,) arrival times from 0 on; gaps are gamma of that mean and coefficient of variation, scaled to end at mean * (n - 1)."""
+    shape = cv**-2
+    gaps = np.asarray(gammaincinv(shape, uniform(seed, "gaps", n)), dtype=np.float64) / shape
+    return _ending_at(gaps, (n - 1) * mean)
+
+
+def slos(options: WorkloadOptions, n: int, default: tuple[float, float] = (1.0, 2.0)) -> list[float]:
+    """(n,) SLOs by the options' law, to four places."""
+    low, high = options.slo or default
+    return [float(x) for x in np.round(between(uniform(options.seed, "slos", n), low, high), 4)]
+
+
+def seconds(values: Array) -> list[float]:
+    """To the millisecond, so that files read well; at least one."""
+    return [float(x) for x in np.maximum(np.round(values, 3), 0.001)]
+
+
+def times(values: Array) -> list[float]:
+    """To the millisecond; zero stays zero."""
+    return [float(x) for x in np.round(values, 3)]
+
+
+def stay(options: WorkloadOptions, stay_s: float, solo_s: float) -> dict[str, float | int]:
+    """A stay as the job's `duration_s`, or as the `iterations` that it holds when the job runs alone, at least one."""
+    if options.stays == "fixed":
+        return {"duration_s": stay_s}
+    return {"iterations": max(1, round(stay_s / solo_s))}
+
+
+def _ending_at(gaps: Array, last: float) -> Array:
+    """Arrivals from gaps (the first gap is not used), scaled to end at `last`."""
+    arrivals = np.concatenate(([0.0], np.cumsum(gaps[1:])))
+    return arrivals * (last / arrivals[-1]) if len(arrivals) > 1 else arrivals

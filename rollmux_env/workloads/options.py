@@ -1,0 +1,94 @@
+"""What can be asked of a workload."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from rollmux_env.complaint import describe
+from rollmux_env.errors import InputError
+
+MAX_JOBS = 1_000_000
+
+
+@dataclass(frozen=True)
+class WorkloadOptions:
+    """Options of all workloads; one that a workload has no use for is an error there, not ignored.
+
+    Attributes:
+        seed: the same seed and options give the same scenario. Each purpose (types, stays, SLOs, ...) draws from a stream of
+            its own, so changing one option does not reshuffle the rest.
+        jobs: how many jobs; None is the workload's own number. Of a CSV file, the first so many.
+        stays: `iterations`, each job does the iterations that its stay would hold alone (equal work under every policy), or
+            `fixed`, each job leaves its stay after its admission (the paper's accounting).
+        slo: SLOs are uniform between these two; None is the workload's own law, (1, 2) unless it says otherwise.
+        max_group_size: most jobs in a co-execution group.
+        switches: jobs carry the paper's warm and cold start seconds, which event replays add (`production`, `micro-*`).
+        semantics: `paper` is what the paper's reported production figures need: SLOs from U(1.1, 2) and half the training
+            nodes for 32B jobs (`production`).
+        profile: whose phase times the jobs of a CSV file get: mixed, balanced, rollout-heavy or train-heavy (`philly`).
+        csv: the trace (`philly`), with the columns that `rollmux_env.workloads.philly` names.
+        window_start_h, window_h: only submissions from so many hours after the first one, and for so many (`philly`).
+        virtual_cluster: only rows of this virtual cluster (`philly`).
+        min_stay_h, max_stay_h: only rows whose duration lies in this range, hours (`philly`).
+    """
+
+    seed: int = 0
+    jobs: int | None = None
+    stays: Literal["iterations", "fixed"] = "iterations"
+    slo: tuple[float, float] | None = None
+    max_group_size: int = 5
+    switches: bool = False
+    semantics: Literal["contract", "paper"] = "contract"
+    profile: str = "mixed"
+    csv: str | Path | None = None
+    window_start_h: float = 0.0
+    window_h: float | None = None
+    virtual_cluster: str | None = None
+    min_stay_h: float = 0.0
+    max_stay_h: float | None = None
+
+    def __post_init__(self) -> None:
+        _whole("seed", self.seed, 0, 2**63)
+        if self.jobs is not None:
+            _whole("jobs", self.jobs, 1, MAX_JOBS)
+        _whole("max_group_size", self.max_group_size, 1, 2**31)
+        _one_of("stays", self.stays, ("iterations", "fixed"))
+        _one_of("semantics", self.semantics, ("contract", "paper"))
+        if self.slo is not None:
+            if not isinstance(self.slo, tuple) or len(self.slo) != 2:
+                raise InputError(f"slo: must be two numbers, low and high, not {describe(self.slo)}")
+            _number("slo", self.slo[0], 1.0)
+            _number("slo", self.slo[1], self.slo[0])
+        for name in ("window_start_h", "min_stay_h"):
+            _number(name, getattr(self, name), 0.0)
+        for name in ("window_h", "max_stay_h"):
+            if getattr(self, name) is not None:
+                _number(name, getattr(self, name), 0.0)
+
+    def reject_unused(self, workload: str, used: frozenset[str]) -> None:
+        """Refuse options that would change nothing.
+
+        Raises:
+            InputError: an option outside `used` has another value than its default.
+        """
+        for option in fields(self):
+            if option.name not in used and getattr(self, option.name) != option.default:
+                raise InputError(f"{option.name}: the workload {workload} has no such option")
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InputError(f"{name}: must be a whole number from {low} to {high}, not {describe(value)}")
+
+
+def _number(name: str, value: Any, low: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < low:
+        raise InputError(f"{name}: must be a number of at least {low:g}, not {describe(value)}")
+
+
+def _one_of(name: str, value: Any, names: tuple[str, ...]) -> None:
+    if value not in names:
+        raise InputError(f"{name}: must be one of {', '.join(names)}, not {describe(value)}")

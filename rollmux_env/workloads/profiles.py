@@ -1,0 +1,82 @@
+"""`mixed`, `balanced`, `rollout-heavy` and `train-heavy`: the simulation profiles of RollMux, arXiv 2512.11306, Table 6.
+
+A profile gives the ranges from which a job's rollout and training seconds are drawn, independently, in three sizes. The paper's
+arrivals and stays are a segment of Microsoft's Philly trace: 300 jobs over 580 h, stays of mean 14.4 h, the longest 142.9 h. Its
+rows are not published, so these streams are fitted: gamma gaps with coefficient of variation 1.83 and lognormal stays with sigma
+1.59, both as in the one-GPU jobs of the trace's virtual cluster 6c71a0, which resembles the segment; mu such that the mean is
+14.4 h when no stay passes 142.9 h. The workload `philly` takes arrivals and stays from a trace itself.
+
+Every job keeps the same host memory resident, a 7B model's, so that five of them always fit on a node: at the default group size
+time alone limits packing, as in the paper's simulations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.complaint import describe
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Job, Phase, Scenario, Training
+from rollmux_env.workloads import draws
+from rollmux_env.workloads.catalogue import memory_gb, paper_cluster
+from rollmux_env.workloads.options import WorkloadOptions
+
+# Profile -> size -> seconds: rollout low, high, training low, high.
+PROFILES = {
+    "balanced": {"small": (50, 100, 50, 100), "medium": (100, 200, 100, 200), "large": (200, 300, 200, 300)},
+    "rollout-heavy": {"small": (100, 200, 25, 50), "medium": (200, 400, 50, 100), "large": (400, 600, 100, 200)},
+    "train-heavy": {"small": (25, 50, 100, 200), "medium": (50, 100, 200, 400), "large": (100, 200, 400, 600)},
+}
+NAMES = ("mixed", *PROFILES)
+SHORT = {"balanced": "BL", "rollout-heavy": "RH", "train-heavy": "TH"}
+STAY_MU, STAY_SIGMA, LONGEST_STAY_H = 1.804, 1.59, 142.9
+JOBS, LAST_ARRIVAL_H, GAP_CV = 300, 580.0, 1.83
+USED = frozenset({"seed", "jobs", "stays", "slo", "max_group_size"})
+
+
+def profile_workload(name: str, options: WorkloadOptions) -> Scenario:
+    """A stream of jobs of a profile, one rollout and one training node each; `mixed` is uniform over the nine ranges.
+
+    Raises:
+        InputError: no such profile.
+    """
+    n = options.jobs or JOBS
+    mean_gap_s = 3600 * LAST_ARRIVAL_H / (JOBS - 1)
+    arrivals_s = draws.times(draws.gamma_arrivals(options.seed, n, mean_gap_s, GAP_CV))
+    stays_h = draws.lognormal_up_to(draws.uniform(options.seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
+    jobs = profile_jobs(name, options, arrivals_s, draws.seconds(3600 * stays_h))
+    return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
+
+
+def profile_jobs(name: str, options: WorkloadOptions, arrivals_s: list[float], stays_s: list[float]) -> tuple[Job, ...]:
+    """Jobs of a profile with arrivals and stays that are given, seconds.
+
+    Raises:
+        InputError: no such profile.
+    """
+    if name not in NAMES:
+        raise InputError(f"profile: must be one of {', '.join(NAMES)}, not {describe(name)}")
+    cells = [
+        (f"{SHORT[profile]}-{size}", ranges)
+        for profile, sizes in PROFILES.items()
+        for size, ranges in sizes.items()
+        if name in ("mixed", profile)
+    ]
+    n, seed = len(arrivals_s), options.seed
+    drawn = np.floor(len(cells) * draws.uniform(seed, "profiles", n)).astype(np.int64)
+    ranges = np.array([cell[1] for cell in cells], dtype=np.float64)[drawn]
+    rollouts_s = draws.seconds(draws.between(draws.uniform(seed, "rollouts", n), ranges[:, 0], ranges[:, 1]))
+    trainings_s = draws.seconds(draws.between(draws.uniform(seed, "trainings", n), ranges[:, 2], ranges[:, 3]))
+    slos = draws.slos(options, n)
+    rollout_gb, training_gb = memory_gb(7)
+    return tuple(
+        Job(
+            id=f"{cells[drawn[k]][0]}-{k:03d}",
+            arrival_s=arrivals_s[k],
+            slo=slos[k],
+            rollout=Phase(worst_case_s=rollouts_s[k], host_memory_gb=rollout_gb),
+            training=Training(worst_case_s=trainings_s[k], host_memory_gb=training_gb),
+            **draws.stay(options, stays_s[k], rollouts_s[k] + trainings_s[k]),  # type: ignore[arg-type]
+        )
+        for k in range(n)
+    )

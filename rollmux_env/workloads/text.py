@@ -1,0 +1,55 @@
+"""Scenarios as text that reads well and loads back to an equal scenario: no keys that have their default values."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from rollmux_env.files import write_whole
+from rollmux_env.scenario import Scenario
+
+
+def to_json(scenario: Scenario) -> str:
+    """JSON, one job a line."""
+    data = _plain(scenario)
+    lines = [f' "{key}": {json.dumps(value)}' for key, value in data.items() if key != "jobs"]
+    jobs = ",\n".join(f"  {json.dumps(job)}" for job in data["jobs"])
+    return "{\n" + ",\n".join([*lines, f' "jobs": [\n{jobs}\n ]']) + "\n}\n"
+
+
+def to_yaml(scenario: Scenario) -> str:
+    """YAML 1.2, one job a block."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None  # innermost mappings on a line of their own
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.width = 132
+    text = io.StringIO()
+    yaml.dump(_plain(scenario), text)
+    return text.getvalue()
+
+
+def write_scenario(path: str | Path, scenario: Scenario) -> None:
+    """Write a scenario file whole: JSON where the name ends so, otherwise YAML.
+
+    Raises:
+        InputError: the file cannot be written; one line.
+    """
+    write_whole(path, to_json(scenario) if Path(path).suffix == ".json" else to_yaml(scenario))
+
+
+def _plain(scenario: Scenario) -> dict[str, Any]:
+    data: dict[str, Any] = _short(scenario.model_dump(exclude_defaults=True))
+    return data
+
+
+def _short(value: Any) -> Any:
+    """Whole floats as integers, tuples as lists."""
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value

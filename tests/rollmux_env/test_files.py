@@ -1,0 +1,67 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.errors import InputError
+from rollmux_env.files import write_whole
+
+
+def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_whole(path, "Größe\n")
+    assert path.read_bytes() == "Größe\n".encode()
+    write_whole(str(path), b"\0\1")
+    assert path.read_bytes() == b"\0\1"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_permissions_are_kept_and_new_files_follow_the_umask(tmp_path: Path) -> None:
+    path, plain = tmp_path / "a", tmp_path / "b"
+    write_whole(path, "")
+    plain.write_text("")
+    assert path.stat().st_mode == plain.stat().st_mode
+    path.chmod(0o640)
+    write_whole(path, "x")
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_keeps_pointing_where_it_does(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to("target")
+    write_whole(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
+def test_a_device_stays_a_device() -> None:
+    write_whole(os.devnull, "gone")
+    assert not Path(os.devnull).is_file()
+
+
+@pytest.mark.parametrize("name", ["", "none/a", "file/a", "a\0b", "none\n/a", "x" * 300])
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InputError) as caught:
+        write_whole(tmp_path / name, "text")
+    assert str(caught.value).startswith(f"{tmp_path}")
+    assert str(caught.value).isprintable()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"a: cannot be written: No space left on device$"):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

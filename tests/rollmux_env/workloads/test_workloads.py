@@ -1,0 +1,145 @@
+"""Workloads by name: determinism, options, and the cases of Figure 10."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import fields
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.placement.algorithm1 import Algorithm1
+from rollmux_env.cluster.events import Admitted, Arrived
+from rollmux_env.cluster.plan import carry_out
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.errors import InputError
+from rollmux_env.workloads import WORKLOADS, make_workload
+from rollmux_env.workloads.options import WorkloadOptions
+from rollmux_env.workloads.text import to_json
+
+GENERATED = [name for name in WORKLOADS if name != "philly"]
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_the_same_seed_gives_the_same_bytes(name: str) -> None:
+    assert to_json(make_workload(name, WorkloadOptions(seed=5))) == to_json(make_workload(name, WorkloadOptions(seed=5)))
+
+
+@pytest.mark.parametrize("name", ["production", "mixed", "balanced", "rollout-heavy", "train-heavy"])
+def test_another_seed_gives_another_stream(name: str) -> None:
+    assert to_json(make_workload(name, WorkloadOptions(seed=5))) != to_json(make_workload(name, WorkloadOptions(seed=6)))
+
+
+def test_one_option_does_not_reshuffle_the_rest() -> None:
+    plain = make_workload("production").jobs
+    strict = make_workload("production", WorkloadOptions(slo=(1.1, 1.3))).jobs
+    assert [(j.id, j.arrival_s, j.iterations) for j in plain] == [(j.id, j.arrival_s, j.iterations) for j in strict]
+    ranks = [sorted(range(200), key=lambda k: jobs[k].slo) for jobs in (plain, strict)]
+    assert sum(a == b for a, b in zip(*ranks, strict=True)) > 150  # the same draws, stretched to another range
+
+
+def test_an_unknown_workload_is_answered_with_the_names() -> None:
+    with pytest.raises(InputError) as caught:
+        make_workload("RH")
+    assert str(caught.value) == f"workload: must be one of {', '.join(WORKLOADS)}, not 'RH'"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"seed": -1}, "seed: must be a whole number from 0"),
+        ({"seed": True}, "seed: must be a whole number from 0"),
+        ({"jobs": 0}, "jobs: must be a whole number from 1"),
+        ({"jobs": 2.0}, "jobs: must be a whole number from 1"),
+        ({"max_group_size": 0}, "max_group_size: must be a whole number"),
+        ({"stays": "equal"}, "stays: must be one of iterations, fixed, not 'equal'"),
+        ({"semantics": "mine"}, "semantics: must be one of contract, paper"),
+        ({"slo": (0.9, 2.0)}, "slo: must be a number of at least 1, not 0.9"),
+        ({"slo": (1.5, 1.2)}, "slo: must be a number of at least 1.5, not 1.2"),
+        ({"slo": (1.5, float("nan"))}, "slo: must be a number"),
+        ({"slo": 1.5}, "slo: must be two numbers"),
+        ({"window_h": -1.0}, "window_h: must be a number of at least 0"),
+        ({"min_stay_h": float("inf")}, "min_stay_h: must be a number"),
+    ],
+)
+def test_an_option_out_of_range_is_one_line(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(InputError) as caught:
+        WorkloadOptions(**options)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(problem)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mixed", {"semantics": "paper"}),
+        ("mixed", {"switches": True}),
+        ("production", {"csv": "trace.csv"}),
+        ("production", {"profile": "balanced"}),
+        ("micro-temporal", {"jobs": 2}),
+        ("micro-temporal", {"stays": "fixed"}),
+        ("philly", {"semantics": "paper", "csv": "trace.csv"}),
+    ],
+)
+def test_an_option_without_use_is_refused(name: str, options: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=f"the workload {name} has no such option"):
+        make_workload(name, WorkloadOptions(**options))  # type: ignore[arg-type]
+
+
+def test_every_option_is_of_use_to_a_workload() -> None:
+    from rollmux_env.workloads import micro, philly, production, profiles
+
+    used = micro.USED | philly.USED | production.USED | profiles.USED
+    assert used == {option.name for option in fields(WorkloadOptions)}
+
+
+@given(
+    name=st.sampled_from([name for name in GENERATED if not name.startswith("micro")]),
+    seed=st.integers(0, 2**63),
+    jobs=st.integers(1, 12),
+    stays=st.sampled_from(["iterations", "fixed"]),
+    slo=st.tuples(st.floats(1, 3), st.floats(0, 3)).map(lambda x: (x[0], x[0] + x[1])),
+)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_any_options_give_a_stream_in_order(name: str, seed: int, jobs: int, stays: str, slo: tuple[float, float]) -> None:
+    scenario = make_workload(name, WorkloadOptions(seed=seed, jobs=jobs, stays=stays, slo=slo))  # type: ignore[arg-type]
+    arrivals_s = [job.arrival_s for job in scenario.jobs]
+    assert len(arrivals_s) == jobs and arrivals_s[0] == 0 and arrivals_s == sorted(arrivals_s)
+    assert all(slo[0] - 1e-4 <= job.slo <= slo[1] + 1e-4 for job in scenario.jobs)
+    assert all((job.iterations is None) == (stays == "fixed") for job in scenario.jobs)
+
+
+@pytest.mark.parametrize(
+    ("name", "solo_s", "period_s", "rollout_nodes", "training_nodes"),
+    [
+        ("micro-temporal", 257.7, 261.8, 1, 1),
+        ("micro-rollout-heavy", 525.4, 525.4, 3, 1),
+        ("micro-spatial", 574.6, 574.6, 2, 2),
+    ],
+)
+def test_algorithm_1_comes_to_the_placements_of_figure_10(
+    name: str, solo_s: float, period_s: float, rollout_nodes: int, training_nodes: int
+) -> None:
+    scenario = make_workload(name)
+    assert max(job.solo_s for job in scenario.jobs) == pytest.approx(solo_s)
+    state, policy = State(scenario.cluster), Algorithm1()
+    pins = defaultdict(list)
+    for job in scenario.jobs:
+        arrived = Arrived(job.arrival_s, job)
+        apply(state, arrived)
+        for event in carry_out(state, policy.decide(state, arrived), policy.keeps_slo):
+            assert isinstance(event, Admitted)
+        pins[job.id[0]].append(tuple(state.pins(job.id)))
+    (group,) = state.group_list()
+    assert group.period_s == pytest.approx(period_s)
+    assert (len(group.rollout_nodes), group.training_nodes) == (rollout_nodes, training_nodes)
+    if name == "micro-spatial":
+        assert sorted(pins["D"]) == [(0,), (1,)] and pins["C"] == [(0, 1)]
+
+
+def test_ratios_of_the_micro_benchmark_jobs() -> None:
+    d, _, e = make_workload("micro-rollout-heavy", WorkloadOptions(switches=True)).jobs
+    assert d.rollout.worst_case_s / d.training.worst_case_s == pytest.approx(2.5, rel=0.05)
+    assert e.rollout.worst_case_s / e.training.worst_case_s == pytest.approx(6, rel=0.01)
+    assert e.training.switch.warm_s == 4.7
