@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rollmux_env.scenario import Job
 
@@ -80,4 +81,26 @@ class Departed:
     job_id: str
 
 
-Event = Arrived | Admitted | Moved | Resumed | Departed
+class Progress(NamedTuple):
+    """What a job has done so far, as observed.
+
+    Attributes:
+        iterations: iterations that it has finished.
+        rollout_busy_s, training_busy_s: node-seconds of its phases on either pool's nodes.
+    """
+
+    job_id: str
+    iterations: int
+    rollout_busy_s: float
+    training_busy_s: float
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """What was observed of some jobs since the last such event; only of a state that is `observed`."""
+
+    at_s: float
+    jobs: tuple[Progress, ...]
+
+
+Event = Arrived | Admitted | Moved | Resumed | Departed | Progressed

@@ -7,7 +7,7 @@ from typing import assert_never
 
 import numpy as np
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Resumed
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, Resumed
 from rollmux_env.kernel import membership
 from rollmux_env.kernel.candidates import is_saturated
 from rollmux_env.kernel.tables import NOWHERE, GroupTable, Limits, copy_into, group_table, job_table
@@ -52,7 +52,12 @@ class _Held:
 class State:
     """Everything that a policy may look at: the jobs that have arrived, where they run, and the time.
 
+    Args:
+        cluster: pools, prices and limits.
+        observed: a job's progress is what `Progressed` events say; without it, a job progresses at one iteration a period.
+
     Attributes:
+        observed: as above. Departure times are then predictions.
         now_s: the only clock, seconds.
         cluster: pools, prices and limits.
         jobs, groups: the kernel's tables; read them, `apply` writes them.
@@ -62,8 +67,9 @@ class State:
         departed: how many jobs have left.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, observed: bool = False) -> None:
         self.now_s = 0.0
+        self.observed = observed
         self.cluster = cluster
         self.limits = Limits(
             rollout_node_gb=_or_infinite(cluster.rollout.node_memory_gb),
@@ -130,11 +136,11 @@ class State:
         return tuple(self.jobs.pins[row, : self.jobs.n_pins[row]].tolist())
 
     def iterations_done(self, job_id: str) -> float:
-        """Iterations of a job so far, with fractions."""
+        """Iterations of a job so far: with fractions, but where they are observed only those that it has finished."""
         row = self._rows[job_id]
         done = float(self.jobs.done[row])
         group = self.jobs.group[row]
-        if group == NOWHERE:
+        if group == NOWHERE or self.observed:
             return done
         ran = self.now_s - max(self.groups.since_s[group], self.jobs.paused_until_s[row])
         return done + max(0.0, float(ran)) / float(self.groups.period_s[group])
@@ -190,6 +196,13 @@ class State:
 
     # What follows is for `apply` alone.
 
+    def _settle(self, group: int) -> None:
+        """Bring the members' progress up to now, before their group changes."""
+        if self.observed:
+            self.groups.since_s[group] = self.now_s
+        else:
+            membership.settle(self.jobs, self.groups, group, self.now_s)
+
     def _add_job(self, job: Job) -> None:
         row = len(self._models)
         steps = len(job.training.by_nodes)
@@ -226,7 +239,7 @@ class State:
         need = int(self.groups.n_nodes[group]) + placement.new_rollout_nodes
         if self.groups.n_members[group] >= members or need > nodes:
             self._grow_groups(self.groups.id.shape[0], int(self.groups.n_members[group]) + 1, need)
-        membership.settle(self.jobs, self.groups, group, self.now_s)
+        self._settle(group)
         numbers = np.array(placement.rollout_nodes, dtype=np.int64)
         membership.attach(self.jobs, self.groups, row, group, numbers, placement.new_rollout_nodes)
         self.rollout_nodes += placement.new_rollout_nodes
@@ -284,7 +297,7 @@ def apply(state: State, event: Event) -> None:
             state._enter(row, placement)
         case Moved(at_s=at_s, job_id=job_id, placement=placement):
             row = state._rows[job_id]
-            membership.settle(state.jobs, state.groups, int(state.jobs.group[row]), at_s)
+            state._settle(int(state.jobs.group[row]))
             left = state._leave(row)
             until_s = at_s + state.cluster.migration_s
             state._held.append(_Held(until_s, job_id, *left))
@@ -296,15 +309,21 @@ def apply(state: State, event: Event) -> None:
             state._held.remove(held)
             state.rollout_nodes -= held.rollout_nodes
             state.training_nodes -= held.training_nodes
-        case Departed(at_s=at_s, job_id=job_id):
+        case Departed(job_id=job_id):
             row = state._rows[job_id]
-            membership.settle(state.jobs, state.groups, int(state.jobs.group[row]), at_s)
+            state._settle(int(state.jobs.group[row]))
             if np.isfinite(state.jobs.iterations[row]):
                 state.jobs.done[row] = state.jobs.iterations[row]
             rollout_nodes, training_nodes = state._leave(row)
             state.rollout_nodes -= rollout_nodes
             state.training_nodes -= training_nodes
             state.departed += 1
+        case Progressed(jobs=jobs):
+            for job_id, iterations, rollout_busy_s, training_busy_s in jobs:
+                row = state._rows[job_id]
+                state.jobs.done[row] = iterations
+                state.jobs.rollout_busy_s[row] = rollout_busy_s
+                state.jobs.training_busy_s[row] = training_busy_s
         case _:
             assert_never(event)
 

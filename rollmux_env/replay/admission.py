@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rollmux_env.cluster.events import Admitted, Arrived
 from rollmux_env.cluster.plan import Policy, carry_out
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.replay.fluid import in_order_of_arrival
+from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Scenario
 
 

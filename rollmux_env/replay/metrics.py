@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved
-from rollmux_env.replay.fluid import Run
+from rollmux_env.replay.run import Run
 
 STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")
 
@@ -24,6 +24,7 @@ class Metrics:
         work_h: iterations done times T_solo, summed over jobs, hours.
         usd_per_work_hour: cost_usd / work_h.
         slo_attainment: share of jobs with slowdown <= slo.
+        slo_attainment_observed: the same against a solo run with the same sampled durations; None but in event replays.
         slowdown: of each job, (time from admission to departure) / iterations done / T_solo.
         wait_s: of each job that waited in the queue, seconds.
         peak_gpus: most GPUs provisioned at once, of each pool.
@@ -38,6 +39,7 @@ class Metrics:
     work_h: float
     usd_per_work_hour: float
     slo_attainment: float
+    slo_attainment_observed: float | None = field(default=None, kw_only=True)
     slowdown: dict[str, float]
     wait_s: dict[str, float]
     peak_gpus: dict[str, int]
@@ -46,8 +48,11 @@ class Metrics:
     utilization: dict[str, float | None]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, in the order above."""
-        return asdict(self)
+        """Plain values, in the order above, without `slo_attainment_observed` where it is None."""
+        values = asdict(self)
+        if self.slo_attainment_observed is None:
+            del values["slo_attainment_observed"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -103,12 +108,14 @@ def metrics(run: Run) -> Metrics:
     hours = (run.time_s[-1] - run.time_s[0]) / 3600
     slowdown: dict[str, float] = {}
     work_s = 0.0
-    kept = 0
+    kept = kept_observed = 0
     for job in scenario.jobs:
         done = float(state.jobs.done[state.row(job.id)])
         work_s += done * job.solo_s
         slowdown[job.id] = (departed_s[job.id] - admitted_s[job.id]) / done / job.solo_s
         kept += slowdown[job.id] <= job.slo * (1 + 1e-6)
+        if run.solo_s is not None:
+            kept_observed += departed_s[job.id] - admitted_s[job.id] <= job.slo * run.solo_s[job.id] * (1 + 1e-6)
     busy_s = {"rollout": float(state.jobs.rollout_busy_s.sum()), "training": float(state.jobs.training_busy_s.sum())}
     gpus = {"rollout": scenario.cluster.rollout.gpus_per_node, "training": scenario.cluster.training.gpus_per_node}
     return Metrics(
@@ -118,6 +125,7 @@ def metrics(run: Run) -> Metrics:
         work_h=work_s / 3600,
         usd_per_work_hour=cost_usd / (work_s / 3600),
         slo_attainment=kept / len(scenario.jobs),
+        slo_attainment_observed=None if run.solo_s is None else kept_observed / len(scenario.jobs),
         slowdown=slowdown,
         wait_s={job_id: admitted_s[job_id] - at for job_id, at in arrived_s.items() if admitted_s[job_id] > at},
         peak_gpus={"rollout": max(run.rollout_nodes) * gpus["rollout"], "training": max(run.training_nodes) * gpus["training"]},

@@ -1,0 +1,258 @@
+"""The event replay: every phase is an event with a sampled duration, and a group's dispatcher decides what starts.
+
+Placements are decided as in the fluid replay, by the same policy through the same plans and events, at arrivals and departures.
+What differs is progress: the policy sees the iterations that jobs have finished, and nothing of what has not happened.
+
+- A job enters its group at the next meta-iteration. It leaves at the end of an iteration (sync included): the last of its
+  `iterations`, or the first that ends when its `duration_s` is over, so that every job does at least one.
+- A moved job drops the iteration in hand: it goes on from its last finished one, as after any restart from a checkpoint. It is the
+  last member of its new group at once, for the dispatcher too, and enters at the first meta-iteration after its pause.
+- A switch is part of the phase that it delays, but is no running time: `utilization` does not count it. A cold start is added to
+  the first rollout and to the first training of a job in a placement, else a warm one where a node last ran another job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
+
+from rollmux_env.cluster.events import Admitted, Departed, Moved, Progress, Progressed, Resumed
+from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.state import State
+from rollmux_env.dispatcher import Dispatcher, DispatchPolicy, PhaseName
+from rollmux_env.errors import PlanError
+from rollmux_env.replay.checks import check_state
+from rollmux_env.replay.run import INSTANT_S, Arrivals, PhaseRun, Run, instant, note, waits_for_ever
+from rollmux_env.replay.sampling import Durations
+from rollmux_env.scenario import Job, Scenario
+
+_TRAINING_POOL = -1  # in place of a rollout node's number
+
+
+def replay_events(
+    scenario: Scenario,
+    policy: Policy,
+    dispatch: DispatchPolicy,
+    seed: int,
+    check: bool = False,
+    progress: Callable[[int], None] | None = None,
+    keep_phases: bool = False,
+) -> Run:
+    """Replay a scenario under a placement and a dispatch policy, phase by phase.
+
+    Args:
+        seed: of the sampled durations; they depend on it, the job's id, the iteration and the phase alone.
+        check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
+        progress: called with the number of jobs that have left.
+        keep_phases: fill `Run.phases`.
+
+    Raises:
+        PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
+    """
+    return _Replay(scenario, policy, dispatch, seed, keep_phases).play(check, progress)
+
+
+class _Group:
+    """A group as it runs: its dispatcher, and which job each node last ran."""
+
+    def __init__(self, number: int, dispatch: DispatchPolicy) -> None:
+        self.number = number
+        self.dispatcher = Dispatcher(dispatch)
+        self.last: dict[int, _Runner] = {}
+
+
+class _Runner:
+    """A job as it runs. `stamp` is the number of the heap entry that it waits for; older entries are void."""
+
+    __slots__ = (
+        "base_s",
+        "busy_s",
+        "cold",
+        "durations",
+        "group",
+        "iteration",
+        "job",
+        "keys",
+        "leaves_s",
+        "nodes",
+        "phase",
+        "row",
+        "stamp",
+        "start_s",
+        "switch_s",
+    )
+
+    def __init__(self, job: Job, row: int, seed: int) -> None:
+        self.job = job
+        self.row = row
+        self.durations = Durations(job, seed)
+        self.iteration = 0
+        self.busy_s = {"rollout": 0.0, "training": 0.0}  # by pool, node-seconds
+        self.stamp = -1
+        self.phase: PhaseName | None = None
+        self.start_s = self.switch_s = 0.0
+
+    def enter(self, state: State, group: _Group) -> None:
+        """Take up the placement that the state says."""
+        row, pins = self.row, state.pins(self.job.id)
+        training_nodes = int(state.groups.training_nodes[state.jobs.group[row]])
+        self.group = group
+        self.base_s = {"rollout": float(state.jobs.placed_rollout_s[row]), "training": float(state.jobs.placed_training_s[row])}
+        self.keys = {"rollout": pins or (_TRAINING_POOL,), "training": (_TRAINING_POOL,)}
+        self.nodes = {"rollout": len(pins) or training_nodes, "training": training_nodes}
+        self.cold = {"rollout": True, "training": True}
+        self.leaves_s = float(state.jobs.leaves_s[row])
+        group.dispatcher.joined(self.job.id, pins, self.base_s["rollout"], self.base_s["training"])
+
+
+class _Replay:
+    def __init__(self, scenario: Scenario, policy: Policy, dispatch: DispatchPolicy, seed: int, keep_phases: bool) -> None:
+        self.run = Run(scenario, State(scenario.cluster, observed=True), solo_s={})
+        self.policy = policy
+        self.dispatch = dispatch
+        self.seed = seed
+        self.keep_phases = keep_phases
+        self.arrivals = Arrivals(scenario)
+        self.heap: list[tuple[float, int, _Runner, str]] = []  # (end, stamp, whose, `rollout`, `training` or `sync`)
+        self.stamps = 0
+        self.runners: dict[str, _Runner] = {}
+        self.groups: dict[int, _Group] = {}
+        self.changed: dict[_Runner, None] = {}  # jobs whose progress the state does not know yet
+
+    def play(self, check: bool, progress: Callable[[int], None] | None) -> Run:
+        state, heap, arrivals = self.run.state, self.heap, self.arrivals
+        fixed_s = arrivals.next_s  # of the next instant that no phase brings about
+        while state.departed < len(self.run.scenario.jobs):
+            now_s = min(heap[0][0], fixed_s) if heap else fixed_s
+            if now_s == inf:
+                raise PlanError(waits_for_ever(state))
+            now_s = max(now_s, state.now_s)
+            until_s = now_s + INSTANT_S
+            touched: dict[_Group, None] = {}
+            departing: list[_Runner] = []
+            while heap and heap[0][0] <= until_s:
+                end_s, stamp, runner, what = heappop(heap)
+                if stamp == runner.stamp:
+                    now_s = max(now_s, end_s)
+                    touched[runner.group] = None
+                    if self._end(runner, what, end_s):
+                        departing.append(runner)
+            if departing or fixed_s <= until_s:
+                self._place(now_s, departing, touched)
+                fixed_s = min(arrivals.next_s, state.next_resume_s())
+                if check:
+                    check_state(state, arrivals.taken, self.policy.keeps_slo)
+                if progress is not None:
+                    progress(state.departed)
+            for group in touched:
+                for permit in group.dispatcher.permits():
+                    self._start(self.runners[permit.job_id], permit.phase, now_s)
+        return self.run
+
+    def _start(self, runner: _Runner, phase: PhaseName, now_s: float) -> None:
+        """A phase has its permit: switch, then run."""
+        factors = runner.durations.rollout if phase == "rollout" else runner.durations.training
+        if runner.iteration >= len(factors):
+            runner.durations.extend()
+        switched = False
+        last = runner.group.last
+        for key in runner.keys[phase]:
+            if last.get(key, runner) is not runner:
+                switched = True
+            last[key] = runner
+        switch_s = 0.0
+        if switched or runner.cold[phase]:
+            switch = runner.job.rollout.switch if phase == "rollout" else runner.job.training.switch
+            switch_s = switch.cold_s if runner.cold[phase] else switch.warm_s
+            runner.cold[phase] = False
+        runner.phase = phase
+        runner.start_s = now_s
+        runner.switch_s = switch_s
+        self._wake(runner, now_s + (switch_s + runner.base_s[phase] * factors[runner.iteration]), phase)
+
+    def _wake(self, runner: _Runner, at_s: float, what: str) -> None:
+        self.stamps = runner.stamp = self.stamps + 1
+        heappush(self.heap, (at_s, self.stamps, runner, what))
+
+    def _end(self, runner: _Runner, what: str, now_s: float) -> bool:
+        """What a job waited for is over; whether the job leaves now."""
+        dispatcher, job_id = runner.group.dispatcher, runner.job.id
+        if what == "rollout":
+            dispatcher.finished(job_id, "rollout", self._book(runner, now_s))
+            dispatcher.ready(job_id, "training")
+            return False
+        if what == "training":
+            dispatcher.finished(job_id, "training", self._book(runner, now_s))
+            if runner.job.sync_s > 0.0:
+                self._wake(runner, now_s + runner.job.sync_s, "sync")
+                return False
+        runner.iteration += 1
+        self.changed[runner] = None
+        if runner.iteration == runner.job.iterations or now_s >= runner.leaves_s - INSTANT_S:
+            dispatcher.leaving(job_id)
+            return True
+        dispatcher.ready(job_id, "rollout")
+        return False
+
+    def _book(self, runner: _Runner, now_s: float) -> float:
+        """Account for the phase that a job runs, up to now; returns the seconds that it held its nodes."""
+        phase, start_s, switch_s = runner.phase, runner.start_s, runner.switch_s
+        assert phase is not None
+        runner.phase = None
+        pool = "training" if runner.keys[phase][0] == _TRAINING_POOL else "rollout"
+        runner.busy_s[pool] += max(0.0, now_s - start_s - switch_s) * runner.nodes[phase]
+        if self.keep_phases:
+            nodes = tuple(range(runner.nodes[phase])) if pool == "training" else runner.keys[phase]
+            group = runner.group.number
+            held = (start_s, now_s, min(switch_s, now_s - start_s))
+            self.run.phases.append(PhaseRun(runner.job.id, phase, runner.iteration, group, pool, nodes, *held))
+        return now_s - start_s
+
+    def _place(self, now_s: float, departing: list[_Runner], touched: dict[_Group, None]) -> None:
+        """Departures, the queue and arrivals, as in every replay; then tell the dispatchers."""
+        run, state = self.run, self.run.state
+        if self.changed:
+            observed = (Progress(r.job.id, r.iteration, r.busy_s["rollout"], r.busy_s["training"]) for r in self.changed)
+            note(run, Progressed(now_s, tuple(observed)))
+            self.changed.clear()
+        first = len(run.log)
+        departing.sort(key=lambda runner: runner.row)
+        instant(run, self.policy, now_s, [runner.job.id for runner in departing], self.arrivals)
+        for event in run.log[first:]:
+            match event:
+                case Departed(job_id=job_id):
+                    runner = self.runners.pop(job_id)
+                    assert run.solo_s is not None
+                    run.solo_s[job_id] = runner.durations.solo_s(runner.iteration)
+                    self._drop_if_empty(runner.group)
+                case Admitted(job_id=job_id):
+                    runner = self.runners[job_id] = _Runner(state.job(job_id), state.row(job_id), self.seed)
+                    runner.enter(state, self._group_of(job_id))
+                    runner.group.dispatcher.ready(job_id, "rollout")
+                    touched[runner.group] = None
+                case Moved(job_id=job_id):
+                    runner = self.runners[job_id]
+                    if runner.phase is not None:
+                        self._book(runner, now_s)
+                    runner.stamp = -1
+                    runner.group.dispatcher.gone(job_id)
+                    touched[runner.group] = None
+                    self._drop_if_empty(runner.group)
+                    runner.enter(state, self._group_of(job_id))
+                    self.changed[runner] = None
+                case Resumed(job_id=job_id):
+                    runner = self.runners[job_id]
+                    runner.group.dispatcher.ready(job_id, "rollout")
+                    touched[runner.group] = None
+
+    def _group_of(self, job_id: str) -> _Group:
+        state = self.run.state
+        number = int(state.groups.id[state.jobs.group[state.row(job_id)]])
+        if number not in self.groups:
+            self.groups[number] = _Group(number, self.dispatch)
+        return self.groups[number]
+
+    def _drop_if_empty(self, group: _Group) -> None:
+        if not group.dispatcher.members:
+            self.groups.pop(group.number, None)

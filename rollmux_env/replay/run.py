@@ -1,0 +1,137 @@
+"""What a replay leaves behind, and the part that all replays share: what happens to placements at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import NamedTuple
+
+from rollmux_env.cluster.events import Arrived, Departed, Event, Resumed
+from rollmux_env.cluster.plan import Plan, Policy, carry_out
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.scenario import Job, Scenario
+
+INSTANT_S = 1e-6  # times this close are one instant
+
+
+class PhaseRun(NamedTuple):
+    """One phase that ran, or began to: a move cuts the job's phase short, and the iteration is then run again.
+
+    Attributes:
+        job_id: whose. phase: `rollout` or `training`.
+        iteration: of the job, from 0.
+        group: id of its group. pool: whose nodes it held: `rollout`, or `training` (co-located rollouts too).
+        nodes: their numbers in the group.
+        start_s: when it got them; end_s: when it gave them back; switch_s: how long, at first, it only switched.
+    """
+
+    job_id: str
+    phase: str
+    iteration: int
+    group: int
+    pool: str
+    nodes: tuple[int, ...]
+    start_s: float
+    end_s: float
+    switch_s: float
+
+
+@dataclass
+class Run:
+    """What a replay leaves behind.
+
+    Attributes:
+        scenario: what was replayed.
+        state: the state after the last event.
+        log: all events in order.
+        time_s, rollout_nodes, training_nodes: (T,) nodes provisioned from each time on, after all events of an instant.
+        decision_s: seconds of computing of each call of the policy for a waiting job.
+        solo_s: event replays: seconds that each job would have taken alone, with the same sampled durations; None of others.
+        phases: event replays that were asked to keep them: all phases in order of their end.
+    """
+
+    scenario: Scenario
+    state: State
+    log: list[Event] = field(default_factory=list)
+    time_s: list[float] = field(default_factory=list)
+    rollout_nodes: list[int] = field(default_factory=list)
+    training_nodes: list[int] = field(default_factory=list)
+    decision_s: list[float] = field(default_factory=list)
+    solo_s: dict[str, float] | None = None
+    phases: list[PhaseRun] = field(default_factory=list)
+
+
+def in_order_of_arrival(scenario: Scenario) -> list[Job]:
+    """The scenario's jobs by `arrival_s`; of jobs that arrive together, in the file's order."""
+    return sorted(scenario.jobs, key=lambda job: job.arrival_s)
+
+
+class Arrivals:
+    """The jobs of a scenario, to be taken one by one in order of arrival.
+
+    Attributes:
+        taken: how many have been.
+        next_s: when the next one arrives; infinite when all have been taken.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._jobs = in_order_of_arrival(scenario)
+        self.taken = 0
+        self.next_s = self._jobs[0].arrival_s
+
+    def take(self) -> Job:
+        """The next job."""
+        job = self._jobs[self.taken]
+        self.taken += 1
+        self.next_s = self._jobs[self.taken].arrival_s if self.taken < len(self._jobs) else float("inf")
+        return job
+
+
+def instant(run: Run, policy: Policy, now_s: float, departing: Sequence[str], arrivals: Arrivals) -> None:
+    """All that happens to placements at one time, in every replay: pauses that end, departures, the queue, arrivals.
+
+    Args:
+        departing: ids of the jobs that leave now.
+        arrivals: of which all are taken that arrive within `INSTANT_S`.
+    """
+    state = run.state
+    until_s = now_s + INSTANT_S
+    ended: Event | None = None
+    for job_id in state.resuming(until_s):
+        note(run, ended := Resumed(now_s, job_id))
+    for job_id in departing:
+        note(run, ended := Departed(now_s, job_id))
+    if isinstance(ended, Departed):
+        run.log += carry_out(state, policy.decide(state, ended), policy.keeps_slo)
+    if ended:
+        while state.waiting and _admit(run, policy, Arrived(now_s, state.job(state.waiting[0]))):
+            pass
+    while arrivals.next_s <= until_s:
+        event = Arrived(now_s, arrivals.take())
+        note(run, event)
+        if len(state.waiting) == 1:
+            _admit(run, policy, event)
+    run.time_s.append(now_s)
+    run.rollout_nodes.append(state.rollout_nodes)
+    run.training_nodes.append(state.training_nodes)
+
+
+def waits_for_ever(state: State) -> str:
+    """What to say when jobs wait and nothing will happen any more."""
+    return f"{len(state.waiting)} jobs wait for ever, the first is {state.waiting[0]}"
+
+
+def note(run: Run, event: Event) -> None:
+    """Apply an event and keep it."""
+    apply(run.state, event)
+    run.log.append(event)
+
+
+def _admit(run: Run, policy: Policy, event: Arrived) -> bool:
+    """Ask the policy about a waiting job; whether it has a place now."""
+    began = perf_counter()
+    plan: Plan = policy.decide(run.state, event)
+    run.decision_s.append(perf_counter() - began)
+    run.log += carry_out(run.state, plan, policy.keeps_slo)
+    return run.state.is_running(event.job.id)

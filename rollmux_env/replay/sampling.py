@@ -1,0 +1,72 @@
+"""Durations that really happen: sampled per iteration, times drift.
+
+A job's draws depend on the seed, the job's id, the phase and the iteration alone: each (seed, id, phase) has a Philox generator of
+its own, of which the n-th draw is iteration n's. So every schedule, a solo run among them, meets the same luck.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import numpy as np
+
+from rollmux_env.kernel.tables import Floats
+from rollmux_env.scenario import Job
+
+_BLOCK = 256
+
+
+class Durations:
+    """A job's phases as multiples of their worst case, for as many iterations as were asked for.
+
+    Attributes:
+        rollout, training: factors by iteration; `extend` makes both longer.
+    """
+
+    def __init__(self, job: Job, seed: int) -> None:
+        self.rollout: list[float] = []
+        self.training: list[float] = []
+        self._job = job
+        self._generators = {name: _generator(seed, job.id, name) for name in ("rollout", "training")}
+
+    def extend(self) -> None:
+        """Draw the next block of iterations."""
+        first = len(self.rollout)
+        self.rollout += self._draw("rollout", first).tolist()
+        self.training += self._draw("training", first).tolist()
+
+    def solo_s(self, iterations: int) -> float:
+        """Seconds of so many iterations, alone on the job's own nodes: one cold start of each phase, no warm ones."""
+        job = self._job
+        rollout_s, training_s = job.rollout.worst_case_s, job.training.worst_case_s
+        now_s = 0.0
+        cold_s = (job.rollout.switch.cold_s, job.training.switch.cold_s)
+        for k in range(iterations):
+            now_s += cold_s[0] + rollout_s * self.rollout[k]
+            now_s += cold_s[1] + training_s * self.training[k]
+            now_s += job.sync_s
+            cold_s = (0.0, 0.0)
+        return now_s
+
+    def _draw(self, name: Literal["rollout", "training"], first: int) -> Floats:
+        actual = getattr(self._job, name).actual
+        factors = np.ones(_BLOCK)
+        if actual is not None:
+            variance = np.log1p(actual.cv**2)  # of log X
+            factors = self._generators[name].lognormal(np.log(actual.mean_fraction) - variance / 2, np.sqrt(variance), _BLOCK)
+            if actual.cap:
+                factors = np.minimum(factors, 1.0)
+        return factors * _drift(self._job, name, first)
+
+
+def _generator(seed: int, job_id: str, name: str) -> np.random.Generator:
+    digest = hashlib.sha256(f"{seed}/{job_id}/{name}".encode()).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+
+
+def _drift(job: Job, name: str, first: int) -> Floats:
+    """(_BLOCK,) the factor of the last entry of `drift` that has begun, 1 before the first."""
+    begins = [entry.iteration for entry in job.drift]
+    factors = np.array([1.0, *(getattr(entry, name) for entry in job.drift)])
+    return np.asarray(factors[np.searchsorted(begins, np.arange(first, first + _BLOCK), side="right")])

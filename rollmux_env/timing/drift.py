@@ -1,0 +1,55 @@
+"""Drift templates: how a job's phases slow down or speed up over its iterations (RollMux, arXiv 2512.11306, section 6.6).
+
+The paper's increasing template at factor 1.0 lengthens the step time, over 88 steps, by about 17% (7B), by 31 to 38% (14B), and
+in bursts by up to 58% (32B). What it does not print is filled in here: ramps are straight, a ramp is stretched to the iterations
+asked for, both phases drift alike, 14B bursts between the two figures, 32B ramps to 31% between its bursts, others follow the nearest
+published one below (7B for those below all), and `decreasing` is the reciprocal of `increasing`: the same ramp, undone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Drift
+
+TEMPLATES = ("none", "increasing", "decreasing")
+FACTORS = (0.5, 1.0, 1.5)
+
+_STEPS = 22  # constant pieces of a ramp: four of the paper's 88 steps each
+_BURST_EVERY = 4
+_RAMP_AND_BURST = {7: (0.17, 0.17), 14: (0.31, 0.38), 32: (0.31, 0.58)}  # what the step time has gained when the ramp ends
+
+
+def drift(
+    template: Literal["none", "increasing", "decreasing"], factor: float, billions: int, iterations: int = 88
+) -> tuple[Drift, ...]:
+    """The `drift` entries of a job.
+
+    Args:
+        template: one of `TEMPLATES`.
+        factor: strength; the paper's are `FACTORS`. The gains above are multiplied by it.
+        billions: parameters of the model, in billions.
+        iterations: how many the ramp takes; after them the durations stay as they are.
+
+    Raises:
+        InputError: another template, a factor that is not a number above 0, or fewer than one iteration or billion.
+    """
+    if template not in TEMPLATES:
+        raise InputError(f"drift template: must be one of {', '.join(TEMPLATES)}, not '{template}'")
+    if not 0 < factor < float("inf"):
+        raise InputError(f"drift factor: must be a number above 0, not {factor}")
+    for name, count in (("billions", billions), ("iterations", iterations)):
+        if count < 1:
+            raise InputError(f"drift {name}: must be at least 1, not {count}")
+    if template == "none":
+        return ()
+    ramp, burst = _RAMP_AND_BURST[max((size for size in _RAMP_AND_BURST if size <= billions), default=7)]
+    steps = min(_STEPS, iterations - 1)  # the first iteration has not drifted yet
+    entries = []
+    for step in range(1, steps + 1):
+        last_burst = (steps - step) % _BURST_EVERY == 0
+        gain = factor * (burst if last_burst else ramp) * step / steps
+        slower = 1 + gain if template == "increasing" else 1 / (1 + gain)
+        entries.append(Drift(iteration=step * iterations // (steps + 1), rollout=slower, training=slower))
+    return tuple(entries)
