@@ -96,14 +96,19 @@ def _slowdown_cdf(results: Sequence[Result]) -> Figure:
 
 def _saving(rows: Sequence[Row], baseline: str) -> Figure:
     figure, axes = _axes(2)
+    names = [row.policy for row in rows]
+    colours = ["#4878a8" if row.slo_attainment.mean == 1 else "#c9c9c9" for row in rows]
     for axis, field, title in zip(axes, ("saving", "saving_per_work"), ("dollars", "dollars per work-hour"), strict=True):
         means = [getattr(row, field) for row in rows]
-        names = [row.policy for row in rows]
-        axis.barh(names, [mean.mean for mean in means], xerr=[mean.half_width or 0.0 for mean in means], color="#4878a8")
-        for position, mean in enumerate(means):
-            axis.annotate(f"{mean.mean:.2f}x", (mean.mean, position), xytext=(4, 4), textcoords="offset points", fontsize=9)
+        axis.barh(names, [mean.mean for mean in means], xerr=[mean.half_width or 0.0 for mean in means], color=colours)
+        for position, (row, mean) in enumerate(zip(rows, means, strict=True)):
+            kept = "" if row.slo_attainment.mean == 1 else f", {100 * row.slo_attainment.mean:.0f}% of SLOs kept"
+            where = (mean.mean + (mean.half_width or 0.0), position)
+            axis.annotate(f"{mean.mean:.2f}x{kept}", where, xytext=(4, -3), textcoords="offset points", fontsize=9)
         axis.axvline(1, color="black", linewidth=0.8)
+        axis.set_xlim(right=1.35 * max(mean.mean + (mean.half_width or 0.0) for mean in means))
         axis.invert_yaxis()
+        axis.grid(axis="y", visible=False)
         axis.set(title=f"{baseline} over policy: {title}")
     figure.tight_layout()
     return figure

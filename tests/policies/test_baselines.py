@@ -1,0 +1,144 @@
+"""The baselines: isolated provisioning, and sharing without looking at SLOs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from policies.placement.alone import Colocated, Solo
+from policies.placement.blind import MostIdle, Random, idle_share
+from rollmux_env.cluster.events import Arrived, Placement
+from rollmux_env.cluster.plan import Place, Wait, carry_out
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.errors import InputError
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import metrics
+from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.workloads import make_workload
+from rollmux_env.workloads.options import WorkloadOptions
+
+
+def scenario(*jobs: dict[str, object], **cluster: object) -> Scenario:
+    pools = {
+        "rollout": {"gpus_per_node": 8, "usd_per_gpu_hour": 1.0, **dict(cluster.pop("rollout", {}))},  # type: ignore[call-overload]
+        "training": {"gpus_per_node": 8, "usd_per_gpu_hour": 4.0, **dict(cluster.pop("training", {}))},  # type: ignore[call-overload]
+    }
+    filled = [{"id": f"j{k}", "arrival_s": k, "duration_s": 1e4, "slo": 1.1, **job} for k, job in enumerate(jobs)]
+    return parse_scenario({"version": 1, "cluster": {**pools, **cluster}, "jobs": filled})
+
+
+def phases(rollout_s: float, training_s: float, nodes: int = 1) -> dict[str, object]:
+    return {"rollout": {"worst_case_s": rollout_s, "nodes": nodes}, "training": {"worst_case_s": training_s}}
+
+
+def test_solo_gives_every_job_its_own_nodes() -> None:
+    stream = scenario(phases(100, 50, nodes=2), phases(10, 5))
+    found = metrics(replay(stream, Solo(), check=True))
+    assert found.admissions == {"direct_packing": 0, "rollout_scaling": 0, "isolated": 2}
+    assert found.peak_gpus == {"rollout": 24, "training": 16}
+    assert list(found.slowdown.values()) == pytest.approx([1, 1])
+
+
+def test_solo_waits_for_nodes() -> None:
+    stream = scenario(phases(100, 50), phases(10, 5), training={"max_nodes": 1})
+    found = metrics(replay(stream, Solo(), check=True))
+    assert found.wait_s == pytest.approx({"j1": 1e4 - 1})
+    assert found.slo_attainment == 1.0
+
+
+def test_colocated_runs_both_phases_on_training_nodes_alone() -> None:
+    block = {"colocated": {"nodes": 2, "rollout_s": 60, "training_s": 40}}
+    stream = scenario({**phases(30, 20), **block, "sync_s": 50})
+    found = metrics(replay(stream, Colocated(), check=True))
+    assert found.peak_gpus == {"rollout": 0, "training": 16}
+    assert found.cost_usd == pytest.approx(2 * 32 * 1e4 / 3600)
+    assert found.slowdown["j0"] == pytest.approx(1.0), "100 s an iteration, and 30 + 20 + 50 alone"
+    assert found.utilization == {"rollout": None, "training": pytest.approx(1.0)}
+
+
+def test_colocated_without_a_block_takes_the_phases_as_they_are_and_can_break_an_slo() -> None:
+    block = {"colocated": {"nodes": 1, "rollout_s": 200, "training_s": 20}}
+    found = metrics(replay(scenario(phases(30, 20), {**phases(30, 20), **block}), Colocated(), check=True))
+    assert found.slowdown == pytest.approx({"j0": 1.0, "j1": 4.4})
+    assert found.slo_attainment == 0.5
+
+
+def test_colocated_that_can_never_fit_is_bad_input() -> None:
+    block = {"colocated": {"nodes": 3, "rollout_s": 60, "training_s": 40}}
+    with pytest.raises(InputError, match=r"j0: colocated\.nodes: 3 nodes"):
+        replay(scenario({**phases(30, 20), **block}, training={"max_nodes": 2}), Colocated())
+
+
+def test_nobody_joins_a_colocated_jobs_nodes() -> None:
+    state = State(scenario(phases(30, 20), phases(1, 1)).cluster)
+    first, second = scenario(phases(30, 20), phases(1, 1)).jobs
+    apply(state, Arrived(0.0, first))
+    carry_out(state, (Place("j0", Placement(None, training_nodes=1, colocated=True)),), keeps_slo=True)
+    apply(state, Arrived(0.0, second))
+    for policy in (Random(seed=1), MostIdle()):
+        (action,) = policy.decide(state, Arrived(0.0, second))
+        assert isinstance(action, Place) and action.placement.group is None
+
+
+@pytest.mark.parametrize("policy", [Random(seed=3), MostIdle()])
+def test_blind_policies_keep_what_is_physical_and_nothing_else(policy: Random | MostIdle) -> None:
+    stream = make_workload("mixed", WorkloadOptions(jobs=60, slo=(1.0, 1.2)))
+    found = metrics(replay(stream, policy, check=True))
+    assert found.slo_attainment < 0.8
+
+
+@pytest.mark.parametrize("policy", [Random(seed=3), MostIdle()])
+def test_blind_policies_wait_for_nodes(policy: Random | MostIdle) -> None:
+    full = {"node_memory_gb": 100, "max_nodes": 1}
+    heavy = {"rollout": {"worst_case_s": 5, "host_memory_gb": 80}, "training": {"worst_case_s": 5}}
+    run = replay(scenario(heavy, heavy, rollout=full), policy, check=True)
+    assert metrics(run).wait_s == pytest.approx({"j1": 1e4 - 1})
+
+
+def test_random_is_uniform_over_groups_and_a_new_one() -> None:
+    stream = scenario(*[phases(10, 10)] * 3)
+    state = State(stream.cluster)
+    for job in stream.jobs[:2]:
+        apply(state, Arrived(0.0, job))
+        carry_out(state, (Place(job.id, Placement(None, (), 1, 1)),), keeps_slo=True)
+    apply(state, Arrived(0.0, stream.jobs[2]))
+    policy = Random(seed=0)
+    chosen = Counter()  # type: ignore[var-annotated]
+    for _ in range(3000):
+        (action,) = policy.decide(state, Arrived(0.0, stream.jobs[2]))
+        assert isinstance(action, Place) and action.placement.new_rollout_nodes == (action.placement.group is None)
+        chosen[action.placement.group] += 1
+    assert set(chosen) == {0, 1, None}
+    assert np.ptp(list(chosen.values())) < 250
+
+
+def test_random_repeats_itself_for_a_seed() -> None:
+    stream = make_workload("mixed", WorkloadOptions(jobs=40))
+    logs = [replay(stream, Random(seed=seed)).log for seed in (5, 5, 6)]
+    assert logs[0] == logs[1]
+    assert logs[0] != logs[2]
+
+
+def test_most_idle_takes_the_idlest_group_and_its_least_loaded_node() -> None:
+    stream = scenario(phases(100, 80), phases(100, 10), phases(10, 10), phases(5, 5))
+    state = State(stream.cluster)
+    placements = [Placement(None, (), 1, 1), Placement(None, (), 1, 1), Placement(1, (), 1)]
+    for job, placement in zip(stream.jobs, placements, strict=False):
+        apply(state, Arrived(0.0, job))
+        carry_out(state, (Place(job.id, placement),), keeps_slo=False)
+    assert idle_share(state, 1) > idle_share(state, 0)
+    apply(state, Arrived(0.0, stream.jobs[3]))
+    (action,) = MostIdle().decide(state, Arrived(0.0, stream.jobs[3]))
+    assert action == Place("j3", Placement(1, (1,), 0)), "node 1 of group 1 holds 10 s, node 0 holds 100 s"
+
+
+def test_idle_share_counts_every_node() -> None:
+    stream = scenario(phases(60, 40))
+    state = State(stream.cluster)
+    apply(state, Arrived(0.0, stream.jobs[0]))
+    (action,) = Solo().decide(state, Arrived(0.0, stream.jobs[0]))
+    assert not isinstance(action, Wait)
+    carry_out(state, (action,), keeps_slo=True)
+    assert idle_share(state, 0) == pytest.approx(1 - (60 + 40) / (2 * 100))

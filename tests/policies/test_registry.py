@@ -1,0 +1,58 @@
+"""Policies by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from policies.placement.algorithm1 import Algorithm1
+from policies.placement.blind import Random
+from policies.registry import PLACEMENT, make_policy, make_runnable
+from rollmux_env.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", sorted(PLACEMENT))
+def test_every_name_makes_a_contender(name: str) -> None:
+    policy = make_policy(name)
+    assert hasattr(policy, "decide") or hasattr(policy, "replay")
+
+
+def test_options_are_read_as_json_values() -> None:
+    policy = make_policy("rollmux,prune=false")
+    assert isinstance(policy, Algorithm1) and policy.prune is False
+
+
+def test_the_seed_goes_to_policies_that_take_one_and_an_option_wins() -> None:
+    def choices(policy: object) -> list[float]:
+        assert isinstance(policy, Random)
+        return policy._random.random(3).tolist()
+
+    assert choices(make_policy("random", seed=4)) == choices(make_policy("random,seed=4", seed=9))
+    assert choices(make_policy("random", seed=4)) != choices(make_policy("random", seed=5))
+
+
+def test_a_policy_of_ones_own_is_found_in_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "examples")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = list(sys.path)
+    policy = make_runnable("first_fit:FirstFit,most_new_nodes=0")
+    assert policy.most_new_nodes == 0  # type: ignore[attr-defined]
+    assert sys.path[: len(before)] == before, "user paths are appended, never prepended"
+
+
+@pytest.mark.parametrize(
+    "spec", ["", ",", "rollmux,", "rollmux,prune=1,prune=2", ":", "a:", "1:2", "os:path", "rollmux,=1", "random,seed=-1"]
+)
+def test_malformed_names_are_refused_in_one_line(spec: str) -> None:
+    with pytest.raises(InputError) as refused:
+        make_policy(spec)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_documented_policy_is_the_example() -> None:
+    text = (ROOT / "docs" / "policies.md").read_text()
+    assert (ROOT / "examples" / "first_fit.py").read_text().rstrip() in text

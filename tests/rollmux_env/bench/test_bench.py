@@ -1,0 +1,93 @@
+"""The harness, intervals and comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from policies.registry import make_policy
+from rollmux_env.bench.comparison import compare
+from rollmux_env.bench.harness import Contender, Task, run_task, run_tasks
+from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.cluster.events import Arrived, Event
+from rollmux_env.cluster.plan import Plan, Wait
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import InputError, PlanError
+from rollmux_env.replay.metrics import Outcome
+from rollmux_env.scenario import Scenario
+from rollmux_env.workloads import make_workload
+from rollmux_env.workloads.options import WorkloadOptions
+
+STREAM = make_workload("mixed", WorkloadOptions(jobs=12))
+
+
+class Never:
+    keeps_slo = True
+
+    def decide(self, state: State, event: Event) -> Plan:
+        return (Wait(event.job.id),) if isinstance(event, Arrived) else ()
+
+
+class Yardstick:
+    """A contender with a replay of its own."""
+
+    def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
+        found = run_task(make_policy, Task("solo", 0, scenario)).outcome
+        return replace(found, extra={"bound_usd": 1.0})
+
+
+def make(spec: str, seed: int) -> Contender:
+    return {"never": Never, "yardstick": Yardstick}[spec]()
+
+
+def test_interval_is_students_t() -> None:
+    found = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found.mean == 3.0
+    assert found.half_width == pytest.approx(2.7764451 * (2.5 / 5) ** 0.5, rel=1e-6)
+    assert mean_interval([7.0]).half_width is None
+    assert mean_interval([7.0]).text(1) == "7.0"
+    assert found.text(1) == "3.0 ± 2.0"
+
+
+def test_results_come_with_the_index_of_their_task() -> None:
+    tasks = [Task(name, 0, STREAM) for name in ("solo", "rollmux", "most-idle")]
+    here = {index: result.outcome.metrics for index, result in run_tasks(make_policy, tasks)}
+    elsewhere = {index: result.outcome.metrics for index, result in run_tasks(make_policy, tasks, workers=2)}
+    assert here == elsewhere
+    assert list(here) == [0, 1, 2]
+
+
+def test_a_policy_that_never_places_is_named_not_waited_for() -> None:
+    with pytest.raises(PlanError, match=r"^policy never: 12 jobs wait for ever"):
+        run_task(make, Task("never", 0, STREAM))
+
+
+def test_workers_must_be_some() -> None:
+    with pytest.raises(InputError, match="workers"):
+        next(run_tasks(make_policy, [Task("solo", 0, STREAM)], workers=0))
+
+
+def test_a_yardstick_replays_its_own_way() -> None:
+    assert run_task(make, Task("yardstick", 0, STREAM)).outcome.extra == {"bound_usd": 1.0}
+
+
+def test_comparison_is_paired_by_seed() -> None:
+    streams = {seed: make_workload("mixed", WorkloadOptions(jobs=12, seed=seed)) for seed in (0, 1, 2)}
+    tasks = [Task(name, seed, streams[seed]) for seed in streams for name in ("rollmux", "solo")]
+    results = [result for _, result in run_tasks(make_policy, tasks)]
+    rows = {row.policy: row for row in compare(results[::-1], "solo")}
+    costs = {(result.spec, result.seed): result.outcome.metrics.cost_usd for result in results}
+    ratios = [costs["solo", seed] / costs["rollmux", seed] for seed in streams]
+    assert rows["rollmux"].saving == mean_interval(ratios)
+    assert rows["solo"].saving.half_width == 0.0
+    assert 0 < rows["rollmux"].packed <= 1 and rows["solo"].packed == 0
+
+
+def test_a_cluster_that_costs_nothing_saves_nothing() -> None:
+    data = STREAM.model_dump(exclude_none=True)
+    for pool in ("rollout", "training"):
+        data["cluster"][pool]["usd_per_gpu_hour"] = 0.0
+    free = Scenario.model_validate(data)
+    results = [run_task(make_policy, Task(name, 0, free)) for name in ("solo", "rollmux")]
+    assert [row.saving.mean for row in compare(results, "solo")] == [1.0, 1.0]

@@ -1,0 +1,231 @@
+"""The command: what it prints, what it refuses, and that it refuses in one line with status 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rollmux
+
+ROOT = Path(rollmux.__file__).parent
+QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `rollmux ARGUMENTS` here: (status, standard output, standard error)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["rollmux", *arguments])
+        with pytest.raises(SystemExit) as left:
+            rollmux.main()
+        printed = capsys.readouterr()
+        return int(left.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, rollmux; sys.argv = ['rollmux', '--help']; \ntry: rollmux.main()\nexcept SystemExit: pass\n"
+    code += "print(sorted({'numpy', 'numba', 'pydantic', 'matplotlib', 'scipy'} & set(sys.modules)))"
+    assert python("-c", code, cwd=ROOT).stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", ["validate", "schema", "workload", "plan", "bench", "explain"])
+def test_every_command_has_help_with_an_example(command: Command, name: str) -> None:
+    status, out, _ = command(name, "--help")
+    assert status == 0
+    assert f"rollmux {name}" in out.replace("Usage: ", "")
+    assert "Example" in out
+
+
+def test_no_arguments_print_the_help(command: Command) -> None:
+    status, out, err = command()
+    assert (status, err) == (0, "")
+    assert "bench" in out
+
+
+def test_validate_says_what_is_in_a_file(command: Command) -> None:
+    status, out, _ = command("validate", QUICKSTART)
+    assert status == 0
+    assert "jobs" in out and "sha256" in out
+
+
+def test_schema_is_a_json_schema(command: Command) -> None:
+    status, out, _ = command("schema")
+    assert status == 0
+    assert json.loads(out)["$schema"].endswith("2020-12/schema")
+
+
+def test_a_written_workload_can_be_benched(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "stream.yaml"
+    assert command("workload", "mixed", "--jobs", "12", "--slo", "1.2,1.8", "--out", str(file))[0] == 0
+    status, out, _ = command("bench", str(file), "-p", "solo", "-p", "rollmux", "--check", "--format", "json")
+    report = json.loads(out)
+    assert status == 0
+    assert [result["policy"] for result in report["results"]] == ["solo", "rollmux"]
+    assert list(report) == ["scenario", "fidelity", "seed", "results", "timings"]
+    assert set(report["timings"]["solo"]) == {"decision_ms", "total_s"}
+
+
+def test_bench_prints_the_same_bytes_but_for_the_timings(command: Command) -> None:
+    def untimed() -> dict[str, object]:
+        report = json.loads(command("bench", "production", "--jobs", "40", "-p", "rollmux", "-p", "random", "--format", "json")[1])
+        del report["timings"]
+        return report
+
+    assert json.dumps(untimed()) == json.dumps(untimed())
+
+
+def test_processes_give_the_same_results(command: Command) -> None:
+    arguments = ("bench", "mixed", "--jobs", "15", "--seeds", "2", "-p", "solo", "-p", "random", "--format", "csv")
+    assert command(*arguments)[1] == command(*arguments, "--workers", "2")[1]
+
+
+def test_seeds_have_intervals_paired_to_the_baseline(command: Command) -> None:
+    status, out, _ = command(
+        "bench", "mixed", "--jobs", "20", "--seeds", "3", "--baseline", "solo", "-p", "rollmux", "-p", "solo", "--format", "json"
+    )
+    report = json.loads(out)
+    assert status == 0
+    assert report["seeds"] == [0, 1, 2]
+    solo = next(row for row in report["summary"] if row["policy"] == "solo")
+    assert solo["saving"] == {"mean": 1.0, "half_width": 0.0}
+    runs = [{result["policy"]: result["cost_usd"] for result in run["results"]} for run in report["runs"]]
+    rollmux_row = next(row for row in report["summary"] if row["policy"] == "rollmux")
+    assert rollmux_row["saving"]["mean"] == pytest.approx(sum(run["solo"] / run["rollmux"] for run in runs) / 3)
+
+
+def test_bench_tables_and_files(command: Command, tmp_path: Path) -> None:
+    out_folder = tmp_path / "new" / "results"
+    status, out, _ = command("bench", QUICKSTART, "-p", "solo", "-p", "rollmux", "--out", str(out_folder))
+    assert status == 0
+    assert "rollmux" in out and "saving" in out
+    results = json.loads((out_folder / "results.json").read_text())
+    assert len(results["scenario_sha256"]["seed 0"]) == 64
+    assert results["versions"]["rollmux"]
+    assert (out_folder / "results.csv").read_text().startswith("seed,policy,cost_usd")
+    for plot in ("cost_over_time", "gpus_over_time", "slowdown_cdf", "saving"):
+        assert (out_folder / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plan_as_table_json_and_csv(command: Command) -> None:
+    assert "Co-execution groups" in command("plan", QUICKSTART)[1]
+    report = json.loads(command("plan", QUICKSTART, "--format", "json")[1])
+    assert list(report) == ["policy", "decisions", "groups", "usd_per_hour"]
+    assert sum(group["usd_per_hour"] for group in report["groups"]) == pytest.approx(report["usd_per_hour"])
+    assert command("plan", QUICKSTART, "--format", "csv")[1].startswith("job,strategy,group,")
+
+
+def test_explain_names_the_choice_and_every_alternative(command: Command) -> None:
+    job = json.loads(command("plan", QUICKSTART, "--format", "json")[1])["decisions"][-1]["job"]
+    status, out, _ = command("explain", QUICKSTART, "--job", job, "--format", "json")
+    report = json.loads(out)
+    assert status == 0
+    assert [row["verdict"] for row in report["alternatives"]].count("chosen") == 1
+    assert all(row["verdict"].startswith(("chosen", "dropped: ", "lost")) for row in report["alternatives"])
+    assert "chosen" in command("explain", QUICKSTART, "--job", job)[1]
+
+
+def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
+    (folder / "broken.yaml").write_text("version: 1\ncluster: [")
+    (folder / "file").write_text("here")
+    (folder / "broken.csv").write_text("timestamp,duration\nyesterday,5\n")
+    (folder / "broken_module.py").write_text("class Policy(:\n")
+    (folder / "failing_module.py").write_text("import nowhere_to_be_found\n")
+    (folder / "useless.py").write_text("class Useless:\n    pass\n\n\nNUMBER = 3\n")
+    return {
+        "no such command": (("bnech",), "bnech"),
+        "no such option": (("bench", QUICKSTART, "--polcy", "solo"), "--polcy"),
+        "no file": (("plan", "nowhere.yaml"), "nowhere.yaml"),
+        "no argument": (("plan",), "FILE"),
+        "broken file": (("validate", str(folder / "broken.yaml")), "broken.yaml"),
+        "a folder": (("validate", str(folder)), str(folder)),
+        "neither file nor workload": (("bench", "prodution"), "production"),
+        "workload options on a file": (("bench", QUICKSTART, "--jobs", "3"), "jobs"),
+        "unknown policy": (("bench", QUICKSTART, "-p", "optimum"), "optimum"),
+        "unknown option of a policy": (("bench", QUICKSTART, "-p", "rollmux,prunes=false"), "prunes"),
+        "malformed option of a policy": (("bench", QUICKSTART, "-p", "rollmux,prune"), "prune"),
+        "no module": (("bench", QUICKSTART, "-p", "no_such_module:Policy"), "no_such_module"),
+        "no class": (("bench", QUICKSTART, "-p", "useless:Policy"), "Policy"),
+        "not a policy": (("bench", QUICKSTART, "-p", "useless:Useless"), "decide"),
+        "not callable": (("bench", QUICKSTART, "-p", "useless:NUMBER"), "NUMBER"),
+        "module with a syntax error": (("bench", QUICKSTART, "-p", "broken_module:Policy"), "broken_module"),
+        "module that needs another": (("bench", QUICKSTART, "-p", "failing_module:Policy"), "nowhere_to_be_found"),
+        "relative module": (("bench", QUICKSTART, "-p", "..:Policy"), ".."),
+        "baseline that does not run": (("bench", QUICKSTART, "-p", "rollmux", "--baseline", "solo"), "--baseline"),
+        "format": (("bench", QUICKSTART, "--format", "xml"), "--format"),
+        "seeds": (("bench", QUICKSTART, "--seeds", "0"), "--seeds"),
+        "seed": (("bench", QUICKSTART, "--seed", "-1"), "--seed"),
+        "seed is no number": (("bench", QUICKSTART, "--seed", "x"), "--seed"),
+        "workers": (("bench", QUICKSTART, "--workers", "0"), "--workers"),
+        "output is a file": (("bench", QUICKSTART, "--out", str(folder / "file")), str(folder / "file")),
+        "output below a file": (("bench", QUICKSTART, "--out", str(folder / "file" / "below")), "below"),
+        "output nowhere": (("workload", "mixed", "--out", str(folder / "no" / "stream.yaml")), "stream.yaml"),
+        "unknown workload": (("workload", "produktion", "--out", str(folder / "a.yaml")), "produktion"),
+        "slo": (("workload", "mixed", "--slo", "high", "--out", str(folder / "a.yaml")), "slo"),
+        "slo order": (("workload", "mixed", "--slo", "2,1", "--out", str(folder / "a.yaml")), "slo"),
+        "stays": (("workload", "mixed", "--stays", "long", "--out", str(folder / "a.yaml")), "stays"),
+        "philly without a file": (("workload", "philly", "--out", str(folder / "a.yaml")), "csv"),
+        "broken csv": (("workload", "philly", "--csv", str(folder / "broken.csv"), "--out", str(folder / "a.yaml")), "line 2"),
+        "no such job": (("explain", QUICKSTART, "--job", "nobody"), "nobody"),
+    }  # fmt: skip
+
+
+def test_bad_input_is_one_line_and_status_2(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name, (arguments, named) in bad_inputs(tmp_path).items():
+        before = sorted(tmp_path.rglob("*.yaml"))
+        status, out, err = command(*arguments)
+        assert status == 2, name
+        assert out == "", name
+        assert err.startswith("rollmux: ") and err.count("\n") == 1, f"{name}: {err}"
+        assert named in err, f"{name}: {err}"
+        assert "Traceback" not in err, name
+        assert sorted(tmp_path.rglob("*.yaml")) == before, f"{name}: something was written"
+
+
+def test_a_policy_that_breaks_an_invariant_is_named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "greedy_for_nodes.py").write_text(
+        "from policies.api import Arrived, Place, Placement\n\n\n"
+        "class Greedy:\n    keeps_slo = True\n\n"
+        "    def decide(self, state, event):\n"
+        "        return (Place(event.job.id, Placement(None, (), 9, 1)),) if isinstance(event, Arrived) else ()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    status, _, err = command("bench", QUICKSTART, "-p", "greedy_for_nodes:Greedy")
+    assert status == 2
+    assert err.startswith("rollmux: policy greedy_for_nodes:Greedy: P2: ")
+
+
+def test_a_users_policies_folder_does_not_hide_ours(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "__init__.py").write_text("")
+    (tmp_path / "mine.py").write_text("from policies.placement.alone import Solo\n\n\nclass Mine(Solo):\n    pass\n")
+    as_command = python("-c", "import sys; sys.path.remove(''); import rollmux; rollmux.main()", "plan", QUICKSTART, cwd=tmp_path)
+    assert as_command.returncode == 0, as_command.stderr
+    mine = ("-c", "import sys; sys.path.remove(''); import rollmux; rollmux.main()", "plan", QUICKSTART, "--policy", "mine:Mine")
+    assert python(*mine, cwd=tmp_path).returncode == 0
+    as_module = python("-m", "rollmux", "plan", QUICKSTART, cwd=tmp_path)
+    assert as_module.returncode == 2
+    assert as_module.stderr.count("\n") == 1
+    assert f"'policies' is found in {tmp_path.resolve() / 'policies'}" in as_module.stderr
+
+
+def test_the_public_names_are_there() -> None:
+    assert rollmux.load_scenario(QUICKSTART).jobs
+    assert all(getattr(rollmux, name) for name in rollmux.__all__)
+    with pytest.raises(AttributeError):
+        _ = rollmux.nothing
