@@ -74,7 +74,7 @@ class Request:
         phase: `rollout` or `training`.
         nodes: the nodes that it needs, a bit each.
         number: requests are numbered in the order in which they became ready.
-        overtaken: permits given on any of its nodes while it waited.
+        overtaken: permits given on any of its nodes to phases that became ready later.
     """
 
     __slots__ = ("member", "nodes", "number", "overtaken", "phase")
@@ -198,7 +198,7 @@ class Dispatcher:
                 raise ValueError(f"the dispatch policy gave job {request.member.job_id} a node that runs another phase")
             self.waiting.remove(request)
             for other in self.waiting:
-                if other.nodes & nodes:
+                if other.nodes & nodes and other.number < request.number:
                     other.overtaken += 1
             self.busy |= nodes
             member = request.member

@@ -2,8 +2,8 @@
 
 The paper's increasing template at factor 1.0 lengthens the step time, over 88 steps, by about 17% (7B), by 31 to 38% (14B), and
 in bursts by up to 58% (32B). What it does not print is filled in here: ramps are straight, a ramp is stretched to the iterations
-asked for, both phases drift alike, 14B bursts between the two figures, 32B ramps to 31% between its bursts, others follow the nearest
-published one below (7B for those below all), and `decreasing` is the reciprocal of `increasing`: the same ramp, undone.
+asked for, both phases drift alike, 14B bursts between the two figures, 32B ramps to 31% between its bursts, others follow the
+nearest published size below (7B for those below all), and `decreasing` is the reciprocal of `increasing`: the same ramp, undone.
 """
 
 from __future__ import annotations

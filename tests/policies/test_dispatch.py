@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from policies.dispatch import DISPATCH, make_dispatch
+from rollmux_env.dispatcher import Dispatcher
+from rollmux_env.errors import InputError
+from tests.rollmux_env.driving import Player, Watched, drive
+
+FREE = ("fifo", "shortest-first", "longest-first")
+
+
+def constant(rollout, training):
+    return lambda phase, _: rollout if phase == "rollout" else training
+
+
+def rollouts(ran, n):
+    return "".join(phase.job for phase in sorted(ran, key=lambda phase: phase.start) if phase.phase == "rollout")[:n]
+
+
+def test_the_names():
+    assert list(DISPATCH) == ["round-robin", "fifo", "shortest-first", "longest-first"]
+    with pytest.raises(InputError, match=r"dispatch policy 'lifo': there is none; the names are round-robin, fifo"):
+        make_dispatch("lifo")
+
+
+@pytest.mark.parametrize(("name", "first"), [("round-robin", "a"), ("fifo", "b"), ("shortest-first", "c"), ("longest-first", "d")])
+def test_whom_a_free_node_goes_to(name, first):
+    """Admitted as a, b, c, d with rollouts of 5, 5, 1 and 9 s; b asks first."""
+    dispatcher = Dispatcher(make_dispatch(name))
+    for job, seconds in (("a", 5), ("b", 5), ("c", 1), ("d", 9)):
+        dispatcher.joined(job, (0,), seconds, 1)
+    for job in "bcda":
+        dispatcher.ready(job, "rollout")
+    assert dispatcher.permits() == [(first, "rollout")]
+
+
+def test_size_is_what_was_observed_once_something_was():
+    """Planned at 5 s, a takes 1 s and b 9 s. Both have run once; now the shorter of the two is a, whoever asks first."""
+    dispatcher = Dispatcher(make_dispatch("shortest-first"))
+    for job in "ba":
+        dispatcher.joined(job, (0,), 5, 1)
+    for job, seconds in (("b", 9), ("a", 1)):
+        dispatcher.ready(job, "rollout")
+        dispatcher.permits()
+        dispatcher.finished(job, "rollout", seconds)
+        dispatcher.ready(job, "training")
+        dispatcher.permits()
+        dispatcher.finished(job, "training", 1)
+    dispatcher.ready("b", "rollout")
+    dispatcher.ready("a", "rollout")
+    assert dispatcher.permits() == [("a", "rollout")]
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_a_short_job_runs_several_iterations_inside_a_long_one(name):
+    """With rollout nodes of their own strict round robin holds the short job to the pace of the long one; the others do not."""
+    players = [Player("a", (0,), constant(20, 2)), Player("b", (1,), constant(3, 2))]
+    strict = [
+        phase for phase in drive(make_dispatch("round-robin"), players, 225) if phase.job == "b" and phase.phase == "training"
+    ]
+    free = [phase for phase in drive(make_dispatch(name), players, 225) if phase.job == "b" and phase.phase == "training"]
+    assert len(strict) == 10
+    assert len(free) > 30
+
+
+@pytest.mark.parametrize("name", DISPATCH)
+def test_a_rollout_over_several_nodes_is_not_starved_by_others_that_keep_its_nodes_busy(name):
+    """Jobs a to d keep the three nodes busy out of step, so that they are never all free by chance; w needs them all."""
+    players = [
+        Player("a", (0,), constant(7, 0.5)),
+        Player("b", (1,), constant(5, 0.5)),
+        Player("c", (2,), constant(6, 0.5)),
+        Player("d", (0, 1), constant(1, 0.5)),
+        Player("w", (0, 1, 2), constant(4, 0.5), joins=1),
+    ]
+    watched = Watched(make_dispatch(name))
+    ran = drive(watched, players, 2000)
+    for player in players:
+        ends = [phase.end for phase in ran if phase.job == player.name and phase.phase == "rollout"]
+        assert all(after - before < 150 for before, after in itertools.pairwise([0, *ends, 2000]))
+    assert max(watched.overtaken) <= 2 * len(players)
+
+
+def test_short_jobs_do_not_starve_a_long_one():
+    """Two short jobs could pass the node to one another for ever. Overtaken as often as there are members, the long one is next."""
+    players = [Player("a", (0,), constant(1, 0.1)), Player("b", (0,), constant(1, 0.1)), Player("c", (0,), constant(50, 0.1))]
+    assert rollouts(drive(make_dispatch("shortest-first"), players, 400), 18) == "ababacbababcababac"
