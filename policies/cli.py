@@ -25,6 +25,13 @@ class Format(StrEnum):
     csv = "csv"
 
 
+class Fidelity(StrEnum):
+    """How much of a run is simulated."""
+
+    fluid = "fluid"
+    event = "event"
+
+
 class TableOrJson(StrEnum):
     """How an explanation is printed."""
 
@@ -115,6 +122,15 @@ def bench(
         Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots there.", show_default=False)
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Assert the invariants after every instant.")] = False,
+    fidelity: Annotated[Fidelity, typer.Option("--fidelity", help="Steady periods, or every phase with a sampled duration.")] = (
+        Fidelity.fluid
+    ),
+    dispatch: Annotated[
+        str | None,
+        typer.Option(
+            "--dispatch", metavar="NAME", help="Which phase runs next, in event replays. [default: round-robin]", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Compare policies on a scenario file or a workload: dollars, SLOs, GPUs.
 
@@ -122,6 +138,7 @@ def bench(
 
     `rollmux bench production --stays fixed --seeds 5 -p solo -p rollmux`
     """
+    from policies.dispatch import make_dispatch
     from policies.registry import make_policy
     from rollmux_env.bench.comparison import compare
     from rollmux_env.bench.harness import Task, run_tasks
@@ -133,15 +150,18 @@ def bench(
     base = baseline or names[0]
     if base not in names:
         raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
+    if dispatch is not None and fidelity is Fidelity.fluid:
+        raise typer.BadParameter("a fluid replay runs no single phases; add --fidelity event", param_hint="--dispatch")
+    rule = make_dispatch(dispatch or "round-robin") if fidelity is Fidelity.event else None
     for name in names:
         make_policy(name)
     if out:
         make_folder(out)
     scenarios = {number: _scenario(target, number, workload) for number in range(seed, seed + seeds)}
-    tasks = [Task(name, number, scenarios[number], check) for number in scenarios for name in names]
+    tasks = [Task(name, number, scenarios[number], rule, check) for number in scenarios for name in names]
     results = tracked(run_tasks(make_policy, tasks, workers), [f"{task.spec}, seed {task.seed}" for task in tasks])
     rows = compare(results, base)
-    report = bench_report(target, "fluid", results, base)
+    report = bench_report(target, fidelity.value, results, base)
     if out:
         write_bench(out, report, scenarios, results, rows, base)
     if format is Format.json:
@@ -153,7 +173,8 @@ def bench(
 
         over = f"{seeds} seeds" if seeds > 1 else f"seed {seed}"
         options = "".join(f", {key} {value}" for key, value in workload.items())
-        show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, fluid replay", rows, base))
+        replay = f"{dispatch or 'round-robin'} event replay" if rule else "fluid replay"
+        show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}", rows, base))
 
 
 def _scenario(target: str, seed: int, workload: dict[str, Any]) -> Scenario:

@@ -19,6 +19,7 @@ class Row:
 
     Attributes:
         cost_usd, usd_per_work_hour, slo_attainment, slowdown: means; `slowdown` of the mean over the jobs.
+        slo_attainment_observed: the same against solo runs with the same durations; None of fluid replays.
         saving: the baseline's cost over this one's; saving_per_work: the same of the dollars per work-hour.
         rollout_gpus, training_gpus: mean of the seeds' peaks.
         packed: share of the jobs that joined a group (direct packing and rollout scaling).
@@ -31,6 +32,7 @@ class Row:
     saving: Mean
     saving_per_work: Mean
     slo_attainment: Mean
+    slo_attainment_observed: Mean | None
     slowdown: Mean
     rollout_gpus: float
     training_gpus: float
@@ -66,6 +68,7 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
     def to_base(value: Callable[[Metrics], float]) -> Mean:
         return mean_interval([_ratio(value(b), value(m)) for b, m in zip(base, found, strict=True)])
 
+    observed = [m.slo_attainment_observed for m in found if m.slo_attainment_observed is not None]
     admitted = [sum(metrics.admissions.values()) for metrics in found]
     joined = [sum(metrics.admissions.values()) - metrics.admissions["isolated"] for metrics in found]
     decisions = [seconds for result in results for seconds in result.outcome.decision_s]
@@ -76,6 +79,7 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
         saving=to_base(lambda m: m.cost_usd),
         saving_per_work=to_base(lambda m: m.usd_per_work_hour),
         slo_attainment=over_seeds(lambda m: m.slo_attainment),
+        slo_attainment_observed=mean_interval(observed) if observed else None,
         slowdown=over_seeds(lambda m: float(np.mean(list(m.slowdown.values())))),
         rollout_gpus=float(np.mean([metrics.peak_gpus["rollout"] for metrics in found])),
         training_gpus=float(np.mean([metrics.peak_gpus["training"] for metrics in found])),

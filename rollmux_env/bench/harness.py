@@ -11,7 +11,9 @@ from time import perf_counter
 from typing import Protocol, runtime_checkable
 
 from rollmux_env.cluster.plan import Policy
+from rollmux_env.dispatcher import DispatchPolicy
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Outcome, outcome
 from rollmux_env.scenario import Scenario
@@ -38,12 +40,14 @@ class Task:
         spec: the contender, as `MakeContender` understands it.
         seed: of its choices and of sampled durations.
         scenario: what to replay.
+        dispatch: the dispatch policy of an event replay; None for a fluid one.
         check: assert the invariants throughout.
     """
 
     spec: str
     seed: int
     scenario: Scenario
+    dispatch: DispatchPolicy | None = None
     check: bool = False
 
 
@@ -72,7 +76,11 @@ def run_task(make: MakeContender, task: Task) -> Result:
     began = perf_counter()
     try:
         if isinstance(contender, OwnReplay):
+            if task.dispatch is not None:
+                raise InputError(f"--fidelity event: {task.spec} is a yardstick with a fluid replay only")
             found = contender.replay(task.scenario, check=task.check)
+        elif task.dispatch is not None:
+            found = outcome(replay_events(task.scenario, contender, task.dispatch, task.seed, check=task.check))
         else:
             found = outcome(replay(task.scenario, contender, check=task.check))
     except PlanError as error:

@@ -32,9 +32,8 @@ def _table(title: str, *columns: str, left: int = 1) -> Table:
 
 def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> RenderableType:
     """`bench`: one line a policy. `saving` is how many times cheaper than the baseline."""
-    table = _table(
-        title, "policy", "cost $", "saving", "$/work-h", "saving", "SLO kept", "slowdown", "peak GPUs", "packed", "decision"
-    )
+    kept = "SLO kept" if rows[0].slo_attainment_observed is None else "SLO kept (observed)"
+    table = _table(title, "policy", "cost $", "saving", "$/work-h", "saving", kept, "slowdown", "peak GPUs", "packed", "decision")
     for row in rows:
         style = "dim" if row.policy == baseline else ""
         table.add_row(
@@ -43,7 +42,8 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> Renderab
             _times(row.saving),
             row.usd_per_work_hour.text(2),
             _times(row.saving_per_work),
-            _percent(row.slo_attainment.mean),
+            _percent(row.slo_attainment.mean)
+            + (f" ({_percent(row.slo_attainment_observed.mean)})" if row.slo_attainment_observed else ""),
             f"{row.slowdown.mean:.2f}x",
             f"{row.rollout_gpus:.0f} + {row.training_gpus:.0f}",
             _percent(row.packed),
@@ -51,6 +51,8 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> Renderab
             style=style,
         )
     paired = "; ± is the half-width of a 95% interval, paired by seed" if rows[0].cost_usd.half_width is not None else ""
+    if rows[0].slo_attainment_observed is not None:
+        paired += "; observed: against solo runs with the same durations"
     note = f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: rollout + training{paired}"
     return Group(table, Text(note, style="dim"))
 
