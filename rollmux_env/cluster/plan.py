@@ -1,7 +1,7 @@
 """Plans: what a policy decides, checked against numbered invariants before anything happens.
 
 P1  every job is named at most once and is in the right state: waiting to be placed, running and not paused to be moved
-P2  the nodes exist and are as many as the job asks for; the training pool has at least the job's training nodes
+P2  the nodes exist and are as many as the job asks for; the pool has at least its training nodes; a move leaves its group
 P3  no group has more than `max_group_size` members
 P4  no node holds more than its memory
 P5  no pool has more than `max_nodes`
@@ -124,7 +124,8 @@ def _check_nodes(state: State, job_id: str, placement: Placement) -> None:
     job = state.job(job_id)
     if placement.colocated:
         wanted = job.colocated.nodes if job.colocated else job.training.nodes
-        if placement.group is not None or placement.training_nodes != wanted or placement.new_rollout_nodes:
+        rollout_nodes = placement.rollout_nodes or placement.new_rollout_nodes
+        if placement.group is not None or placement.training_nodes != wanted or rollout_nodes:
             raise PlanError(f"P2: job {job_id} runs co-located on {wanted} training nodes of its own")
         return
     pinned = placement.rollout_nodes
@@ -136,6 +137,8 @@ def _check_nodes(state: State, job_id: str, placement: Placement) -> None:
         row = state.group_row(placement.group)
         if row is None or state.groups.exclusive[row]:
             raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: there is none")
+        if state.jobs.group[state.row(job_id)] == row:
+            raise PlanError(f"P2: job {job_id} is in group {placement.group} already")
         training_nodes = int(state.groups.training_nodes[row])
         numbers = tuple(state.groups.node_number[row, : state.groups.n_nodes[row]].tolist())
     if list(pinned) != sorted(set(pinned)) or not set(pinned) <= set(numbers):

@@ -6,6 +6,7 @@ Shapes: J job rows, G group rows, M members of a group, N rollout nodes (of a jo
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -131,10 +132,16 @@ _SECOND_AXIS = {"rescale_nodes": "K", "rescale_s": "K", "pins": "N", "members": 
 _FILL = {"rescale_nodes": np.iinfo(np.int64).max, "group": NOWHERE, "iterations": np.inf, "leaves_s": np.inf}
 
 
+@cache
+def _types(table: type[NamedTuple]) -> dict[str, Any]:
+    """Types of a table's columns; resolving them takes longer than all else here."""
+    return get_type_hints(table)
+
+
 def _column(table: type[NamedTuple], name: str, rows: int, widths: dict[str, int]) -> NDArray[Any]:
     axis = "N" if name.startswith("node_") else _SECOND_AXIS.get(name)
     shape = (rows, widths[axis]) if axis else (rows,)
-    kind = np.int64 if get_type_hints(table)[name] == Ints else np.float64
+    kind = np.int64 if _types(table)[name] == Ints else np.float64
     return np.full(shape, _FILL.get(name, 0), dtype=kind)
 
 

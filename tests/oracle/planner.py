@@ -84,15 +84,16 @@ def is_saturated(group: Dict) -> bool:
     return at_most(cycle_s(group), load_s(group))
 
 
-def fits_memory(cluster: Dict, group: Dict) -> bool:
-    """Whether the members of a group may all stay resident on their nodes."""
-    loads = {"rollout": [0.0], "training": [sum(m["job"]["training"]["host_memory_gb"] for m in group["members"])]}
-    loads["rollout"] += [
-        sum(m["job"]["rollout"]["host_memory_gb"] for m in group["members"] if node in m["nodes"])
-        for node in group["rollout_nodes"]
-    ]
-    limits = {pool: cluster[pool]["node_memory_gb"] for pool in loads}
-    return all(limits[pool] is None or all(at_most(x, limits[pool]) for x in loads[pool]) for pool in loads)
+def fits_memory(cluster: Dict, group: Dict, pool: str) -> bool:
+    """Whether the members of a group may all stay resident on its nodes of one pool."""
+    limit = cluster[pool]["node_memory_gb"]
+    used = [sum(m["job"]["training"]["host_memory_gb"] for m in group["members"])]
+    if pool == "rollout":
+        used = [
+            sum(m["job"]["rollout"]["host_memory_gb"] for m in group["members"] if node in m["nodes"])
+            for node in group["rollout_nodes"]
+        ]
+    return limit is None or all(at_most(x, limit) for x in used)
 
 
 def keeps_slos(group: Dict) -> bool:
@@ -146,7 +147,8 @@ def choose(cluster: Dict, groups: list[Dict], groups_made: int, job: Dict) -> tu
         for new in range(n + 1):
             for old in subsets(group, n - new):
                 after = joined(group, job, old, new)
-                if not (fits_pool(cluster, groups, "rollout", new) and fits_memory(cluster, after) and keeps_slos(after)):
+                resident = fits_memory(cluster, after, "rollout") and fits_memory(cluster, after, "training")
+                if not (resident and fits_pool(cluster, groups, "rollout", new) and keeps_slos(after)):
                     continue
                 delta = new * node_usd_per_hour(cluster, "rollout")
                 if best is None or delta < best[1]:
@@ -213,3 +215,65 @@ def plan(scenario: Dict, decide: Any = choose) -> Dict:
         for g in groups
     ]
     return {"decisions": decisions, "groups": shown, "usd_per_hour": sum(g["usd_per_hour"] for g in shown)}
+
+
+def moved(groups: list[Dict], groups_made: int, job_id: str, target: int | None, old: tuple[int, ...], new: int) -> list[Dict]:
+    """The groups after a running job went to group `target` (None: a new one of its own size)."""
+    home = next(g for g in groups if any(m["job"]["id"] == job_id for m in g["members"]))
+    job = next(m["job"] for m in home["members"] if m["job"]["id"] == job_id)
+    others = [g for g in groups if g is not home]
+    left = without(home, job_id)
+    if target is None:
+        others.append(isolated(groups_made, job))
+    else:
+        others = [joined(g, job, old, new) if g["id"] == target else g for g in others]
+    return sorted([*others, *([left] if left else [])], key=lambda g: g["id"])
+
+
+def table(cluster: Dict, groups: list[Dict], job: Dict) -> list[Dict]:
+    """All that can be done with a job, in Algorithm 1's order, with the first reason against each.
+
+    A group that is out as a whole (full, too few training nodes, their memory) has one row, with `new` None; the last row is a
+    new group. `slack` is the least limit over the period, less 1.
+    """
+    rows: list[Dict] = []
+    n = job["rollout"]["nodes"]
+    for group in groups:
+        row = {"group": group["id"], "saturated": is_saturated(group), "new": None, "old": (), "usd": None, "period_s": None}
+        after = joined(group, job, (), n)
+        if len(group["members"]) >= cluster["max_group_size"]:
+            rows.append({**row, "reason": "the group is full"})
+        elif group["training"] < job["training"]["nodes"]:
+            rows.append({**row, "reason": "the group has too few training nodes"})
+        elif not fits_memory(cluster, after, "training"):
+            rows.append({**row, "reason": "host memory of the training nodes"})
+        else:
+            for new in range(n + 1):
+                for old in subsets(group, n - new):
+                    after = joined(group, job, old, new)
+                    rows.append({**row, **_priced(cluster, groups, after, old, new)})
+    alone = isolated(-1, job)
+    usd = group_usd_per_hour(cluster, alone)
+    fits = all(fits_pool(cluster, groups, pool, job[pool]["nodes"]) for pool in ("rollout", "training"))
+    reason = "feasible" if fits else "max_nodes of a pool"
+    rows.append({"group": -1, "saturated": False, "new": n, "old": (), "usd": usd, "period_s": solo_s(job), "reason": reason})
+    return [{**row, "slack": _slack(groups, job, row)} for row in rows]
+
+
+def _priced(cluster: Dict, groups: list[Dict], after: Dict, old: tuple[int, ...], new: int) -> Dict:
+    reason = "feasible"
+    if not fits_memory(cluster, after, "rollout"):
+        reason = "host memory of a rollout node"
+    elif not fits_pool(cluster, groups, "rollout", new):
+        reason = "max_nodes of a pool"
+    elif not keeps_slos(after):
+        reason = "an SLO would be broken"
+    usd = new * node_usd_per_hour(cluster, "rollout")
+    return {"new": new, "old": old, "usd": usd, "period_s": period_of(after), "reason": reason}
+
+
+def _slack(groups: list[Dict], job: Dict, row: Dict) -> float | None:
+    if row["period_s"] is None:
+        return None
+    present = [m["job"] for g in groups if g["id"] == row["group"] for m in g["members"]]
+    return min(x["slo"] * solo_s(x) for x in [*present, job]) / row["period_s"] - 1

@@ -1,0 +1,147 @@
+"""A `State` and the same cluster as the plain groups of `tests.oracle.planner`, changed side by side."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+from hypothesis import strategies as st
+
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Resumed
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.scenario import Job, parse_scenario
+from tests.oracle import draw as drawing
+from tests.oracle import planner
+
+CLUSTER = {
+    "rollout": {"gpus_per_node": 8, "usd_per_gpu_hour": 1.85},
+    "training": {"gpus_per_node": 8, "usd_per_gpu_hour": 5.28},
+}
+
+
+def make_job(job_id: str, rollout_s: float = 10, training_s: float = 10, **keys: Any) -> dict[str, Any]:
+    """A job of a scenario file; `rollout` and `training` add keys to the phases."""
+    phases = {
+        "rollout": {"worst_case_s": rollout_s, **keys.pop("rollout", {})},
+        "training": {"worst_case_s": training_s, **keys.pop("training", {})},
+    }
+    stay = {} if "duration_s" in keys else {"iterations": 10}
+    return {"id": job_id, "arrival_s": 0, "slo": 2, **stay, **phases, **keys}
+
+
+def model(job: dict[str, Any], cluster: dict[str, Any] = CLUSTER) -> Job:
+    """The checked model of a job's dict."""
+    return parse_scenario({"version": 1, "cluster": cluster, "jobs": [job]}).jobs[0]
+
+
+class Twin:
+    """Applies every event to both; nothing is validated, so states that no plan may reach come up too."""
+
+    def __init__(self, cluster: dict[str, Any]) -> None:
+        filler = make_job("filler")
+        self.cluster, _ = planner.read({"cluster": cluster, "jobs": [filler]})
+        self.scenario_cluster = cluster
+        self.state = State(parse_scenario({"version": 1, "cluster": cluster, "jobs": [filler]}).cluster)
+        self.groups: list[dict[str, Any]] = []
+        self.groups_made = 0
+        self.held: dict[str, tuple[int, int]] = {}  # nodes held for the move of a job
+
+    def arrive(self, job: dict[str, Any]) -> dict[str, Any]:
+        apply(self.state, Arrived(self.state.now_s, model(job, self.scenario_cluster)))
+        return planner.read_job(job)
+
+    def admit(self, job: dict[str, Any], placement: Placement) -> None:
+        apply(self.state, Admitted(self.state.now_s, job["id"], placement))
+        if placement.group is None:
+            self.groups.append({**planner.isolated(self.groups_made, job), "training": placement.training_nodes})
+            self.groups_made += 1
+        else:
+            self.groups = [
+                planner.joined(g, job, placement.rollout_nodes, placement.new_rollout_nodes) if g["id"] == placement.group else g
+                for g in self.groups
+            ]
+
+    def move(self, job_id: str, placement: Placement) -> None:
+        apply(self.state, Moved(self.state.now_s, job_id, placement))
+        rest = [left for g in self.groups if (left := planner.without(g, job_id)) is not None]
+        rollout, training = (
+            planner.nodes_in_use(self.groups, pool) - planner.nodes_in_use(rest, pool) for pool in ("rollout", "training")
+        )
+        self.held[job_id] = (rollout, training)
+        self.groups = planner.moved(
+            self.groups, self.groups_made, job_id, placement.group, placement.rollout_nodes, placement.new_rollout_nodes
+        )
+        self.groups_made += placement.group is None
+
+    def resume(self, job_id: str) -> None:
+        apply(self.state, Resumed(self.state.next_resume_s(), job_id))
+        del self.held[job_id]
+
+    def depart(self, job_id: str) -> None:
+        apply(self.state, Departed(self.state.now_s, job_id))
+        self.groups = [left for g in self.groups if (left := planner.without(g, job_id)) is not None]
+
+    def cluster_left(self) -> dict[str, Any]:
+        """The cluster with `max_nodes` lowered by the nodes that are held."""
+        pools = {}
+        for k, pool in enumerate(("rollout", "training")):
+            limit = self.cluster[pool]["max_nodes"]
+            held = sum(nodes[k] for nodes in self.held.values())
+            pools[pool] = {**self.cluster[pool], "max_nodes": None if limit is None else limit - held}
+        return {**self.cluster, **pools}
+
+    def find(self, job_id: str) -> tuple[dict[str, Any], int]:
+        """A running job and the id of its group."""
+        return next((m["job"], g["id"]) for g in self.groups for m in g["members"] if m["job"]["id"] == job_id)
+
+    def running(self) -> list[str]:
+        return [m["job"]["id"] for g in self.groups for m in g["members"]]
+
+
+def places(twin: Twin, job: dict[str, Any], home: int | None = None) -> list[Placement]:
+    """Every place for a job that is physical: size, training nodes, memory, `max_nodes`. SLOs are not looked at.
+
+    Args:
+        home: the group that a running job has to leave.
+    """
+    cluster, n = twin.cluster_left(), job["rollout"]["nodes"]
+    found = []
+    if planner.choose_solo(cluster, twin.groups, twin.groups_made, job):
+        found.append(Placement(None, (), n, job["training"]["nodes"]))
+    for group in twin.groups:
+        if (
+            group["id"] == home
+            or len(group["members"]) >= cluster["max_group_size"]
+            or group["training"] < job["training"]["nodes"]
+        ):
+            continue
+        for new in range(n + 1):
+            for old in combinations(group["rollout_nodes"], n - new):
+                after = planner.joined(group, job, old, new)
+                resident = planner.fits_memory(cluster, after, "rollout") and planner.fits_memory(cluster, after, "training")
+                if resident and planner.fits_pool(cluster, twin.groups, "rollout", new):
+                    found.append(Placement(group["id"], old, new))
+    return found
+
+
+@st.composite
+def twins(draw: st.DrawFn, max_jobs: int = 12, limited: bool = True, fine: bool = False) -> Twin:
+    """A twin after a random history of arrivals, admissions, moves, ends of pauses and departures."""
+    twin = Twin(draw(drawing.clusters(limited)))
+    for k in range(draw(st.integers(0, max_jobs))):
+        job = twin.arrive(draw(drawing.jobs(f"j{k}", fine=fine)))
+        options = places(twin, job)
+        if options:
+            twin.admit(job, draw(st.sampled_from(options)))
+        change = draw(st.sampled_from(["none", "none", "depart", "move", "resume"]))
+        free = [job_id for job_id in twin.running() if job_id not in twin.held]
+        if change == "resume" and twin.held:
+            twin.resume(next(iter(twin.held)))
+        elif change == "depart" and free:
+            twin.depart(draw(st.sampled_from(free)))
+        elif change == "move" and free:
+            job, home = twin.find(draw(st.sampled_from(free)))
+            options = places(twin, job, home)
+            if options:
+                twin.move(job["id"], draw(st.sampled_from(options)))
+    return twin
