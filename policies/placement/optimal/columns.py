@@ -24,8 +24,7 @@ class ColumnPool:
         nodes: (N, 2) rollout and training nodes.
         period_s: (N,) seconds.
         active: rows of the active jobs, ascending.
-        complete: whether every feasible group is in it. Where `max_columns` would be exceeded, groups are kept up to a smaller
-            size, and what is read off the pool is no bound any more.
+        max_columns: where an arrival would make more, its groups are kept up to a smaller size only.
     """
 
     def __init__(self, state: State, all_periods: bool, max_columns: int = MAX_COLUMNS) -> None:
@@ -41,7 +40,7 @@ class ColumnPool:
 
     @property
     def complete(self) -> bool:
-        """Whether every feasible group of the active jobs is in the pool."""
+        """Whether every feasible group of the active jobs is in the pool: else what is read off it is no bound."""
         return not self._truncated
 
     def add(self, row: int) -> None:
@@ -122,18 +121,17 @@ class ColumnPool:
         jobs = self.state.jobs
         asked = np.sort(jobs.rollout_nodes[[*self.active, row]])[::-1]
         room = packing(size, int(asked[:size].sum()))
+        others = np.array(self.active, dtype=np.int64)
         free = self.max_columns - self.period_s.shape[0]
         while True:
-            n = max(1, min(self._room, free))
+            n = max(1, min(self._room, free)) if size > 1 else self._room
             members, nodes, period_s = np.empty((n, size), np.int64), np.empty((n, 2), np.int64), np.empty(n)
-            others = np.array(self.active, dtype=np.int64)
             found = enumerate_groups(jobs, self.state.limits, row, others, size, self.all_periods, room, members, nodes, period_s)
             if found <= n:
                 return members[:found], nodes[:found], period_s[:found]
             if size > 1 and n >= free:
                 return None
             self._room *= 4
-            free = max(free, self._room) if size == 1 else free
 
 
 def _widened(members: Ints, width: int) -> Ints:

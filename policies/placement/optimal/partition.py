@@ -1,8 +1,8 @@
 """Set partitioning, solved exactly by HiGHS: a linear program by column generation, then the integer program over what is left.
 
-Reduced costs say which columns can matter: with the linear program's value L, a partition that uses a column of reduced cost c costs
-at least L + c. So the integer program needs only the columns below the gap to the best partition known (linear programming
-duality; the same argument that fixes variables in branch and bound).
+Reduced costs say which columns can matter: with the linear program's value L, a partition that uses a column of reduced cost c
+costs at least L + c. So the integer program needs only the columns below the gap to the best partition known (linear
+programming duality; the same argument that fixes variables in branch and bound).
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _integer(program: Program, cost: Floats, kept: Ints, node_limit: int | None)
 def _model(program: Program, cost: Floats, columns: Ints) -> highspy.Highs:
     """A solver with one row a job, one a limited pool, and these columns; one thread, no output."""
     highspy.Highs.resetGlobalScheduler(True)
-    highs = highspy.Highs()
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("random_seed", 0)

@@ -1,0 +1,69 @@
+"""A best grouping written out: who shares what with whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.placement.optimal.columns import ColumnPool
+
+
+@dataclass(frozen=True)
+class OptimalGroup:
+    """One group of a best grouping.
+
+    Attributes:
+        jobs: members' ids in round-robin order.
+        rollout_nodes: of each member, in that order, the numbers of the rollout nodes that it is pinned to, from 0 in the group.
+        training_nodes: size of the training pool.
+        period_s: exact round-robin period, seconds.
+        usd_per_hour: price of the group's nodes, $/h.
+    """
+
+    jobs: tuple[str, ...]
+    rollout_nodes: tuple[tuple[int, ...], ...]
+    training_nodes: int
+    period_s: float
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class OptimalPlan:
+    """The best partition of all jobs of a scenario that are there together.
+
+    Attributes:
+        groups: in the order in which their first members arrive.
+        queued: ids of the jobs that `max_nodes` keeps waiting: first come first served, the first that does not fit and all behind.
+        usd_per_hour: price of all groups, $/h.
+        value: what was minimised: $/h, or $ per work-hour.
+        bound: no grouping has less.
+        gap: (value - bound) / value; 0 where the grouping is proven optimal.
+    """
+
+    groups: tuple[OptimalGroup, ...]
+    queued: tuple[str, ...]
+    usd_per_hour: float
+    value: float
+    bound: float
+    gap: float
+
+
+def written_out(pool: ColumnPool, column: int) -> OptimalGroup:
+    """A column of the pool as a group."""
+    rows, pins = pool.realise(column)
+    return OptimalGroup(
+        jobs=tuple(pool.state.job_id(row) for row in rows),
+        rollout_nodes=tuple(pins),
+        training_nodes=int(pool.nodes[column, 1]),
+        period_s=float(pool.period_s[column]),
+        usd_per_hour=float(pool.usd_per_hour()[column]),
+    )
+
+
+def strategy(pool: ColumnPool, column: int, row: int) -> str:
+    """How a member came to its group, as if it had come last: `isolated`, `rollout_scaling` or `direct_packing`."""
+    rows, pins = pool.realise(column)
+    if len(rows) == 1:
+        return "isolated"
+    others = {node for member, numbers in zip(rows, pins, strict=True) if member != row for node in numbers}
+    own = set(pins[rows.index(row)]) - others
+    return "rollout_scaling" if own else "direct_packing"

@@ -1,0 +1,135 @@
+"""The best grouping of the active jobs, by either objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from policies.placement.optimal.columns import ColumnPool
+from policies.placement.optimal.partition import TOLERANCE, Partition, Program, partition
+from rollmux_env.kernel.tables import Floats, Ints
+
+Objective = Literal["usd", "work"]
+Before = tuple[list[int], Ints]  # rows of a group's members, and its (2,) rollout and training nodes
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """A partition of the active jobs into feasible groups.
+
+    Attributes:
+        columns: (G,) of the pool.
+        value: what was minimised: $/h, or $ per work-hour.
+        bound: no grouping has less; equal to `value` where it is proven optimal.
+        usd_per_hour: price of the groups' nodes, $/h.
+        bound_usd_per_hour: the price at `bound`; for $ per work-hour, of as much work.
+    """
+
+    columns: Ints
+    value: float
+    bound: float
+    usd_per_hour: float
+    bound_usd_per_hour: float
+
+
+def best_grouping(
+    pool: ColumnPool, objective: Objective, node_limit: int | None = None, before: list[Before] | None = None
+) -> Grouping | None:
+    """Find the best grouping of a pool's active jobs.
+
+    Args:
+        node_limit: most branch-and-bound nodes of an integer program; where it bites, `bound` is below `value`.
+        before: the groups of an earlier grouping; without their leavers, and with newcomers alone, the answer where a limit leaves
+            none that is better.
+
+    Returns:
+        None where `max_nodes` allows none (or, with a node limit, none was found).
+    """
+    limits = pool.state.limits
+    program = Program(pool.positions(), len(pool.active), pool.nodes, (limits.rollout_nodes_max, limits.training_nodes_max))
+    cost = pool.usd_per_hour()
+    fallback = _fallback(pool, program, cost, before or [])
+    if objective == "usd":
+        found = partition(program, cost, node_limit, fallback)
+        if found is None:
+            return None
+        bound = found.bound if pool.complete else min(found.value, _least_usd_per_hour(pool))
+        return Grouping(found.columns, found.value, bound, found.value, bound)
+    work = pool.work_rate()
+    ratio = _least_ratio(pool, program, cost, work, node_limit, fallback)
+    if ratio is None:
+        return None
+    found, value, bound = ratio
+    bound = bound if pool.complete else min(value, _least_usd_per_work_hour(pool))
+    done = float(work[found.columns].sum())
+    return Grouping(found.columns, value, bound, float(cost[found.columns].sum()), bound * done)
+
+
+def _least_ratio(
+    pool: ColumnPool, program: Program, cost: Floats, work: Floats, node_limit: int | None, fallback: Ints | None
+) -> tuple[Partition, float, float] | None:
+    """Least sum of cost over sum of work, by Dinkelbach's method: minimise cost - ratio * work until that is 0.
+
+    Returns:
+        The partition, its ratio and a bound of the ratio.
+    """
+    start = fallback if fallback is not None else np.arange(cost.size)
+    ratio = float(cost[start].sum() / work[start].sum())
+    while True:
+        found = partition(program, cost - ratio * work, node_limit, fallback)
+        if found is None:
+            return None
+        fallback = found.columns
+        usd = float(cost[found.columns].sum())
+        value = usd / float(work[found.columns].sum())
+        if abs(found.value) <= TOLERANCE * max(1.0, usd):
+            break
+        ratio = value
+    if found.bound >= found.value:
+        return found, value, value
+    # cost - ratio * work >= bound for every grouping, and its work is at least what the SLOs ask for.
+    jobs = pool.state.jobs
+    least_work = float((jobs.solo_s[pool.active] / jobs.limit_s[pool.active]).sum())
+    return found, value, max(0.0, min(value, ratio + min(0.0, found.bound) / least_work))
+
+
+def _fallback(pool: ColumnPool, program: Program, cost: Floats, before: list[Before]) -> Ints | None:
+    active = set(pool.active)
+    groups = [(kept, nodes) for group, nodes in before if (kept := [row for row in group if row in active])]
+    placed = {row for group, _ in groups for row in group}
+    groups += [([row], np.full(2, np.iinfo(np.int64).max)) for row in sorted(active - placed)]
+    chosen: list[int] = []
+    for group, nodes in groups:
+        ways = pool.find(group)
+        ways = ways[(pool.nodes[ways] <= nodes).all(axis=1)]
+        if ways.size == 0:
+            return None
+        chosen.append(int(ways[np.argmin(cost[ways])]))
+    columns = np.array(sorted(chosen), dtype=np.int64)
+    fits = (pool.nodes[columns].sum(axis=0) <= program.nodes_max).all()
+    return columns if fits else None
+
+
+def _shares(pool: ColumnPool) -> tuple[Floats, Floats]:
+    """(A,) rollout and training node-seconds of an iteration of each active job, the training pool's size chosen best."""
+    jobs, rows = pool.state.jobs, pool.active
+    rollout = jobs.rollout_nodes[rows] * jobs.rollout_s[rows]
+    steps = np.where(jobs.rescale_s[rows] > 0, jobs.rescale_nodes[rows] * jobs.rescale_s[rows], np.inf)
+    training = np.minimum(jobs.training_nodes[rows] * jobs.training_s[rows], steps.min(axis=1, initial=np.inf))
+    return rollout, training
+
+
+def _least_usd_per_hour(pool: ColumnPool) -> float:
+    """A bound without groups: each job alone fills a share of its nodes' time at the longest period that its SLO allows."""
+    rollout, training = _shares(pool)
+    limits, limit_s = pool.state.limits, pool.state.jobs.limit_s[pool.active]
+    return float(((rollout * limits.rollout_usd + training * limits.training_usd) / limit_s).sum() * (1 - TOLERANCE))
+
+
+def _least_usd_per_work_hour(pool: ColumnPool) -> float:
+    """A bound without groups: the price of the node-seconds that an iteration fills, over T_solo, of the cheapest job."""
+    rollout, training = _shares(pool)
+    limits, solo_s = pool.state.limits, pool.state.jobs.solo_s[pool.active]
+    return float(((rollout * limits.rollout_usd + training * limits.training_usd) / solo_s).min() * (1 - TOLERANCE))

@@ -1,0 +1,169 @@
+"""Feasible groups of a set of jobs, enumerated.
+
+Every subset of a feasible group is feasible on no more nodes and at no longer a period: leaving a member out replaces its arcs by
+shorter ones, and the larger training pool may be kept. So the enumeration extends feasible groups only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.membership import training_seconds
+from rollmux_env.kernel.packing import Packing, least_period
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, JobTable, Limits
+
+
+@compiled
+def load_members(jobs: JobTable, members: Ints, n: int, training_nodes: int, p: Packing) -> None:
+    """Write the phases of the first `n` job rows in `members` into `p`, on a pool of that many training nodes."""
+    for i in range(n):
+        job = members[i]
+        p.rollout_s[i] = jobs.rollout_s[job]
+        p.training_s[i] = training_seconds(jobs, job, training_nodes)
+        p.sync_s[i] = jobs.sync_s[job]
+        p.gb[i] = jobs.rollout_gb[job]
+        p.nodes[i] = jobs.rollout_nodes[job]
+
+
+@compiled
+def group_columns(
+    jobs: JobTable,
+    limits: Limits,
+    members: Ints,
+    n: int,
+    all_periods: bool,
+    p: Packing,
+    nodes_out: Ints,
+    period_out: Floats,
+    at: int,
+) -> int:
+    """Feasible ways to run a set of jobs as one group: those that no other beats on rollout nodes, training nodes and period.
+
+    Args:
+        members: (>= n,) rows of the jobs.
+        all_periods: else the period does not count: only those that no other beats on nodes are written, each at its least period.
+        nodes_out: (rows, 2) rollout and training nodes, written from row `at` on; period_out: (rows,) seconds.
+
+    Returns:
+        How many there are; where the arrays end, the rest are counted and not written.
+    """
+    limit = np.inf
+    training_gb = 0.0
+    nodes_least = 0
+    nodes_most = 0
+    load = 0.0
+    load_gb = 0.0
+    t = 0
+    for i in range(n):
+        job = members[i]
+        limit = min(limit, jobs.limit_s[job])
+        training_gb += jobs.training_gb[job]
+        nodes = jobs.rollout_nodes[job]
+        nodes_least = max(nodes_least, nodes)
+        nodes_most += nodes
+        load += nodes * jobs.rollout_s[job]
+        load_gb += nodes * jobs.rollout_gb[job]
+        t = max(t, jobs.training_nodes[job])
+    if training_gb > limits.training_node_gb * (1.0 + TOLERANCE):
+        return 0
+    nodes_least = max(nodes_least, int(np.ceil(load / limit - 1e-6)))
+    if load_gb > 0.0:
+        nodes_least = max(nodes_least, int(np.ceil(load_gb / limits.rollout_node_gb - 1e-6)))
+    rows = nodes_out.shape[0]
+    found = 0
+    fewest = nodes_most + 1
+    while True:
+        load_members(jobs, members, n, t, p)
+        floor = 0.0
+        trainings = 0.0
+        for i in range(n):
+            floor = max(floor, p.rollout_s[i] + p.training_s[i] + p.sync_s[i])
+            trainings += p.training_s[i]
+        floor = max(floor, trainings)
+        if floor <= limit * (1.0 + TOLERANCE):
+            best_here = np.inf
+            r = nodes_least
+            while r <= min(nodes_most, limits.rollout_nodes_max) and (all_periods or r < fewest):
+                period = least_period(p, n, r, limits.rollout_node_gb, limit)
+                if period < best_here:
+                    best_here = period
+                    beaten = False
+                    for k in range(at, min(at + found, rows)):
+                        if nodes_out[k, 0] <= r and period_out[k] <= period:
+                            beaten = True
+                    if not beaten:
+                        if at + found < rows:
+                            nodes_out[at + found, 0] = r
+                            nodes_out[at + found, 1] = t
+                            period_out[at + found] = period
+                        found += 1
+                        fewest = min(fewest, r)
+                    if period <= floor or not all_periods:
+                        break
+                r += 1
+        larger = np.iinfo(np.int64).max
+        for i in range(n):
+            for k in range(jobs.rescale_nodes.shape[1]):
+                if jobs.rescale_nodes[members[i], k] > t:
+                    larger = min(larger, jobs.rescale_nodes[members[i], k])
+                    break
+        if larger == np.iinfo(np.int64).max or larger > limits.training_nodes_max:
+            return found
+        t = larger
+
+
+@compiled
+def enumerate_groups(
+    jobs: JobTable,
+    limits: Limits,
+    first: int,
+    others: Ints,
+    size_max: int,
+    all_periods: bool,
+    p: Packing,
+    members_out: Ints,
+    nodes_out: Ints,
+    period_out: Floats,
+) -> int:
+    """Columns of every feasible group of one job with some of the others.
+
+    Args:
+        first: row of the job that all groups hold. others: (J,) rows of the jobs that may join it.
+        size_max: most members.
+        all_periods: see `group_columns`.
+        p: room for groups of that size.
+        members_out: (rows, >= size_max) rows of the members, padded with -1.
+        nodes_out: (rows, 2) rollout and training nodes. period_out: (rows,) seconds.
+
+    Returns:
+        How many columns there are. More than the arrays hold: they were left incomplete, and the count is only a lower bound.
+    """
+    rows = members_out.shape[0]
+    members = np.empty(size_max, np.int64)
+    following = np.zeros(size_max + 1, np.int64)  # of `others`, which may come next behind so many members
+    members[0] = first
+    size = 1
+    found = 0
+    new = True
+    while size > 0:
+        if new:
+            new = False
+            columns = group_columns(jobs, limits, members, size, all_periods, p, nodes_out, period_out, found)
+            if found + columns > rows:
+                return found + columns
+            for k in range(found, found + columns):
+                for i in range(members_out.shape[1]):
+                    members_out[k, i] = members[i] if i < size else -1
+            found += columns
+            if columns == 0:
+                size -= 1
+        elif size == size_max or following[size] == others.shape[0]:
+            size -= 1
+        else:
+            members[size] = others[following[size]]
+            following[size] += 1
+            following[size + 1] = following[size]
+            size += 1
+            new = True
+    return found
