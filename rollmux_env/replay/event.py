@@ -1,7 +1,8 @@
 """The event replay: every phase is an event with a sampled duration, and a group's dispatcher decides what starts.
 
 Placements are decided as in the fluid replay, by the same policy through the same plans and events, at arrivals and departures.
-What differs is progress: the policy sees the iterations that jobs have finished, and nothing of what has not happened.
+What differs is progress: the policy sees the iterations that jobs have finished, and nothing of what has not happened; the jobs
+that it is shown have no `drift`.
 
 - A job enters its group at the next meta-iteration. It leaves at the end of an iteration (sync included): the last of its
   `iterations`, or the first that ends when its `duration_s` is over, so that every job does at least one.
@@ -81,6 +82,7 @@ class _Runner:
         "stamp",
         "start_s",
         "switch_s",
+        "sync_s",
     )
 
     def __init__(self, job: Job, row: int, seed: int) -> None:
@@ -102,6 +104,7 @@ class _Runner:
         self.keys = {"rollout": pins or (_TRAINING_POOL,), "training": (_TRAINING_POOL,)}
         self.nodes = {"rollout": len(pins) or training_nodes, "training": training_nodes}
         self.cold = {"rollout": True, "training": True}
+        self.sync_s = float(state.jobs.placed_sync_s[row])
         self.leaves_s = float(state.jobs.leaves_s[row])
         group.dispatcher.joined(self.job.id, pins, self.base_s["rollout"], self.base_s["training"])
 
@@ -113,7 +116,9 @@ class _Replay:
         self.dispatch = dispatch
         self.seed = seed
         self.keep_phases = keep_phases
-        self.arrivals = Arrivals(scenario)
+        self.jobs = {job.id: job for job in scenario.jobs}
+        shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
+        self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))
         self.heap: list[tuple[float, int, _Runner, str]] = []  # (end, stamp, whose, `rollout`, `training` or `sync`)
         self.stamps = 0
         self.runners: dict[str, _Runner] = {}
@@ -184,8 +189,8 @@ class _Replay:
             return False
         if what == "training":
             dispatcher.finished(job_id, "training", self._book(runner, now_s))
-            if runner.job.sync_s > 0.0:
-                self._wake(runner, now_s + runner.job.sync_s, "sync")
+            if runner.sync_s > 0.0:
+                self._wake(runner, now_s + runner.sync_s, "sync")
                 return False
         runner.iteration += 1
         self.changed[runner] = None
@@ -227,7 +232,7 @@ class _Replay:
                     run.solo_s[job_id] = runner.durations.solo_s(runner.iteration)
                     self._drop_if_empty(runner.group)
                 case Admitted(job_id=job_id):
-                    runner = self.runners[job_id] = _Runner(state.job(job_id), state.row(job_id), self.seed)
+                    runner = self.runners[job_id] = _Runner(self.jobs[job_id], state.row(job_id), self.seed)
                     runner.enter(state, self._group_of(job_id))
                     runner.group.dispatcher.ready(job_id, "rollout")
                     touched[runner.group] = None

@@ -112,7 +112,7 @@ def test_round_robin_runs_at_the_exact_period(members):
 
 
 def test_a_job_joins_at_the_next_meta_iteration():
-    """On a node pair of its own pace: b waits until a, which is in its rollout, is through with that iteration's part of the node."""
+    """On one node pair: a is in its rollout when b comes, so b is part of a's second iteration."""
     a = Player("a", (0,), constant(10, 5))
     b = Player("b", (0,), constant(3, 4), joins=1)
     ran = [(phase.job, phase.phase, phase.start) for phase in sorted(drive(RoundRobin(), [a, b], 60), key=lambda p: p.start)]
