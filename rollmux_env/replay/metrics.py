@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved
+from rollmux_env.errors import InputError
 from rollmux_env.replay.run import Run
 
 STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")
@@ -80,7 +81,11 @@ def outcome(run: Run) -> Outcome:
 
 
 def metrics(run: Run) -> Metrics:
-    """Measure a finished run."""
+    """Measure a finished run.
+
+    Raises:
+        InputError: a stay is too short to be told from nothing beside the time of its admission.
+    """
     scenario, state = run.scenario, run.state
     arrived_s: dict[str, float] = {}
     admitted_s: dict[str, float] = {}
@@ -110,6 +115,8 @@ def metrics(run: Run) -> Metrics:
     work_s = 0.0
     kept = kept_observed = 0
     for job in scenario.jobs:
+        if departed_s[job.id] <= admitted_s[job.id]:
+            raise InputError(f"job {job.id}: its stay is too short to be measured at {admitted_s[job.id]:g} s")
         done = float(state.jobs.done[state.row(job.id)])
         work_s += done * job.solo_s
         slowdown[job.id] = (departed_s[job.id] - admitted_s[job.id]) / done / job.solo_s
