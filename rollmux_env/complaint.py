@@ -21,6 +21,7 @@ _PROBLEMS = {
     "extra_forbidden": "is not a key of this file format",
     "invalid_key": "is not a key of this file format",
     "string_unicode": "holds half a character (a lone surrogate)",
+    "too_short": "is empty",
 }
 _EXPECTED = {
     "model_type": "a mapping",
@@ -35,14 +36,13 @@ _EXPECTED = {
     "greater_than": "above {gt:.10g}",
     "greater_than_equal": "at least {ge:.10g}",
     "less_than_equal": "at most {le:.10g}",
-    "too_short": "a list of at least {min_length}",
 }
 
 
 def one_line(text: str, limit: int = 300) -> str:
     """The text on one line of printable characters, cut where it is longer than `limit`."""
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:limit])
-    return text if len(text) < limit else text[: limit - 3] + "..."
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def describe(value: Any) -> str:

@@ -14,6 +14,7 @@ from rollmux_env.errors import InputError
 __all__ = ["describe", "merge_defaults", "read_mapping"]
 
 DEEPEST = 40  # levels of nesting; the formats of this package have fewer than ten
+MOST_REPEATED = 200_000  # values that aliases may stand for; nested aliases multiply
 
 # The core schema of YAML 1.2, section 10.3.2. Dates, merge keys, 1_000, 1:30, yes and no are text there.
 _INTEGER = re.compile(r"[-+]?[0-9]+")
@@ -113,7 +114,9 @@ class _Builder:
 
     def __init__(self, events: Iterator[Any]) -> None:
         self.events = events
-        self.anchors: dict[str, Any] = {}
+        self.anchors: dict[str, tuple[Any, int]] = {}  # the value, and how many values it holds
+        self.built = 0  # values so far, those that aliases stand for included
+        self.repeated = 0  # of these, the ones that aliases stand for
 
     def document(self) -> Any:
         from ruamel.yaml import events as ev
@@ -132,18 +135,25 @@ class _Builder:
     def value(self, event: Any, path: tuple[Any, ...]) -> Any:
         from ruamel.yaml import events as ev
 
+        value: Any
         line = f"line {event.start_mark.line + 1}"
         if len(path) > DEEPEST:
             raise InputError(f"{line}: is nested too deeply")
         if isinstance(event, ev.AliasEvent):
             if event.anchor not in self.anchors:
                 raise InputError(f"{line}: *{event.anchor} stands for nothing that is complete above it")
-            return self.anchors[event.anchor]
+            value, size = self.anchors[event.anchor]
+            self.built += size
+            self.repeated += size
+            if self.repeated > MOST_REPEATED:
+                raise InputError(f"{line}: aliases repeat more than {MOST_REPEATED} values")
+            return value
+        before = self.built
+        self.built += 1
         if event.tag is not None:
             raise InputError(f"{line}: the tag {event.tag} is not used in this file format")
         if event.anchor:
             self.anchors.pop(event.anchor, None)
-        value: Any
         if isinstance(event, ev.SequenceStartEvent):
             value = []
             while not isinstance(item := next(self.events), ev.SequenceEndEvent):
@@ -160,7 +170,7 @@ class _Builder:
         else:
             value = _scalar(event.value) if event.implicit[0] else event.value
         if event.anchor:
-            self.anchors[event.anchor] = value
+            self.anchors[event.anchor] = (value, self.built - before)
         return value
 
 

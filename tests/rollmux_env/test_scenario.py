@@ -1,0 +1,360 @@
+"""The scenario file: what it means, and what it says when something is wrong with it."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmux_env.complaint import describe
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Job, Scenario, load_scenario, parse_scenario
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+def small() -> dict[str, Any]:
+    """The least that a file can hold."""
+    pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 2}
+    job = {"id": "a", "arrival_s": 0, "iterations": 3, "slo": 1.5, "rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 5}}
+    return {"version": 1, "cluster": {"rollout": pool, "training": dict(pool)}, "jobs": [job]}
+
+
+def placed(data: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy of the file with a value put at `path` ("jobs.0.slo"); mappings on the way are made."""
+    data = copy.deepcopy(data)
+    at: Any = data
+    *way, last = path.split(".")
+    for part in way:
+        at = at[int(part)] if isinstance(at, list) else at.setdefault(part, {})
+    at[last] = value
+    return data
+
+
+def without(data: dict[str, Any], path: str) -> dict[str, Any]:
+    data = copy.deepcopy(data)
+    at: Any = data
+    *way, last = path.split(".")
+    for part in way:
+        at = at[int(part)] if isinstance(at, list) else at[part]
+    del at[last]
+    return data
+
+
+def complaint(data: dict[str, Any]) -> str:
+    with pytest.raises(InputError) as caught:
+        parse_scenario(data, "f.yaml")
+    return str(caught.value).removeprefix("f.yaml: ")
+
+
+def test_absent_keys_take_the_documented_defaults() -> None:
+    scenario = parse_scenario(small())
+    cluster, job = scenario.cluster, scenario.jobs[0]
+    assert (cluster.max_group_size, cluster.migration_s) == (5, 300)
+    for pool in (cluster.rollout, cluster.training):
+        assert (pool.gpu, pool.node_memory_gb, pool.max_nodes, pool.usd_per_node_hour) == ("", None, None, 16)
+    for phase in (job.rollout, job.training):
+        assert (phase.nodes, phase.host_memory_gb, phase.actual) == (1, 0, None)
+        assert (phase.switch.warm_s, phase.switch.cold_s) == (0, 0)
+    assert (job.sync_s, job.drift, job.colocated, job.duration_s) == (0, (), None, None)
+    actual = parse_scenario(placed(small(), "jobs.0.rollout.actual", {"mean_fraction": 0.6})).jobs[0].rollout.actual
+    assert actual is not None and (actual.cv, actual.cap) == (0, True)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_examples_load(path: Path) -> None:
+    assert load_scenario(path).jobs
+
+
+def test_the_quickstart_shows_what_a_file_can_hold() -> None:
+    scenario = load_scenario(ROOT / "examples" / "quickstart.yaml")
+    jobs = {job.id: job for job in scenario.jobs}
+    assert jobs["math-7b"].slo == 1.5 and jobs["math-32b"].slo == 2  # from defaults, and overridden
+    assert jobs["math-32b"].rollout.nodes == 2
+    assert [jobs["agent-a"].training_s(n) for n in (1, 2, 3)] == [120.5, 62, 62]
+    assert jobs["chat-3b"].drift and jobs["chat-3b"].colocated
+
+
+REQUIRED = [
+    "version",
+    "cluster",
+    "jobs",
+    "cluster.rollout",
+    "cluster.training",
+    *(f"cluster.{pool}.{key}" for pool in ("rollout", "training") for key in ("gpus_per_node", "usd_per_gpu_hour")),
+    *(f"jobs.0.{key}" for key in ("id", "arrival_s", "slo", "rollout", "training")),
+    "jobs.0.rollout.worst_case_s",
+    "jobs.0.training.worst_case_s",
+]
+
+
+@pytest.mark.parametrize("path", REQUIRED)
+def test_a_missing_key_is_named_by_its_path(path: str) -> None:
+    assert complaint(without(small(), path)) == f"{path.replace('.0', '[0]')}: is missing"
+
+
+@pytest.mark.parametrize("at", ["", "cluster.", "cluster.rollout.", "jobs.0.", "jobs.0.training.", "jobs.0.rollout.switch."])
+def test_an_unknown_key_is_refused(at: str) -> None:
+    assert complaint(placed(small(), f"{at}colour", 1)) == f"{at.replace('.0', '[0]')}colour: is not a key of this file format"
+
+
+def test_a_mistyped_key_is_said_before_the_key_that_it_leaves_missing() -> None:
+    data = small()
+    data["jobs"][0]["slos"] = data["jobs"][0].pop("slo")
+    assert complaint(data).startswith("jobs[0].slos: ")
+
+
+POSITIVE = [
+    "jobs.0.rollout.worst_case_s",
+    "jobs.0.training.worst_case_s",
+    "jobs.0.training.by_nodes.2",
+    "jobs.0.rollout.actual.mean_fraction",
+]
+NOT_NEGATIVE = [
+    "jobs.0.arrival_s",
+    "jobs.0.sync_s",
+    "cluster.migration_s",
+    "cluster.rollout.usd_per_gpu_hour",
+    "cluster.training.node_memory_gb",
+    "jobs.0.rollout.host_memory_gb",
+    "jobs.0.training.switch.warm_s",
+    "jobs.0.training.switch.cold_s",
+]
+COUNTS = [
+    "jobs.0.iterations",
+    "jobs.0.rollout.nodes",
+    "jobs.0.training.nodes",
+    "cluster.rollout.gpus_per_node",
+    "cluster.training.max_nodes",
+    "cluster.max_group_size",
+]
+
+
+@pytest.mark.parametrize("path", [*POSITIVE, *NOT_NEGATIVE, "jobs.0.slo"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e300, -1, "5", True, [], {}, "nan"])
+def test_a_number_must_be_a_finite_number_in_range(path: str, value: Any) -> None:
+    written = path.replace("jobs.0", "jobs[0]").replace(".2", "[2]").replace("by_nodes[2]", "by_nodes.2")
+    message = complaint(placed(small(), path, value)).replace("by_nodes[2]", "by_nodes.2")
+    assert message.startswith(f"{written}: must be ")
+
+
+@pytest.mark.parametrize("path", POSITIVE)
+def test_durations_are_above_zero(path: str) -> None:
+    assert complaint(placed(small(), path, 0)).endswith(": must be above 0, not 0")
+    parse_scenario(placed(small(), path, 1e-3))
+
+
+@pytest.mark.parametrize("path", NOT_NEGATIVE)
+def test_the_other_times_memory_and_prices_may_be_zero(path: str) -> None:
+    parse_scenario(placed(small(), path, 0))
+
+
+def test_an_slo_is_at_least_one() -> None:
+    parse_scenario(placed(small(), "jobs.0.slo", 1))
+    assert complaint(placed(small(), "jobs.0.slo", 0.99)) == "jobs[0].slo: must be at least 1, not 0.99"
+
+
+@pytest.mark.parametrize("path", COUNTS)
+def test_counts_are_whole_numbers_from_one(path: str) -> None:
+    written = path.replace(".0", "[0]")
+    assert complaint(placed(small(), path, 0)) == f"{written}: must be at least 1, not 0"
+    assert complaint(placed(small(), path, 1.5)) == f"{written}: must be a whole number, not 1.5"
+    assert complaint(placed(small(), path, True)) == f"{written}: must be a whole number, not true"
+    assert complaint(placed(small(), path, 10**5000)).startswith(f"{written}: must be ")
+    assert parse_scenario(placed(small(), path, 4.0)) == parse_scenario(placed(small(), path, 4))
+
+
+def test_a_phase_has_at_most_4096_nodes() -> None:
+    parse_scenario(placed(small(), "jobs.0.rollout.nodes", 4096))
+    assert complaint(placed(small(), "jobs.0.rollout.nodes", 4097)) == "jobs[0].rollout.nodes: must be at most 4096, not 4097"
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 64, "-", "2024-01-01"])
+def test_valid_ids(name: str) -> None:
+    assert parse_scenario(placed(small(), "jobs.0.id", name)).jobs[0].id == name
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "a b", "a\n", "é", "a/b", "\ud800", "x" * 10**6, "\x1b[2J"], ids=describe)
+def test_an_invalid_id_is_told_what_an_id_may_hold(name: str) -> None:
+    message = complaint(placed(small(), "jobs.0.id", name))
+    assert message.startswith("jobs[0].id: may hold 1 to 64 letters A-Z and a-z, digits, dots, underscores and hyphens, not '")
+    assert message.isprintable() and len(message) < 300
+
+
+@pytest.mark.parametrize(("name", "said"), [(7, "the number 7"), (1.5, "the number 1.5"), (True, "the boolean true")])
+def test_an_id_that_reads_as_a_number_is_told_to_be_quoted(name: Any, said: str) -> None:
+    assert complaint(placed(small(), "jobs.0.id", name)) == f"jobs[0].id: must be text, not {said}: quote it"
+
+
+def test_ids_are_unique() -> None:
+    data = small()
+    data["jobs"].append(copy.deepcopy(data["jobs"][0]))
+    assert complaint(data) == "jobs[1].id: 'a' is also the id of jobs[0]"
+
+
+def test_a_job_stays_for_iterations_or_for_seconds() -> None:
+    either = "jobs[0]: needs exactly one of iterations and duration_s; "
+    assert complaint(without(small(), "jobs.0.iterations")) == f"{either}neither is given"
+    assert complaint(placed(small(), "jobs.0.duration_s", 60)) == f"{either}both are given"
+    assert complaint(placed(small(), "jobs.0.iterations", None)) == "jobs[0].iterations: must be a number, not null"
+    assert parse_scenario(placed(without(small(), "jobs.0.iterations"), "jobs.0.duration_s", 60)).jobs[0].duration_s == 60
+
+
+def test_by_nodes_takes_integers_or_their_strings() -> None:
+    text, number = ({"4": 3, "2": 4}, {2: 4, 4: 3})
+    one, other = (parse_scenario(placed(small(), "jobs.0.training.by_nodes", keys)) for keys in (text, number))
+    assert one == other and one.sha256 == other.sha256
+    job = one.jobs[0]
+    assert [job.training_s(n) for n in (1, 2, 3, 4, 100)] == [5, 4, 4, 3, 3]
+
+
+@pytest.mark.parametrize("key", ["x", "02", "+2", "2.0", " 2", "", True, None, 2.5, "²", "9" * 5000, "a\nb"], ids=describe)
+def test_by_nodes_refuses_what_is_no_number_of_nodes(key: Any) -> None:
+    message = complaint(placed(small(), "jobs.0.training.by_nodes", {key: 3}))
+    assert message.startswith("jobs[0].training.by_nodes: ") and message.endswith(" is not a number of nodes")
+    assert message.isprintable() and len(message) < 120
+
+
+def test_by_nodes_is_above_the_phases_nodes_and_given_once() -> None:
+    data = placed(small(), "jobs.0.training", {"worst_case_s": 5, "nodes": 2, "by_nodes": {2: 3}})
+    assert complaint(data) == "jobs[0].training.by_nodes[2]: must be above training.nodes, which is 2"
+    data = placed(small(), "jobs.0.training.by_nodes", {2: 3, "2": 3})
+    assert complaint(data) == "jobs[0].training.by_nodes: 2 nodes are given twice"
+    assert complaint(placed(small(), "jobs.0.rollout.by_nodes", {2: 3})).startswith("jobs[0].rollout.by_nodes: is not a key")
+
+
+def test_drift_is_in_order() -> None:
+    entries = [{"iteration": 0}, {"iteration": 40, "rollout": 1.2}]
+    assert [entry.rollout for entry in parse_scenario(placed(small(), "jobs.0.drift", entries)).jobs[0].drift] == [1, 1.2]
+    for wrong in (entries[::-1], [entries[1], entries[1]]):
+        message = complaint(placed(small(), "jobs.0.drift", wrong))
+        assert message == "jobs[0].drift: must be in order of iteration, each iteration once"
+    assert complaint(placed(small(), "jobs.0.drift", [{"iteration": -1}])).startswith(
+        "jobs[0].drift[0].iteration: must be at least 0"
+    )
+    assert complaint(placed(small(), "jobs.0.drift", [{}])) == "jobs[0].drift[0].iteration: is missing"
+
+
+def test_a_colocated_block_is_complete() -> None:
+    message = complaint(placed(small(), "jobs.0.colocated", {"nodes": 1, "rollout_s": 3}))
+    assert message == "jobs[0].colocated.training_s: is missing"
+
+
+def test_a_job_that_no_empty_cluster_could_hold_is_refused() -> None:
+    for pool in ("rollout", "training"):
+        data = placed(placed(small(), f"cluster.{pool}.max_nodes", 2), f"jobs.0.{pool}.nodes", 3)
+        assert complaint(data) == f"jobs[0].{pool}.nodes: asks for 3 nodes; the {pool} pool has at most 2"
+        data = placed(small(), f"cluster.{pool}.node_memory_gb", 100)
+        parse_scenario(placed(data, f"jobs.0.{pool}.host_memory_gb", 100 * (1 + 1e-10)))
+        message = complaint(placed(data, f"jobs.0.{pool}.host_memory_gb", 101))
+        assert message == f"jobs[0].{pool}.host_memory_gb: asks for 101 GB; a {pool} node has 100 GB"
+
+
+@pytest.mark.parametrize("version", [2, 0, 10**5000], ids=describe)
+def test_another_version_is_refused(version: int) -> None:
+    assert complaint(placed(small(), "version", version)).startswith(
+        "version: must be 1, the only version of this file format, not "
+    )
+
+
+def test_at_least_one_job() -> None:
+    assert complaint(placed(small(), "jobs", [])) == "jobs: is empty"
+    assert complaint(placed(small(), "jobs", {})) == "jobs: must be a list, not a mapping"
+    assert complaint(placed(small(), "jobs", [3])) == "jobs[0]: must be a mapping, not 3"
+
+
+def test_defaults_are_merged_key_by_key_and_level_by_level() -> None:
+    data = without(without(small(), "jobs.0.slo"), "jobs.0.rollout")
+    data["defaults"] = {"slo": 1.5, "rollout": {"worst_case_s": 9, "switch": {"warm_s": 1, "cold_s": 2}}, "training": {"nodes": 2}}
+    data["jobs"][0]["rollout"] = {"switch": {"cold_s": 3}}
+    job = parse_scenario(data).jobs[0]
+    assert (job.slo, job.rollout.worst_case_s, job.training.nodes, job.training.worst_case_s) == (1.5, 9, 2, 5)
+    assert (job.rollout.switch.warm_s, job.rollout.switch.cold_s) == (1, 3)
+
+
+def test_a_job_undoes_an_optional_default_with_null_and_replaces_lists_whole() -> None:
+    data = small()
+    data["defaults"] = {"drift": [{"iteration": 5}], "rollout": {"actual": {"mean_fraction": 0.5}}}
+    data["jobs"][0] |= {"drift": []}
+    data["jobs"][0]["rollout"]["actual"] = None
+    job = parse_scenario(data).jobs[0]
+    assert job.drift == () and job.rollout.actual is None
+
+
+@pytest.mark.parametrize(
+    ("defaults", "said"),
+    [
+        (None, "defaults: must be a mapping, not null"),
+        ([], "defaults: must be a mapping, not a list"),
+        ({"id": "a"}, "defaults.id: every job needs an id of its own"),
+        ({"slos": 2}, "defaults.slos: is not a key of this file format"),
+        ({"rollout": {"nodez": 2}}, "defaults.rollout.nodez: is not a key of this file format"),
+        ({"slo": 0}, "defaults.slo: must be at least 1, not 0"),
+        ({"rollout": 3}, "defaults.rollout: must be a mapping, not 3"),
+        ({"training": {"by_nodes": {"x": 1}}}, "defaults.training.by_nodes: 'x' is not a number of nodes"),
+        ({"drift": [{"rollout": 1}]}, "defaults.drift[0].iteration: is missing"),
+        ({"iterations": None}, "defaults.iterations: must be a number, not null"),
+        ({"iterations": 1, "duration_s": 1}, "defaults: takes at most one of iterations and duration_s; both are given"),
+        ({"duration_s": 5}, "jobs[0].iterations: does not go with defaults.duration_s; a job has exactly one of the two"),
+    ],
+)
+def test_what_is_wrong_with_defaults_is_said_of_defaults(defaults: Any, said: str) -> None:
+    assert complaint(small() | {"defaults": defaults}) == said
+
+
+def test_defaults_are_checked_even_where_every_job_overrides_them() -> None:
+    data = small() | {"defaults": {"slo": 0.5}}
+    assert "slo" in data["jobs"][0]
+    assert complaint(data).startswith("defaults.slo: ")
+
+
+def test_a_default_that_does_not_fit_the_cluster_is_said_to_be_one() -> None:
+    data = placed(small(), "cluster.rollout.max_nodes", 2) | {"defaults": {"rollout": {"nodes": 3}}}
+    assert complaint(data) == "jobs[0].rollout.nodes: asks for 3 nodes; the rollout pool has at most 2 (set by defaults)"
+
+
+def test_a_default_may_be_half_of_something() -> None:
+    data = small() | {"defaults": {"rollout": {"actual": {"cv": 0.3}}, "colocated": {"nodes": 2}, "training": {"nodes": 2}}}
+    data["jobs"][0]["rollout"]["actual"] = {"mean_fraction": 0.5}
+    data["jobs"][0]["colocated"] = {"rollout_s": 3, "training_s": 4}
+    job = parse_scenario(data).jobs[0]
+    assert job.rollout.actual is not None and job.rollout.actual.cv == 0.3
+    assert job.colocated is not None and job.colocated.nodes == 2
+
+
+def test_a_scenario_cannot_be_changed() -> None:
+    scenario = parse_scenario(small())
+    with pytest.raises(ValueError):
+        scenario.jobs[0].slo = 3  # type: ignore[misc]
+
+
+def test_models_built_in_code_are_checked_like_files() -> None:
+    job = parse_scenario(small()).jobs[0]
+    with pytest.raises(ValueError):
+        Scenario(version=1, cluster=parse_scenario(small()).cluster, jobs=(job, job))
+    with pytest.raises(ValueError):
+        Job(id="a", arrival_s=0, slo=1, rollout=job.rollout, training=job.training)
+
+
+def test_the_hash_is_of_the_problem_not_of_how_it_is_written(tmp_path: Path) -> None:
+    plain = parse_scenario(small())
+    spelled = placed(placed(small(), "cluster.migration_s", 300.0), "jobs.0.rollout.nodes", 1)
+    spelled["jobs"][0]["arrival_s"] = -0.0
+    spelled = {key: spelled[key] for key in reversed(spelled)}
+    assert parse_scenario(spelled).sha256 == plain.sha256
+    assert parse_scenario(placed(small(), "jobs.0.slo", 1.6)).sha256 != plain.sha256
+    file = tmp_path / "canonical.json"
+    file.write_text(plain.canonical_json())
+    assert load_scenario(file) == plain and load_scenario(file).sha256 == plain.sha256
+
+
+def test_the_hash_of_a_file_does_not_change_between_versions() -> None:
+    assert parse_scenario(small()).sha256 == "fa4e05c53f56719e97370736c45d39b184b6aa18e1d523fdfeba518756f64456"
+
+
+def test_the_largest_numbers_have_finite_sums() -> None:
+    data = placed(placed(small(), "jobs.0.rollout.worst_case_s", 1e15), "jobs.0.training.worst_case_s", 1e15)
+    assert parse_scenario(data).jobs[0].solo_s == 2e15
