@@ -20,6 +20,9 @@ PLACEMENT = {
     "most-idle": "policies.placement.blind:MostIdle",
     "solo": "policies.placement.alone:Solo",
     "colocated": "policies.placement.alone:Colocated",
+    "gavel": "policies.placement.gavel:Gavel",
+    "optimal": "policies.placement.optimal:Optimal",
+    "optimal-work": "policies.placement.optimal:Optimal,objective=work",
 }
 
 
@@ -35,8 +38,9 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         InputError: no such name, module or class, or options that it does not take; one line.
     """
     name, *pairs = spec.split(",")
-    factory = _factory(name)
-    options = _options(spec, pairs)
+    target, *presets = PLACEMENT.get(name, name).split(",")
+    factory = _factory(name, target)
+    options = _options(spec, [*presets, *pairs])
     parameters = _parameters(factory)
     for key in options:
         if key not in parameters:
@@ -64,8 +68,8 @@ def make_runnable(spec: str, seed: int = 0) -> Policy:
     return policy
 
 
-def _factory(name: str) -> Callable[..., Any]:
-    module_name, colon, attribute = PLACEMENT.get(name, name).partition(":")
+def _factory(name: str, target: str) -> Callable[..., Any]:
+    module_name, colon, attribute = target.partition(":")
     if not colon:
         raise InputError(f"--policy {name}: no such policy; there are {_listed(PLACEMENT)}, and module:Class of your own")
     if os.getcwd() not in sys.path:

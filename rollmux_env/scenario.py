@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import re
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -222,7 +221,7 @@ class Job(_Model):
             raise misfit("must be a number, not null", given[0])
         return self
 
-    @cached_property
+    @property
     def solo_s(self) -> float:
         """T_solo: seconds of an iteration of the job alone on its own nodes."""
         return self.rollout.worst_case_s + self.training.worst_case_s + self.sync_s
@@ -250,7 +249,7 @@ class Scenario(_Model):
         """The scenario as a JSON file with defaults filled in and keys sorted: the same text for the same problem."""
         return json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True, separators=(",", ":"))
 
-    @cached_property
+    @property
     def sha256(self) -> str:
         """Hash of `canonical_json`, hexadecimal."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollmux_env.cluster.events import Admitted, Arrived
 from rollmux_env.cluster.plan import Policy, carry_out
@@ -31,7 +31,39 @@ class Decision:
     training_nodes: tuple[int, ...]
 
 
-def admit_all(scenario: Scenario, policy: Policy) -> tuple[list[Decision], State]:
+@dataclass(frozen=True)
+class AdmittedGroup:
+    """A co-execution group that the decisions made.
+
+    Attributes:
+        id: its number. jobs: members' ids in round-robin order.
+        period_s: seconds. usd_per_hour: price of its nodes, $/h.
+        slowdown: of each member, period over T_solo.
+    """
+
+    id: int
+    jobs: tuple[str, ...]
+    period_s: float
+    usd_per_hour: float
+    slowdown: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Admission:
+    """All decisions, and the groups that they make.
+
+    Attributes:
+        usd_per_hour: price of all nodes, $/h.
+        extra: figures that only some policies have, by name.
+    """
+
+    decisions: tuple[Decision, ...]
+    groups: tuple[AdmittedGroup, ...]
+    usd_per_hour: float
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     """Ask a policy about every job in order of arrival; behind a job that does not fit all others are queued too.
 
     Raises:
@@ -52,4 +84,14 @@ def admit_all(scenario: Scenario, policy: Policy) -> tuple[list[Decision], State
         strategy = admitted.placement.strategy
         nodes = tuple(range(group.training_nodes))
         decisions.append(Decision(job.id, strategy, group.id, state.usd_per_hour - before_usd, state.pins(job.id), nodes))
-    return decisions, state
+    groups = tuple(
+        AdmittedGroup(
+            group.id,
+            group.jobs,
+            group.period_s,
+            group.usd_per_hour,
+            {job_id: group.period_s / state.job(job_id).solo_s for job_id in group.jobs},
+        )
+        for group in state.group_list()
+    )
+    return Admission(tuple(decisions), groups, state.usd_per_hour)

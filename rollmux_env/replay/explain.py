@@ -45,8 +45,8 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
     """Replay a scenario and report every alternative of the decision that placed a job.
 
     Returns:
-        `job`, `at_s`, `asked` (how often: more than once where it waited), `outcome`, and `alternatives` in Algorithm 1's order: each
-        with `verdict`, `group` (None for a new one), `rollout_nodes`, `new_rollout_nodes`, `delta_usd_per_hour`, `period_s`,
+        `job`, `at_s`, `asked` (how often: more than once where it waited), `outcome`, and `alternatives` in Algorithm 1's order:
+        each with `verdict`, `group` (None for a new one), `rollout_nodes`, `new_rollout_nodes`, `delta_usd_per_hour`, `period_s`,
         `slack` and `saturated`; figures are None where a group is out as a whole.
 
     Raises:

@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 
 from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.harness import Result
+from rollmux_env.bench.intervals import Mean
+from rollmux_env.bench.suite import Column, Suite, SuiteRow
 from rollmux_env.scenario import Scenario
 
 _STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "font.size": 10}
@@ -39,6 +41,63 @@ def bench_plots(scenario: Scenario, results: Sequence[Result], rows: Sequence[Ro
             "slowdown_cdf.png": _png(_slowdown_cdf(first)),
             "saving.png": _png(_saving(rows, baseline)),
         }
+
+
+def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean]]) -> bytes:
+    """Bars of one figure of a suite, a colour a policy, with the paper's figures as marks."""
+    with plt.rc_context(_STYLE):
+        cases = list(dict.fromkeys(row.case for row, _ in rows))
+        policies = list(dict.fromkeys(row.policy for row, _ in rows))
+        figure, axis = plt.subplots(figsize=(max(7.0, 1.0 + 0.28 * len(rows) + 0.9 * len(cases)), 4.2))
+        width = 0.8 / len(policies)
+        marks: list[tuple[float, float]] = []
+        for k, policy in enumerate(policies):
+            shown = [
+                (cases.index(row.case) + (k - (len(policies) - 1) / 2) * width, row, mean)
+                for row, mean in rows
+                if row.policy == policy
+            ]
+            heights = [mean.mean for _, _, mean in shown]
+            axis.bar([x for x, _, _ in shown], heights, width, yerr=[mean.half_width or 0.0 for _, _, mean in shown], label=policy)
+            papers = ((x, suite.paper.get((row.case, row.policy, column.heading))) for x, row, _ in shown)
+            marks += [(x, paper) for x, paper in papers if paper is not None]
+        if marks:
+            axis.plot(*zip(*marks, strict=True), "kD", markersize=5, label="the paper", linestyle="none")
+        axis.set_xticks(range(len(cases)), cases, rotation=20 if len(cases) > 3 else 0, ha="right" if len(cases) > 3 else "center")
+        axis.set(title=suite.title, ylabel=f"{column.heading} {column.style}".strip())
+        axis.grid(axis="x", visible=False)
+        if max(mean.mean for _, mean in rows) > 200 * max(1e-9, min(mean.mean for _, mean in rows)):
+            axis.set_yscale("log")
+        axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return _png(figure)
+
+
+def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> bytes:
+    """Two figures of a suite against each other, a point a policy; policies that differ in an option alone are joined."""
+    with plt.rc_context(_STYLE):
+        figure, (axis,) = _axes()
+        curves: dict[str, list[tuple[Mean, Mean, str]]] = {}
+        for row in rows:
+            mean_x, mean_y = row.figures[x], row.figures[y]
+            if mean_x is not None and mean_y is not None:
+                curves.setdefault(row.policy.split(",")[0], []).append((mean_x, mean_y, row.policy))
+        for name, points in curves.items():
+            xs, ys = [point[0] for point in points], [point[1] for point in points]
+            axis.errorbar(
+                [mean.mean for mean in xs],
+                [mean.mean for mean in ys],
+                xerr=[mean.half_width or 0.0 for mean in xs],
+                yerr=[mean.half_width or 0.0 for mean in ys],
+                marker="o",
+                capsize=2,
+                label=name,
+            )
+            for mean_x, mean_y, policy in points:
+                label = policy.partition("=")[2] or policy
+                axis.annotate(label, (mean_x.mean, mean_y.mean), xytext=(5, -11), textcoords="offset points", fontsize=8)
+        axis.set(title=suite.title, xlabel=x, ylabel=y)
+        axis.legend(frameon=False)
+        return _png(figure)
 
 
 def _png(figure: Figure) -> bytes:

@@ -13,8 +13,7 @@ import numpy as np
 
 from rollmux_env.bench.comparison import compare
 from rollmux_env.bench.harness import Result
-from rollmux_env.cluster.state import State
-from rollmux_env.replay.admission import Decision
+from rollmux_env.replay.admission import Admission, Decision
 
 
 def to_json(data: Any) -> str:
@@ -22,23 +21,14 @@ def to_json(data: Any) -> str:
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
-def plan_report(policy: str, decisions: Sequence[Decision], state: State) -> dict[str, Any]:
+def plan_report(policy: str, admission: Admission) -> dict[str, Any]:
     """What `rollmux plan` prints."""
-    groups = state.group_list()
     return {
         "policy": policy,
-        "decisions": [asdict(decision) for decision in decisions],
-        "groups": [
-            {
-                "id": group.id,
-                "jobs": list(group.jobs),
-                "period_s": group.period_s,
-                "usd_per_hour": group.usd_per_hour,
-                "slowdown": {job_id: group.period_s / state.job(job_id).solo_s for job_id in group.jobs},
-            }
-            for group in groups
-        ],
-        "usd_per_hour": state.usd_per_hour,
+        "decisions": [asdict(decision) for decision in admission.decisions],
+        "groups": [asdict(group) for group in admission.groups],
+        "usd_per_hour": admission.usd_per_hour,
+        **admission.extra,
     }
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.intervals import Mean
-from rollmux_env.replay.admission import Decision
+from rollmux_env.replay.admission import Admission
 
 
 def show(*parts: RenderableType) -> None:
@@ -23,7 +23,8 @@ def show(*parts: RenderableType) -> None:
     console.print(Group(*parts))
 
 
-def _table(title: str, *columns: str, left: int = 1) -> Table:
+def make_table(title: str, *columns: str, left: int = 1) -> Table:
+    """A table in the house style; all columns but the first `left` are figures."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position < left else "right", overflow="fold")
@@ -33,7 +34,9 @@ def _table(title: str, *columns: str, left: int = 1) -> Table:
 def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> RenderableType:
     """`bench`: one line a policy. `saving` is how many times cheaper than the baseline."""
     kept = "SLO kept" if rows[0].slo_attainment_observed is None else "SLO kept (observed)"
-    table = _table(title, "policy", "cost $", "saving", "$/work-h", "saving", kept, "slowdown", "peak GPUs", "packed", "decision")
+    table = make_table(
+        title, "policy", "cost $", "saving", "$/work-h", "saving", kept, "slowdown", "peak GPUs", "packed", "decision"
+    )
     for row in rows:
         style = "dim" if row.policy == baseline else ""
         table.add_row(
@@ -65,10 +68,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-def plan_tables(policy: str, decisions: Sequence[Decision], report: dict[str, Any]) -> RenderableType:
+def plan_tables(policy: str, admission: Admission) -> RenderableType:
     """`plan`: the decisions, then the groups that they make."""
-    table = _table(f"Decisions of {policy}", "job", "strategy", "group", "+$/h", "rollout nodes", "training nodes", left=2)
-    for decision in decisions:
+    table = make_table(f"Decisions of {policy}", "job", "strategy", "group", "+$/h", "rollout nodes", "training nodes", left=2)
+    for decision in admission.decisions:
         delta = decision.delta_usd_per_hour
         table.add_row(
             decision.job,
@@ -78,14 +81,15 @@ def plan_tables(policy: str, decisions: Sequence[Decision], report: dict[str, An
             _numbers(decision.rollout_nodes),
             _numbers(decision.training_nodes),
         )
-    groups = _table("Co-execution groups", "group", "period s", "$/h", "jobs (slowdown)", left=0)
+    groups = make_table("Co-execution groups", "group", "period s", "$/h", "jobs (slowdown)", left=0)
     groups.columns[-1].justify = "left"
-    for group in report["groups"]:
-        jobs = ", ".join(f"{job_id} ({slowdown:.2f}x)" for job_id, slowdown in group["slowdown"].items())
-        groups.add_row(str(group["id"]), f"{group['period_s']:.1f}", f"{group['usd_per_hour']:.2f}", jobs)
-    waiting = sum(decision.strategy == "queued" for decision in decisions)
-    total = f"{report['usd_per_hour']:.2f} $/h in all" + (f", {waiting} jobs wait for nodes" if waiting else "")
-    return Group(table, groups, Text(total))
+    for group in admission.groups:
+        jobs = ", ".join(f"{job_id} ({slowdown:.2f}x)" for job_id, slowdown in group.slowdown.items())
+        groups.add_row(str(group.id), f"{group.period_s:.1f}", f"{group.usd_per_hour:.2f}", jobs)
+    waiting = sum(decision.strategy == "queued" for decision in admission.decisions)
+    total = f"{admission.usd_per_hour:.2f} $/h in all" + (f", {waiting} jobs wait for nodes" if waiting else "")
+    figures = [Text(f"{name}: {value:.6g}") for name, value in admission.extra.items()]
+    return Group(table, groups, Text(total), *figures)
 
 
 def _numbers(nodes: Sequence[int]) -> str:
@@ -94,7 +98,7 @@ def _numbers(nodes: Sequence[int]) -> str:
 
 def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
     """`explain`: every alternative of one decision and what became of it."""
-    table = _table(
+    table = make_table(
         f"Job {report['job']} at {report['at_s']:,.0f} s, decided by {report['policy']}",
         "verdict",
         "group",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policies.placement.optimal.columns import ColumnPool
+from rollmux_env.replay.admission import Admission, AdmittedGroup, Decision
+from rollmux_env.replay.run import in_order_of_arrival
+from rollmux_env.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -67,3 +70,30 @@ def strategy(pool: ColumnPool, column: int, row: int) -> str:
     others = {node for member, numbers in zip(rows, pins, strict=True) if member != row for node in numbers}
     own = set(pins[rows.index(row)]) - others
     return "rollout_scaling" if own else "direct_packing"
+
+
+def admission(plan: OptimalPlan, scenario: Scenario) -> Admission:
+    """The decisions that a plan amounts to, read off its groups.
+
+    In order of arrival: the first member of a group is isolated and pays for the training pool, the others pay for the rollout
+    nodes that no earlier member has.
+    """
+    found: dict[str, Decision] = {}
+    jobs = {job.id: job for job in in_order_of_arrival(scenario)}
+    rollout_usd, training_usd = scenario.cluster.rollout.usd_per_node_hour, scenario.cluster.training.usd_per_node_hour
+    for number, group in enumerate(plan.groups):
+        pins = dict(zip(group.jobs, group.rollout_nodes, strict=True))
+        used: set[int] = set()
+        for job_id in (job_id for job_id in jobs if job_id in pins):
+            new = len(set(pins[job_id]) - used)
+            strategy = "isolated" if not used else "rollout_scaling" if new else "direct_packing"
+            delta = new * rollout_usd + (0 if used else group.training_nodes * training_usd)
+            used |= set(pins[job_id])
+            training_nodes = tuple(range(group.training_nodes))
+            found[job_id] = Decision(job_id, strategy, number, delta, tuple(sorted(pins[job_id])), training_nodes)
+    groups = tuple(
+        AdmittedGroup(n, g.jobs, g.period_s, g.usd_per_hour, {job_id: g.period_s / jobs[job_id].solo_s for job_id in g.jobs})
+        for n, g in enumerate(plan.groups)
+    )
+    decisions = tuple(found.get(job_id, Decision(job_id, "queued", None, None, (), ())) for job_id in jobs)
+    return Admission(decisions, groups, plan.usd_per_hour, {"bound": plan.bound, "gap": plan.gap})

@@ -11,10 +11,11 @@ import numpy as np
 
 from policies.placement.optimal.active import ActiveJobs
 from policies.placement.optimal.columns import MAX_COLUMNS
-from policies.placement.optimal.plan import OptimalPlan, strategy, written_out
+from policies.placement.optimal.plan import OptimalPlan, admission, strategy, written_out
 from policies.placement.optimal.regroup import Objective
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Placement
 from rollmux_env.errors import InputError
+from rollmux_env.replay.admission import Admission
 from rollmux_env.replay.metrics import STRATEGIES, Outcome, metrics
 from rollmux_env.replay.run import INSTANT_S, Run, in_order_of_arrival
 from rollmux_env.scenario import Scenario
@@ -56,6 +57,10 @@ class Optimal:
             bound=best.bound,
             gap=_gap(best.value, best.bound),
         )
+
+    def admit_all(self, scenario: Scenario) -> Admission:
+        """The same grouping as decisions: what `rollmux plan` prints."""
+        return admission(self.plan(scenario), scenario)
 
     def replay(self, scenario: Scenario, check: bool = False, progress: Callable[[int], None] | None = None) -> Outcome:
         """Replay a scenario: between events each job progresses at 1/period of its present group.

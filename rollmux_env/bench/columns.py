@@ -1,0 +1,81 @@
+"""The figures that suites show."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.bench.streams import ROUNDS
+from rollmux_env.bench.suite import Column
+from rollmux_env.replay.metrics import Outcome
+
+
+def _saving(own: Outcome, base: Outcome) -> float:
+    return base.metrics.cost_usd / own.metrics.cost_usd
+
+
+def _saving_per_work(own: Outcome, base: Outcome) -> float:
+    return base.metrics.usd_per_work_hour / own.metrics.usd_per_work_hour
+
+
+def _cost_over(own: Outcome, base: Outcome) -> float:
+    return own.metrics.cost_usd / base.metrics.cost_usd
+
+
+def _work_cost_over(own: Outcome, base: Outcome) -> float:
+    return own.metrics.usd_per_work_hour / base.metrics.usd_per_work_hour
+
+
+def _thousand_usd(own: Outcome, _: Outcome) -> float:
+    return own.metrics.cost_usd / 1000
+
+
+def _usd_per_work_hour(own: Outcome, _: Outcome) -> float:
+    return own.metrics.usd_per_work_hour
+
+
+def _slo(own: Outcome, _: Outcome) -> float:
+    return 100 * own.metrics.slo_attainment
+
+
+def _slo_observed(own: Outcome, _: Outcome) -> float:
+    return 100 * (
+        own.metrics.slo_attainment if own.metrics.slo_attainment_observed is None else own.metrics.slo_attainment_observed
+    )
+
+
+def _slowdown(own: Outcome, _: Outcome) -> float:
+    return float(np.mean(list(own.metrics.slowdown.values())))
+
+
+def _rollout_gpus(own: Outcome, _: Outcome) -> float:
+    return own.metrics.peak_gpus["rollout"]
+
+
+def _training_gpus(own: Outcome, _: Outcome) -> float:
+    return own.metrics.peak_gpus["training"]
+
+
+def _migrations(own: Outcome, _: Outcome) -> float:
+    return own.metrics.migrations
+
+
+def _decision_ms(own: Outcome, _: Outcome) -> float:
+    """The last hundred decisions, all but warm; where a policy decides an instant as a whole, its second round of arrivals."""
+    seconds = own.decision_s[2] if len(own.decision_s) == ROUNDS * 2 else float(np.median(own.decision_s[-100:]))
+    return 1e3 * seconds
+
+
+SAVING = Column("saving", _saving, ("solo",))
+SAVING_PER_WORK = Column("saving per work", _saving_per_work, ("solo",))
+OVER_OPTIMUM = Column("cost / optimum", _cost_over, ("optimal",))
+WORK_OVER_OPTIMUM = Column("$/work-h / optimum", _work_cost_over, ("optimal-work",))
+OVER_REGROUP = Column("cost / hourly regrouping", _cost_over, ("regroup",))
+COST = Column("thousand $", _thousand_usd, digits=1, style="")
+WORK_COST = Column("$/work-h", _usd_per_work_hour, style="")
+SLO_KEPT = Column("SLO kept", _slo, digits=1, style="%")
+SLO_OBSERVED = Column("SLO kept, observed", _slo_observed, digits=1, style="%")
+SLOWDOWN = Column("slowdown", _slowdown)
+ROLLOUT_GPUS = Column("peak rollout GPUs", _rollout_gpus, digits=0, style="")
+TRAINING_GPUS = Column("peak training GPUs", _training_gpus, digits=0, style="")
+MIGRATIONS = Column("moves", _migrations, digits=0, style="")
+DECISION = Column("decision, ms", _decision_ms, digits=3, style="")

@@ -1,0 +1,120 @@
+"""Suites: the paper's evaluation as data, and how one is run.
+
+A suite is a list of cases; a case is a stream for every seed and the policies that run on it. Figures are measured of each
+(case, policy, seed), then averaged over seeds; a ratio is taken seed by seed, so its interval is paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rollmux_env.bench.harness import Result, Task
+from rollmux_env.bench.intervals import Mean, mean_interval
+from rollmux_env.dispatcher import DispatchPolicy
+from rollmux_env.replay.metrics import Outcome
+from rollmux_env.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Case:
+    """One stream and the policies compared on it.
+
+    Attributes:
+        label: what tells it from the suite's other cases.
+        stream: the scenario of a seed, shorter where `quick` is true.
+        policies: contenders by name.
+        dispatch: name of the dispatch policy of an event replay; None for fluid replays.
+    """
+
+    label: str
+    stream: Callable[[int, bool], Scenario]
+    policies: tuple[str, ...]
+    dispatch: str | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of a suite's table.
+
+    Attributes:
+        heading: over the column.
+        value: of a policy's outcome, given that of the policy that the column is relative to, if any.
+        against: the policy that it is relative to; the first of those named that the case has.
+        digits: after the point; style: `x` for ratios, `%` for shares, `` for plain figures.
+    """
+
+    heading: str
+    value: Callable[[Outcome, Outcome], float]
+    against: tuple[str, ...] = ()
+    digits: int = 2
+    style: str = "x"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A part of the paper's evaluation.
+
+    Attributes:
+        name: for `--suite`. title: over its table. source: section, figure or table of the paper.
+        cases, columns: what is run and what is shown.
+        paper: the paper's figures by (label of the case, policy, heading).
+        differences: one line a reason why ours differ.
+        frontier: headings of two figures to plot against each other, x and y; None for no such plot.
+        seeds: how many, as a rule; `--quick` takes one, and shorter streams.
+    """
+
+    name: str
+    title: str
+    source: str
+    cases: tuple[Case, ...]
+    columns: tuple[Column, ...]
+    paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()
+    frontier: tuple[str, str] | None = None
+    seeds: int = 5
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """One policy in one case: its figures by heading; None where a figure has no meaning."""
+
+    case: str
+    policy: str
+    figures: Mapping[str, Mean | None]
+
+
+def suite_tasks(
+    suite: Suite, seeds: Sequence[int], quick: bool, dispatch: Callable[[str], DispatchPolicy], check: bool = False
+) -> list[tuple[Case, Task]]:
+    """Everything that a suite runs, seed by seed."""
+    return [
+        (case, Task(policy, seed, scenario, dispatch(case.dispatch) if case.dispatch else None, check))
+        for case in suite.cases
+        for seed in seeds
+        for scenario in (case.stream(seed, quick),)
+        for policy in case.policies
+    ]
+
+
+def suite_rows(suite: Suite, results: Sequence[tuple[Case, Result]]) -> list[SuiteRow]:
+    """The table of a suite: a row a case and policy, in their order."""
+    rows: list[SuiteRow] = []
+    for case in suite.cases:
+        found: dict[str, dict[int, Outcome]] = {policy: {} for policy in case.policies}
+        for owner, result in results:
+            if owner.label == case.label:
+                found[result.spec][result.seed] = result.outcome
+        rows += [
+            SuiteRow(case.label, policy, {column.heading: _figure(column, policy, found) for column in suite.columns})
+            for policy in case.policies
+        ]
+    return rows
+
+
+def _figure(column: Column, policy: str, found: Mapping[str, Mapping[int, Outcome]]) -> Mean | None:
+    mine = found[policy]
+    base = next((found[name] for name in column.against if name in found), None)
+    if column.against and base is None:
+        return None
+    return mean_interval([column.value(mine[seed], base[seed] if base else mine[seed]) for seed in sorted(mine)])

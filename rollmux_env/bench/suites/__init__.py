@@ -1,0 +1,23 @@
+"""The suites by name. Each module is data: cases, columns, the paper's figures and why ours differ."""
+
+from __future__ import annotations
+
+from rollmux_env.bench.suite import Suite
+from rollmux_env.bench.suites import figure10, latency, mixed, production, sensitivity
+from rollmux_env.errors import InputError
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (*figure10.SUITES, production.SUITE, sensitivity.SUITE, latency.SUITE, mixed.SUITE)
+}
+
+
+def find_suite(name: str) -> Suite:
+    """A suite by name.
+
+    Raises:
+        InputError: there is none; one line with the names.
+    """
+    if name not in SUITES:
+        raise InputError(f"--suite {name}: no such suite; there are {', '.join(SUITES)}")
+    return SUITES[name]
