@@ -1,0 +1,158 @@
+"""A Gantt of a group as PNG: the two pools as panels, a lane a node, a colour a job; idle node time is tinted."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from rollmux_env.replay.run import PhaseRun
+from rollmux_env.report.lanes import POOLS, Lane, shares
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart, without its black, and then darker ones.
+_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#00395a", "#7a5400", "#00513c", "#6b2f52")
+_BUBBLE = "#f6dcdc"
+_WIDTH_IN = 13.0
+_LANE_IN = 0.42
+_CHARACTER_IN = 0.085  # of the text on a phase
+_MANY = 100  # phases on a lane, from which on edges would hide them
+_HATCH = "/////"
+
+
+class Bar(NamedTuple):
+    """What a node does from a time to a time, within the window: run a phase, or switch to its job. Seconds."""
+
+    job_id: str
+    iteration: int
+    node: int
+    start_s: float
+    end_s: float
+    switches: bool
+
+
+def gantt_png(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float, title: str = "") -> bytes:
+    """Draw what runs on the nodes of a group over a window of time.
+
+    Args:
+        phases: from a replay or a real run, in any order; those on other nodes, or outside the window, are left out.
+        lanes: the group's nodes, and when they are provisioned. A node's time that no phase holds is a bubble.
+        from_s, until_s: the window; the axis counts from its start, in seconds up to ten minutes and else in minutes.
+        title: above the panels.
+
+    Returns:
+        A PNG: the same bytes for the same arguments.
+
+    Raises:
+        ValueError: no node is provisioned within the window.
+    """
+    data = io.BytesIO()
+    figure = gantt_figure(phases, lanes, from_s, until_s, title)
+    figure.savefig(data, format="png", dpi=120, bbox_inches="tight", metadata={"Software": None})
+    return data.getvalue()
+
+
+def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float, title: str = "") -> Figure:
+    """The figure of `gantt_png`, a panel for each pool that has nodes."""
+    shown = [lane for lane in sorted(lanes) if min(lane.until_s, until_s) > max(lane.from_s, from_s)]
+    if not shown:
+        raise ValueError("no node is provisioned within the window")
+    rows = {pool: [lane for lane in shown if lane.pool == pool] for pool in POOLS}
+    rows = {pool: own for pool, own in rows.items() if own}
+    bars = {pool: bars_of(phases, own, from_s, until_s) for pool, own in rows.items()}
+    jobs = dict.fromkeys(bar.job_id for bar in sorted((b for own in bars.values() for b in own), key=lambda bar: bar.start_s))
+    colours = {job_id: _COLOURS[k % len(_COLOURS)] for k, job_id in enumerate(jobs)}
+    heights = [_LANE_IN * len(own) + 0.1 for own in rows.values()]
+    figure = Figure(figsize=(_WIDTH_IN, sum(heights) + 0.6 * len(rows) + 0.6))
+    axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, (pool, own) in zip(axes, rows.items(), strict=True):
+        _draw(axis, bars[pool], own, from_s, until_s, colours)
+        found = shares(phases, own, from_s, until_s)
+        assert found is not None
+        switches = f", switches {100 * found.switching:.1f}%" if found.switching > 0.0 else ""
+        axis.set_title(f"{pool.capitalize()} pool: bubbles {100 * found.bubble:.1f}%{switches}", loc="left", fontsize=11)
+    axes[-1].set_xlabel(f"{_unit(until_s - from_s)[0]} from the start of the window")
+    figure.suptitle(title, fontsize=12)
+    figure.tight_layout()
+    _legend(figure, colours, any(bar.switches for own in bars.values() for bar in own))
+    return figure
+
+
+def bars_of(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> list[Bar]:
+    """What some nodes do within a window, in order of time: a bar a node for every phase, and one before it for its switch."""
+    keys = {(lane.group, lane.pool, lane.node) for lane in lanes}
+    bars = []
+    for phase in sorted(phases, key=lambda phase: phase.start_s):
+        runs_s = phase.start_s + phase.switch_s
+        for begin_s, end_s, switches in ((phase.start_s, runs_s, True), (runs_s, phase.end_s, False)):
+            span_s = max(begin_s, from_s), min(end_s, until_s)
+            if span_s[0] < span_s[1]:
+                nodes = [node for node in phase.nodes if (phase.group, phase.pool, node) in keys]
+                bars += [Bar(phase.job_id, phase.iteration, node, *span_s, switches) for node in nodes]
+    return bars
+
+
+def _draw(axis: Axes, bars: Sequence[Bar], lanes: Sequence[Lane], from_s: float, until_s: float, colours: dict[str, str]) -> None:
+    """Draw a pool, its nodes from top to bottom; what bars leave free of a lane is its bubbles."""
+    _, unit_s = _unit(until_s - from_s)
+    row = {lane.node: k for k, lane in enumerate(lanes)}
+    for lane in lanes:
+        span_s = max(lane.from_s, from_s), min(lane.until_s, until_s)
+        axis.barh(row[lane.node], (span_s[1] - span_s[0]) / unit_s, 0.8, (span_s[0] - from_s) / unit_s, color=_BUBBLE)
+    for colour in dict.fromkeys(colours.values()):
+        for switches in (False, True):
+            own = [bar for bar in bars if colours[bar.job_id] == colour and bar.switches == switches]
+            axis.barh(
+                [row[bar.node] for bar in own],
+                [(bar.end_s - bar.start_s) / unit_s for bar in own],
+                0.8,
+                [(bar.start_s - from_s) / unit_s for bar in own],
+                facecolor=colour,
+                edgecolor="white",
+                linewidth=0.8 if len(bars) < _MANY * len(lanes) else 0.0,
+                hatch=_HATCH if switches else None,
+            )
+    for bar in bars:
+        inches = (bar.end_s - bar.start_s) / (until_s - from_s) * (_WIDTH_IN - 1)
+        for text in (f"{bar.job_id} · {bar.iteration}", str(bar.iteration)):
+            if not bar.switches and (1 + len(text)) * _CHARACTER_IN < inches:
+                middle = ((bar.start_s + bar.end_s) / 2 - from_s) / unit_s
+                colour = _readable_on(colours[bar.job_id])
+                axis.text(middle, row[bar.node], text, ha="center", va="center", fontsize=9, color=colour)
+                break
+    axis.set_yticks(range(len(lanes)), [f"node {lane.node}" for lane in lanes])
+    axis.set_ylim(len(lanes) - 0.45, -0.55)
+    axis.set_xlim(0, (until_s - from_s) / unit_s)
+    axis.tick_params(axis="y", length=0)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _legend(figure: Figure, colours: dict[str, str], has_switches: bool) -> None:
+    handles = {f" {job_id}": Patch(facecolor=colour) for job_id, colour in colours.items()}  # " ": labels in "_" are left out
+    if has_switches:
+        handles["switch"] = Patch(facecolor="#777777", edgecolor="white", hatch=_HATCH)
+    handles["bubble"] = Patch(facecolor=_BUBBLE)
+    columns = max(1, int((_WIDTH_IN - 1) / (0.6 + 0.1 * max(map(len, handles)))))
+    figure.legend(
+        [*handles.values()],
+        [*handles],
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        ncols=min(columns, len(handles)),
+        frameon=False,
+    )
+
+
+def _unit(window_s: float) -> tuple[str, float]:
+    """The unit of the axis, and its seconds."""
+    return ("seconds", 1.0) if window_s <= 600.0 else ("minutes", 60.0)
+
+
+def _readable_on(colour: str) -> str:
+    """Black or white, by the luminance of what is behind."""
+    red, green, blue = to_rgb(colour)
+    return "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.55 else "white"

@@ -1,0 +1,130 @@
+"""Which nodes a group had and when, who its members were, and how busy a span of time was: what the pictures draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import NamedTuple
+
+from rollmux_env.cluster.events import Admitted, Departed, Event, Moved, Resumed
+from rollmux_env.cluster.state import Group, State, apply
+from rollmux_env.replay.run import PhaseRun
+from rollmux_env.scenario import Cluster
+
+POOLS = ("rollout", "training")
+
+
+class Lane(NamedTuple):
+    """A node of a group, from when it is provisioned to when it is given back, seconds.
+
+    Nodes that a moved job leaves, and that no one else needs, are held until the pause of the move ends, as they are paid for.
+    """
+
+    group: int
+    pool: str
+    node: int
+    from_s: float
+    until_s: float
+
+
+class Membership(NamedTuple):
+    """A group's members from a time on, in order of admission, and the period that was planned for them; none when it has ended."""
+
+    group: int
+    at_s: float
+    jobs: tuple[str, ...]
+    period_s: float
+
+
+class Shares(NamedTuple):
+    """Shares of the node-seconds of some lanes: phases that run, switches, and bubbles (idle nodes). They sum to 1."""
+
+    running: float
+    switching: float
+    bubble: float
+
+
+def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Membership]]:
+    """Read lanes and memberships off an event log.
+
+    Returns:
+        The lanes by group, pool and node (those still provisioned after the last event end there), and the memberships in order of
+        time, the last one of each group and instant alone.
+    """
+    state = State(cluster, observed=True)
+    since_s: dict[int, dict[tuple[str, int], float]] = {}  # when each node of a group was provisioned, by group
+    held: dict[str, list[Lane]] = {}  # by job: nodes that its move left, for the time being without an end
+    lanes: list[Lane] = []
+    members: dict[tuple[float, int], Membership] = {}
+    for event in log:
+        at_s = event.at_s
+        if isinstance(event, Resumed):
+            lanes += [lane._replace(until_s=at_s) for lane in held.pop(event.job_id, [])]
+        if not isinstance(event, Admitted | Moved | Departed):
+            apply(state, event)
+            continue
+        touched: dict[int, Group | None] = {}
+        others: list[str] = []
+        if state.is_running(event.job_id):
+            group = state.group_of(event.job_id)
+            others = [job_id for job_id in group.jobs if job_id != event.job_id]
+            touched[group.id] = None
+        apply(state, event)
+        for job_id in (*others[:1], event.job_id):
+            if state.is_running(job_id):
+                group = state.group_of(job_id)
+                touched[group.id] = group
+        for number, now in touched.items():
+            members.pop((at_s, number), None)  # so that the order of the dictionary is the order of time
+            members[at_s, number] = Membership(number, at_s, now.jobs if now else (), now.period_s if now else 0.0)
+            known, nodes = since_s.setdefault(number, {}), _nodes(now)
+            gone = [Lane(number, *node, known.pop(node), inf) for node in [*known] if node not in nodes]
+            known.update({node: at_s for node in nodes if node not in known})
+            if isinstance(event, Moved):
+                held.setdefault(event.job_id, []).extend(gone)
+            else:
+                lanes += [lane._replace(until_s=at_s) for lane in gone]
+    lanes += [lane._replace(until_s=state.now_s) for left in held.values() for lane in left]
+    lanes += [Lane(number, *node, at_s, state.now_s) for number, known in since_s.items() for node, at_s in known.items()]
+    return sorted(lanes), list(members.values())
+
+
+def node_steps(lanes: Iterable[Lane]) -> list[tuple[float, int, int]]:
+    """(time, rollout nodes, training nodes) provisioned from each time on at which they change, in order of time."""
+    changes: dict[float, dict[str, int]] = {}
+    for lane in lanes:
+        for at_s, by in ((lane.from_s, 1), (lane.until_s, -1)):
+            changes.setdefault(at_s, dict.fromkeys(POOLS, 0))[lane.pool] += by
+    nodes = dict.fromkeys(POOLS, 0)
+    steps = []
+    for at_s in sorted(changes):
+        nodes = {pool: nodes[pool] + changes[at_s][pool] for pool in POOLS}
+        steps.append((at_s, nodes["rollout"], nodes["training"]))
+    return steps
+
+
+def shares(phases: Iterable[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> Shares | None:
+    """What became of the node-seconds that some lanes have within a span of time; None where they have none.
+
+    Args:
+        phases: those on other nodes do not count.
+    """
+    total_s = sum(max(0.0, min(lane.until_s, until_s) - max(lane.from_s, from_s)) for lane in lanes)
+    if total_s <= 0.0:
+        return None
+    keys = {(lane.group, lane.pool, lane.node) for lane in lanes}
+    running_s = switching_s = 0.0
+    for phase in phases:
+        nodes = sum((phase.group, phase.pool, node) in keys for node in phase.nodes)
+        runs_s = phase.start_s + phase.switch_s
+        switching_s += nodes * max(0.0, min(runs_s, until_s) - max(phase.start_s, from_s))
+        running_s += nodes * max(0.0, min(phase.end_s, until_s) - max(runs_s, from_s))
+    running, switching = running_s / total_s, switching_s / total_s
+    return Shares(running, switching, max(0.0, 1.0 - running - switching))
+
+
+def _nodes(group: Group | None) -> set[tuple[str, int]]:
+    """A group's nodes as it is now: pool and number."""
+    if group is None:
+        return set()
+    return {("rollout", node) for node in group.rollout_nodes} | {("training", node) for node in range(group.training_nodes)}

@@ -1,0 +1,146 @@
+"""A trace in the Chrome trace event format, which ui.perfetto.dev opens: what every node did, and what happened to placements.
+
+A process is a pool of a group and a thread a node; phases and switches are slices. The process `cluster` has the counters of nodes
+and dollars, and the instants: arrivals, admissions, moves, resumptions and departures.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Resumed
+from rollmux_env.replay.run import PhaseRun
+from rollmux_env.report.lanes import POOLS, Lane, node_steps
+from rollmux_env.scenario import Cluster
+
+_CLUSTER = 1  # process and thread of what concerns all groups
+_Record = dict[str, Any]
+
+
+def trace_json(
+    cluster: Cluster,
+    phases: Sequence[PhaseRun],
+    lanes: Sequence[Lane],
+    log: Iterable[Event],
+    zero_s: float,
+    window_s: tuple[float, float] | None = None,
+) -> str:
+    """A trace of some groups.
+
+    Args:
+        cluster: labels and prices of the pools.
+        phases: those on nodes that have no lane are left out; no two on one node at once.
+        lanes: all nodes to show, of one group or of many; the counters count them.
+        log: events to show as instants, in order of time.
+        zero_s: the time that is 0 in the trace.
+        window_s: leave out slices and instants that are outside.
+
+    Returns:
+        JSON with a record a line; the same bytes for the same arguments. Times are whole microseconds.
+    """
+    pools = sorted({(lane.group, POOLS.index(lane.pool)) for lane in lanes})
+    processes = {(group, POOLS[k]): _CLUSTER + 1 + number for number, (group, k) in enumerate(pools)}
+    first = _CLUSTER + len(pools) + 1  # threads are numbered on from the processes: no thread is taken for a main thread
+    threads = {(lane.group, lane.pool, lane.node): first + number for number, lane in enumerate(sorted(lanes))}
+    records = _names(cluster, processes, threads)
+    from_s, until_s = window_s or (float("-inf"), float("inf"))
+    records += _counters(cluster, lanes, zero_s, from_s, until_s)
+    records += [record for event in log if from_s <= event.at_s <= until_s for record in _instants(event, zero_s)]
+    inside = [phase for phase in phases if phase.start_s < until_s and phase.end_s > from_s]
+    records += _slices(inside, processes, threads, zero_s)
+    lines = ",\n".join(json.dumps(record, separators=(",", ":"), allow_nan=False) for record in records)
+    return f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
+
+
+def _names(cluster: Cluster, processes: dict[tuple[int, str], int], threads: dict[tuple[int, str, int], int]) -> list[_Record]:
+    def name(kind: str, pid: int, tid: int, value: str, place: int) -> list[_Record]:
+        head = {"ph": "M", "pid": pid, "tid": tid}
+        return [
+            {**head, "name": f"{kind}_name", "args": {"name": value}},
+            {**head, "name": f"{kind}_sort_index", "args": {"sort_index": place}},
+        ]
+
+    records = name("process", _CLUSTER, _CLUSTER, "cluster", 0) + name("thread", _CLUSTER, _CLUSTER, "events", 0)
+    for (group, pool), pid in processes.items():
+        gpu = getattr(cluster, pool).gpu
+        records += name("process", pid, pid, f"group {group} {pool}" + (f" ({gpu})" if gpu else ""), pid)
+    for (group, pool, node), tid in threads.items():
+        records += name("thread", processes[group, pool], tid, f"{pool} node {node}", node)
+    return records
+
+
+def _counters(cluster: Cluster, lanes: Sequence[Lane], zero_s: float, from_s: float, until_s: float) -> list[_Record]:
+    """Nodes and $/h from each time on at which they change, and from the start of the window."""
+    steps = [(max(at_s, from_s), *nodes) for at_s, *nodes in node_steps(lanes) if at_s <= until_s]
+    records: list[_Record] = []
+    for at_s, rollout, training in {step[0]: step for step in steps}.values():
+        head = {"ph": "C", "pid": _CLUSTER, "tid": _CLUSTER, "ts": _us(at_s, zero_s)}
+        usd = rollout * cluster.rollout.usd_per_node_hour + training * cluster.training.usd_per_node_hour
+        records.append({**head, "name": "nodes", "args": {"rollout": rollout, "training": training}})
+        records.append({**head, "name": "usd_per_hour", "args": {"usd_per_hour": round(usd, 6)}})
+    return records
+
+
+def _instants(event: Event, zero_s: float) -> list[_Record]:
+    match event:
+        case Arrived(job=job):
+            name, job_id = "arrived", job.id
+        case Admitted(job_id=job_id, placement=placement):
+            name = f"admitted, {placement.strategy}"
+        case Moved(job_id=job_id):
+            name = "moved"
+        case Resumed(job_id=job_id):
+            name = "resumed"
+        case Departed(job_id=job_id):
+            name = "departed"
+        case _:
+            return []  # nothing happened to a job's place
+    head = {"ph": "i", "s": "t", "pid": _CLUSTER, "tid": _CLUSTER, "ts": _us(event.at_s, zero_s)}
+    return [{**head, "name": f"{job_id} {name}", "cat": "placement", "args": {"job": job_id}}]
+
+
+def _slices(
+    phases: Sequence[PhaseRun], processes: dict[tuple[int, str], int], threads: dict[tuple[int, str, int], int], zero_s: float
+) -> list[_Record]:
+    """Complete events, a node's in order of time: a switch, then the phase that it delays."""
+    names = _distinct([phase.job_id for phase in phases])
+    records: list[_Record] = []
+    for phase in phases:
+        runs_s = min(phase.start_s + phase.switch_s, phase.end_s)
+        times = [_us(at_s, zero_s) for at_s in (phase.start_s, runs_s, phase.end_s)]
+        args = {"job": phase.job_id, "phase": phase.phase, "iteration": phase.iteration}
+        for node in phase.nodes:
+            tid = threads.get((phase.group, phase.pool, node))
+            if tid is None:
+                continue
+            head = {"ph": "X", "pid": processes[phase.group, phase.pool], "tid": tid}
+            if times[1] > times[0]:
+                records.append(
+                    {**head, "ts": times[0], "dur": times[1] - times[0], "name": "switch", "cat": "switch", "args": args}
+                )
+            if times[2] > times[1]:
+                span = {"ts": times[1], "dur": times[2] - times[1]}
+                records.append({**head, **span, "name": names[phase.job_id], "cat": phase.phase, "args": args})
+    records.sort(key=lambda record: (record["tid"], record["ts"]))
+    return records
+
+
+def _distinct(job_ids: Iterable[str]) -> dict[str, str]:
+    """Names of slices: Perfetto colours a slice by its name without the digits, so ids that differ in those alone get letters."""
+    bare = {job_id: re.sub(r"\d", "", job_id) for job_id in job_ids}
+    alike = Counter(bare.values())
+    return {job_id: f"{job_id} {_letters(k)}" if alike[bare[job_id]] > 1 else job_id for k, job_id in enumerate(bare)}
+
+
+def _letters(number: int) -> str:
+    """a, b, ..., z, ba, bb, ..."""
+    rest, last = divmod(number, 26)
+    return (_letters(rest) if rest else "") + chr(ord("a") + last)
+
+
+def _us(at_s: float, zero_s: float) -> int:
+    return round((at_s - zero_s) * 1e6)
