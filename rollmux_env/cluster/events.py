@@ -86,7 +86,8 @@ class Progress(NamedTuple):
 
     Attributes:
         iterations: iterations that it has finished.
-        rollout_busy_s, training_busy_s: node-seconds of its phases on either pool's nodes.
+        rollout_busy_s, training_busy_s: node-seconds of its phases on either pool's nodes, those of whole
+            iterations and of what a move cut short.
     """
 
     job_id: str
@@ -103,4 +104,11 @@ class Progressed:
     jobs: tuple[Progress, ...]
 
 
-Event = Arrived | Admitted | Moved | Resumed | Departed | Progressed
+@dataclass(frozen=True)
+class Ticked:
+    """Time has passed; for policies that ask to be woken (see `rollmux_env.cluster.plan.Policy`)."""
+
+    at_s: float
+
+
+Event = Arrived | Admitted | Moved | Resumed | Departed | Progressed | Ticked

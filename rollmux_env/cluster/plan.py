@@ -47,7 +47,11 @@ Plan = tuple[Place | Move | Wait, ...]
 
 
 class Policy(Protocol):
-    """Who decides where jobs go. The same object serves `plan`, `bench` and a real run."""
+    """Who decides where jobs go. The same object serves `plan`, `bench` and a real run.
+
+    A policy may also have an attribute `wakes_every_s`: while jobs run it is then asked so often, counted from the first arrival,
+    with a `Ticked` event.
+    """
 
     @property
     def keeps_slo(self) -> bool:
@@ -59,8 +63,8 @@ class Policy(Protocol):
 
         Args:
             state: to read; never to write.
-            event: `Arrived` of a job that waits for a place (again, at `state.now_s`, when the queue is served), or `Departed`:
-                then a plan may only move jobs.
+            event: `Arrived` of a job that waits for a place (again, at `state.now_s`, when the queue is served), or `Departed`
+                or `Ticked`: then a plan may only move jobs.
 
         Returns:
             What to do now; all of it happens, or none of it.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, Resumed
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, Resumed, Ticked
 from rollmux_env.kernel import membership
 from rollmux_env.kernel.candidates import is_saturated
-from rollmux_env.kernel.tables import NOWHERE, GroupTable, Limits, copy_into, group_table, job_table
+from rollmux_env.kernel.tables import NOWHERE, GroupTable, JobTable, Limits, copy_into, group_table, job_table
 from rollmux_env.scenario import Cluster, Job
 
 
@@ -194,6 +195,15 @@ class State:
             ),
         )
 
+    def copy(self) -> State:
+        """A state of its own: what is applied to one of the two does not change the other."""
+        twin = copy(self)
+        twin.jobs = JobTable(**{name: column.copy() for name, column in self.jobs._asdict().items()})
+        twin.groups = GroupTable(**{name: column.copy() for name, column in self.groups._asdict().items()})
+        for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_held"):
+            setattr(twin, name, getattr(self, name).copy())
+        return twin
+
     # What follows is for `apply` alone.
 
     def _settle(self, group: int) -> None:
@@ -324,6 +334,8 @@ def apply(state: State, event: Event) -> None:
                 state.jobs.done[row] = iterations
                 state.jobs.rollout_busy_s[row] = rollout_busy_s
                 state.jobs.training_busy_s[row] = training_busy_s
+        case Ticked():
+            pass
         case _:
             assert_never(event)
 

@@ -24,7 +24,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.dispatcher import Dispatcher, DispatchPolicy, PhaseName
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.checks import check_state
-from rollmux_env.replay.run import INSTANT_S, Arrivals, PhaseRun, Run, instant, note, waits_for_ever
+from rollmux_env.replay.run import INSTANT_S, Arrivals, PhaseRun, Run, Ticks, instant, note, waits_for_ever
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.scenario import Job, Scenario
 
@@ -108,6 +108,10 @@ class _Runner:
         self.leaves_s = float(state.jobs.leaves_s[row])
         group.dispatcher.joined(self.job.id, pins, self.base_s["rollout"], self.base_s["training"])
 
+    def progress(self) -> Progress:
+        """What the job has done so far; asked at the end of an iteration, so that its busy seconds are of whole ones."""
+        return Progress(self.job.id, self.iteration, self.busy_s["rollout"], self.busy_s["training"])
+
 
 class _Replay:
     def __init__(self, scenario: Scenario, policy: Policy, dispatch: DispatchPolicy, seed: int, keep_phases: bool) -> None:
@@ -119,11 +123,12 @@ class _Replay:
         self.jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
         self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))
+        self.ticks = Ticks(policy, self.arrivals.next_s)
         self.heap: list[tuple[float, int, _Runner, str]] = []  # (end, stamp, whose, `rollout`, `training` or `sync`)
         self.stamps = 0
         self.runners: dict[str, _Runner] = {}
         self.groups: dict[int, _Group] = {}
-        self.changed: dict[_Runner, None] = {}  # jobs whose progress the state does not know yet
+        self.progress: dict[str, Progress] = {}  # what the state does not know yet
 
     def play(self, check: bool, progress: Callable[[int], None] | None) -> Run:
         state, heap, arrivals = self.run.state, self.heap, self.arrivals
@@ -145,7 +150,7 @@ class _Replay:
                         departing.append(runner)
             if departing or fixed_s <= until_s:
                 self._place(now_s, departing, touched)
-                fixed_s = min(arrivals.next_s, state.next_resume_s())
+                fixed_s = min(arrivals.next_s, state.next_resume_s(), self.ticks.next_s)
                 if check:
                     check_state(state, arrivals.taken, self.policy.keeps_slo)
                 if progress is not None:
@@ -193,7 +198,7 @@ class _Replay:
                 self._wake(runner, now_s + runner.sync_s, "sync")
                 return False
         runner.iteration += 1
-        self.changed[runner] = None
+        self.progress[job_id] = runner.progress()
         if runner.iteration == runner.job.iterations or now_s >= runner.leaves_s - INSTANT_S:
             dispatcher.leaving(job_id)
             return True
@@ -217,13 +222,12 @@ class _Replay:
     def _place(self, now_s: float, departing: list[_Runner], touched: dict[_Group, None]) -> None:
         """Departures, the queue and arrivals, as in every replay; then tell the dispatchers."""
         run, state = self.run, self.run.state
-        if self.changed:
-            observed = (Progress(r.job.id, r.iteration, r.busy_s["rollout"], r.busy_s["training"]) for r in self.changed)
-            note(run, Progressed(now_s, tuple(observed)))
-            self.changed.clear()
+        if self.progress:
+            note(run, Progressed(now_s, tuple(self.progress.values())))
+            self.progress.clear()
         first = len(run.log)
         departing.sort(key=lambda runner: runner.row)
-        instant(run, self.policy, now_s, [runner.job.id for runner in departing], self.arrivals)
+        instant(run, self.policy, now_s, [runner.job.id for runner in departing], self.arrivals, self.ticks)
         for event in run.log[first:]:
             match event:
                 case Departed(job_id=job_id):
@@ -245,7 +249,7 @@ class _Replay:
                     touched[runner.group] = None
                     self._drop_if_empty(runner.group)
                     runner.enter(state, self._group_of(job_id))
-                    self.changed[runner] = None
+                    self.progress[job_id] = runner.progress()
                 case Resumed(job_id=job_id):
                     runner = self.runners[job_id]
                     runner.group.dispatcher.ready(job_id, "rollout")

@@ -10,7 +10,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.checks import check_state
-from rollmux_env.replay.run import INSTANT_S, Arrivals, Run, instant, waits_for_ever
+from rollmux_env.replay.run import INSTANT_S, Arrivals, Run, Ticks, instant, waits_for_ever
 from rollmux_env.scenario import Scenario
 
 
@@ -27,12 +27,13 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False, progress: Ca
     run = Run(scenario, State(scenario.cluster))
     state = run.state
     arrivals = Arrivals(scenario)
+    ticks = Ticks(policy, arrivals.next_s)
     while state.departed < len(scenario.jobs):
-        now_s = min(arrivals.next_s, state.next_departure_s(), state.next_resume_s())
+        now_s = min(arrivals.next_s, state.next_departure_s(), state.next_resume_s(), ticks.next_s)
         if not np.isfinite(now_s):
             raise PlanError(waits_for_ever(state))
         now_s = max(now_s, state.now_s)
-        instant(run, policy, now_s, state.departing(now_s + INSTANT_S), arrivals)
+        instant(run, policy, now_s, state.departing(now_s + INSTANT_S), arrivals, ticks)
         if check:
             check_state(state, arrivals.taken, policy.keeps_slo)
         if progress is not None:

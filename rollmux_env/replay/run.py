@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import floor
 from time import perf_counter
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import Arrived, Departed, Event, Resumed
+from rollmux_env.cluster.events import Arrived, Departed, Event, Resumed, Ticked
 from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
+from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job, Scenario
 
 INSTANT_S = 1e-6  # times this close are one instant
@@ -88,12 +90,36 @@ class Arrivals:
         return job
 
 
-def instant(run: Run, policy: Policy, now_s: float, departing: Sequence[str], arrivals: Arrivals) -> None:
-    """All that happens to placements at one time, in every replay: pauses that end, departures, the queue, arrivals.
+class Ticks:
+    """When a policy that asks for it is woken: at whole multiples of its `wakes_every_s` after the first arrival, while jobs run.
+
+    Attributes:
+        next_s: the next time; infinite where no job runs, or the policy does not ask.
+    """
+
+    def __init__(self, policy: Policy, first_s: float) -> None:
+        every_s = getattr(policy, "wakes_every_s", None)
+        if every_s is not None and not INSTANT_S < every_s < float("inf"):
+            raise InputError(f"wakes_every_s: must be a number of seconds above {INSTANT_S:g}, not {every_s}")
+        self._every_s: float | None = every_s
+        self._first_s = first_s
+        self.next_s = float("inf")
+
+    def after(self, now_s: float, running: bool) -> None:
+        """Find the first tick after an instant."""
+        self.next_s = float("inf")
+        if running and self._every_s is not None:
+            passed = floor((now_s + INSTANT_S - self._first_s) / self._every_s)
+            self.next_s = self._first_s + (passed + 1) * self._every_s
+
+
+def instant(run: Run, policy: Policy, now_s: float, departing: Sequence[str], arrivals: Arrivals, ticks: Ticks) -> None:
+    """All that happens to placements at one time, in every replay: pauses that end, departures, a tick, the queue, arrivals.
 
     Args:
         departing: ids of the jobs that leave now.
         arrivals: of which all are taken that arrive within `INSTANT_S`.
+        ticks: moved on to the next one.
     """
     state = run.state
     until_s = now_s + INSTANT_S
@@ -104,6 +130,9 @@ def instant(run: Run, policy: Policy, now_s: float, departing: Sequence[str], ar
         note(run, ended := Departed(now_s, job_id))
     if isinstance(ended, Departed):
         run.log += carry_out(state, policy.decide(state, ended), policy.keeps_slo)
+    if ticks.next_s <= until_s:
+        note(run, ended := Ticked(now_s))
+        run.log += carry_out(state, policy.decide(state, ended), policy.keeps_slo)
     if ended:
         while state.waiting and _admit(run, policy, Arrived(now_s, state.job(state.waiting[0]))):
             pass
@@ -112,6 +141,7 @@ def instant(run: Run, policy: Policy, now_s: float, departing: Sequence[str], ar
         note(run, event)
         if len(state.waiting) == 1:
             _admit(run, policy, event)
+    ticks.after(now_s, state.order.size > 0)
     run.time_s.append(now_s)
     run.rollout_nodes.append(state.rollout_nodes)
     run.training_nodes.append(state.training_nodes)
