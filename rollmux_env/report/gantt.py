@@ -64,7 +64,8 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: floa
     rows = {pool: [lane for lane in shown if lane.pool == pool] for pool in POOLS}
     rows = {pool: own for pool, own in rows.items() if own}
     bars = {pool: bars_of(phases, own, from_s, until_s) for pool, own in rows.items()}
-    jobs = dict.fromkeys(bar.job_id for bar in sorted((b for own in bars.values() for b in own), key=lambda bar: bar.start_s))
+    drawn = {bar.job_id for own in bars.values() for bar in own}
+    jobs = dict.fromkeys(phase.job_id for phase in _in_order(phases) if phase.job_id in drawn)  # the same order in every window
     colours = {job_id: _COLOURS[k % len(_COLOURS)] for k, job_id in enumerate(jobs)}
     heights = [_LANE_IN * len(own) + 0.1 for own in rows.values()]
     figure = Figure(figsize=(_WIDTH_IN, sum(heights) + 0.6 * len(rows) + 0.6))
@@ -86,7 +87,7 @@ def bars_of(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, un
     """What some nodes do within a window, in order of time: a bar a node for every phase, and one before it for its switch."""
     keys = {(lane.group, lane.pool, lane.node) for lane in lanes}
     bars = []
-    for phase in sorted(phases, key=lambda phase: phase.start_s):
+    for phase in _in_order(phases):
         runs_s = phase.start_s + phase.switch_s
         for begin_s, end_s, switches in ((phase.start_s, runs_s, True), (runs_s, phase.end_s, False)):
             span_s = max(begin_s, from_s), min(end_s, until_s)
@@ -145,6 +146,10 @@ def _legend(figure: Figure, colours: dict[str, str], has_switches: bool) -> None
         ncols=min(columns, len(handles)),
         frameon=False,
     )
+
+
+def _in_order(phases: Sequence[PhaseRun]) -> list[PhaseRun]:
+    return sorted(phases, key=lambda phase: (phase.start_s, phase.job_id))
 
 
 def _unit(window_s: float) -> tuple[str, float]:

@@ -62,6 +62,13 @@ def test_a_job_has_one_colour_in_both_panels_and_in_the_legend() -> None:
     assert hatched == {colours["second"]}
 
 
+def test_the_order_of_jobs_is_the_same_in_every_window() -> None:
+    later = [PhaseRun("_first", "rollout", 4, 0, "rollout", (0,), 350, 390, 0)]
+    for from_s in (0, 200):
+        legend = gantt_figure([*later, *PHASES], LANES, from_s, 400).legends[0]
+        assert [text.get_text().strip() for text in legend.get_texts()][:2] == ["_first", "second"]
+
+
 def test_the_axis_counts_from_the_start_of_the_window_in_a_fitting_unit() -> None:
     short, long = gantt_figure(PHASES, LANES, 50, 350).axes[-1], gantt_figure(PHASES, LANES, 0, 6000).axes[-1]
     assert (short.get_xlabel(), short.get_xlim()) == ("seconds from the start of the window", (0, 300))
