@@ -1,0 +1,143 @@
+"""The jobs of a replay under Gavel's program: who runs, who waits, and how far each is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from policies.placement.gavel.allocation import Allocation, allocate
+from rollmux_env.cluster.events import Arrived
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.kernel.tables import TOLERANCE
+from rollmux_env.replay.checks import InvariantError
+from rollmux_env.scenario import Job, Scenario
+
+SLACK = 1e-6  # of shares and speeds: the solver's tolerance and the shares too small to give out
+
+
+class ActiveJobs:
+    """The jobs that run, the worker sets that they share, and the queue of those that `max_nodes` keeps out.
+
+    Attributes:
+        state: it knows the jobs that have arrived and places none of them: only the columns of its job table that say how far a
+            job is are written here, for the metrics.
+        running: jobs in order of admission; waiting: jobs in order of arrival.
+        allocation: of the running jobs.
+        alone_s: job-seconds so far on training nodes alone; shared_s: on sets with more than one job; held_s: on any set.
+    """
+
+    def __init__(self, scenario: Scenario, training_slowdown: float | None) -> None:
+        self.state = State(scenario.cluster)
+        self.running: list[Job] = []
+        self.waiting: list[Job] = []
+        self.allocation = Allocation()
+        self.alone_s = self.shared_s = self.held_s = 0.0
+        self._slowdown = training_slowdown
+        self._rate: dict[str, float] = {}  # iterations per second
+
+    def arrive(self, jobs: Sequence[Job], now_s: float) -> None:
+        """Let jobs join the end of the queue."""
+        for job in jobs:
+            apply(self.state, Arrived(now_s, job))
+            self.waiting.append(job)
+
+    def leave(self, now_s: float, until_s: float) -> list[str]:
+        """Take out the jobs whose stay ends by `until_s`; returns their ids."""
+        leaving = [job for job in self.running if self._departure_s(job, now_s) <= until_s]
+        for job in leaving:
+            if job.iterations is not None:
+                self.state.jobs.done[self.state.row(job.id)] = job.iterations
+        gone = {job.id for job in leaving}
+        self.running = [job for job in self.running if job.id not in gone]
+        if gone:
+            self._take(self.allocation.without(gone))
+        return [job.id for job in leaving]
+
+    def serve(self, now_s: float) -> list[str]:
+        """Solve anew, and admit from the head of the queue whoever fits; returns the ids of the admitted."""
+        admitted = self.waiting
+        found = self._allocate(self.running + admitted)
+        if found is None:  # not all fit: one after the other, until one does not
+            found, fit = self._allocate(self.running), 0
+            for fit in range(1, len(self.waiting) + 1):
+                more = self._allocate(self.running + self.waiting[:fit])
+                if more is None:
+                    fit -= 1
+                    break
+                found = more
+            admitted = self.waiting[:fit]
+        if found is not None:  # else who is left stays as it was; host memory can make the fewer jobs the harder case
+            self._take(found)
+        self.running += admitted
+        self.waiting = self.waiting[len(admitted) :]
+        for job in admitted:
+            row = self.state.row(job.id)
+            self.state.jobs.admitted_s[row] = now_s
+            self.state.jobs.leaves_s[row] = np.inf if job.duration_s is None else now_s + job.duration_s
+        return [job.id for job in admitted]
+
+    def next_departure_s(self, now_s: float) -> float:
+        """When the next running job leaves if nothing changes before; infinite where none runs."""
+        return min((self._departure_s(job, now_s) for job in self.running), default=np.inf)
+
+    def progress(self, seconds: float) -> None:
+        """Let every running job do its iterations of so many seconds."""
+        jobs = self.state.jobs
+        for shape, turns in self.allocation.sets:
+            for turn in turns:
+                row, held_s = self.state.row(turn.job_id), seconds * turn.share
+                iterations = held_s / turn.way.iteration_s
+                jobs.done[row] += iterations
+                jobs.rollout_busy_s[row] += iterations * turn.way.rollout_busy_s
+                jobs.training_busy_s[row] += iterations * turn.way.training_busy_s
+                self.held_s += held_s
+                self.alone_s += held_s * (shape[0] == 0)
+                self.shared_s += held_s * (len(turns) > 1)
+
+    def shares_nodes(self, job_id: str) -> bool:
+        """Whether a running job has another one on one of its worker sets."""
+        return any(len(turns) > 1 and any(turn.job_id == job_id for turn in turns) for _, turns in self.allocation.sets)
+
+    def check(self) -> None:
+        """Assert that no job is in two places at once, no set has two jobs at once, memory and pools suffice and SLOs are kept.
+
+        Raises:
+            InvariantError: one of these does not hold.
+        """
+        limits, time = self.state.limits, dict.fromkeys((job.id for job in self.running), 0.0)
+        for _, turns in self.allocation.sets:
+            for turn in turns:
+                time[turn.job_id] += turn.share
+            _require(sum(turn.share for turn in turns) <= 1 + SLACK, "R3: a worker set has more turns than time")
+            rollout_gb, training_gb = sum(t.way.rollout_gb for t in turns), sum(t.way.training_gb for t in turns)
+            _require(rollout_gb <= limits.rollout_node_gb * (1 + TOLERANCE), f"R4: a rollout node holds {rollout_gb:g} GB")
+            _require(training_gb <= limits.training_node_gb * (1 + TOLERANCE), f"R4: a training node holds {training_gb:g} GB")
+        _require(len(time) == len(self.running), "R1: a job runs that is not there")
+        _require(max(time.values(), default=0.0) <= 1 + SLACK, "R1: a job is in two places at once")
+        rollout_nodes, training_nodes = self.allocation.nodes
+        _require(rollout_nodes <= limits.rollout_nodes_max, "R5: too many rollout nodes")
+        _require(training_nodes <= limits.training_nodes_max, "R5: too many training nodes")
+        for job in self.running:
+            kept = self._rate[job.id] * job.solo_s * job.slo >= 1 - SLACK
+            _require(kept, f"R6: job {job.id} breaks its SLO")
+
+    def _allocate(self, jobs: list[Job]) -> Allocation | None:
+        return allocate(jobs, self.state.limits, self._slowdown)
+
+    def _take(self, allocation: Allocation) -> None:
+        self.allocation = allocation
+        self._rate = {}
+        for turn in allocation.turns():
+            self._rate[turn.job_id] = self._rate.get(turn.job_id, 0.0) + turn.share / turn.way.iteration_s
+
+    def _departure_s(self, job: Job, now_s: float) -> float:
+        row = self.state.row(job.id)
+        if job.iterations is None:
+            return float(self.state.jobs.leaves_s[row])
+        return now_s + (job.iterations - float(self.state.jobs.done[row])) / self._rate[job.id]
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise InvariantError(message)

@@ -1,0 +1,83 @@
+"""Resource types of the two pools, and how fast a job runs on each: Gavel's throughput matrix.
+
+A resource type is a worker set of some shape: so many rollout nodes with so many training nodes, held by one job at a time. The
+shapes offered are those that the present jobs ask for; a job runs on any set that has the nodes for one of its ways to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Limits
+from rollmux_env.scenario import Job
+
+Shape = tuple[int, int]  # rollout and training nodes of a worker set
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way for a job to run on a worker set that it has to itself.
+
+    Attributes:
+        iteration_s: seconds of an iteration.
+        rollout_gb, training_gb: host memory that keeps the job resident, GB on each node of either pool.
+        rollout_busy_s, training_busy_s: node-seconds of its phases in an iteration, by the pool whose nodes they run on.
+    """
+
+    iteration_s: float
+    rollout_gb: float
+    training_gb: float
+    rollout_busy_s: float
+    training_busy_s: float
+
+
+def shapes(jobs: Sequence[Job], training_slowdown: float | None) -> list[Shape]:
+    """The worker sets that the jobs ask for: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
+    found: set[Shape] = set()
+    for job in jobs:
+        found.add((job.rollout.nodes, job.training.nodes))
+        found.add((0, job.colocated.nodes if job.colocated else job.training.nodes))
+        if training_slowdown is not None:
+            found.add((job.rollout.nodes, 0))
+    return sorted(found)
+
+
+def fastest_way(job: Job, shape: Shape, limits: Limits, training_slowdown: float | None) -> Way | None:
+    """The fastest way for a job to run on a worker set; None where it has none or a node has too little memory."""
+    ways = [way for way in _ways(job, shape, training_slowdown) if _fits(way, limits)]
+    return min(ways, key=lambda way: way.iteration_s, default=None)
+
+
+def speeds(jobs: Sequence[Job], ways: Sequence[Sequence[Way | None]]) -> Floats:
+    """(J, K) iterations on each type per iteration alone on the job's own nodes; 0 where it cannot run."""
+    return np.array([[job.solo_s / way.iteration_s if way else 0.0 for way in row] for job, row in zip(jobs, ways, strict=True)])
+
+
+def _ways(job: Job, shape: Shape, training_slowdown: float | None) -> list[Way]:
+    rollout_nodes, training_nodes = shape
+    rollout, training = job.rollout, job.training
+    both_gb = rollout.host_memory_gb + training.host_memory_gb
+    ways = []
+    if rollout_nodes >= rollout.nodes and training_nodes >= training.nodes:
+        training_s = job.training_s(training_nodes)
+        iteration_s = rollout.worst_case_s + training_s + job.sync_s
+        busy_s = (rollout.worst_case_s * rollout.nodes, training_s * training_nodes)
+        ways.append(Way(iteration_s, rollout.host_memory_gb, training.host_memory_gb, *busy_s))
+    alone = job.colocated.nodes if job.colocated else training.nodes
+    if training_nodes >= alone:
+        block = job.colocated
+        iteration_s = block.rollout_s + block.training_s if block else rollout.worst_case_s + training.worst_case_s
+        ways.append(Way(iteration_s, 0.0, both_gb, 0.0, iteration_s * alone))
+    if training_slowdown is not None and rollout_nodes >= rollout.nodes:
+        training_s = training.worst_case_s * training_slowdown * training.nodes / rollout.nodes
+        iteration_s = rollout.worst_case_s + training_s
+        ways.append(Way(iteration_s, both_gb, 0.0, iteration_s * rollout.nodes, 0.0))
+    return ways
+
+
+def _fits(way: Way, limits: Limits) -> bool:
+    slack = 1 + TOLERANCE
+    return way.rollout_gb <= limits.rollout_node_gb * slack and way.training_gb <= limits.training_node_gb * slack

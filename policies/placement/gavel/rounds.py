@@ -1,0 +1,68 @@
+"""From fractions of time on a type to worker sets that take turns: who is resident where.
+
+A schedule of rounds with given shares of each job on each set exists exactly where no job and no set has shares above 1 in sum
+(Birkhoff and von Neumann: such a matrix is a mixture of matchings, and a matching is a round). The program sees to the jobs; the
+sets are filled one after the other, as in McNaughton's wrap-around rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from policies.placement.gavel.program import Fractions
+from policies.placement.gavel.resources import Way
+from rollmux_env.kernel.tables import TOLERANCE, Limits
+
+LEAST_SHARE = 1e-8  # of a set's time; less is the solver's rounding
+
+
+@dataclass
+class WorkerSet:
+    """Nodes that one job at a time holds for a round.
+
+    Attributes:
+        kind: number of its type.
+        shares: fraction of its time of each job that is resident, by the job's number.
+        rollout_gb, training_gb: host memory of all of them, GB on a node of either pool.
+    """
+
+    kind: int
+    shares: dict[int, float] = field(default_factory=dict)
+    rollout_gb: float = 0.0
+    training_gb: float = 0.0
+
+    def takes(self, way: Way, limits: Limits) -> bool:
+        """Whether one more job can be resident."""
+        rollout_gb, training_gb = self.rollout_gb + way.rollout_gb, self.training_gb + way.training_gb
+        slack = 1 + TOLERANCE
+        return rollout_gb <= limits.rollout_node_gb * slack and training_gb <= limits.training_node_gb * slack
+
+    def add(self, job: int, share: float, way: Way) -> None:
+        """Keep a job resident for a share of the time."""
+        self.shares[job] = share
+        self.rollout_gb += way.rollout_gb
+        self.training_gb += way.training_gb
+
+
+def fill(found: Fractions, ways: Sequence[Sequence[Way | None]], limits: Limits) -> list[WorkerSet]:
+    """Give out the fractions, type by type and job by job, a job over two sets where the first is full.
+
+    A set whose host memory is full takes nobody else, whatever its time; so there can be more sets than the program asks for.
+    Sets that no job needs are left out.
+    """
+    filled: list[WorkerSet] = []
+    for kind in range(found.sets.size):
+        sets: list[WorkerSet] = []
+        free = 0.0
+        for job in range(len(ways)):
+            left, way = float(found.time[job, kind]), ways[job][kind]
+            while way is not None and left > LEAST_SHARE:
+                if free <= LEAST_SHARE or not sets[-1].takes(way, limits):
+                    sets.append(WorkerSet(kind))
+                    free = 1.0
+                share = min(left, free)
+                sets[-1].add(job, share, way)
+                left, free = left - share, free - share
+        filled += sets
+    return filled
