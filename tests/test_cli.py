@@ -41,7 +41,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert python("-c", code, cwd=ROOT).stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", ["validate", "schema", "workload", "plan", "bench", "explain"])
+@pytest.mark.parametrize("name", ["validate", "schema", "workload", "plan", "bench", "explain", "trace"])
 def test_every_command_has_help_with_an_example(command: Command, name: str) -> None:
     status, out, _ = command(name, "--help")
     assert status == 0
@@ -178,6 +178,16 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "stays": (("workload", "mixed", "--stays", "long", "--out", str(folder / "a.yaml")), "stays"),
         "philly without a file": (("workload", "philly", "--out", str(folder / "a.yaml")), "csv"),
         "broken csv": (("workload", "philly", "--csv", str(folder / "broken.csv"), "--out", str(folder / "a.yaml")), "line 2"),
+        "no such suite": (("bench", "--suite", "figure14"), "production"),
+        "a file and a suite": (("bench", QUICKSTART, "--suite", "mixed"), "suite"),
+        "neither a file nor a suite": (("bench",), "suite"),
+        "quick without a suite": (("bench", QUICKSTART, "--quick"), "--quick"),
+        "a suite has its own baseline": (("bench", "--suite", "mixed", "--baseline", "solo"), "--baseline"),
+        "a suite has its own stays": (("bench", "--suite", "mixed", "--stays", "fixed"), "stays"),
+        "dispatch without events": (("bench", QUICKSTART, "--dispatch", "fifo"), "--fidelity event"),
+        "no such dispatch": (("bench", QUICKSTART, "--fidelity", "event", "--dispatch", "lifo"), "round-robin"),
+        "events of a yardstick": (("bench", QUICKSTART, "--fidelity", "event", "-p", "optimal"), "optimal"),
+        "explaining a yardstick": (("explain", QUICKSTART, "--job", "x", "-p", "optimal"), "optimal"),
         "no such job": (("explain", QUICKSTART, "--job", "nobody"), "nobody"),
     }  # fmt: skip
 
@@ -229,3 +239,22 @@ def test_the_public_names_are_there() -> None:
     assert all(getattr(rollmux, name) for name in rollmux.__all__)
     with pytest.raises(AttributeError):
         _ = rollmux.nothing
+
+
+def test_a_suite_prints_the_papers_figures_beside_ours(command: Command, tmp_path: Path) -> None:
+    status, out, _ = command("bench", "--suite", "temporal", "--quick", "--out", str(tmp_path / "suite"))
+    assert status == 0
+    assert "[1.82]" in out and "Why it differs" in out
+    report = json.loads((tmp_path / "suite" / "temporal.json").read_text())
+    ours = {(row["case"], row["policy"]): row["figures"]["saving per work"] for row in report["rows"]}
+    assert ours["worst case", "solo"]["mean"] == 1.0
+    assert ours["worst case", "rollmux"]["mean"] > 1.9, "two equal jobs whose phases fill each other's bubbles"
+    assert next((tmp_path / "suite").glob("temporal_*.png")).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_policy_of_ones_own_joins_a_suite(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "examples")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    status, out, _ = command("bench", "--suite", "spatial", "-p", "first_fit:FirstFit", "--format", "csv")
+    assert status == 0
+    assert "worst case,first_fit:FirstFit,saving per work," in out

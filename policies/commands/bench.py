@@ -1,0 +1,111 @@
+"""`rollmux bench`, on a stream or on a suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from policies.commands.options import Fidelity, Format, find_scenario
+from policies.commands.suite import run_suite
+from rollmux_env.cli import Seed
+
+
+def bench(
+    workload: dict[str, Any],
+    target: Annotated[
+        str | None, typer.Argument(metavar="FILE|WORKLOAD", help="A scenario file, or the name of a workload.", show_default=False)
+    ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option("--suite", metavar="NAME", help="In place of a file: a part of the paper's evaluation.", show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A suite's shorter streams, one seed.")] = False,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy", "-p", metavar="NAME", help="A policy by name, or `module:Class`; repeat it. [default: solo, rollmux]"
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", metavar="NAME", help="What savings are relative to. [default: the first policy]")
+    ] = None,
+    format: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    seed: Seed = 0,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="How many seeds, from --seed on: mean and 95% interval. [default: 1, or the suite's]"),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots there.", show_default=False)
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Assert the invariants after every instant.")] = False,
+    fidelity: Annotated[Fidelity, typer.Option("--fidelity", help="Steady periods, or every phase with a sampled duration.")] = (
+        Fidelity.fluid
+    ),
+    dispatch: Annotated[
+        str | None,
+        typer.Option(
+            "--dispatch", metavar="NAME", help="Which phase runs next, in event replays. [default: round-robin]", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Compare policies on a scenario file or a workload: dollars, SLOs, GPUs.
+
+    Examples: `rollmux bench examples/quickstart.yaml -p solo -p rollmux`
+
+    `rollmux bench production --stays fixed --seeds 5 -p solo -p rollmux`
+
+    `rollmux bench --suite production --quick`
+    """
+    if (target is None) == (suite is None):
+        raise typer.BadParameter("give a scenario file, the name of a workload, or --suite NAME", param_hint="FILE|WORKLOAD")
+    if suite is not None:
+        fixed = {"--baseline": baseline, "--dispatch": dispatch, "--fidelity event": fidelity is Fidelity.event, **workload}
+        for option, value in fixed.items():
+            if value:
+                raise typer.BadParameter("a suite has its own", param_hint=option)
+        run_suite(suite, quick, policy or [], seed, seeds, workers, out, format, check)
+        return
+    assert target is not None
+    if quick:
+        raise typer.BadParameter("goes with --suite", param_hint="--quick")
+    from policies.dispatch import make_dispatch
+    from policies.registry import make_policy
+    from rollmux_env.bench.comparison import compare
+    from rollmux_env.bench.harness import Task, run_tasks
+    from rollmux_env.report.folder import make_folder, write_bench
+    from rollmux_env.report.progress import tracked
+    from rollmux_env.report.results import bench_csv, bench_report, to_json
+
+    names = list(dict.fromkeys(policy or ["solo", "rollmux"]))
+    base = baseline or names[0]
+    if base not in names:
+        raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
+    if dispatch is not None and fidelity is Fidelity.fluid:
+        raise typer.BadParameter("a fluid replay runs no single phases; add --fidelity event", param_hint="--dispatch")
+    rule = make_dispatch(dispatch or "round-robin") if fidelity is Fidelity.event else None
+    for name in names:
+        make_policy(name)
+    if out:
+        make_folder(out)
+    scenarios = {number: find_scenario(target, number, workload) for number in range(seed, seed + (seeds or 1))}
+    tasks = [Task(name, number, scenarios[number], rule, check) for number in scenarios for name in names]
+    results = tracked(run_tasks(make_policy, tasks, workers), [f"{task.spec}, seed {task.seed}" for task in tasks])
+    rows = compare(results, base)
+    report = bench_report(target, fidelity.value, results, base)
+    if out:
+        write_bench(out, report, scenarios, results, rows, base)
+    if format is Format.json:
+        typer.echo(to_json(report), nl=False)
+    elif format is Format.csv:
+        typer.echo(bench_csv(results), nl=False)
+    else:
+        from rollmux_env.report.tables import comparison_table, show
+
+        over = f"{seeds} seeds" if seeds and seeds > 1 else f"seed {seed}"
+        options = "".join(f", {key} {value}" for key, value in workload.items())
+        replay = f"{dispatch or 'round-robin'} event replay" if rule else "fluid replay"
+        show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}", rows, base))

@@ -1,0 +1,36 @@
+"""`rollmux explain`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from policies.commands.options import File, PolicyName, TableOrJson
+from rollmux_env.cli import Seed
+
+
+def explain(
+    file: File,
+    job: Annotated[str, typer.Option("--job", "-j", metavar="ID", help="The job whose placement to explain.", show_default=False)],
+    policy: PolicyName = "rollmux",
+    format: Annotated[TableOrJson, typer.Option("--format", help="How to print it.")] = TableOrJson.table,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Most alternatives in the table.")] = 40,
+    seed: Seed = 0,
+) -> None:
+    """Why this placement and not that one: every alternative of one decision.
+
+    Example: `rollmux explain examples/quickstart.yaml --policy rollmux --job code-7b`
+    """
+    from policies.registry import make_runnable
+    from rollmux_env.replay.explain import explain as explain_decision
+    from rollmux_env.report.results import to_json
+    from rollmux_env.scenario import load_scenario
+
+    report = {"policy": policy, **explain_decision(load_scenario(file), make_runnable(policy, seed), job)}
+    if format is TableOrJson.json:
+        typer.echo(to_json(report), nl=False)
+    else:
+        from rollmux_env.report.tables import alternatives_table, show
+
+        show(alternatives_table(report, rows))

@@ -1,0 +1,54 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollmux_env.cli import make_scenario
+
+if TYPE_CHECKING:
+    from rollmux_env.scenario import Scenario
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file.", show_default=False)]
+PolicyName = Annotated[str, typer.Option("--policy", "-p", metavar="NAME", help="A policy by name, or `module:Class` of your own.")]
+
+
+class Format(StrEnum):
+    """How a result is printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+class TableOrJson(StrEnum):
+    """How an explanation is printed."""
+
+    table = "table"
+    json = "json"
+
+
+class Fidelity(StrEnum):
+    """How much of a run is simulated."""
+
+    fluid = "fluid"
+    event = "event"
+
+
+def find_scenario(target: str, seed: int, workload: dict[str, Any]) -> Scenario:
+    """The scenario of a file, the same for every seed, or of a workload."""
+    from rollmux_env.errors import InputError
+    from rollmux_env.scenario import load_scenario
+    from rollmux_env.workloads import WORKLOADS
+
+    if target in WORKLOADS:
+        return make_scenario(target, seed, workload)
+    if not Path(target).suffix and not Path(target).exists():
+        raise InputError(f"{target}: is neither a file nor a workload; workloads are {', '.join(WORKLOADS)}")
+    if workload:
+        raise InputError(f"{target}: a scenario file takes no options of a workload ({', '.join(workload)})")
+    return load_scenario(target)

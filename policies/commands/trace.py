@@ -1,0 +1,48 @@
+"""`rollmux trace`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from policies.commands.options import PolicyName, find_scenario
+from rollmux_env.cli import Seed
+
+
+def trace(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE|WORKLOAD", help="A scenario file, or the name of a workload.", show_default=False)
+    ],
+    workload: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the pictures there.", show_default=False)],
+    policy: PolicyName = "rollmux",
+    dispatch: Annotated[str, typer.Option("--dispatch", metavar="NAME", help="Which waiting phase runs next.")] = "round-robin",
+    group: Annotated[
+        int | None, typer.Option("--group", metavar="N", help="Show this group. [default: the one with the most members]")
+    ] = None,
+    from_h: Annotated[
+        float | None, typer.Option("--from", metavar="HOURS", help="Show from then on. [default: where it has the most members]")
+    ] = None,
+    hours: Annotated[
+        float | None, typer.Option("--hours", metavar="HOURS", help="Show so much. [default: six meta-iterations]")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Draw an event replay: a Gantt of a group (PNG) and a trace for ui.perfetto.dev.
+
+    Example: `rollmux trace micro-rollout-heavy --policy rollmux --out pictures`
+    """
+    from policies.dispatch import make_dispatch
+    from policies.registry import make_runnable
+    from rollmux_env.replay.event import replay_events
+    from rollmux_env.report.folder import make_folder
+    from rollmux_env.report.pictures import write_pictures
+
+    placement, order = make_runnable(policy, seed), make_dispatch(dispatch)
+    scenario = find_scenario(target, seed, workload)
+    make_folder(out)
+    run = replay_events(scenario, placement, order, seed, keep_phases=True)
+    for line in write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours):
+        typer.echo(line)
