@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
 from rollmux_env.cluster.events import Arrived, Departed
@@ -15,31 +16,32 @@ from tests.oracle.draw import examples, scenarios
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job
 
 
+def admit(*jobs, policy=None, **cluster):
+    return admit_all(parse_scenario({"version": 1, "cluster": {**CLUSTER, **cluster}, "jobs": list(jobs)}), policy or Algorithm1())
+
+
 def plan(*jobs, policy=None, **cluster):
-    decisions, _ = admit_all(
-        parse_scenario({"version": 1, "cluster": {**CLUSTER, **cluster}, "jobs": list(jobs)}), policy or Algorithm1()
-    )
-    return [(d.strategy, d.group, d.rollout_nodes) for d in decisions]
+    return [(d.strategy, d.group, d.rollout_nodes) for d in admit(*jobs, policy=policy, **cluster).decisions]
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_plans_are_those_of_the_naive_planner(limited):
-    @examples(100)
-    @given(scenario=scenarios(max_jobs=14, limited=limited, fine=True))
-    def same(scenario):
-        expected = planner.plan(scenario)
-        decisions, state = admit_all(parse_scenario(scenario), Algorithm1())
-        for found, naive in zip(decisions, expected["decisions"], strict=True):
-            assert (found.job, found.strategy, found.group) == (naive["job"], naive["strategy"], naive["group"])
-            assert list(found.rollout_nodes) == naive["rollout_nodes"]
-            assert list(found.training_nodes) == naive["training_nodes"]
-            assert found.delta_usd_per_hour == pytest.approx(naive["delta_usd_per_hour"], abs=1e-9)
-        for view, group in zip(state.group_list(), expected["groups"], strict=True):
-            assert (view.id, list(view.jobs)) == (group["id"], group["jobs"])
-            assert view.period_s == pytest.approx(group["period_s"], rel=1e-12)
-        assert state.usd_per_hour == pytest.approx(expected["usd_per_hour"])
-
-    same()
+@examples(100)
+@given(data=st.data())
+def test_plans_are_those_of_the_naive_planner(limited, data):
+    scenario = data.draw(scenarios(max_jobs=14, limited=limited, fine=True))
+    expected = planner.plan(scenario)
+    admission = admit_all(parse_scenario(scenario), Algorithm1())
+    for found, naive in zip(admission.decisions, expected["decisions"], strict=True):
+        assert (found.job, found.strategy, found.group) == (naive["job"], naive["strategy"], naive["group"])
+        assert list(found.rollout_nodes) == naive["rollout_nodes"]
+        assert list(found.training_nodes) == naive["training_nodes"]
+        assert found.delta_usd_per_hour == pytest.approx(naive["delta_usd_per_hour"], abs=1e-9)
+    for group, naive in zip(admission.groups, expected["groups"], strict=True):
+        assert (group.id, list(group.jobs)) == (naive["id"], naive["jobs"])
+        assert group.period_s == pytest.approx(naive["period_s"], rel=1e-12)
+        assert group.slowdown == pytest.approx(naive["slowdown"], rel=1e-12)
+        assert group.usd_per_hour == pytest.approx(naive["usd_per_hour"], rel=1e-12)
+    assert admission.usd_per_hour == pytest.approx(expected["usd_per_hour"], rel=1e-12)
 
 
 def test_direct_packing_before_rollout_scaling_before_isolated():
@@ -70,8 +72,7 @@ def test_behind_a_job_that_does_not_fit_all_are_queued():
 
 def test_jobs_are_taken_in_order_of_arrival():
     late, early = make_job("late", 5, 5, slo=9, arrival_s=9), make_job("early", 20, 10, slo=1)
-    decisions, _ = admit_all(parse_scenario({"version": 1, "cluster": CLUSTER, "jobs": [late, early]}), Algorithm1())
-    assert [(d.job, d.strategy) for d in decisions] == [("early", "isolated"), ("late", "direct_packing")]
+    assert [(d.job, d.strategy) for d in admit(late, early).decisions] == [("early", "isolated"), ("late", "direct_packing")]
 
 
 def test_without_pruning_a_saturated_group_is_searched_too():

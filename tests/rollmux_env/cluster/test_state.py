@@ -156,6 +156,18 @@ def test_order_of_admission_is_kept_after_departures_and_a_mover_comes_last():
     assert twin.state.group_list()[0].period_s == pytest.approx(planner.period_of(twin.groups[0]))
 
 
+def test_a_copy_goes_its_own_way():
+    state = started((make_job("a"), Placement(None, (), 1, 1)), (make_job("b"), Placement(0, (0,), 0))).state
+    other = state.copy()
+    apply(other, Departed(30.0, "a"))
+    apply(other, Arrived(30.0, model(make_job("c"))))
+    apply(other, Admitted(30.0, "c", Placement(None, (), 1, 1)))
+    assert [g.jobs for g in state.group_list()] == [("a", "b")]
+    assert [g.jobs for g in other.group_list()] == [("b",), ("c",)]
+    assert (state.now_s, state.rollout_nodes, state.departed, state.waiting) == (0, 1, 0, [])
+    assert not state.knows("c")
+
+
 def test_a_state_grows_beyond_its_first_tables():
     state = State(model_cluster())
     for k in range(200):
