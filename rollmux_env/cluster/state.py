@@ -291,7 +291,7 @@ class State:
 def apply(state: State, event: Event) -> None:
     """Change `state` by one event; deterministic, and the only writer of a state.
 
-    Events are facts: whether a decision is allowed is `rollmux_env.cluster.plan.validate`'s to say, before it becomes an event.
+    Events are facts: whether a decision is allowed is `rollmux_env.cluster.plan.carry_out`'s to say.
     """
     state.now_s = event.at_s
     match event:

@@ -9,7 +9,7 @@ import numpy as np
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
-from rollmux_env.replay.checks import check_state
+from rollmux_env.replay.checks import check_clock, check_state
 from rollmux_env.replay.run import INSTANT_S, Arrivals, Run, Ticks, instant, waits_for_ever
 from rollmux_env.scenario import Scenario
 
@@ -35,6 +35,7 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False, progress: Ca
         now_s = max(now_s, state.now_s)
         instant(run, policy, now_s, state.departing(now_s + INSTANT_S), arrivals, ticks)
         if check:
+            check_clock(run.time_s[-2:])
             check_state(state, arrivals.taken, policy.keeps_slo)
         if progress is not None:
             progress(state.departed)
