@@ -1,8 +1,8 @@
 """From fractions of time on a type to worker sets that take turns: who is resident where.
 
 A schedule of rounds with given shares of each job on each set exists exactly where no job and no set has shares above 1 in sum
-(Birkhoff and von Neumann: such a matrix is a mixture of matchings, and a matching is a round). The program sees to the jobs; the
-sets are filled one after the other, as in McNaughton's wrap-around rule.
+(Birkhoff and von Neumann: such a matrix is a mixture of matchings, and a matching is a round). The program sees to the jobs; here
+the sets are filled first fit.
 """
 
 from __future__ import annotations
@@ -38,31 +38,38 @@ class WorkerSet:
         slack = 1 + TOLERANCE
         return rollout_gb <= limits.rollout_node_gb * slack and training_gb <= limits.training_node_gb * slack
 
-    def add(self, job: int, share: float, way: Way) -> None:
-        """Keep a job resident for a share of the time."""
+    @property
+    def free(self) -> float:
+        """Fraction of its time that nobody has."""
+        return 1.0 - sum(self.shares.values())
+
+    def add(self, job: int, share: float, way: Way) -> float:
+        """Keep a job resident for a share of the time, or for as much as is free; returns which."""
+        share = min(share, self.free)
         self.shares[job] = share
         self.rollout_gb += way.rollout_gb
         self.training_gb += way.training_gb
+        return share
 
 
 def fill(found: Fractions, ways: Sequence[Sequence[Way | None]], limits: Limits) -> list[WorkerSet]:
-    """Give out the fractions, type by type and job by job, a job over two sets where the first is full.
+    """Give out the fractions, type by type and job by job, a job over several sets where none has all the time that it needs.
 
-    A set whose host memory is full takes nobody else, whatever its time; so there can be more sets than the program asks for.
+    Sets without host memory for a job are passed over, whatever their time; so there can be more sets than the program asks for.
     Sets that no job needs are left out.
     """
     filled: list[WorkerSet] = []
     for kind in range(found.sets.size):
         sets: list[WorkerSet] = []
-        free = 0.0
         for job in range(len(ways)):
             left, way = float(found.time[job, kind]), ways[job][kind]
-            while way is not None and left > LEAST_SHARE:
-                if free <= LEAST_SHARE or not sets[-1].takes(way, limits):
-                    sets.append(WorkerSet(kind))
-                    free = 1.0
-                share = min(left, free)
-                sets[-1].add(job, share, way)
-                left, free = left - share, free - share
+            if way is None:
+                continue
+            for worker_set in sets:
+                if left > LEAST_SHARE and worker_set.free > LEAST_SHARE and worker_set.takes(way, limits):
+                    left -= worker_set.add(job, left, way)
+            if left > LEAST_SHARE:
+                sets.append(WorkerSet(kind))
+                sets[-1].add(job, left, way)
         filled += sets
     return filled
