@@ -1,43 +1,27 @@
-"""Set partitioning, solved exactly by HiGHS: a linear program by column generation, then the integer program over what is left.
+"""Set partitioning, solved exactly by HiGHS.
+
+Jobs that share no feasible group, directly or through others, are independent where no pool has a limit: each such block is solved
+by itself. In a block the linear program comes first. Where its solution is not whole, one branches on the number of training nodes,
+the dear ones: with it given, the rest of the cost is a whole number of rollout nodes, and the bound can be rounded up to one.
+The linear program's value is convex in that number (parametric linear programming), so only a few numbers need a look.
 
 Reduced costs say which columns can matter: with the linear program's value L, a partition that uses a column of reduced cost c
-costs at least L + c. So the integer program needs only the columns below the gap to the best partition known (linear
-programming duality; the same argument that fixes variables in branch and bound).
+costs at least L + c. So an integer program needs only the columns below the gap to the best partition known.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil, floor
 
-import highspy
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
+from policies.placement.optimal.program import ALL_AT_ONCE, TOLERANCE, Program, Relaxation, whole_solution
 from rollmux_env.kernel.tables import Floats, Ints
 
-ALL_AT_ONCE = 3000  # columns that the solver takes without choosing
-TOLERANCE = 1e-9  # relative, of costs
-
-
-@dataclass(frozen=True)
-class Program:
-    """Choose columns that cover every job exactly once, at least total cost.
-
-    Attributes:
-        positions: (N, M) jobs of each column as numbers below `jobs`, padded with `jobs`.
-        jobs: how many jobs there are.
-        nodes: (N, 2) rollout and training nodes of each column.
-        nodes_max: most of either over all chosen columns; infinite where there is no limit.
-    """
-
-    positions: Ints
-    jobs: int
-    nodes: Ints
-    nodes_max: tuple[float, float]
-
-    @property
-    def limited(self) -> bool:
-        """Whether a pool has a limit, which couples the groups."""
-        return bool(np.isfinite(self.nodes_max).any())
+__all__ = ["Partition", "Program", "partition"]
 
 
 @dataclass(frozen=True)
@@ -55,137 +39,141 @@ class Partition:
     bound: float
 
 
-def partition(program: Program, cost: Floats, node_limit: int | None, fallback: Ints | None) -> Partition | None:
+def partition(program: Program, cost: Floats, node_limit: int | None, known: Ints | None) -> Partition | None:
     """Find the cheapest partition.
 
     Args:
         cost: (N,) of the columns.
-        node_limit: most branch-and-bound nodes; where it bites, `bound` is below `value`. None is no limit.
-        fallback: columns of some partition, the answer where the limit leaves none.
+        node_limit: most branch-and-bound nodes of an integer program; where it bites, `bound` is below `value`. None is no limit.
+        known: columns of some partition: a start, and the answer where the limit leaves none that is better.
 
     Returns:
         None where there is no partition, or none was found within the limit.
     """
-    reduced = _linear(program, cost)
-    if reduced is None:
-        return None
-    bound, reduced_cost, whole = reduced
-    if whole is not None:
-        value = float(cost[whole].sum())
-        return Partition(whole, value, value)
-    best = None if fallback is None else Partition(fallback, float(cost[fallback].sum()), bound)
-    slack = float(np.partition(reduced_cost, ALL_AT_ONCE)[ALL_AT_ONCE]) if cost.size > ALL_AT_ONCE else np.inf
-    while True:
-        kept = np.flatnonzero(reduced_cost <= slack)
-        chosen, least = _integer(program, cost, kept, node_limit)
-        if chosen is not None and (best is None or cost[chosen].sum() < best.value):
-            best = Partition(chosen, float(cost[chosen].sum()), bound)
-        if least is not None:  # the limit bit
-            return best and Partition(best.columns, best.value, min(best.value, max(bound, min(least, bound + slack))))
-        if best is None and np.isinf(slack):
+    found: list[Partition] = []
+    for columns, block in _blocks(program):
+        start = None if known is None else np.flatnonzero(np.isin(columns, known))
+        best = _Search(block, cost[columns], node_limit, start).run()
+        if best is None:
             return None
-        gap = np.inf if best is None else best.value - bound
-        if best is not None and gap <= slack:
-            return Partition(best.columns, best.value, best.value)
-        slack = gap + TOLERANCE * max(1.0, abs(bound))
+        found.append(replace(best, columns=columns[best.columns]))
+    chosen = np.sort(np.concatenate([part.columns for part in found]))
+    return Partition(chosen, sum(part.value for part in found), sum(part.bound for part in found))
 
 
-def _linear(program: Program, cost: Floats) -> tuple[float, Floats, Ints | None] | None:
-    """Solve the linear program over all columns.
+def _blocks(program: Program) -> list[tuple[Ints, Program]]:
+    """The independent parts of a program, each with the numbers of its columns."""
+    n = program.jobs
+    first = program.positions.min(axis=1)
+    links = (np.repeat(first, program.positions.shape[1]), program.positions.ravel())
+    real = links[1] < n
+    graph = coo_array((np.ones(int(real.sum())), (links[0][real], links[1][real])), shape=(n, n))
+    count, label = connected_components(graph, directed=False)
+    if count == 1 or program.limited:
+        return [(np.arange(first.size), program)]
+    blocks = []
+    for k in range(count):
+        columns = np.flatnonzero(label[first] == k)
+        jobs = np.flatnonzero(label == k)
+        number = np.full(n + 1, jobs.size)
+        number[jobs] = np.arange(jobs.size)
+        part = replace(program, positions=number[program.positions[columns]], jobs=jobs.size, nodes=program.nodes[columns])
+        blocks.append((columns, part))
+    return blocks
 
-    Returns:
-        Its value, made safe against rounding; the columns' reduced costs; and the columns of its solution where that is whole.
-        None where there is no solution.
-    """
-    n = cost.size
-    if program.limited or n <= ALL_AT_ONCE:
-        used = np.arange(n)
-    else:
-        share = cost / (program.positions < program.jobs).sum(axis=1)
-        alone = np.flatnonzero((program.positions < program.jobs).sum(axis=1) == 1)
-        used = np.union1d(alone, np.argpartition(share, ALL_AT_ONCE)[:ALL_AT_ONCE])
-    highs = _model(program, cost, used)
-    while True:
-        highs.run()
-        if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+
+@dataclass(frozen=True)
+class _Branch:
+    """So many training nodes: the linear program's value, the bound that follows, and the reduced costs."""
+
+    training_nodes: int
+    value: float
+    bound: float
+    reduced: Floats
+
+
+class _Search:
+    """Branch on the number of training nodes of one block."""
+
+    def __init__(self, program: Program, cost: Floats, node_limit: int | None, start: Ints | None) -> None:
+        self._program = program
+        self._cost = cost
+        self._node_limit = node_limit
+        self._relaxation = Relaxation(program, cost)
+        self._best: Ints | None = None
+        self._value = np.inf
+        self._bound = np.inf  # of the branches that a limit left open
+        if start is not None:
+            self._offer(start)
+
+    def run(self) -> Partition | None:
+        relaxation = self._relaxation
+        if not relaxation.solve():
             return None
-        solution = highs.getSolution()
-        duals = np.array(solution.row_dual)
-        price = np.append(duals[: program.jobs], 0.0)
-        reduced = cost - price[program.positions].sum(axis=1)
-        if program.limited:
-            reduced = reduced - program.nodes @ duals[program.jobs :]
-        scale = max(1.0, float(np.abs(price).max()))
-        missing = np.flatnonzero(reduced < -TOLERANCE * scale)
-        missing = missing[~np.isin(missing, used, assume_unique=True)] if used.size < n else missing[:0]
-        if missing.size == 0:
-            break
-        if missing.size > ALL_AT_ONCE:
-            missing = missing[np.argpartition(reduced[missing], ALL_AT_ONCE)[:ALL_AT_ONCE]]
-        _add(highs, program, cost, missing)
-        used = np.concatenate([used, missing])
-    value = float(price.sum())
-    if program.limited:
-        limit = np.array(program.nodes_max)
-        finite = np.isfinite(limit)
-        value += float(duals[program.jobs :][finite] @ limit[finite])
-    # Every partition has at most as many columns as jobs, so this is a bound whatever the solver's tolerance.
-    value += program.jobs * min(0.0, float(reduced.min()))
-    x = np.array(solution.col_value)
-    whole = np.sort(used[x > 0.5]) if ((x < 1e-6) | (x > 1 - 1e-6)).all() else None
-    return value, reduced, whole
+        root = relaxation.value
+        if relaxation.chosen is not None:
+            self._offer(relaxation.chosen)
+        elif root < self._value - self._tolerance:
+            self._branch(relaxation.training_nodes)
+        if self._best is None:
+            return None
+        return Partition(self._best, self._value, min(self._value, max(root, self._bound)))
 
+    @property
+    def _tolerance(self) -> float:
+        return TOLERANCE * max(1.0, float(np.abs(self._cost).max()))
 
-def _integer(program: Program, cost: Floats, kept: Ints, node_limit: int | None) -> tuple[Ints | None, float | None]:
-    """Solve the integer program over some columns.
+    def _offer(self, columns: Ints) -> None:
+        value = float(self._cost[columns].sum())
+        if value < self._value:
+            self._best, self._value = columns, value
 
-    Returns:
-        The chosen columns, None where there are none; and the bound where the node limit bit, else None.
-    """
-    highs = _model(program, cost, kept)
-    highs.changeColsIntegrality(kept.size, np.arange(kept.size, dtype=np.int32), np.ones(kept.size, dtype=np.uint8))
-    highs.setOptionValue("mip_rel_gap", 0.0)
-    highs.setOptionValue("mip_abs_gap", TOLERANCE)
-    if node_limit is not None:
-        highs.setOptionValue("mip_max_nodes", node_limit)
-    highs.run()
-    status = highs.getModelStatus()
-    info = highs.getInfo()
-    chosen = None
-    if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
-        chosen = kept[np.array(highs.getSolution().col_value) > 0.5]
-    if status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible):
-        return chosen, None
-    return chosen, float(info.mip_dual_bound)
+    def _branch(self, middle: float) -> None:
+        open_branches: list[_Branch] = []
+        down, up = floor(middle + 1e-6), floor(middle + 1e-6) + 1
+        # The linear program's values at the ends of what has been looked at; they only rise beyond.
+        reached = {-1: -np.inf, 1: -np.inf}
+        following = {-1: down, 1: up}
+        while True:
+            for step in (-1, 1):
+                while reached[step] < min([self._value, *(branch.bound for branch in open_branches)]) - self._tolerance:
+                    branch = self._relaxed(following[step])
+                    following[step] += step
+                    reached[step] = np.inf if branch is None else branch.value
+                    if branch is not None:
+                        open_branches.append(branch)
+            open_branches = [branch for branch in open_branches if branch.bound < self._value - self._tolerance]
+            if not open_branches:
+                return
+            first = min(open_branches, key=lambda branch: (branch.bound, branch.training_nodes))
+            open_branches.remove(first)
+            self._explore(first)
 
+    def _relaxed(self, training_nodes: int) -> _Branch | None:
+        relaxation, program = self._relaxation, self._program
+        if training_nodes < 0 or not relaxation.solve(training_nodes):
+            return None
+        value = bound = relaxation.value
+        if program.prices is not None and program.prices[0] > 0:
+            dear = training_nodes * program.prices[1]
+            bound = max(value, dear + ceil((value - dear) / program.prices[0] - 1e-6) * program.prices[0])
+        if relaxation.chosen is not None:
+            self._offer(relaxation.chosen)
+        return _Branch(training_nodes, value, bound, relaxation.reduced)
 
-def _model(program: Program, cost: Floats, columns: Ints) -> highspy.Highs:
-    """A solver with one row a job, one a limited pool, and these columns; one thread, no output."""
-    highspy.Highs.resetGlobalScheduler(True)
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
-    highs.setOptionValue("random_seed", 0)
-    nothing = np.zeros(0, np.int32)
-    ones = np.ones(program.jobs)
-    highs.addRows(program.jobs, ones, ones, 0, nothing, nothing, np.zeros(0))
-    if program.limited:
-        limit = np.minimum(program.nodes_max, highspy.kHighsInf)
-        highs.addRows(2, np.full(2, -highspy.kHighsInf), limit, 0, nothing, nothing, np.zeros(0))
-    _add(highs, program, cost, columns)
-    return highs
-
-
-def _add(highs: highspy.Highs, program: Program, cost: Floats, columns: Ints) -> None:
-    positions = program.positions[columns]
-    values = np.ones(positions.shape)
-    if program.limited:
-        pools = np.broadcast_to([program.jobs + 1, program.jobs + 2], (columns.size, 2))
-        positions = np.concatenate([positions, pools], axis=1)
-        values = np.concatenate([values, program.nodes[columns]], axis=1)
-    held = positions != program.jobs  # the padding; the rows of the pools are counted from jobs + 1 until here
-    rows = positions[held]
-    rows = np.where(rows > program.jobs, rows - 1, rows).astype(np.int32)
-    starts = np.concatenate([[0], np.cumsum(held.sum(axis=1))[:-1]]).astype(np.int32)
-    n = columns.size
-    highs.addCols(n, cost[columns], np.zeros(n), np.full(n, highspy.kHighsInf), rows.size, starts, rows, values[held])
+    def _explore(self, branch: _Branch) -> None:
+        """Solve the integer program of a branch."""
+        slack = self._value - branch.value
+        if np.count_nonzero(branch.reduced <= slack) > ALL_AT_ONCE:
+            slack = float(np.partition(branch.reduced, ALL_AT_ONCE)[ALL_AT_ONCE])
+        while True:
+            kept = np.flatnonzero(branch.reduced <= slack + self._tolerance)
+            chosen, bound = whole_solution(self._program, self._cost, kept, branch.training_nodes, self._node_limit)
+            if chosen is not None:
+                self._offer(chosen)
+            if bound is not None:
+                self._bound = min(self._bound, max(branch.bound, min(bound, branch.value + slack)))
+                return
+            if self._value - branch.value <= slack:
+                return
+            slack = self._value - branch.value

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from policies.placement.optimal.columns import ColumnPool
-from policies.placement.optimal.partition import TOLERANCE, Partition, Program, partition
+from policies.placement.optimal.partition import Partition, partition
+from policies.placement.optimal.program import TOLERANCE, Program
 from rollmux_env.kernel.tables import Floats, Ints
 
 Objective = Literal["usd", "work"]
@@ -48,7 +49,13 @@ def best_grouping(
         None where `max_nodes` allows none (or, with a node limit, none was found).
     """
     limits = pool.state.limits
-    program = Program(pool.positions(), len(pool.active), pool.nodes, (limits.rollout_nodes_max, limits.training_nodes_max))
+    program = Program(
+        pool.positions(),
+        len(pool.active),
+        pool.nodes,
+        nodes_max=(limits.rollout_nodes_max, limits.training_nodes_max),
+        prices=(limits.rollout_usd, limits.training_usd) if objective == "usd" else None,
+    )
     cost = pool.usd_per_hour()
     fallback = _fallback(pool, program, cost, before or [])
     if objective == "usd":
