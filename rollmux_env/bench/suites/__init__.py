@@ -7,8 +7,7 @@ from rollmux_env.bench.suites import figure10, latency, mixed, production, sensi
 from rollmux_env.errors import InputError
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite
-    for suite in (*figure10.SUITES, production.SUITE, sensitivity.SUITE, latency.SUITE, mixed.SUITE)
+    suite.name: suite for suite in (*figure10.SUITES, production.SUITE, sensitivity.SUITE, latency.SUITE, mixed.SUITE)
 }
 
 
