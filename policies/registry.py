@@ -21,6 +21,7 @@ PLACEMENT = {
     "solo": "policies.placement.alone:Solo",
     "colocated": "policies.placement.alone:Colocated",
     "gavel": "policies.placement.gavel:Gavel",
+    "regroup": "policies.placement.regroup:Regroup",
     "optimal": "policies.placement.optimal:Optimal",
     "optimal-work": "policies.placement.optimal:Optimal,objective=work",
 }

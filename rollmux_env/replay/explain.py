@@ -30,6 +30,10 @@ class _Listener:
     def keeps_slo(self) -> bool:
         return self.policy.keeps_slo
 
+    @property
+    def wakes_every_s(self) -> float | None:
+        return getattr(self.policy, "wakes_every_s", None)
+
     def decide(self, state: State, event: Event) -> Plan:
         mine = isinstance(event, Arrived) and event.job.id == self.job_id
         table = candidates(state, self.job_id) if mine else None

@@ -1,0 +1,101 @@
+"""What a planner takes the phases to last, where that is not the worst case."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rollmux_env.cluster.state import State
+from rollmux_env.kernel.membership import refresh
+from rollmux_env.kernel.tables import Floats
+
+Fractions = tuple[float, float]  # of the worst cases of a job's rollout and training
+
+
+def running_rows(state: State) -> list[int]:
+    """Rows of the running jobs in the state's job table, group by group in order of creation."""
+    members = state.groups.members
+    return [row for group in state.order.tolist() for row in members[group, : state.groups.n_members[group]].tolist()]
+
+
+def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> State:
+    """A copy of a state, as if phases had other worst cases. Group numbers and nodes are the same, so placements carry over.
+
+    Args:
+        fractions: of a row of the job table: factors on rollout and training seconds; 1 of rows that are not named.
+        slo_too: the longest tolerated iteration is the SLO times the new T_solo; without it, times the stated one.
+    """
+    twin = state.copy()
+    jobs = twin.jobs
+    rollout, training = np.ones((2, jobs.solo_s.shape[0]))
+    for row, (of_rollout, of_training) in fractions.items():
+        rollout[row], training[row] = of_rollout, of_training
+    stated_s: Floats = jobs.solo_s.copy()
+    for column in (jobs.rollout_s, jobs.placed_rollout_s):
+        column *= rollout
+    for column in (jobs.training_s, jobs.placed_training_s):
+        column *= training
+    jobs.rescale_s[:] *= training[:, None]
+    for row in fractions:
+        jobs.solo_s[row] = jobs.rollout_s[row] + jobs.training_s[row] + jobs.sync_s[row]
+        if slo_too:
+            jobs.limit_s[row] *= jobs.solo_s[row] / stated_s[row]
+    for group in twin.order:
+        refresh(jobs, twin.groups, int(group))
+    return twin
+
+
+class Batch(NamedTuple):
+    """Some iterations in a row of one job, as observed.
+
+    Attributes:
+        row: of the job. iterations: how many.
+        fractions: their mean rollout and training as fractions of the worst case.
+    """
+
+    row: int
+    iterations: float
+    fractions: Fractions
+
+
+class Observer:
+    """Reads phase durations off the busy seconds of an `observed` state, batch by batch.
+
+    A state says how many iterations a job has finished and how long its nodes ran for them; between two looks that gives means.
+    A batch in which the job was moved is left out: it holds the iteration that the move cut short.
+
+    Args:
+        least: iterations of a batch; where fewer have been finished, the batch goes on until the next look.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._marks: dict[int, tuple[int, float, float, float]] = {}  # row -> group, iterations, busy seconds of either pool
+
+    def look(self, state: State) -> list[Batch]:
+        """The batches that have ended since the last look; none of a state that is not `observed`."""
+        if not state.observed:
+            return []
+        jobs, groups = state.jobs, state.groups
+        batches: list[Batch] = []
+        marks: dict[int, tuple[int, float, float, float]] = {}
+        for row in running_rows(state):
+            group = int(jobs.group[row])
+            number = int(groups.id[group])
+            now = (number, float(jobs.done[row]), float(jobs.rollout_busy_s[row]), float(jobs.training_busy_s[row]))
+            before = self._marks.get(row, (number, 0.0, 0.0, 0.0))
+            iterations = now[1] - before[1]
+            nodes = (int(jobs.n_pins[row]), int(groups.training_nodes[group]))
+            if before[0] != number:
+                marks[row] = now
+            elif iterations < self._least or not nodes[0]:
+                marks[row] = before
+            else:
+                marks[row] = now
+                rollout_s = jobs.placed_rollout_s[row] * nodes[0] * iterations
+                training_s = jobs.placed_training_s[row] * nodes[1] * iterations
+                fractions = (float((now[2] - before[2]) / rollout_s), float((now[3] - before[3]) / training_s))
+                batches.append(Batch(row, iterations, fractions))
+        self._marks = marks
+        return batches
