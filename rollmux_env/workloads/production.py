@@ -9,6 +9,8 @@ figures. That SLOs are uniform in (1, 2) is the paper's default for simulations.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from rollmux_env.scenario import Scenario
@@ -25,13 +27,17 @@ GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN = 25.0, 262.0
 USED = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches", "semantics"})
 
 
-def production(options: WorkloadOptions) -> Scenario:
-    """200 jobs with exactly the published counts of each type, shuffled; another number draws types in proportion.
+class Drawn(NamedTuple):
+    """What is drawn of (n,) jobs: types, arrivals and stays in seconds, SLOs."""
 
-    `semantics="paper"` is what it takes to come near the reported saving besides a planner that skips no saturated group:
-    SLOs from U(1.1, 2) and half the training nodes for 32B jobs, one in place of two. Their phases keep their seconds, as in
-    the paper's accounting.
-    """
+    kinds: list[str]
+    arrivals_s: list[float]
+    stays_s: list[float]
+    slos: list[float]
+
+
+def draw_production(options: WorkloadOptions) -> Drawn:
+    """The draws of `production`, without the jobs: learners need thousands of streams."""
     published = sum(TYPE_COUNTS.values())
     n = options.jobs or published
     seed = options.seed
@@ -40,21 +46,29 @@ def production(options: WorkloadOptions) -> Scenario:
     drawn = np.argsort(u, kind="stable") if n == published else np.floor(published * u).astype(np.int64)
     arrivals_s = draws.times(60 * draws.burst_arrivals(seed, n, GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN))
     stays_h = draws.lognormal_up_to(draws.uniform(seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
-    stays_s = draws.seconds(3600 * stays_h)
-    paper = options.semantics == "paper"
-    slos = draws.slos(options, n, (1.1, 2.0) if paper else (1.0, 2.0))
+    slos = draws.slos(options, n, (1.1, 2.0) if options.semantics == "paper" else (1.0, 2.0))
+    return Drawn([kinds[k] for k in drawn], arrivals_s, draws.seconds(3600 * stays_h), slos)
+
+
+def production(options: WorkloadOptions) -> Scenario:
+    """200 jobs with exactly the published counts of each type, shuffled; another number draws types in proportion.
+
+    `semantics="paper"` is what it takes to come near the reported saving besides a planner that skips no saturated group:
+    SLOs from U(1.1, 2) and half the training nodes for 32B jobs, one in place of two. Their phases keep their seconds, as in
+    the paper's accounting.
+    """
+    drawn = draw_production(options)
     jobs = []
-    for k in range(n):
-        kind = kinds[drawn[k]]
+    for k, kind in enumerate(drawn.kinds):
         jobs.append(
             make_job(
                 kind,
                 f"{kind}-{k:03d}",
-                arrival_s=arrivals_s[k],
-                slo=slos[k],
+                arrival_s=drawn.arrivals_s[k],
+                slo=drawn.slos[k],
                 with_switches=options.switches,
-                training_nodes=1 if paper else None,
-                **draws.stay(options, stays_s[k], sum(PHASES_S[kind][:2])),  # type: ignore[arg-type]
+                training_nodes=1 if options.semantics == "paper" else None,
+                **draws.stay(options, drawn.stays_s[k], sum(PHASES_S[kind][:2])),  # type: ignore[arg-type]
             )
         )
     return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=tuple(jobs))

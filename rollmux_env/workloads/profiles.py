@@ -12,6 +12,8 @@ time alone limits packing, as in the paper's simulations.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from rollmux_env.complaint import describe
@@ -40,16 +42,30 @@ def profile_workload(name: str, options: WorkloadOptions) -> Scenario:
     Raises:
         InputError: no such profile.
     """
+    jobs = profile_jobs(name, options, *draw_times(options))
+    return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
+
+
+def draw_times(options: WorkloadOptions) -> tuple[list[float], list[float]]:
+    """Arrivals and stays of a profile's stream, seconds."""
     n = options.jobs or JOBS
     mean_gap_s = 3600 * LAST_ARRIVAL_H / (JOBS - 1)
     arrivals_s = draws.times(draws.gamma_arrivals(options.seed, n, mean_gap_s, GAP_CV))
     stays_h = draws.lognormal_up_to(draws.uniform(options.seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
-    jobs = profile_jobs(name, options, arrivals_s, draws.seconds(3600 * stays_h))
-    return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
+    return arrivals_s, draws.seconds(3600 * stays_h)
 
 
-def profile_jobs(name: str, options: WorkloadOptions, arrivals_s: list[float], stays_s: list[float]) -> tuple[Job, ...]:
-    """Jobs of a profile with arrivals and stays that are given, seconds.
+class Drawn(NamedTuple):
+    """What is drawn of (n,) jobs of a profile: names of their ranges, phases in seconds, SLOs."""
+
+    cells: list[str]
+    rollouts_s: list[float]
+    trainings_s: list[float]
+    slos: list[float]
+
+
+def draw_profile(name: str, options: WorkloadOptions, n: int) -> Drawn:
+    """The draws of `profile_jobs`, without the jobs: learners need thousands of streams.
 
     Raises:
         InputError: no such profile.
@@ -62,21 +78,30 @@ def profile_jobs(name: str, options: WorkloadOptions, arrivals_s: list[float], s
         for size, ranges in sizes.items()
         if name in ("mixed", profile)
     ]
-    n, seed = len(arrivals_s), options.seed
+    seed = options.seed
     drawn = np.floor(len(cells) * draws.uniform(seed, "profiles", n)).astype(np.int64)
     ranges = np.array([cell[1] for cell in cells], dtype=np.float64)[drawn]
     rollouts_s = draws.seconds(draws.between(draws.uniform(seed, "rollouts", n), ranges[:, 0], ranges[:, 1]))
     trainings_s = draws.seconds(draws.between(draws.uniform(seed, "trainings", n), ranges[:, 2], ranges[:, 3]))
-    slos = draws.slos(options, n)
+    return Drawn([cells[k][0] for k in drawn], rollouts_s, trainings_s, draws.slos(options, n))
+
+
+def profile_jobs(name: str, options: WorkloadOptions, arrivals_s: list[float], stays_s: list[float]) -> tuple[Job, ...]:
+    """Jobs of a profile with arrivals and stays that are given, seconds.
+
+    Raises:
+        InputError: no such profile.
+    """
+    drawn = draw_profile(name, options, len(arrivals_s))
     rollout_gb, training_gb = memory_gb(7)
     return tuple(
         Job(
-            id=f"{cells[drawn[k]][0]}-{k:03d}",
+            id=f"{drawn.cells[k]}-{k:03d}",
             arrival_s=arrivals_s[k],
-            slo=slos[k],
-            rollout=Phase(worst_case_s=rollouts_s[k], host_memory_gb=rollout_gb),
-            training=Training(worst_case_s=trainings_s[k], host_memory_gb=training_gb),
-            **draws.stay(options, stays_s[k], rollouts_s[k] + trainings_s[k]),  # type: ignore[arg-type]
+            slo=drawn.slos[k],
+            rollout=Phase(worst_case_s=drawn.rollouts_s[k], host_memory_gb=rollout_gb),
+            training=Training(worst_case_s=drawn.trainings_s[k], host_memory_gb=training_gb),
+            **draws.stay(options, stays_s[k], drawn.rollouts_s[k] + drawn.trainings_s[k]),  # type: ignore[arg-type]
         )
-        for k in range(n)
+        for k in range(len(arrivals_s))
     )
