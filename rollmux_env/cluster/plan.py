@@ -1,6 +1,6 @@
 """Plans: what a policy decides, checked against numbered invariants before anything happens.
 
-P1  every job is named at most once and is in the right state: waiting to be placed, running and not paused to be moved
+P1  every job is named at most once, in the right state: running and not paused to be moved; waiting, in its turn, to be placed
 P2  the nodes exist and are as many as the job asks for; the pool has at least its training nodes; a move leaves its group
 P3  no group has more than `max_group_size` members
 P4  no node holds more than its memory
@@ -102,6 +102,9 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool) -> list[Event]:
             _check_movable(state, action.job_id)
         elif action.job_id not in state.waiting:
             raise PlanError(f"P1: job {action.job_id} is not waiting")
+    placed = [action.job_id for action in plan if isinstance(action, Place)]
+    if placed != state.waiting[: len(placed)]:
+        raise PlanError(f"P1: the plan passes over job {state.waiting[0]}, the first of the queue")
     for action in plan:
         if isinstance(action, Wait):
             continue

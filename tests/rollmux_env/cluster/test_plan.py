@@ -161,11 +161,11 @@ def test_p7_a_move_needs_slack():
 
 def test_events_of_a_plan_are_in_its_order_and_waiting_has_none():
     state = started(
-        (make_job("a", slo=9), OWN), (make_job("b", slo=9), OWN), waiting=[make_job("c"), make_job("d", slo=9)], now_s=1000
+        (make_job("a", slo=9), OWN), (make_job("b", slo=9), OWN), waiting=[make_job("c", slo=9), make_job("d")], now_s=1000
     )
-    plan = (Wait("c"), Move("b", JOIN), Place("d", Placement(0, (), 1)))
-    assert carry_out(state, plan, True) == [Moved(1000, "b", JOIN), Admitted(1000, "d", Placement(0, (), 1))]
-    assert state.waiting == ["c"]
+    plan = (Wait("d"), Move("b", JOIN), Place("c", Placement(0, (), 1)))
+    assert carry_out(state, plan, True) == [Moved(1000, "b", JOIN), Admitted(1000, "c", Placement(0, (), 1))]
+    assert state.waiting == ["d"]
 
 
 def test_two_jobs_swap_groups_in_one_plan():
@@ -200,3 +200,11 @@ def test_a_job_moves_out_into_a_group_of_its_own():
     carry_out(state, (Move("b", OWN),), True)
     assert [g.jobs for g in state.group_list()] == [("a",), ("b",)]
     assert (state.rollout_nodes, state.training_nodes) == (2, 2)
+
+
+def test_p1_nobody_passes_the_first_of_the_queue():
+    state = started(waiting=[make_job("a"), make_job("b")])
+    assert refused(state, Place("b", OWN)) == "P1"
+    assert refused(state, Wait("a"), Place("b", OWN)) == "P1"
+    carry_out(state, (Place("a", OWN), Place("b", OWN)), True)
+    assert state.waiting == []
