@@ -130,7 +130,7 @@ def instant(run: Run, policy: Policy, now_s: float, departing: Sequence[str], ar
         note(run, ended := Departed(now_s, job_id))
     if isinstance(ended, Departed):
         run.log += carry_out(state, policy.decide(state, ended), policy.keeps_slo)
-    if ticks.next_s <= until_s:
+    if ticks.next_s <= until_s and state.order.size:
         note(run, ended := Ticked(now_s))
         run.log += carry_out(state, policy.decide(state, ended), policy.keeps_slo)
     if ended:

@@ -67,6 +67,8 @@ class Regroup:
 
     def _regroup(self, state: State) -> Plan:
         rows = [row for row in running_rows(state) if not state.groups.exclusive[state.jobs.group[row]]]
+        if not rows:
+            return ()
         seen = self._seen(state, rows)
         pool = self._columns(seen, rows)
         fixed = [row for row in rows if not _may_move(state, state.job_id(row))]
