@@ -12,14 +12,14 @@ from rich.text import Text
 
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.suite import Column, Suite, SuiteRow
-from rollmux_env.report.tables import make_table
+from rollmux_env.report.tables import heading, make_table
 
 
 def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], quick: bool) -> RenderableType:
     """One line a case and policy; behind a figure, in brackets, the paper's."""
     over = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
     title = f"{suite.title} ({suite.source}); {over}{', quick: shorter streams' if quick else ''}"
-    table = make_table(title, "case", "policy", *(column.heading for column in suite.columns), left=2)
+    table = make_table("case", "policy", *(column.heading for column in suite.columns), left=2)
     last = ""
     for row in rows:
         if last and row.case != last:
@@ -32,7 +32,7 @@ def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], qu
         last = row.case
     notes = ["[the paper's figure]" + ("; ± is the half-width of a 95% interval, paired by seed" if len(seeds) > 1 else "")]
     parts = [Text(note, style="dim") for note in notes] + [Text(f"Why it differs: {line}") for line in suite.differences]
-    return Group(table, *parts)
+    return Group(heading(title), table, *parts)
 
 
 def _cell(column: Column, ours: Mean | None, papers: float | None) -> str:

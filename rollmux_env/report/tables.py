@@ -23,9 +23,14 @@ def show(*parts: RenderableType) -> None:
     console.print(Group(*parts))
 
 
-def make_table(title: str, *columns: str, left: int = 1) -> Table:
+def heading(title: str) -> Text:
+    """A title over a table, as wide as the terminal rather than the table."""
+    return Text(title, style="bold")
+
+
+def make_table(*columns: str, left: int = 1) -> Table:
     """A table in the house style; all columns but the first `left` are figures."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position < left else "right", overflow="fold")
     return table
@@ -57,7 +62,7 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> Renderab
     if rows[0].slo_attainment_observed is not None:
         paired += "; observed: against solo runs with the same durations"
     note = f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: rollout + training{paired}"
-    return Group(table, Text(note, style="dim"))
+    return Group(heading(title), table, Text(note, style="dim"))
 
 
 def _times(mean: Mean) -> str:
@@ -70,7 +75,7 @@ def _percent(share: float) -> str:
 
 def plan_tables(policy: str, admission: Admission) -> RenderableType:
     """`plan`: the decisions, then the groups that they make."""
-    table = make_table(f"Decisions of {policy}", "job", "strategy", "group", "+$/h", "rollout nodes", "training nodes", left=2)
+    table = make_table("job", "strategy", "group", "+$/h", "rollout nodes", "training nodes", left=2)
     for decision in admission.decisions:
         delta = decision.delta_usd_per_hour
         table.add_row(
@@ -81,7 +86,7 @@ def plan_tables(policy: str, admission: Admission) -> RenderableType:
             _numbers(decision.rollout_nodes),
             _numbers(decision.training_nodes),
         )
-    groups = make_table("Co-execution groups", "group", "period s", "$/h", "jobs (slowdown)", left=0)
+    groups = make_table("group", "period s", "$/h", "jobs (slowdown)", left=0)
     groups.columns[-1].justify = "left"
     for group in admission.groups:
         jobs = ", ".join(f"{job_id} ({slowdown:.2f}x)" for job_id, slowdown in group.slowdown.items())
@@ -89,7 +94,7 @@ def plan_tables(policy: str, admission: Admission) -> RenderableType:
     waiting = sum(decision.strategy == "queued" for decision in admission.decisions)
     total = f"{admission.usd_per_hour:.2f} $/h in all" + (f", {waiting} jobs wait for nodes" if waiting else "")
     figures = [Text(f"{name}: {value:.6g}") for name, value in admission.extra.items()]
-    return Group(table, groups, Text(total), *figures)
+    return Group(heading(f"Decisions of {policy}"), table, heading("Co-execution groups"), groups, Text(total), *figures)
 
 
 def _numbers(nodes: Sequence[int]) -> str:
@@ -99,7 +104,6 @@ def _numbers(nodes: Sequence[int]) -> str:
 def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
     """`explain`: every alternative of one decision and what became of it."""
     table = make_table(
-        f"Job {report['job']} at {report['at_s']:,.0f} s, decided by {report['policy']}",
         "verdict",
         "group",
         "nodes",
@@ -124,7 +128,8 @@ def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
         )
     hidden = len(others) - most
     note = f"{hidden} more alternatives: --format json lists them all" if hidden > 0 else ""
-    parts: list[RenderableType] = [table]
+    title = f"Job {report['job']} at {report['at_s']:,.0f} s, decided by {report['policy']}"
+    parts: list[RenderableType] = [heading(title), table]
     if not chosen:
         parts.append(Text(report["outcome"], style="bold"))
     if note:
