@@ -76,12 +76,11 @@ def suite_csv(suite: Suite, rows: Sequence[SuiteRow]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("case", "policy", "figure", "mean", "half_width", "paper"))
     for row in rows:
-        for heading, mean in row.figures.items():
+        for figure, mean in row.figures.items():
             if mean is not None:
-                paper = suite.paper.get((row.case, row.policy, heading), "")
-                writer.writerow(
-                    (row.case, row.policy, heading, mean.mean, "" if mean.half_width is None else mean.half_width, paper)
-                )
+                paper = suite.paper.get((row.case, row.policy, figure), "")
+                half_width = "" if mean.half_width is None else mean.half_width
+                writer.writerow((row.case, row.policy, figure, mean.mean, half_width, paper))
     return text.getvalue()
 
 

@@ -14,6 +14,21 @@ _TITLES = {
     "rollout-heavy": "Three jobs on three rollout nodes share one training node",
     "spatial": "A 32B job on 2+2 nodes shares them with two 8B jobs",
 }
+_DIFFERENCES = {
+    "temporal": ("Two equal jobs on one node pair gain 2x less the slowdown: 1.6% in the paper's iterations, more in its 1.82x.",),
+    "rollout-heavy": (
+        "3 x 57.04 $/h over 86.64 $/h is 1.97x if nobody is slowed down. With the catalogue's 8B times strict round robin makes the "
+        "8B jobs wait for the 14B job; the paper's 1.90x needs jobs of about equal length.",
+    ),
+    "spatial": (
+        "228.16 $/h over 114.08 $/h is 2x if nobody is slowed down. With the catalogue's 8B times strict round robin makes the 8B "
+        "jobs wait for the 32B job.",
+    ),
+}
+_EVERYWHERE = (
+    "Phase times are derived from the printed solo iterations. Co-located jobs run at their disaggregated speed, as the paper "
+    "prints no other for these jobs, so they and gavel gain the price ratio 57.04 / 42.24.",
+)
 FLUID, EVENT = "worst case", "every phase, with switches"
 
 
@@ -33,10 +48,7 @@ def _suite(name: str) -> Suite:
             for case in (FLUID, EVENT)
             for policy, value in zip(("gavel", "colocated", "rollmux"), _PAPER[name], strict=True)
         },
-        differences=(
-            "Phase times are derived from the printed solo iterations; the paper's are measured, and its iterations hold "
-            "execution overhead (1.6% to 9.8%) that a model of phases and switches has not.",
-        ),
+        differences=(*_DIFFERENCES[name], *_EVERYWHERE),
         seeds=1,
     )
 
