@@ -17,8 +17,8 @@ _TITLES = {
 _DIFFERENCES = {
     "temporal": ("Two equal jobs on one node pair gain 2x less the slowdown: 1.6% in the paper's iterations, more in its 1.82x.",),
     "rollout-heavy": (
-        "3 x 57.04 $/h over 86.64 $/h is 1.97x if nobody is slowed down. With the catalogue's 8B times strict round robin makes the "
-        "8B jobs wait for the 14B job; the paper's 1.90x needs jobs of about equal length.",
+        "3 x 57.04 $/h over 86.64 $/h is 1.97x if nobody is slowed down. With the catalogue's 8B times strict round robin makes "
+        "the 8B jobs wait for the 14B job; the paper's 1.90x needs jobs of about equal length.",
     ),
     "spatial": (
         "228.16 $/h over 114.08 $/h is 2x if nobody is slowed down. With the catalogue's 8B times strict round robin makes the 8B "
