@@ -1,7 +1,7 @@
 """The names that a policy is written with, in one place."""
 
 from rollmux_env.cluster.candidates import CandidateTable, candidates, cheapest
-from rollmux_env.cluster.events import Arrived, Departed, Event, Placement, isolated
+from rollmux_env.cluster.events import Arrived, Departed, Event, Placement, Ticked, isolated
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, Wait, may_move
 from rollmux_env.cluster.state import Group, State
 
@@ -17,6 +17,7 @@ __all__ = [
     "Plan",
     "Policy",
     "State",
+    "Ticked",
     "Wait",
     "candidates",
     "cheapest",

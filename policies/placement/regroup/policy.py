@@ -17,7 +17,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import TOLERANCE
 
-_LEAST_ITERATIONS = 3  # of a batch that phase durations are read off
+_LEAST_ITERATIONS = 10  # of a batch that phase durations are read off
 _CHANGE = 0.02  # of an observed duration that is worth planning anew
 _BROKEN_USD = 1e3  # for leaving a group whose observed durations break an SLO as it is
 _OUT_OF_REACH_USD = 1e5  # of a job alone that may not move: the solver starts from single jobs
@@ -34,7 +34,7 @@ class Regroup:
     themselves before they may be undone. Jobs that may not move, for want of slack or in the pause of a move, stay where they are.
     A group that turns out not to fit on the nodes that its host has is taken out, and the rest solved again.
 
-    Where progress is observed (event replays, runs), phases are planned at their mean over a job's last iterations, at least three,
+    Where progress is observed (event replays, runs), phases are planned at their mean over a job's last iterations, at least ten,
     and an SLO at that multiple of the solo time that this gives; jobs of which nothing was observed yet are taken to be as the mean
     of the others. Else, and for admission, all is worst case.
 
