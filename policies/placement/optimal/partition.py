@@ -18,10 +18,12 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from policies.placement.optimal.program import ALL_AT_ONCE, TOLERANCE, Program, Relaxation, whole_solution
+from policies.placement.optimal.program import TOLERANCE, Program, Relaxation, whole_solution
 from rollmux_env.kernel.tables import Floats, Ints
 
 __all__ = ["Partition", "Program", "partition"]
+
+FIRST = 1000  # columns of the first integer program of a branch
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,13 @@ def _blocks(program: Program) -> list[tuple[Ints, Program]]:
 
 @dataclass(frozen=True)
 class _Branch:
-    """So many training nodes: the linear program's value, the bound that follows, and the reduced costs."""
+    """So many training nodes: the linear program's value, the bound that follows, the reduced costs, the solution's columns."""
 
     training_nodes: int
     value: float
     bound: float
     reduced: Floats
+    support: Ints
 
 
 class _Search:
@@ -151,7 +154,7 @@ class _Search:
 
     def _relaxed(self, training_nodes: int) -> _Branch | None:
         relaxation, program = self._relaxation, self._program
-        if training_nodes < 0 or not relaxation.solve(training_nodes):
+        if not 0 <= training_nodes <= program.nodes_max[1] or not relaxation.solve(training_nodes):
             return None
         value = bound = relaxation.value
         if program.prices is not None and program.prices[0] > 0:
@@ -159,21 +162,25 @@ class _Search:
             bound = max(value, dear + ceil((value - dear) / program.prices[0] - 1e-6) * program.prices[0])
         if relaxation.chosen is not None:
             self._offer(relaxation.chosen)
-        return _Branch(training_nodes, value, bound, relaxation.reduced)
+        return _Branch(training_nodes, value, bound, relaxation.reduced, relaxation.support)
 
     def _explore(self, branch: _Branch) -> None:
         """Solve the integer program of a branch."""
-        slack = self._value - branch.value
-        if np.count_nonzero(branch.reduced <= slack) > ALL_AT_ONCE:
-            slack = float(np.partition(branch.reduced, ALL_AT_ONCE)[ALL_AT_ONCE])
+        order = np.argsort(branch.reduced, kind="stable")
+        some = FIRST
         while True:
-            kept = np.flatnonzero(branch.reduced <= slack + self._tolerance)
-            chosen, bound = whole_solution(self._program, self._cost, kept, branch.training_nodes, self._node_limit)
+            needed = int(np.count_nonzero(branch.reduced <= self._value - branch.value + self._tolerance))
+            some = min(some, needed)
+            chosen, bound = whole_solution(
+                self._program, self._cost, np.union1d(order[:some], branch.support), branch.training_nodes, self._node_limit
+            )
             if chosen is not None:
                 self._offer(chosen)
+            # No partition that uses any other column costs less than this.
+            others = branch.value + float(branch.reduced[order[some]]) if some < order.size else np.inf
             if bound is not None:
-                self._bound = min(self._bound, max(branch.bound, min(bound, branch.value + slack)))
+                self._bound = min(self._bound, max(branch.bound, min(bound, others)))
                 return
-            if self._value - branch.value <= slack:
+            if self._value <= max(others, branch.bound) + self._tolerance:
                 return
-            slack = self._value - branch.value
+            some *= 4

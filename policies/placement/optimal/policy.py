@@ -111,6 +111,7 @@ class Optimal:
             if progress is not None:
                 progress(left)
         found = replace(metrics(run), admissions=admissions)
+        bound_usd = min(bound_usd, found.cost_usd)  # they differ by rounding where all was proven
         extra = {"bound_usd": bound_usd, "gap": _gap(found.cost_usd, bound_usd)}
         return Outcome(found, run.time_s, run.rollout_nodes, run.training_nodes, run.decision_s, extra)
 

@@ -11,6 +11,7 @@ from rollmux_env.kernel.tables import Floats, Ints
 
 ALL_AT_ONCE = 3000  # columns that the solver takes without choosing
 TOLERANCE = 1e-9  # relative, of costs
+_MISSED = 100.0  # price of a training node too many or too few, in dearest columns
 _OPTIMAL = highspy.HighsModelStatus.kOptimal
 _SETTLED = (_OPTIMAL, highspy.HighsModelStatus.kInfeasible)
 
@@ -45,7 +46,7 @@ class Relaxation:
     Attributes (of the last `solve`):
         value: what it costs, made safe against rounding: no partition costs less.
         reduced: (N,) reduced costs: a partition that uses the column costs at least value + reduced.
-        chosen: the columns of the solution where it is whole, else None.
+        support: the columns of the solution; chosen: the same where it is whole, else None.
         training_nodes: of the solution, with fractions.
     """
 
@@ -57,15 +58,20 @@ class Relaxation:
         if size.size > ALL_AT_ONCE and not program.limited:
             self._used = np.union1d(np.flatnonzero(size == 1), np.argpartition(cost / size, ALL_AT_ONCE)[:ALL_AT_ONCE])
         self._highs = _model(program, cost, self._used)
+        # While only some columns are in, the solver may miss the number of training nodes at a price above any column's: a program
+        # that allows more costs no more, so its value is a bound all the same.
+        self._first = self._used.size
+        self._elastic = self._used.size < size.size
+        if self._elastic:
+            row = np.array([program.jobs + 1], np.int32)
+            for sign in (-1.0, 1.0):
+                self._highs.addCol(_MISSED * float(np.abs(cost).max()), 0.0, highspy.kHighsInf, 1, row, np.array([sign]))
 
     def solve(self, training_nodes: int | None = None) -> bool:
         """Solve it, with so many training nodes altogether or with any; False where there is no solution."""
         program, cost, highs = self._program, self._cost, self._highs
         least, most = (0.0, program.nodes_max[1]) if training_nodes is None else (training_nodes, training_nodes)
         highs.changeRowBounds(program.jobs + 1, least, min(most, highspy.kHighsInf))
-        if training_nodes is not None and self._used.size < cost.size:
-            # What has been priced so far may not reach this many nodes although others do.
-            self._enter(np.setdiff1d(np.arange(cost.size), self._used, assume_unique=True))
         while True:
             highs.run()
             if highs.getModelStatus() != _OPTIMAL:
@@ -83,10 +89,16 @@ class Relaxation:
                 entering = entering[np.argpartition(reduced[entering], ALL_AT_ONCE)[:ALL_AT_ONCE]]
             self._enter(entering)
         x = np.array(solution.col_value)
+        missed = 0.0
+        if self._elastic:
+            first = self._first
+            missed = float(x[first : first + 2].sum())
+            x = np.delete(x, [first, first + 1])
         self.reduced = reduced
         # A partition has at most as many columns as jobs, so this is a bound whatever the solver's tolerance.
         self.value = float(highs.getInfo().objective_function_value) + program.jobs * min(0.0, float(reduced.min()))
-        self.chosen = np.sort(self._used[x > 0.5]) if (np.abs(x - np.round(x)) < 1e-6).all() else None
+        self.support = np.sort(self._used[x > 1e-6])
+        self.chosen = self.support if missed < 1e-6 and (np.abs(x - np.round(x)) < 1e-6).all() else None
         self.training_nodes = float(x @ program.nodes[self._used, 1])
         return True
 

@@ -1,0 +1,85 @@
+"""Time of the exact optimum: 13 jobs, 40 jobs, and the 200-job stream re-solved at every event; and what it says of Solo-D.
+
+    python benchmarks/optimum.py
+
+Jobs are those of the production stream (RollMux, arXiv 2512.11306, section 6.4). The paper's brute force takes over 5 h at 13 jobs
+(Table 5, its own machine). All rows are certified: the gap between value and bound is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from time import perf_counter
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from policies.placement.optimal import Optimal
+from policies.registry import make_policy
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import metrics
+from rollmux_env.workloads import WorkloadOptions, make_workload
+
+NAMES = {"usd": "optimal", "work": "optimal-work"}
+
+
+def plan_times(count: int, seeds: int) -> Table:
+    """Seconds to group `count` jobs of the stream from nothing."""
+    table = Table("policy", "jobs", "median s", "max s", "largest gap", title=f"{count} jobs present together, {seeds} seeds")
+    for objective, name in NAMES.items():
+        times, gaps = [], []
+        for seed in range(seeds):
+            scenario = make_workload("production", WorkloadOptions(seed=seed))
+            scenario = scenario.model_copy(update={"jobs": scenario.jobs[:count]})
+            began = perf_counter()
+            plan = Optimal(objective).plan(scenario)  # type: ignore[arg-type]
+            times.append(perf_counter() - began)
+            gaps.append(plan.gap)
+        table.add_row(name, str(count), f"{np.median(times):.3f}", f"{max(times):.3f}", f"{max(gaps):.1e}")
+    return table
+
+
+def replay_times(seeds: int) -> Table:
+    """Seconds to replay 200 jobs, and Solo-D's dollars over the optimum's."""
+    heads = ("policy", "stays", "seed", "total s", "p50 ms", "max ms", "gap", "Solo-D $ / $", "Solo-D / per work-hour")
+    table = Table(*heads, title="200 jobs, re-solved at every event")
+    for stays in ("fixed", "iterations"):
+        for seed in range(seeds):
+            scenario = make_workload("production", WorkloadOptions(seed=seed, stays=stays))
+            solo = metrics(replay(scenario, make_policy("solo")))
+            for objective, name in NAMES.items():
+                began = perf_counter()
+                found = Optimal(objective).replay(scenario)  # type: ignore[arg-type]
+                total_s = perf_counter() - began
+                ms = np.array(found.decision_s) * 1e3
+                table.add_row(
+                    name,
+                    stays,
+                    str(seed),
+                    f"{total_s:.1f}",
+                    f"{np.median(ms):.1f}",
+                    f"{ms.max():.0f}",
+                    f"{found.extra['gap']:.1e}",
+                    f"{solo.cost_usd / found.metrics.cost_usd:.3f}",
+                    f"{solo.usd_per_work_hour / found.metrics.usd_per_work_hour:.3f}",
+                )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--replays", type=int, default=1, help="seeds of the 200-job stream")
+    arguments = parser.parse_args()
+    warm = make_workload("production", WorkloadOptions(seed=999, jobs=4))
+    for objective in NAMES:
+        Optimal(objective).plan(warm)  # type: ignore[arg-type]
+    console = Console(width=120)
+    console.print(plan_times(13, arguments.seeds))
+    console.print(plan_times(40, arguments.seeds))
+    console.print(replay_times(arguments.replays))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The best partition by looking at all of them: every partition, pool size, pinning and member order, over plain dicts.
+
+Nothing is pruned but what a number already in hand rules out. The period comes from the contract's closed form where it holds
+(one rollout node each, no sync), else from the kernel, which `tests.oracle.period` holds to account elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, permutations, product
+from math import inf
+
+import numpy as np
+
+from rollmux_env.kernel.period import exact_period, period_bound
+from tests.oracle.planner import Dict, at_most, node_usd_per_hour, solo_s, training_s
+
+Way = tuple[int, int, float]  # rollout nodes, training nodes, period
+
+
+def pinnings(jobs: list[Dict]) -> Iterator[list[tuple[int, ...]]]:
+    """Every pinning, new nodes taking the lowest free numbers."""
+
+    def place(k: int, used: int, pins: list[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+        if k == len(jobs):
+            yield list(pins)
+            return
+        wanted = jobs[k]["rollout"]["nodes"]
+        for shared in range(min(wanted, used) + 1):
+            new = wanted - shared
+            for old in combinations(range(used), shared):
+                yield from place(k + 1, used + new, [*pins, (*old, *range(used, used + new))])
+
+    yield from place(0, 0, [])
+
+
+def least_period(jobs: list[Dict], pins: list[tuple[int, ...]], training_nodes: int, below_s: float) -> float:
+    """Least period over all member orders, infinite where none is below `below_s`."""
+    n_nodes = 1 + max(node for numbers in pins for node in numbers)
+    rollout = np.array([job["rollout"]["worst_case_s"] for job in jobs], dtype=float)
+    training = np.array([training_s(job, training_nodes) for job in jobs], dtype=float)
+    sync = np.array([job["sync_s"] for job in jobs], dtype=float)
+    pinned = np.array([[int(node in numbers) for node in range(n_nodes)] for numbers in pins])
+    n = len(jobs)
+    bound = period_bound(rollout, training, sync, pinned, n, n_nodes)
+    if bound >= below_s:
+        return inf
+    if not sync.any() and max(len(numbers) for numbers in pins) == 1:
+        return bound
+    best = inf
+    for order in permutations(range(n)):
+        at = list(order)
+        best = min(best, exact_period(rollout[at], training[at], sync[at], np.ascontiguousarray(pinned[at]), n, n_nodes, bound))
+        if best == bound:
+            break
+    return best if best < below_s else inf
+
+
+def ways(cluster: Dict, jobs: list[Dict]) -> list[Way]:
+    """For each number of rollout and training nodes the least period that keeps every SLO."""
+    limit_s = min(job["slo"] * solo_s(job) for job in jobs) * (1 + 1e-9)
+    if len(jobs) > cluster["max_group_size"]:
+        return []
+    if not _fits(cluster, "training", [sum(job["training"]["host_memory_gb"] for job in jobs)]):
+        return []
+    least = max(job["training"]["nodes"] for job in jobs)
+    most = max([least, *(nodes for job in jobs for nodes in job["training"]["by_nodes"])])
+    best: dict[tuple[int, int], float] = {}
+    for training_nodes in range(least, most + 1):
+        for pins in pinnings(jobs):
+            nodes = 1 + max(node for numbers in pins for node in numbers)
+            held = [sum(j["rollout"]["host_memory_gb"] for j, at in zip(jobs, pins, strict=True) if v in at) for v in range(nodes)]
+            if _fits(cluster, "rollout", held):
+                known = best.get((nodes, training_nodes), inf)
+                found = least_period(jobs, pins, training_nodes, min(known, np.nextafter(limit_s, inf)))
+                best[nodes, training_nodes] = min(known, found)
+    return [(r, t, period) for (r, t), period in best.items() if period < inf]
+
+
+def _fits(cluster: Dict, pool: str, held_gb: list[float]) -> bool:
+    limit_gb = cluster[pool]["node_memory_gb"]
+    return limit_gb is None or all(at_most(gb, limit_gb) for gb in held_gb)
+
+
+def partitions(items: list[int]) -> Iterator[list[tuple[int, ...]]]:
+    """Every partition into sets."""
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for size in range(len(rest) + 1):
+        for others in combinations(rest, size):
+            for part in partitions([k for k in rest if k not in others]):
+                yield [(first, *others), *part]
+
+
+class Optimum:
+    """All feasible groups of some jobs, and the best partitions of their prefixes."""
+
+    def __init__(self, cluster: Dict, jobs: list[Dict]) -> None:
+        self.cluster = cluster
+        self.jobs = jobs
+        self.ways = {
+            chosen: ways(cluster, [jobs[k] for k in chosen])
+            for size in range(1, len(jobs) + 1)
+            for chosen in combinations(range(len(jobs)), size)
+        }
+
+    def least(self, count: int, per_work: bool) -> float:
+        """Least $/h, or $ per work-hour, of the first `count` jobs; infinite where `max_nodes` allows no partition."""
+        price = [node_usd_per_hour(self.cluster, pool) for pool in ("rollout", "training")]
+        most = [self.cluster[pool]["max_nodes"] or inf for pool in ("rollout", "training")]
+        best = inf
+        for part in partitions(list(range(count))):
+            for chosen in product(*(self.ways[group] for group in part)):
+                nodes = [sum(way[k] for way in chosen) for k in (0, 1)]
+                if nodes[0] > most[0] or nodes[1] > most[1]:
+                    continue
+                value = nodes[0] * price[0] + nodes[1] * price[1]
+                if per_work:
+                    value /= sum(solo_s(self.jobs[k]) / way[2] for group, way in zip(part, chosen, strict=True) for k in group)
+                best = min(best, value)
+        return best

@@ -1,0 +1,268 @@
+"""`optimal` and `optimal-work`: exact, never above what a policy pays, the same every time, and honest where a limit bites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import policies.placement.optimal.partition as partition_module
+import policies.placement.optimal.program as program_module
+from policies.placement.optimal import Optimal, OptimalPlan
+from policies.registry import make_policy
+from rollmux_env.errors import InputError
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import metrics
+from rollmux_env.replay.run import in_order_of_arrival
+from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.workloads import WorkloadOptions, make_workload
+from tests.oracle import draw
+from tests.oracle.optimum import Optimum
+from tests.oracle.period import period
+from tests.oracle.planner import at_most, read, solo_s, training_s
+
+
+def assert_best(data: dict) -> None:
+    """Both objectives against the brute force, `max_nodes` included, and every group against the contract's definitions."""
+    scenario = parse_scenario(data)
+    cluster, jobs = read(data)
+    jobs.sort(key=lambda job: job["arrival_s"])
+    brute = Optimum(cluster, jobs)
+    count = len(jobs)
+    while brute.least(count, False) == np.inf:
+        count -= 1
+    for objective in ("usd", "work"):
+        plan = Optimal(objective).plan(scenario)
+        assert plan.queued == tuple(job["id"] for job in jobs[count:])
+        assert plan.value == pytest.approx(brute.least(count, objective == "work"), rel=1e-9, abs=1e-9)
+        assert plan.gap == 0
+        assert_valid(plan, cluster, jobs[:count])
+
+
+def assert_valid(plan: OptimalPlan, cluster: dict, jobs: list[dict]) -> None:
+    named = {job["id"]: job for job in jobs}
+    assert sorted(job for group in plan.groups for job in group.jobs) == sorted(named)
+    used = [sum(len({v for at in g.rollout_nodes for v in at}) for g in plan.groups), sum(g.training_nodes for g in plan.groups)]
+    price = [cluster[pool]["gpus_per_node"] * cluster[pool]["usd_per_gpu_hour"] for pool in ("rollout", "training")]
+    assert plan.usd_per_hour == pytest.approx(used[0] * price[0] + used[1] * price[1])
+    for pool, nodes in zip(("rollout", "training"), used, strict=True):
+        assert cluster[pool]["max_nodes"] is None or nodes <= cluster[pool]["max_nodes"]
+    for group in plan.groups:
+        members = [named[job] for job in group.jobs]
+        assert len(members) <= cluster["max_group_size"]
+        assert all(len(at) == job["rollout"]["nodes"] for at, job in zip(group.rollout_nodes, members, strict=True))
+        assert all(job["training"]["nodes"] <= group.training_nodes for job in members)
+        played = period(
+            [
+                (job["rollout"]["worst_case_s"], training_s(job, group.training_nodes), job["sync_s"], at)
+                for job, at in zip(members, group.rollout_nodes, strict=True)
+            ]
+        )
+        assert group.period_s == pytest.approx(float(played), rel=1e-9)
+        assert all(at_most(group.period_s, job["slo"] * solo_s(job)) for job in members)
+        for v in {v for at in group.rollout_nodes for v in at}:
+            pinned = [job for job, at in zip(members, group.rollout_nodes, strict=True) if v in at]
+            limit_gb = cluster["rollout"]["node_memory_gb"]
+            assert limit_gb is None or at_most(sum(job["rollout"]["host_memory_gb"] for job in pinned), limit_gb)
+
+
+@given(draw.scenarios(max_jobs=5))
+@draw.examples(60)
+def test_both_objectives_are_those_of_the_best_partition_pinning_and_order(data: dict) -> None:
+    data["cluster"]["max_group_size"] = min(4, data["cluster"]["max_group_size"])
+    assert_best(data)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_seven_jobs_of_one_node_each(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    jobs = [
+        {
+            "id": f"j{k}",
+            "arrival_s": 0,
+            "iterations": 1,
+            "slo": float(rng.choice([1.2, 1.5, 2, 3])),
+            "rollout": {"worst_case_s": int(rng.integers(1, 12)), "host_memory_gb": int(rng.integers(0, 4)) * 100},
+            "training": {"worst_case_s": int(rng.integers(1, 6)), "by_nodes": {2: 1} if rng.random() < 0.3 else {}},
+        }
+        for k in range(7)
+    ]
+    pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 1.85, "node_memory_gb": 800}
+    assert_best({"version": 1, "cluster": {"rollout": pool, "training": {**pool, "usd_per_gpu_hour": 5.28}}, "jobs": jobs})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_seven_jobs_with_sync_and_several_nodes(seed: int) -> None:
+    rng = np.random.default_rng(100 + seed)
+    jobs = [
+        {
+            "id": f"j{k}",
+            "arrival_s": 0,
+            "iterations": 1,
+            "slo": float(rng.choice([1.5, 2, 2.5])),
+            "rollout": {"worst_case_s": int(rng.integers(1, 20)), "nodes": int(rng.integers(1, 3))},
+            "training": {"worst_case_s": int(rng.integers(1, 12)), "nodes": 1 + int(rng.random() < 0.2)},
+            "sync_s": int(rng.choice([0, 0, 5])),
+        }
+        for k in range(7)
+    ]
+    pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 1.85}
+    cluster = {"rollout": pool, "training": {**pool, "usd_per_gpu_hour": 5.28}, "max_group_size": 3}
+    assert_best({"version": 1, "cluster": cluster, "jobs": jobs})
+
+
+@given(draw.scenarios(max_jobs=4, limited=False))
+@draw.examples(30)
+def test_a_part_of_a_feasible_group_is_feasible_on_no_more_nodes_and_at_no_longer_a_period(data: dict) -> None:
+    cluster, jobs = read(data)
+    cluster["max_group_size"] = 4
+    brute = Optimum(cluster, jobs)
+    for group, all_ways in brute.ways.items():
+        for k in group:
+            part = tuple(j for j in group if j != k)
+            for r, t, period_s in all_ways if part else []:
+                assert any(a <= r and b <= t and p <= period_s * (1 + 1e-12) for a, b, p in brute.ways[part])
+
+
+def stream(seed: int, stays: str = "fixed", jobs: int = 60, name: str = "mixed") -> Scenario:
+    return make_workload(name, WorkloadOptions(seed=seed, jobs=jobs, stays=stays))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["mixed", "rollout-heavy", "production"])
+def test_no_policy_pays_less_than_the_bound_where_stays_are_fixed(name: str, seed: int) -> None:
+    scenario = stream(seed, name=name)
+    found = Optimal().replay(scenario, check=True)
+    assert found.extra["gap"] < 1e-9
+    assert found.metrics.slo_attainment == 1
+    for policy in ("rollmux", "rollmux,prune=false", "solo"):
+        paid = metrics(replay(scenario, make_policy(policy))).cost_usd
+        assert found.extra["bound_usd"] <= found.metrics.cost_usd * (1 + 1e-9) <= paid * (1 + 2e-9)
+
+
+@given(draw.scenarios(max_jobs=6, limited=False))
+@draw.examples(30)
+def test_no_policy_pays_less_on_any_stream_of_fixed_stays(data: dict) -> None:
+    for k, job in enumerate(data["jobs"]):
+        job.pop("iterations", None)
+        job["duration_s"] = 50 + 10 * k
+    scenario = parse_scenario(data)
+    found = Optimal().replay(scenario, check=True).metrics
+    for policy in ("rollmux", "solo"):
+        assert found.cost_usd <= metrics(replay(scenario, make_policy(policy))).cost_usd * (1 + 1e-9) + 1e-9
+
+
+def test_optimal_work_has_the_least_dollars_per_work_hour_of_every_active_set() -> None:
+    scenario = make_workload("production", WorkloadOptions(seed=1, jobs=12))
+    by_usd, by_work = Optimal("usd").plan(scenario), Optimal("work").plan(scenario)
+    rate = {job.id: job.solo_s for job in scenario.jobs}
+    ratio = by_usd.usd_per_hour / sum(rate[job] / group.period_s for group in by_usd.groups for job in group.jobs)
+    assert by_work.value <= ratio * (1 + 1e-12)
+    assert by_usd.value <= by_work.usd_per_hour * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("objective", ["usd", "work"])
+def test_a_pool_kept_over_a_replay_gives_what_a_fresh_one_gives(objective: str) -> None:
+    scenario = stream(5, jobs=25, name="production")
+    found = Optimal(objective).replay(scenario)  # type: ignore[arg-type]
+    usd, jobs = 0.0, in_order_of_arrival(scenario)
+    for start, end in zip(found.time_s, found.time_s[1:], strict=False):
+        present = tuple(job for job in jobs if job.arrival_s <= start < job.arrival_s + (job.duration_s or 0) - 1e-3)
+        if present:
+            fresh = Optimal(objective).plan(scenario.model_copy(update={"jobs": present}))  # type: ignore[arg-type]
+            rate = fresh.value
+            if objective == "work":
+                solo = {job.id: job.solo_s for job in present}
+                rate *= sum(solo[job] / group.period_s for group in fresh.groups for job in group.jobs)
+            usd += rate * (end - start) / 3600
+    assert found.metrics.cost_usd == pytest.approx(usd, rel=1e-9 if objective == "usd" else 0.02)
+
+
+def test_jobs_leave_after_their_iterations_or_their_stay() -> None:
+    scenario = stream(2, "iterations", 30)
+    found = Optimal().replay(scenario, check=True).metrics
+    assert found.work_h == pytest.approx(sum((job.iterations or 0) * job.solo_s for job in scenario.jobs) / 3600)
+    assert sum(found.admissions.values()) == 30
+    assert found.migrations == 0
+    assert all(0 < (share or 0) <= 1 for share in found.utilization.values())
+
+
+def test_a_lone_job_is_isolated_and_costs_what_solo_pays() -> None:
+    scenario = stream(0, jobs=1)
+    found, solo = Optimal().replay(scenario).metrics, metrics(replay(scenario, make_policy("solo")))
+    assert found.admissions == {"direct_packing": 0, "rollout_scaling": 0, "isolated": 1}
+    assert found.cost_usd == pytest.approx(solo.cost_usd)
+    assert found.utilization == pytest.approx(solo.utilization)
+    assert found.slowdown == pytest.approx(solo.slowdown)
+
+
+def test_what_max_nodes_keeps_out_waits_first_come_first_served() -> None:
+    pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 1.0, "max_nodes": 1}
+    phases = {"rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 10}}
+    job = {"arrival_s": 0, "duration_s": 100, **phases}
+    jobs = [
+        {**job, "id": "a", "slo": 1.5},
+        {**job, "id": "b", "slo": 1.5},
+        {**job, "id": "c", "slo": 1},
+        {**job, "id": "d", "slo": 9},
+    ]
+    jobs[2] = {**jobs[2], "rollout": {"worst_case_s": 15}}  # its period is 25, and the others' at most 30: alone or in pairs
+    jobs[3] = {**jobs[3], "rollout": {"worst_case_s": 1}, "training": {"worst_case_s": 11}}
+    data = {"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": jobs}
+    plan = Optimal().plan(parse_scenario(data))
+    assert [sorted(group.jobs) for group in plan.groups] == [["a", "b"]]
+    assert plan.queued == ("c", "d")  # d would fit, but c is before it
+    found = Optimal().replay(parse_scenario(data), check=True).metrics
+    assert found.wait_s == {"c": 100, "d": 100}
+    assert found.peak_gpus == {"rollout": 8, "training": 8}
+
+
+@pytest.mark.parametrize("objective", ["usd", "work"])
+def test_the_same_file_gives_the_same_bytes(objective: str) -> None:
+    scenario = stream(3, "iterations", 40, "production")
+    first, second = (Optimal(objective).replay(scenario) for _ in range(2))  # type: ignore[arg-type]
+    assert replace(first, decision_s=[]) == replace(second, decision_s=[])
+
+
+@pytest.mark.parametrize("objective", ["usd", "work"])
+def test_columns_that_enter_when_they_pay_give_the_same_optimum(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenarios = [make_workload(name, WorkloadOptions(seed=9, jobs=16)) for name in ("rollout-heavy", "mixed", "production")]
+    expected = [Optimal(objective).plan(scenario).value for scenario in scenarios]  # type: ignore[arg-type]
+    monkeypatch.setattr(program_module, "ALL_AT_ONCE", 20)
+    monkeypatch.setattr(partition_module, "FIRST", 10)
+    assert [Optimal(objective).plan(scenario).value for scenario in scenarios] == pytest.approx(expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("objective", ["usd", "work"])
+@pytest.mark.parametrize("limit", [{"node_limit": 0}, {"max_columns": 40}, {"max_columns": 1}])
+def test_where_a_limit_bites_the_bound_is_below_the_value_and_the_optimum_between(objective: str, limit: dict) -> None:
+    bitten = 0
+    for seed in range(3):
+        scenario = make_workload("rollout-heavy", WorkloadOptions(seed=seed, jobs=22, slo=(1.3, 2.0)))
+        exact, found = Optimal(objective).plan(scenario), Optimal(objective, **limit).plan(scenario)  # type: ignore[arg-type]
+        assert exact.gap == 0
+        assert found.bound <= exact.value * (1 + 1e-9) <= found.value * (1 + 2e-9)
+        assert found.gap == pytest.approx((found.value - found.bound) / found.value, abs=1e-12)
+        bitten += found.gap > 0
+    assert bitten
+    replayed = Optimal(objective, **limit).replay(stream(1, jobs=20, name="rollout-heavy"), check=True)  # type: ignore[arg-type]
+    assert 0 <= replayed.extra["gap"] < 1
+    assert replayed.extra["bound_usd"] <= replayed.metrics.cost_usd
+
+
+def test_it_cannot_run() -> None:
+    assert not Optimal.can_run
+    assert not hasattr(Optimal(), "decide")
+    with pytest.raises(InputError, match="objective"):
+        Optimal("dollars")  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 1000))
+@draw.examples(5)
+def test_the_work_of_optimal_is_never_cheaper_per_hour_than_that_of_optimal_work(seed: int) -> None:
+    scenario = make_workload("balanced", WorkloadOptions(seed=seed, jobs=10))
+    solo = sum(8 * (1.85 + 5.28) for _ in scenario.jobs) / len(scenario.jobs)
+    assert Optimal("work").plan(scenario).value <= solo * (1 + 1e-12)
