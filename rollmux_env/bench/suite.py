@@ -61,6 +61,7 @@ class Suite:
         paper: the paper's figures by (label of the case, policy, heading).
         differences: one line a reason why ours differ.
         frontier: headings of two figures to plot against each other, x and y; None for no such plot.
+        varied: name of the option along which the frontier's curves run.
         seeds: how many, as a rule; `--quick` takes one, and shorter streams.
     """
 
@@ -72,6 +73,7 @@ class Suite:
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
     frontier: tuple[str, str] | None = None
+    varied: str = ""
     seeds: int = 5
 
 

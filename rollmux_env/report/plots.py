@@ -73,14 +73,17 @@ def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean
 
 
 def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> bytes:
-    """Two figures of a suite against each other, a point a policy; policies that differ in an option alone are joined."""
+    """Two figures of a suite against each other, a point a policy; policies that differ in the varied option alone are joined."""
     with plt.rc_context(_STYLE):
         figure, (axis,) = _axes()
         curves: dict[str, list[tuple[Mean, Mean, str]]] = {}
         for row in rows:
             mean_x, mean_y = row.figures[x], row.figures[y]
             if mean_x is not None and mean_y is not None:
-                curves.setdefault(row.policy.split(",")[0], []).append((mean_x, mean_y, row.policy))
+                name, _, option = row.policy.rpartition(",")
+                varied = option.startswith(suite.varied) if suite.varied else False
+                curve = name if varied else row.policy
+                curves.setdefault(curve, []).append((mean_x, mean_y, option.partition("=")[2] if varied else ""))
         for name, points in curves.items():
             xs, ys = [point[0] for point in points], [point[1] for point in points]
             axis.errorbar(
@@ -92,8 +95,7 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> byt
                 capsize=2,
                 label=name,
             )
-            for mean_x, mean_y, policy in points:
-                label = policy.partition("=")[2] or policy
+            for mean_x, mean_y, label in points:
                 axis.annotate(label, (mean_x.mean, mean_y.mean), xytext=(5, -11), textcoords="offset points", fontsize=8)
         axis.set(title=suite.title, xlabel=x, ylabel=y)
         axis.legend(frameon=False)
