@@ -150,37 +150,50 @@ class _Search:
                 return
             first = min(open_branches, key=lambda branch: (branch.bound, branch.training_nodes))
             open_branches.remove(first)
-            self._explore(first)
+            again = self._explore(first)
+            if again is not None:
+                open_branches.append(again)
 
     def _relaxed(self, training_nodes: int) -> _Branch | None:
         relaxation, program = self._relaxation, self._program
         if not 0 <= training_nodes <= program.nodes_max[1] or not relaxation.solve(training_nodes):
             return None
         value = bound = relaxation.value
-        if program.prices is not None and program.prices[0] > 0:
-            dear = training_nodes * program.prices[1]
-            bound = max(value, dear + ceil((value - dear) / program.prices[0] - 1e-6) * program.prices[0])
+        rollout_usd, training_usd = program.prices or (0.0, 0.0)
+        if rollout_usd > 0:
+            dear = training_nodes * training_usd
+            bound = max(value, dear + ceil((value - dear) / rollout_usd - 1e-6) * rollout_usd)
         if relaxation.chosen is not None:
             self._offer(relaxation.chosen)
         return _Branch(training_nodes, value, bound, relaxation.reduced, relaxation.support)
 
-    def _explore(self, branch: _Branch) -> None:
-        """Solve the integer program of a branch."""
-        order = np.argsort(branch.reduced, kind="stable")
+    def _explore(self, branch: _Branch) -> _Branch | None:
+        """Solve the integer program of a branch; returns the branch with a higher bound where it is not done."""
+        program, reduced = self._program, branch.reduced
+        rollout_nodes = None
+        rollout_usd, training_usd = program.prices or (0.0, 0.0)
+        if rollout_usd > 0:
+            rollout_nodes = round((branch.bound - branch.training_nodes * training_usd) / rollout_usd)
+            if rollout_nodes > program.nodes_max[0] or rollout_nodes > program.jobs * program.nodes[:, 0].max():
+                return None
+        order = np.argsort(reduced, kind="stable")
         some = FIRST
         while True:
-            needed = int(np.count_nonzero(branch.reduced <= self._value - branch.value + self._tolerance))
-            some = min(some, needed)
-            chosen, bound = whole_solution(
-                self._program, self._cost, np.union1d(order[:some], branch.support), branch.training_nodes, self._node_limit
-            )
+            wanted = self._value if rollout_nodes is None else branch.bound
+            needed = int(np.count_nonzero(reduced <= wanted - branch.value + self._tolerance))
+            some = needed if needed < 3 * some else some
+            kept = np.union1d(order[:some], branch.support)
+            chosen, bound = whole_solution(program, self._cost, kept, branch.training_nodes, rollout_nodes, self._node_limit)
             if chosen is not None:
                 self._offer(chosen)
             # No partition that uses any other column costs less than this.
-            others = branch.value + float(branch.reduced[order[some]]) if some < order.size else np.inf
+            others = branch.value + float(reduced[order[some]]) if some < order.size else np.inf
             if bound is not None:
                 self._bound = min(self._bound, max(branch.bound, min(bound, others)))
-                return
+                return None
             if self._value <= max(others, branch.bound) + self._tolerance:
-                return
+                return None
+            if some == needed:
+                # One rollout node more, where so few will not do.
+                return None if rollout_nodes is None else replace(branch, bound=branch.bound + rollout_usd)
             some *= 4

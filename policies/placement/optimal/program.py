@@ -108,20 +108,23 @@ class Relaxation:
 
 
 def whole_solution(
-    program: Program, cost: Floats, kept: Ints, training_nodes: int, node_limit: int | None
+    program: Program, cost: Floats, kept: Ints, training_nodes: int, rollout_nodes: int | None, node_limit: int | None
 ) -> tuple[Ints | None, float | None]:
     """Solve the integer program over some of the columns, with so many training nodes altogether.
+
+    Args:
+        rollout_nodes: None to minimise the cost; else any partition with at most so many rollout nodes will do.
 
     Returns:
         The chosen columns, None where there are none; and where the node limit bit a bound of the cost, else None.
     """
-    # Where the cost is the price of the nodes, and the training nodes are given, the rollout nodes are left: a whole number.
-    counted = program.prices is not None
-    highs = _model(program, program.nodes[:, 0].astype(float) if counted else cost, kept)
+    highs = _model(program, cost if rollout_nodes is None else np.zeros(cost.size), kept)
     highs.changeRowBounds(program.jobs + 1, training_nodes, training_nodes)
+    if rollout_nodes is not None:
+        highs.changeRowBounds(program.jobs, 0.0, rollout_nodes)
     highs.changeColsIntegrality(kept.size, np.arange(kept.size, dtype=np.int32), np.ones(kept.size, dtype=np.uint8))
     highs.setOptionValue("mip_rel_gap", 0.0)
-    highs.setOptionValue("mip_abs_gap", 0.5 if counted else TOLERANCE)
+    highs.setOptionValue("mip_abs_gap", TOLERANCE)
     if node_limit is not None:
         highs.setOptionValue("mip_max_nodes", node_limit)
     highs.run()
@@ -131,8 +134,7 @@ def whole_solution(
         chosen = np.sort(kept[np.array(highs.getSolution().col_value) > 0.5])
     if highs.getModelStatus() in _SETTLED:
         return chosen, None
-    bound = float(info.mip_dual_bound)
-    return chosen, bound if program.prices is None else bound * program.prices[0] + training_nodes * program.prices[1]
+    return chosen, float(info.mip_dual_bound) if rollout_nodes is None else -np.inf
 
 
 def _model(program: Program, cost: Floats, columns: Ints) -> highspy.Highs:
