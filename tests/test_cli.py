@@ -184,7 +184,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "quick without a suite": (("bench", QUICKSTART, "--quick"), "--quick"),
         "a suite has its own baseline": (("bench", "--suite", "mixed", "--baseline", "solo"), "--baseline"),
         "a suite has its own stays": (("bench", "--suite", "mixed", "--stays", "fixed"), "stays"),
-        "dispatch without events": (("bench", QUICKSTART, "--dispatch", "fifo"), "--fidelity event"),
+        "dispatch in a fluid replay": (("bench", QUICKSTART, "--dispatch", "fifo", "--fidelity", "fluid"), "--dispatch"),
         "no such dispatch": (("bench", QUICKSTART, "--fidelity", "event", "--dispatch", "lifo"), "round-robin"),
         "events of a yardstick": (("bench", QUICKSTART, "--fidelity", "event", "-p", "optimal"), "optimal"),
         "explaining a yardstick": (("explain", QUICKSTART, "--job", "x", "-p", "optimal"), "optimal"),
@@ -258,3 +258,11 @@ def test_a_policy_of_ones_own_joins_a_suite(command: Command, monkeypatch: pytes
     status, out, _ = command("bench", "--suite", "spatial", "-p", "first_fit:FirstFit", "--format", "csv")
     assert status == 0
     assert "worst case,first_fit:FirstFit,saving per work," in out
+
+
+def test_a_dispatch_policy_asks_for_an_event_replay(command: Command) -> None:
+    report = json.loads(command("bench", QUICKSTART, "-p", "rollmux", "--dispatch", "fifo", "--format", "json")[1])
+    assert report["fidelity"] == "event"
+    assert "slo_attainment_observed" in report["results"][0]
+    fluid = json.loads(command("bench", QUICKSTART, "-p", "rollmux", "--format", "json")[1])
+    assert "slo_attainment_observed" not in fluid["results"][0]

@@ -42,9 +42,14 @@ def bench(
         Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots there.", show_default=False)
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Assert the invariants after every instant.")] = False,
-    fidelity: Annotated[Fidelity, typer.Option("--fidelity", help="Steady periods, or every phase with a sampled duration.")] = (
-        Fidelity.fluid
-    ),
+    fidelity: Annotated[
+        Fidelity | None,
+        typer.Option(
+            "--fidelity",
+            help="Steady periods, or every phase with a sampled duration. [default: fluid; event with --dispatch]",
+            show_default=False,
+        ),
+    ] = None,
     dispatch: Annotated[
         str | None,
         typer.Option(
@@ -63,7 +68,7 @@ def bench(
     if (target is None) == (suite is None):
         raise typer.BadParameter("give a scenario file, the name of a workload, or --suite NAME", param_hint="FILE|WORKLOAD")
     if suite is not None:
-        fixed = {"--baseline": baseline, "--dispatch": dispatch, "--fidelity event": fidelity is Fidelity.event, **workload}
+        fixed = {"--baseline": baseline, "--dispatch": dispatch, "--fidelity": fidelity, **workload}
         for option, value in fixed.items():
             if value:
                 raise typer.BadParameter("a suite has its own", param_hint=option)
@@ -85,7 +90,8 @@ def bench(
     if base not in names:
         raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
     if dispatch is not None and fidelity is Fidelity.fluid:
-        raise typer.BadParameter("a fluid replay runs no single phases; add --fidelity event", param_hint="--dispatch")
+        raise typer.BadParameter("a fluid replay runs no single phases", param_hint="--dispatch")
+    fidelity = fidelity or (Fidelity.fluid if dispatch is None else Fidelity.event)
     rule = make_dispatch(dispatch or "round-robin") if fidelity is Fidelity.event else None
     for name in names:
         make_policy(name)
