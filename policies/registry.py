@@ -20,6 +20,7 @@ PLACEMENT = {
     "most-idle": "policies.placement.blind:MostIdle",
     "solo": "policies.placement.alone:Solo",
     "colocated": "policies.placement.alone:Colocated",
+    "consolidate": "policies.placement.consolidate:Consolidate",
     "gavel": "policies.placement.gavel:Gavel",
     "regroup": "policies.placement.regroup:Regroup",
     "optimal": "policies.placement.optimal:Optimal",

@@ -1,0 +1,105 @@
+"""The active jobs as tables of their own, to be regrouped at will, and the plan that makes a regrouping real."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollmux_env.cluster.events import Placement
+from rollmux_env.cluster.plan import Move, Place, Plan, may_move
+from rollmux_env.cluster.state import State
+from rollmux_env.kernel.tables import NOWHERE, GroupTable, Ints, JobTable, copy_into, group_table
+
+
+@dataclass(frozen=True)
+class Active:
+    """The running jobs of a state, and perhaps one that waits, in tables of their own.
+
+    Attributes:
+        state: where they come from.
+        rows: rows of the jobs in the state's table, ascending.
+        jobs, groups: copies. Groups hold rows of `jobs`; the present ones come first, in order of creation, then empty rows.
+        home: (n,) row in `groups` where each job runs, NOWHERE for the one that waits.
+        rank: (n,) its place among the members there.
+        free: (n,) 1 where it may be given another place: it may be moved, or waits.
+    """
+
+    state: State
+    rows: list[int]
+    jobs: JobTable
+    groups: GroupTable
+    home: Ints
+    rank: Ints
+    free: Ints
+
+
+def active(state: State, newcomer: str | None) -> Active:
+    """Copy the active jobs out of a state; a newcomer is a job that waits."""
+    order = state.order
+    members = [state.groups.members[row, : state.groups.n_members[row]] for row in order]
+    running = np.concatenate([*members, np.zeros(0, np.int64)]).astype(np.int64)
+    waiting = np.array([] if newcomer is None else [state.row(newcomer)], np.int64)
+    rows = np.sort(np.concatenate([running, waiting]))
+    position = np.full(state.jobs.group.shape[0], NOWHERE)
+    position[rows] = np.arange(rows.size)
+    # Room for any group of these jobs: a row for each in case that all move to new groups, and the largest memberships.
+    largest = min(state.limits.group_size_max, rows.size)
+    nodes = int(np.sort(state.jobs.rollout_nodes[rows])[rows.size - largest :].sum())
+    widths = max(state.groups.members.shape[1], largest), max(state.groups.node_number.shape[1], nodes)
+    groups = group_table(order.size + rows.size, *widths)
+    copy_into(groups, GroupTable(**{name: column[order] for name, column in state.groups._asdict().items()}))
+    jobs = JobTable(**{name: column[rows] for name, column in state.jobs._asdict().items()})
+    jobs.group[:] = NOWHERE
+    jobs.iterations[:] = np.inf  # what is known of stays is told apart from the tables
+    jobs.leaves_s[:] = np.inf
+    rank = np.zeros(rows.size, np.int64)
+    for group, job_rows in enumerate(members):
+        groups.members[group, : job_rows.size] = position[job_rows]
+        jobs.group[position[job_rows]] = group
+        rank[position[job_rows]] = np.arange(job_rows.size)
+    ids = [state.job_id(int(row)) for row in rows]
+    free = np.array(
+        [
+            job_id == newcomer or (not groups.exclusive[group] and not state.is_paused(job_id) and may_move(state, job_id))
+            for job_id, group in zip(ids, jobs.group, strict=True)
+        ],
+        dtype=np.int64,
+    )
+    return Active(state, rows.tolist(), jobs, groups, jobs.group.copy(), rank, free)
+
+
+def plan_of(now: Active) -> Plan:
+    """The moves, and the admission, that lead from the state to the groups in the tables.
+
+    A group with a member that has not moved keeps its number, and its nodes where such members are pinned; everything else is new.
+    """
+    state, jobs, groups = now.state, now.jobs, now.groups
+    actions: list[Place | Move] = []
+    founded = 0
+    for group in np.flatnonzero(groups.n_members > 0).tolist():
+        members = groups.members[group, : groups.n_members[group]].tolist()
+        movers = [job for job in members if now.home[job] != group]
+        residents = [job for job in members if now.home[job] == group]
+        if not movers:
+            continue
+        known = {number: number for job in residents for number in jobs.pins[job, : jobs.n_pins[job]].tolist()}
+        if residents:
+            number = int(groups.id[group])
+            next_node = int(state.groups.next_number[state.order[group]])
+        else:
+            number = state.next_group_id + founded
+            next_node = 0
+            founded += 1
+        for job in movers:
+            pins = jobs.pins[job, : jobs.n_pins[job]].tolist()
+            there = tuple(sorted(known[node] for node in pins if node in known))
+            new = [node for node in pins if node not in known]
+            first = not residents and job == movers[0]
+            training_nodes = int(groups.training_nodes[group]) if first else 0
+            placement = Placement(None if first else number, there, len(new), training_nodes)
+            known.update(zip(new, range(next_node, next_node + len(new)), strict=True))
+            next_node += len(new)
+            kind = Place if now.home[job] == NOWHERE else Move
+            actions.append(kind(state.job_id(now.rows[job]), placement))
+    return tuple(actions)

@@ -1,0 +1,90 @@
+"""The policy `consolidate`: it places newcomers and moves running jobs where that pays for itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.placement.consolidate.active import Active, active, plan_of
+from policies.placement.consolidate.stays import LearnedStays, is_fixed, known_stays
+from rollmux_env.cluster.events import Arrived, Event
+from rollmux_env.cluster.plan import Plan, Wait
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.moves import candidate_room, regroup
+from rollmux_env.kernel.tables import NOWHERE
+from rollmux_env.kernel.worth import Regrouping
+
+_CANDIDATES = 1024  # of one job in one group; what comes after is not looked at
+
+
+class Consolidate:
+    """After every arrival and departure, regroup the running jobs as far as moves save more than they cost.
+
+    Every group is valued at the dollars of its nodes until its members have left, discounted by exp(-t / horizon); from jobs that
+    leave after so many iterations the worth of their work is taken off, at the dollars that a work-hour costs at present. A move
+    costs what the nodes do that it leaves, until its pause ends, and a stay that is longer by the pause or work that is not done in
+    it. The search is `rollmux_env.kernel.moves.regroup`; equal states give equal plans.
+
+    Args:
+        horizon_h: how far a saving counts, hours: about as long as until jobs next come or go.
+        budget: places that the search looks at for a decision; more takes longer and finds more.
+        known_stays: read when jobs will leave; without it, learn it from departures (`policies.placement.consolidate.stays`).
+
+    Raises:
+        InputError: an option has a value that it cannot have.
+    """
+
+    keeps_slo = True
+
+    def __init__(self, horizon_h: float = 1.0, budget: int = 2000, known_stays: bool = True) -> None:
+        if isinstance(horizon_h, bool) or not isinstance(horizon_h, int | float) or not 1e-3 <= horizon_h <= 1e6:
+            raise InputError(f"horizon_h: must be a number of hours from 0.001 to 1e6, not {horizon_h!r}")
+        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
+            raise InputError(f"budget: must be a whole number, 0 or more, not {budget!r}")
+        if not isinstance(known_stays, bool):
+            raise InputError(f"known_stays: must be true or false, not {known_stays!r}")
+        self.horizon_h = float(horizon_h)
+        self.budget = budget
+        self._learned = None if known_stays else LearnedStays()
+
+    def decide(self, state: State, event: Event) -> Plan:
+        """Answer an arrival with its placement and the moves that are worth it, any other event with moves."""
+        newcomer = event.job.id if isinstance(event, Arrived) else None
+        now = active(state, newcomer)
+        if not now.rows:
+            return ()
+        facts = self._facts(now)
+        space = candidate_room(_CANDIDATES, now.jobs.pins.shape[1])
+        waits = NOWHERE if newcomer is None else now.rows.index(state.row(newcomer))
+        rng = np.random.default_rng(0)
+        saved_usd = regroup(now.jobs, now.groups, state.limits, facts, waits, self.budget, rng, space)
+        return (Wait(newcomer),) if newcomer is not None and np.isnan(saved_usd) else plan_of(now)
+
+    def _facts(self, now: Active) -> Regrouping:
+        state, rows = now.state, np.array(now.rows, np.int64)
+        limits, groups, order = state.limits, state.groups, state.order
+        stay_h, iterations = self._learned.look(state, now.rows, self.horizon_h) if self._learned else known_stays(state, now.rows)
+        work_rate = np.ones(rows.size)  # of a newcomer, as if it ran alone
+        runs = now.home != NOWHERE
+        work_rate[runs] = state.jobs.solo_s[rows[runs]] / groups.period_s[state.jobs.group[rows[runs]]]
+        alone = rows[~runs]
+        rollout_nodes = groups.n_nodes[order].sum() + state.jobs.rollout_nodes[alone].sum()
+        training_nodes = groups.training_nodes[order].sum() + state.jobs.training_nodes[alone].sum()
+        usd_per_hour = rollout_nodes * limits.rollout_usd + training_nodes * limits.training_usd
+        return Regrouping(
+            home=now.home,
+            home_pins=now.jobs.pins.copy(),
+            home_n_pins=now.jobs.n_pins.copy(),
+            home_rank=now.rank,
+            free=now.free,
+            stay_h=stay_h,
+            iterations=iterations,
+            pause_h=np.maximum(0.0, state.jobs.paused_until_s[rows] - state.now_s) / 3600,
+            work_usd=np.where(is_fixed(state, now.rows), 0.0, usd_per_hour / work_rate.sum()),
+            home_rollout_nodes=groups.n_nodes[order],
+            home_training_nodes=groups.training_nodes[order],
+            horizon_h=self.horizon_h,
+            migration_h=state.cluster.migration_s / 3600,
+            held_rollout=int(state.rollout_nodes - groups.n_nodes[order].sum()),
+            held_training=int(state.training_nodes - groups.training_nodes[order].sum()),
+        )
