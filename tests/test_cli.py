@@ -119,6 +119,16 @@ def test_bench_tables_and_files(command: Command, tmp_path: Path) -> None:
         assert (out_folder / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_figures_of_the_bench_table_stand_under_their_headings(command: Command) -> None:
+    _, out, _ = command("bench", QUICKSTART, "-p", "solo", "-p", "rollmux")
+    cost_usd = json.loads(command("bench", QUICKSTART, "-p", "solo", "--format", "json")[1])["results"][0]["cost_usd"]
+    header = next(line for line in out.splitlines() if "cost $" in line)
+    solo = next(line for line in out.splitlines() if line.strip().startswith("solo"))
+    assert header.split()[0] == "policy"
+    assert solo[: header.index("cost $") + len("cost $")].split() == ["solo", f"{cost_usd:,.0f}"]
+    assert len(header.rstrip()) == len(solo.rstrip())
+
+
 def test_plan_as_table_json_and_csv(command: Command) -> None:
     assert "Co-execution groups" in command("plan", QUICKSTART)[1]
     report = json.loads(command("plan", QUICKSTART, "--format", "json")[1])

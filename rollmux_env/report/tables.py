@@ -39,9 +39,7 @@ def make_table(*columns: str, left: int = 1) -> Table:
 def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> RenderableType:
     """`bench`: one line a policy. `saving` is how many times cheaper than the baseline."""
     kept = "SLO kept" if rows[0].slo_attainment_observed is None else "SLO kept (observed)"
-    table = make_table(
-        title, "policy", "cost $", "saving", "$/work-h", "saving", kept, "slowdown", "peak GPUs", "packed", "decision"
-    )
+    table = make_table("policy", "cost $", "saving", "$/work-h", "saving", kept, "slowdown", "peak GPUs", "packed", "decision")
     for row in rows:
         style = "dim" if row.policy == baseline else ""
         table.add_row(
