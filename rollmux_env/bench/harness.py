@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -96,7 +98,7 @@ def run_tasks(make: MakeContender, tasks: list[Task], workers: int = 1) -> Itera
         workers: processes; 1 runs the tasks here, one after the other.
 
     Raises:
-        InputError, PlanError: as `run_task`; what has not begun is dropped.
+        InputError, PlanError: as `run_task`; the other tasks are then stopped, as they are by an interrupt.
     """
     if workers < 1:
         raise InputError(f"--workers {workers}: must be at least 1")
@@ -104,10 +106,22 @@ def run_tasks(make: MakeContender, tasks: list[Task], workers: int = 1) -> Itera
         for index, task in enumerate(tasks):
             yield index, run_task(make, task)
         return
-    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=multiprocessing.get_context("spawn")) as pool:
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(
+        min(workers, len(tasks)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C is for this process to answer
+    )
+    try:
         futures = {pool.submit(partial(run_task, make), task): index for index, task in enumerate(tasks)}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise InputError(f"--workers {workers}: a process was killed before its task was done (out of memory?)") from None
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -37,8 +40,19 @@ class Yardstick:
         return replace(found, extra={"bound_usd": 1.0})
 
 
+class Endless:
+    def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
+        time.sleep(120)
+        raise AssertionError("nobody stopped it")
+
+
+class Killed:
+    def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
+        os._exit(1)
+
+
 def make(spec: str, seed: int) -> Contender:
-    return {"never": Never, "yardstick": Yardstick}[spec]()
+    return {"never": Never, "yardstick": Yardstick, "endless": Endless, "killed": Killed}[spec]()
 
 
 def test_interval_is_students_t() -> None:
@@ -66,6 +80,18 @@ def test_a_policy_that_never_places_is_named_not_waited_for() -> None:
 def test_workers_must_be_some() -> None:
     with pytest.raises(InputError, match="workers"):
         next(run_tasks(make_policy, [Task("solo", 0, STREAM)], workers=0))
+
+
+def test_no_process_outlives_the_bench() -> None:
+    results = run_tasks(make, [Task("yardstick", 0, STREAM), Task("endless", 0, STREAM)], workers=2)
+    assert next(results)[0] == 0
+    results.close()  # as an interrupt does
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_is_killed_is_said_in_one_line() -> None:
+    with pytest.raises(InputError, match="killed before its task was done"):
+        list(run_tasks(make, [Task("killed", 0, STREAM), Task("killed", 1, STREAM)], workers=2))
 
 
 def test_a_yardstick_replays_its_own_way() -> None:
