@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,8 @@ def foreign_package() -> str | None:
 
 def main() -> None:
     """The `rollmux` command: status 0, or 2 with one line on stderr for input that cannot be used."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no ± still gets its table
     sys.exit(_status())
 
 
@@ -76,23 +79,24 @@ def _status() -> int:
     rollmux_env.cli.mount(app)
     policies.cli.mount(app)
     try:
-        return app(standalone_mode=False, prog_name="rollmux") or 0
+        status = app(standalone_mode=False, prog_name="rollmux") or 0
+        sys.stdout.flush()
+        return status
     except (InputError, PlanError) as error:
         return _complain(str(error))
     except typer.TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             return 0
-        return _complain(f"{error.format_message()} Try `rollmux {_command()}--help`.")
+        context = getattr(error, "ctx", None)
+        return _complain(f"{error.format_message()} Try `{context.command_path if context else 'rollmux'} --help`.")
     except (KeyboardInterrupt, typer.Abort):
         return _complain("stopped", 130)
-    except BrokenPipeError:  # the reader of a pipe has gone; nothing more may be written, not even at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-
-
-def _command() -> str:
-    return f"{sys.argv[1]} " if len(sys.argv) > 1 and sys.argv[1].isalpha() else ""
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left unwritten must not fail again at exit
+        if isinstance(error, BrokenPipeError):  # the reader of a pipe has gone: silently, with typer's and rich's status
+            return 1
+        return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}")
 
 
 def _complain(text: str, status: int = 2) -> int:

@@ -155,8 +155,9 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
     (folder / "failing_module.py").write_text("import nowhere_to_be_found\n")
     (folder / "useless.py").write_text("class Useless:\n    pass\n\n\nNUMBER = 3\n")
     return {
-        "no such command": (("bnech",), "bnech"),
+        "no such command": (("bnech",), "Did you mean 'bench'? Try `rollmux --help`."),
         "no such option": (("bench", QUICKSTART, "--polcy", "solo"), "--polcy"),
+        "an option too many": (("plan", QUICKSTART, "--seeds", "3"), "Try `rollmux plan --help`."),
         "no file": (("plan", "nowhere.yaml"), "nowhere.yaml"),
         "no argument": (("plan",), "FILE"),
         "broken file": (("validate", str(folder / "broken.yaml")), "broken.yaml"),
@@ -165,6 +166,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "workload options on a file": (("bench", QUICKSTART, "--jobs", "3"), "jobs"),
         "unknown policy": (("bench", QUICKSTART, "-p", "optimum"), "optimum"),
         "unknown option of a policy": (("bench", QUICKSTART, "-p", "rollmux,prunes=false"), "prunes"),
+        "value of a policy's option": (("bench", QUICKSTART, "-p", "rollmux,prune=no"), "prune: must be true or false, not 'no'"),
         "malformed option of a policy": (("bench", QUICKSTART, "-p", "rollmux,prune"), "prune"),
         "no module": (("bench", QUICKSTART, "-p", "no_such_module:Policy"), "no_such_module"),
         "no class": (("bench", QUICKSTART, "-p", "useless:Policy"), "Policy"),
@@ -214,6 +216,30 @@ def test_bad_input_is_one_line_and_status_2(command: Command, tmp_path: Path, mo
         assert named in err, f"{name}: {err}"
         assert "Traceback" not in err, name
         assert sorted(tmp_path.rglob("*.yaml")) == before, f"{name}: something was written"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [("plan", QUICKSTART), ("plan", QUICKSTART, "--format", "json"), ("--help",)])
+def test_output_that_cannot_be_written_is_one_line_too(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        code = (sys.executable, "-m", "rollmux", *arguments)
+        ended = subprocess.run(code, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "rollmux: standard output: No space left on device\n")
+
+
+def test_a_reader_that_has_gone_is_no_error_to_speak_of() -> None:
+    code = f"import sys, rollmux; sys.argv = ['rollmux', 'plan', {QUICKSTART!r}, '--format', 'json']; rollmux.main()"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout and running.stderr
+        running.stdout.close()
+        assert running.stderr.read() == b""
+
+
+def test_a_narrow_encoding_gets_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    ended = python("-m", "rollmux", "bench", QUICKSTART, "-p", "solo", "--seeds", "2", cwd=ROOT)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "1.00x ? 0.00" in ended.stdout
 
 
 def test_a_policy_that_breaks_an_invariant_is_named(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

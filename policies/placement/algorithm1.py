@@ -22,6 +22,8 @@ class Algorithm1:
     """
 
     def __init__(self, prune: bool = True, quantile: float = 1.0) -> None:
+        if not isinstance(prune, bool):
+            raise InputError(f"prune: must be true or false, not {prune!r}")
         if isinstance(quantile, bool) or not isinstance(quantile, int | float) or not 0 < quantile <= 1:
             raise InputError(f"quantile: must be a number above 0 and at most 1, not {quantile!r}")
         self.prune = prune

@@ -1,6 +1,6 @@
 """Invariants of a replay, asserted after every instant with `--check`.
 
-R1  no job is lost or doubled: every job that arrived waits, runs in exactly one group, or has left
+R1  no job is lost or doubled: every job that arrived waits, runs in exactly one group, or has left; no group is too large
 R2  the clock never runs back
 R3  no node is asked for more than a period's worth of phases in a period
 R4  no node's residency is exceeded
@@ -43,7 +43,7 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
     for group in groups:
         jobs = [state.job(job_id) for job_id in group.jobs]
         _require(len(jobs) <= state.limits.group_size_max, f"R1: group {group.id} is too large")
-        if jobs[0].rollout.nodes and not group.rollout_nodes:
+        if not group.rollout_nodes:
             continue  # co-located: both phases in turn on nodes of the job's own
         load_s = sum(job.training_s(group.training_nodes) for job in jobs)
         memory_gb = sum(job.training.host_memory_gb for job in jobs)
