@@ -19,7 +19,7 @@ def show(*parts: RenderableType) -> None:
     """Print to standard output: as wide as the terminal, or as wide as it takes where that is a file or a pipe."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=160)
+        console = Console(width=180)
     console.print(Group(*parts))
 
 

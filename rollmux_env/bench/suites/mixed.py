@@ -9,7 +9,7 @@ from rollmux_env.bench.streams import workload
 from rollmux_env.bench.suite import Case, Suite
 
 FIXED, EQUAL = "fixed stays", "equal work"
-_POLICIES = ("solo", "random", "most-idle", "rollmux", "rollmux,prune=false")
+_POLICIES = ("solo", "random", "most-idle", "rollmux", "rollmux,prune=false", "consolidate")
 
 SUITE = Suite(
     name="mixed",
