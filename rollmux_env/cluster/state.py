@@ -72,15 +72,7 @@ class State:
         self.now_s = 0.0
         self.observed = observed
         self.cluster = cluster
-        self.limits = Limits(
-            rollout_node_gb=_or_infinite(cluster.rollout.node_memory_gb),
-            training_node_gb=_or_infinite(cluster.training.node_memory_gb),
-            rollout_nodes_max=_or_infinite(cluster.rollout.max_nodes),
-            training_nodes_max=_or_infinite(cluster.training.max_nodes),
-            rollout_usd=cluster.rollout.usd_per_node_hour,
-            training_usd=cluster.training.usd_per_node_hour,
-            group_size_max=cluster.max_group_size,
-        )
+        self.limits = limits_of(cluster)
         self.jobs = job_table(16, 1, 1)
         self.groups = group_table(16, 4, 4)
         self.order = np.zeros(0, dtype=np.int64)
@@ -338,6 +330,19 @@ def apply(state: State, event: Event) -> None:
             pass
         case _:
             assert_never(event)
+
+
+def limits_of(cluster: Cluster) -> Limits:
+    """What holds for the whole cluster, as the kernel wants it."""
+    return Limits(
+        rollout_node_gb=_or_infinite(cluster.rollout.node_memory_gb),
+        training_node_gb=_or_infinite(cluster.training.node_memory_gb),
+        rollout_nodes_max=_or_infinite(cluster.rollout.max_nodes),
+        training_nodes_max=_or_infinite(cluster.training.max_nodes),
+        rollout_usd=cluster.rollout.usd_per_node_hour,
+        training_usd=cluster.training.usd_per_node_hour,
+        group_size_max=cluster.max_group_size,
+    )
 
 
 def _or_infinite(limit: float | None) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.period import exact_period, period_bound
-from rollmux_env.kernel.tables import NOWHERE, GroupTable, Ints, JobTable
+from rollmux_env.kernel.period import exact_period
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, GroupTable, Ints, JobTable
 
 
 @compiled
@@ -43,42 +43,85 @@ def departure_s(jobs: JobTable, groups: GroupTable, job: int) -> float:
 
 
 @compiled
+def may_pause(stayed_s: float, pause_s: float, limit_s: float, done: float) -> bool:
+    """Whether a running job would still meet its SLO on average if it left when the pause of a move ends.
+
+    Args:
+        stayed_s: since its admission, seconds. limit_s: longest period that keeps its SLO. done: iterations, with fractions.
+    """
+    return bool(stayed_s + pause_s <= limit_s * done * (1.0 + TOLERANCE))
+
+
+@compiled
+def _load_nodes(jobs: JobTable, groups: GroupTable, group: int) -> None:
+    """Sum rollout seconds and memory on a group's rollout nodes over its members."""
+    n_nodes = groups.n_nodes[group]
+    for v in range(n_nodes):
+        groups.node_load_s[group, v] = 0.0
+        groups.node_gb[group, v] = 0.0
+    for i in range(groups.n_members[group]):
+        job = groups.members[group, i]
+        at = 0
+        for v in range(n_nodes):
+            if at < jobs.n_pins[job] and jobs.pins[job, at] == groups.node_number[group, v]:
+                at += 1
+                groups.node_load_s[group, v] += jobs.placed_rollout_s[job]
+                groups.node_gb[group, v] += jobs.rollout_gb[job]
+
+
+@compiled
 def refresh(jobs: JobTable, groups: GroupTable, group: int) -> None:
     """Recompute every derived column of a group row from its members and rollout nodes."""
     n = groups.n_members[group]
     n_nodes = groups.n_nodes[group]
-    pinned = np.zeros((n, n_nodes), np.int64)
-    rollout_s = np.empty(n)
-    training_s = np.empty(n)
-    sync_s = np.empty(n)
-    for v in range(n_nodes):
-        groups.node_load_s[group, v] = 0.0
-        groups.node_gb[group, v] = 0.0
+    _load_nodes(jobs, groups, group)
     training_load = 0.0
     training_gb = 0.0
     cycle = 0.0
+    placed_cycle = 0.0
     limit = np.inf
     general = 0
     for i in range(n):
         job = groups.members[group, i]
-        rollout_s[i] = jobs.placed_rollout_s[job]
-        training_s[i] = jobs.placed_training_s[job]
-        sync_s[i] = jobs.placed_sync_s[job]
-        node_positions(jobs, groups, job, group, pinned[i])
-        for v in range(n_nodes):
-            if pinned[i, v] != 0:
-                groups.node_load_s[group, v] += rollout_s[i]
-                groups.node_gb[group, v] += jobs.rollout_gb[job]
-        training_load += training_s[i]
+        training_load += jobs.placed_training_s[job]
         training_gb += jobs.training_gb[job]
         cycle = max(cycle, jobs.solo_s[job])
+        placed_cycle = max(placed_cycle, jobs.placed_rollout_s[job] + jobs.placed_training_s[job] + jobs.placed_sync_s[job])
         limit = min(limit, jobs.limit_s[job])
-        if jobs.n_pins[job] > 1 or sync_s[i] > 0.0:
+        if jobs.n_pins[job] > 1 or jobs.placed_sync_s[job] > 0.0:
             general = 1
     load = training_load
     for v in range(n_nodes):
         load = max(load, groups.node_load_s[group, v])
         groups.node_before[group, v] = -1
+    groups.training_load_s[group] = training_load
+    groups.training_gb[group] = training_gb
+    groups.cycle_s[group] = cycle
+    groups.load_s[group] = load
+    groups.limit_s[group] = limit
+    groups.general[group] = general
+    groups.period_s[group] = max(placed_cycle, load)
+    if general:  # else no two nodes have the same pinned members, and the period is the larger of cycles and loads
+        _refresh_pins(jobs, groups, group)
+    groups.departs_s[group] = np.inf
+    for i in range(n):
+        groups.departs_s[group] = min(groups.departs_s[group], departure_s(jobs, groups, groups.members[group, i]))
+
+
+@compiled
+def _refresh_pins(jobs: JobTable, groups: GroupTable, group: int) -> None:
+    """Recompute what depends on who shares which node: `node_before`, and the period."""
+    n = groups.n_members[group]
+    n_nodes = groups.n_nodes[group]
+    pinned = np.zeros((n, n_nodes), np.int64)
+    phases = np.empty((3, n))
+    for i in range(n):
+        job = groups.members[group, i]
+        phases[0, i] = jobs.placed_rollout_s[job]
+        phases[1, i] = jobs.placed_training_s[job]
+        phases[2, i] = jobs.placed_sync_s[job]
+        node_positions(jobs, groups, job, group, pinned[i])
+    for v in range(n_nodes):
         for w in range(v - 1, -1, -1):
             same = True
             for i in range(n):
@@ -88,17 +131,7 @@ def refresh(jobs: JobTable, groups: GroupTable, group: int) -> None:
             if same:
                 groups.node_before[group, v] = w
                 break
-    groups.training_load_s[group] = training_load
-    groups.training_gb[group] = training_gb
-    groups.cycle_s[group] = cycle
-    groups.load_s[group] = load
-    groups.limit_s[group] = limit
-    groups.general[group] = general
-    bound = period_bound(rollout_s, training_s, sync_s, pinned, n, n_nodes)
-    groups.period_s[group] = exact_period(rollout_s, training_s, sync_s, pinned, n, n_nodes, bound) if general else bound
-    groups.departs_s[group] = np.inf
-    for i in range(n):
-        groups.departs_s[group] = min(groups.departs_s[group], departure_s(jobs, groups, groups.members[group, i]))
+    groups.period_s[group] = exact_period(phases[0], phases[1], phases[2], pinned, n, n_nodes, groups.period_s[group])
 
 
 @compiled
@@ -189,15 +222,10 @@ def detach(jobs: JobTable, groups: GroupTable, job: int) -> int:
     jobs.group[job] = NOWHERE
     jobs.n_pins[job] = 0
     n_nodes = groups.n_nodes[group]
-    used = np.zeros(n_nodes, np.int64)
-    pinned = np.zeros(n_nodes, np.int64)
-    for i in range(kept):
-        node_positions(jobs, groups, groups.members[group, i], group, pinned)
-        for v in range(n_nodes):
-            used[v] |= pinned[v]
+    _load_nodes(jobs, groups, group)
     left = 0
     for v in range(n_nodes):
-        if used[v] != 0:
+        if groups.node_load_s[group, v] > 0.0:
             groups.node_number[group, left] = groups.node_number[group, v]
             left += 1
     groups.n_nodes[group] = left
