@@ -13,7 +13,10 @@ F = TypeVar("F", bound=Callable[..., object])
 
 def compiled(function: F) -> F:
     """Compile `function` to machine code, without fast-math: results are the same bytes everywhere IEEE 754 holds."""
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+    try:
+        return cast(F, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:  # no folder to keep it in: neither this one nor the user's cache can be written
+        return cast(F, numba.njit(nogil=True)(function))
 
 
 def is_compiled() -> bool:
