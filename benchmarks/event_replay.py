@@ -16,28 +16,18 @@ from rich.table import Table
 
 from policies.dispatch import DISPATCH, make_dispatch
 from policies.registry import make_policy
+from rollmux_env.bench.streams import with_actual
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.metrics import metrics
-from rollmux_env.scenario import Actual, Scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 RUNS = 3
 
 
-def sampled(scenario: Scenario) -> Scenario:
-    """The scenario with durations below their worst cases."""
-    actual = Actual(mean_fraction=0.6, cv=0.25)
-    jobs = []
-    for job in scenario.jobs:
-        phases = {name: getattr(job, name).model_copy(update={"actual": actual}) for name in ("rollout", "training")}
-        jobs.append(job.model_copy(update=phases))
-    return scenario.model_copy(update={"jobs": tuple(jobs)})
-
-
 def main() -> None:
     table = Table("stream", "dispatch", "phases", "median s", "min s", "max s", "phases/s", "hours", "observed SLO")
     for name in ("production", "mixed"):
-        scenario = sampled(make_workload(name, WorkloadOptions(switches=name == "production")))
+        scenario = with_actual(make_workload(name, WorkloadOptions(switches=name == "production")), mean_fraction=0.6, cv=0.25)
         for dispatch in DISPATCH:
             times = []
             for _ in range(RUNS):

@@ -14,7 +14,6 @@ that it is shown have no `drift`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 
@@ -37,7 +36,6 @@ def replay_events(
     dispatch: DispatchPolicy,
     seed: int,
     check: bool = False,
-    progress: Callable[[int], None] | None = None,
     keep_phases: bool = False,
 ) -> Run:
     """Replay a scenario under a placement and a dispatch policy, phase by phase.
@@ -45,13 +43,12 @@ def replay_events(
     Args:
         seed: of the sampled durations; they depend on it, the job's id, the iteration and the phase alone.
         check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
-        progress: called with the number of jobs that have left.
         keep_phases: fill `Run.phases`.
 
     Raises:
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
-    return _Replay(scenario, policy, dispatch, seed, keep_phases).play(check, progress)
+    return _Replay(scenario, policy, dispatch, seed, keep_phases).play(check)
 
 
 class _Group:
@@ -130,7 +127,7 @@ class _Replay:
         self.groups: dict[int, _Group] = {}
         self.progress: dict[str, Progress] = {}  # what the state does not know yet
 
-    def play(self, check: bool, progress: Callable[[int], None] | None) -> Run:
+    def play(self, check: bool) -> Run:
         state, heap, arrivals = self.run.state, self.heap, self.arrivals
         fixed_s = arrivals.next_s  # of the next instant that no phase brings about
         while state.departed < len(self.run.scenario.jobs):
@@ -153,8 +150,6 @@ class _Replay:
                 fixed_s = min(arrivals.next_s, state.next_resume_s(), self.ticks.next_s)
                 if check:
                     check_state(state, arrivals.taken, self.policy.keeps_slo)
-                if progress is not None:
-                    progress(state.departed)
             for group in touched:
                 for permit in group.dispatcher.permits():
                     self._start(self.runners[permit.job_id], permit.phase, now_s)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from rollmux_env.cluster.plan import Policy
@@ -14,12 +12,11 @@ from rollmux_env.replay.run import INSTANT_S, Arrivals, Run, Ticks, instant, wai
 from rollmux_env.scenario import Scenario
 
 
-def replay(scenario: Scenario, policy: Policy, check: bool = False, progress: Callable[[int], None] | None = None) -> Run:
+def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
     """Replay a scenario under a placement policy.
 
     Args:
         check: assert the invariants of `rollmux_env.replay.checks` after every instant.
-        progress: called with the number of jobs that have left.
 
     Raises:
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
@@ -37,6 +34,4 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False, progress: Ca
         if check:
             check_clock(run.time_s[-2:])
             check_state(state, arrivals.taken, policy.keeps_slo)
-        if progress is not None:
-            progress(state.departed)
     return run

@@ -11,7 +11,6 @@ numbers, at least $/h such that every job keeps its SLO on average over its roun
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 
@@ -42,7 +41,7 @@ class Gavel:
             raise InputError(f"training_slowdown: must be a number above 0, not {training_slowdown!r}")
         self.training_slowdown = training_slowdown
 
-    def replay(self, scenario: Scenario, check: bool = False, progress: Callable[[int], None] | None = None) -> Outcome:
+    def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
         """Replay a scenario: between events each job progresses at the speed that its fractions give it.
 
         Nothing is paid for turns or for another set after an event, so `migrations` is 0. A job admitted to worker sets of its own
@@ -52,7 +51,6 @@ class Gavel:
 
         Args:
             check: assert after every instant that time, memory and pools suffice and all SLOs are kept.
-            progress: called with the number of jobs that have left.
 
         Raises:
             PlanError: the solver finds no place for the first job of the queue on an empty cluster.

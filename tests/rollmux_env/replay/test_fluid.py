@@ -209,12 +209,6 @@ def test_a_policy_that_never_places_is_told_so():
         run(Never(), make_job("a"), make_job("b", arrival_s=5))
 
 
-def test_progress_counts_the_jobs_that_have_left():
-    seen = []
-    replay(scenario_of(make_job("a"), make_job("b", arrival_s=500)), Solo(), progress=seen.append)
-    assert seen == [0, 1, 1, 2]
-
-
 def test_nodes_for_nothing():
     free = {pool: {**CLUSTER[pool], "usd_per_gpu_hour": 0} for pool in ("rollout", "training")}
     found = metrics(run(Algorithm1(), make_job("a", 5, 5), make_job("b", 5, 5), **free))
