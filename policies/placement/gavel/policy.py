@@ -89,8 +89,6 @@ class Gavel:
             run.training_nodes.append(training_nodes)
             if check:
                 active.check()
-            if progress is not None:
-                progress(left)
         extra = {
             "relaxed_usd": relaxed_usd,
             "colocated_share": active.alone_s / active.held_s,
