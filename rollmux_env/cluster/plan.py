@@ -17,6 +17,7 @@ from typing import Protocol
 from rollmux_env.cluster.events import Admitted, Event, Moved, Placement
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
+from rollmux_env.kernel.membership import may_pause
 from rollmux_env.kernel.tables import TOLERANCE
 
 
@@ -74,10 +75,9 @@ class Policy(Protocol):
 
 def may_move(state: State, job_id: str) -> bool:
     """P7: whether a running job would still meet its SLO on average if it left when the pause of a move ends."""
-    job = state.job(job_id)
-    stayed_s = state.now_s - float(state.jobs.admitted_s[state.row(job_id)])
-    allowed_s = job.slo * job.solo_s * state.iterations_done(job_id)
-    return stayed_s + state.cluster.migration_s <= allowed_s * (1 + TOLERANCE)
+    row = state.row(job_id)
+    stayed_s = state.now_s - float(state.jobs.admitted_s[row])
+    return bool(may_pause(stayed_s, state.cluster.migration_s, float(state.jobs.limit_s[row]), state.iterations_done(job_id)))
 
 
 def carry_out(state: State, plan: Plan, keeps_slo: bool) -> list[Event]:
