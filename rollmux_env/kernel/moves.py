@@ -129,7 +129,7 @@ def insert(
         overlooked: share of the groups that are left out, at random.
 
     Returns:
-        How many places were looked at; 0 where there was none for the job.
+        How many groups and places in them were looked at; 0 where there is no place for the job.
     """
     home = facts.home[job]
     wanted = jobs.rollout_nodes[job]
@@ -154,6 +154,7 @@ def insert(
             if empty == NOWHERE and group >= facts.home_rollout_nodes.shape[0]:
                 empty = group
             continue
+        looked += 1
         if group == home or not _may_join(jobs, groups, limits, job, group):
             continue
         if overlooked > 0.0 and rng.random() < overlooked:
@@ -176,10 +177,10 @@ def insert(
             space.period_s,
             space.reason,
         )
+        looked += rows
         for row in range(min(rows, space.group.shape[0])):
             if space.group[row] != group or space.reason[row] != FEASIBLE:
                 continue
-            looked += 1
             new = space.new_nodes[row]
             more = group_usd(jobs, groups, limits, facts, group, job, space.nodes[row], new, space.period_s[row]) - usd[group]
             if more < best - _TIE_USD:
@@ -269,7 +270,7 @@ def regroup(
     Args:
         jobs: (J,) the active jobs and no others. groups: the present groups, then at least as many empty rows as there are jobs.
         newcomer: row of a job that waits for a place, or NOWHERE.
-        budget: the search ends when it has looked at so many places.
+        budget: the search ends when it has looked at so many groups and places in them.
 
     Returns:
         What the moves save, discounted $, with what they cost taken off; nan where there is no place for the newcomer.

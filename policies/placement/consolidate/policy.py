@@ -27,7 +27,7 @@ class Consolidate:
 
     Args:
         horizon_h: how far a saving counts, hours: about as long as until jobs next come or go.
-        budget: places that the search looks at for a decision; more takes longer and finds more.
+        budget: groups and places in them that the search looks at for a decision; more takes longer and finds more.
         known_stays: read when jobs will leave; without it, learn it from departures (`policies.placement.consolidate.stays`).
 
     Raises:
@@ -36,7 +36,7 @@ class Consolidate:
 
     keeps_slo = True
 
-    def __init__(self, horizon_h: float = 1.0, budget: int = 2000, known_stays: bool = True) -> None:
+    def __init__(self, horizon_h: float = 1.0, budget: int = 8000, known_stays: bool = True) -> None:
         if isinstance(horizon_h, bool) or not isinstance(horizon_h, int | float) or not 1e-3 <= horizon_h <= 1e6:
             raise InputError(f"horizon_h: must be a number of hours from 0.001 to 1e6, not {horizon_h!r}")
         if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:

@@ -1,0 +1,104 @@
+"""What `consolidate` saves against Algorithm 1, and how long it takes to decide with 200 jobs active.
+
+    python benchmarks/consolidate.py [--seeds 10] [--first-seed 0] [--workload production]
+
+Dollars are shown as Solo-D's over the policy's, the mean over seeds; SLO attainment is the least. Every policy replays the same
+streams, and the moves are paid for.
+"""
+
+from __future__ import annotations
+
+import argparse
+from time import perf_counter
+from typing import Literal
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from policies.registry import make_policy, make_runnable
+from rollmux_env.cluster.plan import Policy
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import metrics
+from rollmux_env.scenario import Scenario
+from rollmux_env.workloads import WorkloadOptions, make_workload
+
+POLICIES = ("rollmux", "rollmux,prune=false", "consolidate", "consolidate,known_stays=false")
+ACTIVE_JOBS = 200
+STAYS: tuple[Literal["fixed", "iterations"], ...] = ("fixed", "iterations")
+
+
+def savings(workload: str, stays: Literal["fixed", "iterations"], seeds: range) -> Table:
+    """Dollars and dollars per work-hour of every policy on the same streams."""
+    title = f"{workload}, {stays}, seeds {seeds[0]}-{seeds[-1]}"
+    table = Table("policy", "Solo-D over $", "95%", "per work-hour", "SLO", "moves", "p50 ms", "p99 ms", title=title)
+    streams = [make_workload(workload, WorkloadOptions(seed=seed, stays=stays)) for seed in seeds]
+    alone = [metrics(replay(stream, make_runnable("solo"))) for stream in streams]
+    for name in POLICIES:
+        runs = [replay(stream, make_runnable(name)) for stream in streams]
+        found = [metrics(run) for run in runs]
+        usd = np.array([solo.cost_usd / ours.cost_usd for solo, ours in zip(alone, found, strict=True)])
+        work = np.mean([solo.usd_per_work_hour / ours.usd_per_work_hour for solo, ours in zip(alone, found, strict=True)])
+        margin = 1.96 * usd.std(ddof=1) / np.sqrt(usd.size) if usd.size > 1 else np.nan
+        p50, p99 = np.percentile(np.concatenate([run.decision_s for run in runs]) * 1e3, (50, 99))
+        table.add_row(
+            name,
+            f"{usd.mean():.3f}x",
+            f"{margin:.3f}",
+            f"{work:.3f}x",
+            f"{min(m.slo_attainment for m in found):.3f}",
+            f"{np.mean([m.migrations for m in found]):.0f}",
+            f"{p50:.1f}",
+            f"{p99:.1f}",
+        )
+    return table
+
+
+def crowded(stays: Literal["fixed", "iterations"]) -> Scenario:
+    """The production stream with so many jobs, arriving so fast, that a good 200 are active at once."""
+    stream = make_workload("production", WorkloadOptions(jobs=500, stays=stays))
+    jobs = tuple(job.model_copy(update={"arrival_s": 0.065 * job.arrival_s}) for job in stream.jobs)
+    return stream.model_copy(update={"jobs": jobs})
+
+
+def decision_times(stays: Literal["fixed", "iterations"]) -> list[str]:
+    """A table row: decisions about arrivals and departures with at least 200 jobs active."""
+    policy = make_runnable("consolidate")
+    times: list[float] = []
+
+    class Timed:
+        keeps_slo = True
+
+        def decide(self, state, event):  # type: ignore[no-untyped-def]
+            began = perf_counter()
+            plan = policy.decide(state, event)
+            if state.groups.n_members[state.order].sum() >= ACTIVE_JOBS:
+                times.append(1e3 * (perf_counter() - began))
+            return plan
+
+    timed: Policy = Timed()
+    stream = crowded(stays)
+    ours = metrics(replay(stream, timed)).cost_usd
+    plain = metrics(replay(stream, make_runnable("rollmux,prune=false"))).cost_usd
+    return [stays, str(len(times)), *(f"{ms:.1f}" for ms in np.percentile(times, (50, 99, 100))), f"{plain / ours:.3f}x"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure what consolidate saves and how long it takes.")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--workload", default="production")
+    asked = parser.parse_args()
+    console = Console()
+    replay(make_workload("production", WorkloadOptions(jobs=5)), make_policy("consolidate"))  # compiles
+    for stays in STAYS:
+        console.print(savings(asked.workload, stays, range(asked.first_seed, asked.first_seed + asked.seeds)))
+    title = f"decisions with {ACTIVE_JOBS} jobs active or more"
+    table = Table("stays", "decisions", "p50 ms", "p99 ms", "max ms", "rollmux,prune=false over $", title=title)
+    for stays in STAYS:
+        table.add_row(*decision_times(stays))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
