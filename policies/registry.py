@@ -55,6 +55,8 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         raise InputError(f"--policy {spec}: {error}") from None
     if not hasattr(policy, "decide") and not hasattr(policy, "replay"):
         raise InputError(f"--policy {spec}: {name} has no method `decide`")
+    if hasattr(policy, "decide") and not hasattr(policy, "keeps_slo"):
+        raise InputError(f"--policy {spec}: {name} has no attribute `keeps_slo`, True or False")
     return policy  # type: ignore[no-any-return]
 
 

@@ -164,4 +164,14 @@ def make_scenario(name: str, seed: int, options: dict[str, Any]) -> Scenario:
             chosen["slo"] = tuple(float(bound) for bound in chosen["slo"].split(","))
         except ValueError:
             raise InputError(f"--slo {chosen['slo']}: must be two numbers, as in 1,2") from None
-    return make_workload(name, WorkloadOptions(seed=seed, **chosen))
+    try:
+        return make_workload(name, WorkloadOptions(seed=seed, **chosen))
+    except InputError as error:
+        field, colon, problem = str(error).partition(": ")
+        raise InputError(f"{spelled(field)}{colon}{problem}") from None
+
+
+def spelled(name: str) -> str:
+    """An option of workloads as the user writes it: `--window` for `window_h`; what is none of them as it is."""
+    options = inspect.signature(_workload_options, eval_str=True).parameters
+    return str(options[name].annotation.__metadata__[0].default) if name in options else name  # typer: of Annotated, the spelling

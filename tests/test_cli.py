@@ -154,6 +154,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
     (folder / "broken_module.py").write_text("class Policy(:\n")
     (folder / "failing_module.py").write_text("import nowhere_to_be_found\n")
     (folder / "useless.py").write_text("class Useless:\n    pass\n\n\nNUMBER = 3\n")
+    (folder / "silent.py").write_text("class Silent:\n    def decide(self, state, event):\n        return ()\n")
     return {
         "no such command": (("bnech",), "Did you mean 'bench'? Try `rollmux --help`."),
         "no such option": (("bench", QUICKSTART, "--polcy", "solo"), "--polcy"),
@@ -163,7 +164,8 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "broken file": (("validate", str(folder / "broken.yaml")), "broken.yaml"),
         "a folder": (("validate", str(folder)), str(folder)),
         "neither file nor workload": (("bench", "prodution"), "production"),
-        "workload options on a file": (("bench", QUICKSTART, "--jobs", "3"), "jobs"),
+        "workload options on a file": (("bench", QUICKSTART, "--group-size", "3"), "(--group-size)"),
+        "an option of another workload": (("bench", "micro-temporal", "--min-stay", "3"), "rollmux: --min-stay: "),
         "unknown policy": (("bench", QUICKSTART, "-p", "optimum"), "optimum"),
         "unknown option of a policy": (("bench", QUICKSTART, "-p", "rollmux,prunes=false"), "prunes"),
         "value of a policy's option": (("bench", QUICKSTART, "-p", "rollmux,prune=no"), "prune: must be true or false, not 'no'"),
@@ -171,6 +173,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "no module": (("bench", QUICKSTART, "-p", "no_such_module:Policy"), "no_such_module"),
         "no class": (("bench", QUICKSTART, "-p", "useless:Policy"), "Policy"),
         "not a policy": (("bench", QUICKSTART, "-p", "useless:Useless"), "decide"),
+        "a policy that says nothing of SLOs": (("bench", QUICKSTART, "-p", "silent:Silent"), "keeps_slo"),
         "not callable": (("bench", QUICKSTART, "-p", "useless:NUMBER"), "NUMBER"),
         "module with a syntax error": (("bench", QUICKSTART, "-p", "broken_module:Policy"), "broken_module"),
         "module that needs another": (("bench", QUICKSTART, "-p", "failing_module:Policy"), "nowhere_to_be_found"),

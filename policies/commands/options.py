@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollmux_env.cli import make_scenario
+from rollmux_env.cli import make_scenario, spelled
 
 if TYPE_CHECKING:
     from rollmux_env.scenario import Scenario
@@ -50,5 +50,5 @@ def find_scenario(target: str, seed: int, workload: dict[str, Any]) -> Scenario:
     if not Path(target).suffix and not Path(target).exists():
         raise InputError(f"{target}: is neither a file nor a workload; workloads are {', '.join(WORKLOADS)}")
     if workload:
-        raise InputError(f"{target}: a scenario file takes no options of a workload ({', '.join(workload)})")
+        raise InputError(f"{target}: a scenario file takes no options of a workload ({', '.join(map(spelled, workload))})")
     return load_scenario(target)
