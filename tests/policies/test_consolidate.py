@@ -220,6 +220,23 @@ def test_stays_are_learned_from_departures_and_from_those_still_there() -> None:
     assert old[0] > 1.2 * short[0], "who is still there after twenty hours stays long"
 
 
+def test_a_job_that_waits_has_not_left() -> None:
+    stream = scenario(*(phases(100, 40, duration_s=1e6) for _ in range(2)))
+    state = State(stream.cluster)
+    learned = LearnedStays()
+    for job in stream.jobs:
+        apply(state, Arrived(0.0, job))
+    apply(state, Admitted(0.0, "j0", Placement(None, (), 1, 1)))
+    before, _ = learned.look(state, [0, 1], 10.0)
+    after, _ = learned.look(state, [0], 10.0)
+    assert before[0] == after[0]
+    apply(state, Admitted(0.0, "j1", Placement(None, (), 1, 1)))
+    learned.look(state, [0, 1], 10.0)
+    apply(state, Departed(0.0, "j1"))
+    taught, _ = learned.look(state, [0], 10.0)
+    assert taught[0] < after[0]
+
+
 @pytest.mark.parametrize(
     "options", [{"horizon_h": 0}, {"horizon_h": True}, {"horizon_h": "x"}, {"budget": -1}, {"budget": 1.5}, {"known_stays": 1}]
 )
