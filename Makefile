@@ -39,7 +39,9 @@ format: $(READY)
 	@$(BIN)/ruff format .
 
 benchmarks: $(READY)
-	@for script in benchmarks/decision.py benchmarks/fluid_replay.py benchmarks/startup.py; do $(BIN)/python $$script || exit 1; done
+	@for name in startup decision fluid_replay event_replay optimum consolidate; do \
+		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; \
+	done
 
 clean:
 	rm -rf .venv demo build *.egg-info

@@ -92,6 +92,8 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool) -> list[Event]:
     Raises:
         PlanError: the plan breaks an invariant; the message begins with its number. The state is then not to be used any more.
     """
+    if not isinstance(plan, tuple) or not all(isinstance(action, Place | Move | Wait) for action in plan):
+        raise PlanError("P1: the plan is not a tuple of Place, Move and Wait")
     events: list[Admitted | Moved] = []
     named: set[str] = set()
     for action in plan:

@@ -74,7 +74,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     for job in in_order_of_arrival(scenario):
         event = Arrived(job.arrival_s, job)
         apply(state, event)
-        before_usd = state.usd_per_hour
+        before = (state.rollout_nodes, state.training_nodes)
         events = carry_out(state, policy.decide(state, event), policy.keeps_slo) if len(state.waiting) == 1 else []
         admitted = next((e for e in events if isinstance(e, Admitted)), None)
         if admitted is None:
@@ -83,7 +83,9 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
         group = state.group_of(job.id)
         strategy = admitted.placement.strategy
         nodes = tuple(range(group.training_nodes))
-        decisions.append(Decision(job.id, strategy, group.id, state.usd_per_hour - before_usd, state.pins(job.id), nodes))
+        delta_usd = (state.rollout_nodes - before[0]) * state.limits.rollout_usd
+        delta_usd += (state.training_nodes - before[1]) * state.limits.training_usd
+        decisions.append(Decision(job.id, strategy, group.id, delta_usd, state.pins(job.id), nodes))
     groups = tuple(
         AdmittedGroup(
             group.id,

@@ -202,6 +202,13 @@ def test_a_job_moves_out_into_a_group_of_its_own():
     assert (state.rollout_nodes, state.training_nodes) == (2, 2)
 
 
+@pytest.mark.parametrize("plan", [None, [], Wait("a"), ("a",)])
+def test_p1_a_plan_is_a_tuple_of_actions(plan):
+    state = started(waiting=[make_job("a")])
+    with pytest.raises(PlanError, match="^P1: the plan is not a tuple"):
+        carry_out(state, plan, True)
+
+
 def test_p1_nobody_passes_the_first_of_the_queue():
     state = started(waiting=[make_job("a"), make_job("b")])
     assert refused(state, Place("b", OWN)) == "P1"
