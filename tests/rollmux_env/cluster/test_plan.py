@@ -205,7 +205,7 @@ def test_a_job_moves_out_into_a_group_of_its_own():
 @pytest.mark.parametrize("plan", [None, [], Wait("a"), ("a",)])
 def test_p1_a_plan_is_a_tuple_of_actions(plan):
     state = started(waiting=[make_job("a")])
-    with pytest.raises(PlanError, match="^P1: the plan is not a tuple"):
+    with pytest.raises(PlanError, match=r"^P1: the plan is not a tuple"):
         carry_out(state, plan, True)
 
 
