@@ -32,7 +32,8 @@ def make_table(*columns: str, left: int = 1) -> Table:
     """A table in the house style; all columns but the first `left` are figures."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position < left else "right", overflow="fold")
+        is_name = position < left
+        table.add_column(column, justify="left" if is_name else "right", overflow="fold", no_wrap=is_name)
     return table
 
 

@@ -17,7 +17,7 @@ from rollmux_env.bench.columns import (
 from rollmux_env.bench.streams import workload
 from rollmux_env.bench.suite import Case, Suite
 
-FIXED, EQUAL, PAPER = "fixed stays", "equal work", "fixed stays, the paper's semantics"
+FIXED, EQUAL, PAPER = "fixed stays", "equal work", "the paper's semantics"
 _POLICIES = ("solo", "colocated", "gavel", "rollmux", "rollmux,prune=false", "consolidate")
 
 SUITE = Suite(
