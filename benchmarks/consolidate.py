@@ -2,8 +2,8 @@
 
     python benchmarks/consolidate.py [--seeds 10] [--first-seed 0] [--workload production]
 
-Dollars are shown as Solo-D's over the policy's, the mean over seeds; SLO attainment is the least. Every policy replays the same
-streams, and the moves are paid for.
+Dollars are shown as Solo-D's over the policy's, the mean over seeds and its 95% interval; SLO attainment is the least. Every
+policy replays the same streams, and the moves are paid for.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from policies.registry import make_policy, make_runnable
+from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
@@ -31,21 +32,19 @@ STAYS: tuple[Literal["fixed", "iterations"], ...] = ("fixed", "iterations")
 def savings(workload: str, stays: Literal["fixed", "iterations"], seeds: range) -> Table:
     """Dollars and dollars per work-hour of every policy on the same streams."""
     title = f"{workload}, {stays}, seeds {seeds[0]}-{seeds[-1]}"
-    table = Table("policy", "Solo-D over $", "95%", "per work-hour", "SLO", "moves", "p50 ms", "p99 ms", title=title)
+    table = Table("policy", "Solo-D over $", "per work-hour", "SLO", "moves", "p50 ms", "p99 ms", title=title)
     streams = [make_workload(workload, WorkloadOptions(seed=seed, stays=stays)) for seed in seeds]
     alone = [metrics(replay(stream, make_runnable("solo"))) for stream in streams]
     for name in POLICIES:
         runs = [replay(stream, make_runnable(name)) for stream in streams]
         found = [metrics(run) for run in runs]
-        usd = np.array([solo.cost_usd / ours.cost_usd for solo, ours in zip(alone, found, strict=True)])
-        work = np.mean([solo.usd_per_work_hour / ours.usd_per_work_hour for solo, ours in zip(alone, found, strict=True)])
-        margin = 1.96 * usd.std(ddof=1) / np.sqrt(usd.size) if usd.size > 1 else np.nan
+        usd = mean_interval([solo.cost_usd / ours.cost_usd for solo, ours in zip(alone, found, strict=True)])
+        work = mean_interval([solo.usd_per_work_hour / ours.usd_per_work_hour for solo, ours in zip(alone, found, strict=True)])
         p50, p99 = np.percentile(np.concatenate([run.decision_s for run in runs]) * 1e3, (50, 99))
         table.add_row(
             name,
-            f"{usd.mean():.3f}x",
-            f"{margin:.3f}",
-            f"{work:.3f}x",
+            usd.text(),
+            work.text(),
             f"{min(m.slo_attainment for m in found):.3f}",
             f"{np.mean([m.migrations for m in found]):.0f}",
             f"{p50:.1f}",
