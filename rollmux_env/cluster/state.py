@@ -163,6 +163,10 @@ class State:
         ]
         return [self.job_id(row) for row in sorted(rows)]
 
+    def held_nodes(self) -> tuple[int, int]:
+        """Rollout and training nodes that moved jobs have left and that are paid for until their pauses end."""
+        return sum(held.rollout_nodes for held in self._held), sum(held.training_nodes for held in self._held)
+
     def next_resume_s(self) -> float:
         """When the next pause ends; infinite where no job is paused."""
         return min((held.until_s for held in self._held), default=np.inf)

@@ -34,9 +34,9 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
     present = running + state.waiting
     _require(len(set(present)) == len(present), "R1: a job is in two places")
     _require(len(present) + state.departed == arrived, f"R1: {len(present)} present + {state.departed} gone, {arrived} came")
-    held = state._held
-    rollout_nodes = sum(len(group.rollout_nodes) for group in groups) + sum(h.rollout_nodes for h in held)
-    training_nodes = sum(group.training_nodes for group in groups) + sum(h.training_nodes for h in held)
+    rollout_held, training_held = state.held_nodes()
+    rollout_nodes = sum(len(group.rollout_nodes) for group in groups) + rollout_held
+    training_nodes = sum(group.training_nodes for group in groups) + training_held
     _require((rollout_nodes, training_nodes) == (state.rollout_nodes, state.training_nodes), "R5: nodes lost or doubled")
     _require(rollout_nodes <= state.limits.rollout_nodes_max, "R5: too many rollout nodes")
     _require(training_nodes <= state.limits.training_nodes_max, "R5: too many training nodes")

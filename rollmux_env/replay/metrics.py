@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.run import Run
+from rollmux_env.scenario import Scenario
 
 STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")
 
@@ -56,6 +58,23 @@ class Metrics:
         return values
 
 
+@dataclass
+class Stays:
+    """When jobs came and went, and how they were admitted.
+
+    Attributes:
+        arrived_s, admitted_s, departed_s: by job id, seconds.
+        admissions: how many jobs by strategy.
+        migrations: moves of running jobs.
+    """
+
+    arrived_s: dict[str, float] = field(default_factory=dict)
+    admitted_s: dict[str, float] = field(default_factory=dict)
+    departed_s: dict[str, float] = field(default_factory=dict)
+    admissions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STRATEGIES, 0))
+    migrations: int = 0
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one policy did with one scenario: what `bench` tabulates and plots.
@@ -86,31 +105,49 @@ def metrics(run: Run) -> Metrics:
     Raises:
         InputError: a stay is too short to be told from nothing beside the time of its admission.
     """
-    scenario, state = run.scenario, run.state
-    arrived_s: dict[str, float] = {}
-    admitted_s: dict[str, float] = {}
-    departed_s: dict[str, float] = {}
-    admissions = dict.fromkeys(STRATEGIES, 0)
-    migrations = 0
+    stays = Stays()
     for event in run.log:
         match event:
             case Arrived():
-                arrived_s[event.job.id] = event.at_s
+                stays.arrived_s[event.job.id] = event.at_s
             case Admitted():
-                admitted_s[event.job_id] = event.at_s
-                admissions[event.placement.strategy] += 1
+                stays.admitted_s[event.job_id] = event.at_s
+                stays.admissions[event.placement.strategy] += 1
             case Departed():
-                departed_s[event.job_id] = event.at_s
+                stays.departed_s[event.job_id] = event.at_s
             case Moved():
-                migrations += 1
-    step_s = np.diff(run.time_s)
+                stays.migrations += 1
+    return measure(run.scenario, run.state, stays, run.time_s, run.rollout_nodes, run.training_nodes, run.solo_s)
+
+
+def measure(
+    scenario: Scenario,
+    state: State,
+    stays: Stays,
+    time_s: list[float],
+    rollout_nodes: list[int],
+    training_nodes: list[int],
+    solo_s: dict[str, float] | None = None,
+) -> Metrics:
+    """Measure what became of a scenario, with or without an event log.
+
+    Args:
+        state: its job table says how many iterations each job has done, and how long its phases kept nodes busy.
+        stays: of all jobs.
+        time_s, rollout_nodes, training_nodes, solo_s: as in `Run`.
+
+    Raises:
+        InputError: as `metrics`.
+    """
+    admitted_s, departed_s = stays.admitted_s, stays.departed_s
+    step_s = np.diff(time_s)
     node_s = {
-        "rollout": float(np.dot(step_s, run.rollout_nodes[:-1])),
-        "training": float(np.dot(step_s, run.training_nodes[:-1])),
+        "rollout": float(np.dot(step_s, rollout_nodes[:-1])),
+        "training": float(np.dot(step_s, training_nodes[:-1])),
     }
     price = {"rollout": state.limits.rollout_usd, "training": state.limits.training_usd}
     cost_usd = sum(node_s[pool] * price[pool] for pool in node_s) / 3600
-    hours = (run.time_s[-1] - run.time_s[0]) / 3600
+    hours = (time_s[-1] - time_s[0]) / 3600
     slowdown: dict[str, float] = {}
     work_s = 0.0
     kept = kept_observed = 0
@@ -121,8 +158,8 @@ def metrics(run: Run) -> Metrics:
         work_s += done * job.solo_s
         slowdown[job.id] = (departed_s[job.id] - admitted_s[job.id]) / done / job.solo_s
         kept += slowdown[job.id] <= job.slo * (1 + 1e-6)
-        if run.solo_s is not None:
-            kept_observed += departed_s[job.id] - admitted_s[job.id] <= job.slo * run.solo_s[job.id] * (1 + 1e-6)
+        if solo_s is not None:
+            kept_observed += departed_s[job.id] - admitted_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6)
     busy_s = {"rollout": float(state.jobs.rollout_busy_s.sum()), "training": float(state.jobs.training_busy_s.sum())}
     gpus = {"rollout": scenario.cluster.rollout.gpus_per_node, "training": scenario.cluster.training.gpus_per_node}
     return Metrics(
@@ -132,11 +169,11 @@ def metrics(run: Run) -> Metrics:
         work_h=work_s / 3600,
         usd_per_work_hour=cost_usd / (work_s / 3600),
         slo_attainment=kept / len(scenario.jobs),
-        slo_attainment_observed=None if run.solo_s is None else kept_observed / len(scenario.jobs),
+        slo_attainment_observed=None if solo_s is None else kept_observed / len(scenario.jobs),
         slowdown=slowdown,
-        wait_s={job_id: admitted_s[job_id] - at for job_id, at in arrived_s.items() if admitted_s[job_id] > at},
-        peak_gpus={"rollout": max(run.rollout_nodes) * gpus["rollout"], "training": max(run.training_nodes) * gpus["training"]},
-        admissions=admissions,
-        migrations=migrations,
+        wait_s={job_id: admitted_s[job_id] - at for job_id, at in stays.arrived_s.items() if admitted_s[job_id] > at},
+        peak_gpus={"rollout": max(rollout_nodes) * gpus["rollout"], "training": max(training_nodes) * gpus["training"]},
+        admissions=stays.admissions,
+        migrations=stays.migrations,
         utilization={pool: busy_s[pool] / node_s[pool] if node_s[pool] else None for pool in node_s},
     )

@@ -254,7 +254,6 @@ def test_where_a_limit_bites_the_bound_is_below_the_value_and_the_optimum_betwee
 
 
 def test_it_cannot_run() -> None:
-    assert not Optimal.can_run
     assert not hasattr(Optimal(), "decide")
     with pytest.raises(InputError, match="objective"):
         Optimal("dollars")  # type: ignore[arg-type]

@@ -12,28 +12,26 @@ numbers, at least $/h such that every job keeps its SLO on average over its roun
 from __future__ import annotations
 
 from dataclasses import replace
-from time import perf_counter
 
 import numpy as np
 
-from policies.placement.gavel.active import ActiveJobs
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Placement
-from rollmux_env.errors import InputError, PlanError
-from rollmux_env.replay.metrics import STRATEGIES, Outcome, metrics
-from rollmux_env.replay.run import INSTANT_S, Run, in_order_of_arrival
+from policies.placement.gavel.sharing import SharingJobs
+from rollmux_env.errors import InputError
+from rollmux_env.replay.metrics import Outcome
+from rollmux_env.replay.yardstick import replay_yardstick
 from rollmux_env.scenario import Scenario
 
 
 class Gavel:
     """Gavel+: jobs take turns on worker sets, a round at a time; the fractions are the cheapest that keep every SLO.
 
+    It benches and cannot run: jobs change worker sets for free, and rounds are infinitely short beside a job's stay.
+
     Args:
         training_slowdown: how many times longer training takes on a rollout node than on a training node; it makes rollout nodes
             alone a third resource type. The paper's hardware: 989.5 / 148 = 6.69, by bf16 TFLOPS. None: they do not train, since
             a scenario file does not say how fast they would.
     """
-
-    can_run = False  # jobs change worker sets for free, and rounds are infinitely short beside a job's stay
 
     def __init__(self, training_slowdown: float | None = None) -> None:
         number = isinstance(training_slowdown, int | float) and not isinstance(training_slowdown, bool)
@@ -55,44 +53,11 @@ class Gavel:
         Raises:
             PlanError: the solver finds no place for the first job of the queue on an empty cluster.
         """
-        active = ActiveJobs(scenario, self.training_slowdown)
-        run = Run(scenario, active.state)
-        arrivals = in_order_of_arrival(scenario)
-        admissions = dict.fromkeys(STRATEGIES, 0)
-        relaxed_usd = now_s = 0.0
-        arrived = left = 0
-        while left < len(arrivals):
-            before_s = now_s
-            next_arrival_s = arrivals[arrived].arrival_s if arrived < len(arrivals) else np.inf
-            now_s = max(min(next_arrival_s, active.next_departure_s(before_s)), before_s)
-            if now_s == np.inf:
-                raise PlanError(f"gavel: no place found for job {active.waiting[0].id}")
-            until_s = now_s + INSTANT_S
-            began = perf_counter()
-            active.progress(now_s - before_s)
-            relaxed_usd += active.allocation.relaxed_usd_per_hour * (now_s - before_s) / 3600
-            leaving = active.leave(now_s, until_s)
-            left += len(leaving)
-            coming = [job for job in arrivals[arrived:] if job.arrival_s <= until_s]
-            arrived += len(coming)
-            active.arrive(coming, now_s)
-            admitted = active.serve(now_s)
-            run.decision_s.append(perf_counter() - began)
-            run.log += [Departed(now_s, job_id) for job_id in leaving]
-            run.log += [Arrived(now_s, job) for job in coming]
-            run.log += [Admitted(now_s, job_id, Placement(None)) for job_id in admitted]
-            for job_id in admitted:
-                admissions["direct_packing" if active.shares_nodes(job_id) else "isolated"] += 1
-            rollout_nodes, training_nodes = active.allocation.nodes
-            run.time_s.append(now_s)
-            run.rollout_nodes.append(rollout_nodes)
-            run.training_nodes.append(training_nodes)
-            if check:
-                active.check()
+        active = SharingJobs(scenario, self.training_slowdown)
+        found = replay_yardstick(scenario, active, check)
         extra = {
-            "relaxed_usd": relaxed_usd,
+            "relaxed_usd": active.relaxed_usd,
             "colocated_share": active.alone_s / active.held_s,
             "shared_share": active.shared_s / active.held_s,
         }
-        found = replace(metrics(run), admissions=admissions)
-        return Outcome(found, run.time_s, run.rollout_nodes, run.training_nodes, run.decision_s, extra)
+        return replace(found, extra=extra)

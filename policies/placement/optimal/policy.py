@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from time import perf_counter
 from typing import get_args
 
-import numpy as np
-
-from policies.placement.optimal.active import ActiveJobs
 from policies.placement.optimal.columns import MAX_COLUMNS
-from policies.placement.optimal.plan import OptimalPlan, admission, strategy, written_out
-from policies.placement.optimal.regroup import Objective
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Placement
+from policies.placement.optimal.grouped import GroupedJobs
+from policies.placement.optimal.grouping import Objective
+from policies.placement.optimal.plan import OptimalPlan, admission, written_out
 from rollmux_env.errors import InputError
 from rollmux_env.replay.admission import Admission
-from rollmux_env.replay.metrics import STRATEGIES, Outcome, metrics
-from rollmux_env.replay.run import INSTANT_S, Run, in_order_of_arrival
+from rollmux_env.replay.metrics import Outcome
+from rollmux_env.replay.run import in_order_of_arrival
+from rollmux_env.replay.yardstick import replay_yardstick
 from rollmux_env.scenario import Scenario
 
 
 class Optimal:
     """The yardstick: least $/h (or $ per work-hour) of the active jobs over all partitions into feasible groups.
+
+    It plans and benches and cannot run: it looks at no costs of moving, and no cluster can do what it does.
 
     Jobs that `max_nodes` keeps out wait first come first served: the head of the queue enters as soon as all active jobs and it can
     be grouped within the pools. Of equally good groupings the solver's choice counts, the same for the same file and version.
@@ -32,8 +30,6 @@ class Optimal:
         node_limit: most branch-and-bound nodes of an integer program, None for no limit.
         max_columns: most groups kept. Where either limit bites, bound and gap say how far the grouping can be from the optimum.
     """
-
-    can_run = False  # it looks at no costs of moving; no cluster can do what it does
 
     def __init__(self, objective: Objective = "usd", node_limit: int | None = None, max_columns: int = MAX_COLUMNS) -> None:
         if objective not in get_args(Objective):
@@ -62,7 +58,7 @@ class Optimal:
         """The same grouping as decisions: what `rollmux plan` prints."""
         return admission(self.plan(scenario), scenario)
 
-    def replay(self, scenario: Scenario, check: bool = False, progress: Callable[[int], None] | None = None) -> Outcome:
+    def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
         """Replay a scenario: between events each job progresses at 1/period of its present group.
 
         Regrouping is free and no migration. A job's admission strategy is read off the grouping in which it first runs, as if it
@@ -71,52 +67,15 @@ class Optimal:
 
         Args:
             check: assert after every instant that each active job is in one group that keeps all SLOs, and the pools suffice.
-            progress: called with the number of jobs that have left.
         """
         active = self._start(scenario)
-        state = active.state
-        run = Run(scenario, state)
-        arrivals = in_order_of_arrival(scenario)
-        admissions = dict.fromkeys(STRATEGIES, 0)
-        bound_usd = 0.0
-        now_s = 0.0
-        arrived = left = 0
-        while left < len(arrivals):
-            before_s = now_s
-            next_arrival_s = arrivals[arrived].arrival_s if arrived < len(arrivals) else np.inf
-            now_s = max(min(next_arrival_s, active.next_departure_s(before_s)), before_s)
-            until_s = now_s + INSTANT_S
-            began = perf_counter()
-            active.progress(now_s - before_s)
-            bound_usd += active.best.bound_usd_per_hour * (now_s - before_s) / 3600
-            leaving = active.leave(now_s, until_s)
-            left += len(leaving)
-            coming = [job for job in arrivals[arrived:] if job.arrival_s <= until_s]
-            arrived += len(coming)
-            active.arrive(coming, now_s)
-            # One pass over the queue is enough: who comes now stands behind whoever waited.
-            admitted = active.serve(now_s)
-            run.decision_s.append(perf_counter() - began)
-            run.log += [Departed(now_s, state.job_id(row)) for row in leaving]
-            run.log += [Arrived(now_s, job) for job in coming]
-            for row in admitted:
-                admissions[strategy(active.pool, active.column[row], row)] += 1
-                run.log.append(Admitted(now_s, state.job_id(row), Placement(None)))
-            rollout_nodes, training_nodes = active.provisioned()
-            run.time_s.append(now_s)
-            run.rollout_nodes.append(rollout_nodes)
-            run.training_nodes.append(training_nodes)
-            if check:
-                active.check()
-            if progress is not None:
-                progress(left)
-        found = replace(metrics(run), admissions=admissions)
-        bound_usd = min(bound_usd, found.cost_usd)  # they differ by rounding where all was proven
-        extra = {"bound_usd": bound_usd, "gap": _gap(found.cost_usd, bound_usd)}
-        return Outcome(found, run.time_s, run.rollout_nodes, run.training_nodes, run.decision_s, extra)
+        found = replay_yardstick(scenario, active, check)
+        cost_usd = found.metrics.cost_usd
+        bound_usd = min(active.bound_usd, cost_usd)  # they differ by rounding where all was proven
+        return replace(found, extra={"bound_usd": bound_usd, "gap": _gap(cost_usd, bound_usd)})
 
-    def _start(self, scenario: Scenario) -> ActiveJobs:
-        return ActiveJobs(scenario, self.objective, self.node_limit, self.max_columns)
+    def _start(self, scenario: Scenario) -> GroupedJobs:
+        return GroupedJobs(scenario, self.objective, self.node_limit, self.max_columns)
 
 
 def _gap(value: float, bound: float) -> float:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.placement.optimal.columns import ColumnPool
-from policies.placement.optimal.regroup import Before, Grouping, Objective, best_grouping
+from policies.placement.optimal.grouping import Before, Grouping, Objective, best_grouping
+from policies.placement.optimal.plan import strategy
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
@@ -17,7 +18,7 @@ from rollmux_env.replay.checks import InvariantError
 from rollmux_env.scenario import Job, Scenario
 
 
-class ActiveJobs:
+class GroupedJobs:
     """The jobs that run, their best grouping, and the queue of those that `max_nodes` keeps out.
 
     Attributes:
@@ -26,6 +27,7 @@ class ActiveJobs:
         pool: feasible groups of the active jobs.
         waiting: ids, in order of arrival.
         best: the present grouping; column: the column of each active row.
+        bound_usd: integral of the groupings' bounds so far, $.
     """
 
     def __init__(self, scenario: Scenario, objective: Objective, node_limit: int | None, max_columns: int) -> None:
@@ -34,6 +36,7 @@ class ActiveJobs:
         self.waiting: list[str] = []
         self.best = Grouping(np.zeros(0, np.int64), 0.0, 0.0, 0.0, 0.0)
         self.column: dict[int, int] = {}
+        self.bound_usd = 0.0
         self._objective: Objective = objective
         self._node_limit = node_limit
         self._before: list[Before] = []
@@ -44,18 +47,18 @@ class ActiveJobs:
             apply(self.state, Arrived(now_s, job))
             self.waiting.append(job.id)
 
-    def leave(self, now_s: float, until_s: float) -> list[int]:
-        """Take out the jobs whose stay ends by `until_s`; returns their rows, in order of arrival."""
+    def leave(self, now_s: float, until_s: float) -> list[str]:
+        """Take out the jobs whose stay ends by `until_s`; returns their ids, in order of arrival."""
         jobs = self.state.jobs
         rows = [row for row in self.pool.active if self._departure_s(row, now_s) <= until_s]
         for row in rows:
             if np.isfinite(jobs.iterations[row]):
                 jobs.done[row] = jobs.iterations[row]
             self.pool.drop(row)
-        return rows
+        return [self.state.job_id(row) for row in rows]
 
-    def serve(self, now_s: float) -> list[int]:
-        """Admit from the head of the queue whoever can be grouped with the active jobs, and regroup; returns the rows admitted."""
+    def serve(self, now_s: float) -> list[str]:
+        """Admit from the head of the queue whoever can be grouped with the active jobs, and regroup; returns their ids."""
         rows = [self.state.row(job_id) for job_id in self.waiting]
         for row in rows:
             self.pool.add(row)
@@ -75,7 +78,7 @@ class ActiveJobs:
             rows = rows[:fit]
         if best is None:
             raise PlanError("optimal: the limits leave no grouping of the jobs that already run")
-        del self.waiting[: len(rows)]
+        admitted, self.waiting = self.waiting[: len(rows)], self.waiting[len(rows) :]
         for row in rows:
             job = self.state.job(self.state.job_id(row))
             self.state.jobs.admitted_s[row] = now_s
@@ -84,7 +87,7 @@ class ActiveJobs:
         self.best = best
         self.column = {row: column for column in best.columns.tolist() for row in self.pool.rows(column)}
         self._before = [(self.pool.rows(column), self.pool.nodes[column]) for column in best.columns.tolist()]
-        return rows
+        return admitted
 
     def next_departure_s(self, now_s: float) -> float:
         """When the next active job leaves if nothing changes before; infinite where none runs."""
@@ -92,6 +95,7 @@ class ActiveJobs:
 
     def progress(self, seconds: float) -> None:
         """Let every active job do its iterations of so many seconds."""
+        self.bound_usd += self.best.bound_usd_per_hour * seconds / 3600
         jobs = self.state.jobs
         for row, column in self.column.items():
             iterations = seconds / float(self.pool.period_s[column])
@@ -99,6 +103,11 @@ class ActiveJobs:
             jobs.done[row] += iterations
             jobs.rollout_busy_s[row] += iterations * jobs.rollout_s[row] * jobs.rollout_nodes[row]
             jobs.training_busy_s[row] += iterations * training_seconds(jobs, row, training_nodes) * training_nodes
+
+    def strategy(self, job_id: str) -> str:
+        """How a job comes to its present group, as if it had come last."""
+        row = self.state.row(job_id)
+        return strategy(self.pool, self.column[row], row)
 
     def provisioned(self) -> tuple[int, int]:
         """Rollout and training nodes of all groups."""

@@ -16,7 +16,7 @@ from rollmux_env.scenario import Job, Scenario
 SLACK = 1e-6  # of shares and speeds: the solver's tolerance and the shares too small to give out
 
 
-class ActiveJobs:
+class SharingJobs:
     """The jobs that run, the worker sets that they share, and the queue of those that `max_nodes` keeps out.
 
     Attributes:
@@ -24,6 +24,7 @@ class ActiveJobs:
             job is are written here, for the metrics.
         running: jobs in order of admission; waiting: jobs in order of arrival.
         allocation: of the running jobs.
+        relaxed_usd: what worker sets in fractions would have cost so far, $.
         alone_s: job-seconds so far on training nodes alone; shared_s: on sets with more than one job; held_s: on any set.
     """
 
@@ -32,7 +33,7 @@ class ActiveJobs:
         self.running: list[Job] = []
         self.waiting: list[Job] = []
         self.allocation = Allocation()
-        self.alone_s = self.shared_s = self.held_s = 0.0
+        self.relaxed_usd = self.alone_s = self.shared_s = self.held_s = 0.0
         self._slowdown = training_slowdown
         self._rate: dict[str, float] = {}  # iterations per second
 
@@ -83,6 +84,7 @@ class ActiveJobs:
 
     def progress(self, seconds: float) -> None:
         """Let every running job do its iterations of so many seconds."""
+        self.relaxed_usd += self.allocation.relaxed_usd_per_hour * seconds / 3600
         jobs = self.state.jobs
         for shape, turns in self.allocation.sets:
             for turn in turns:
@@ -95,9 +97,14 @@ class ActiveJobs:
                 self.alone_s += held_s * (shape[0] == 0)
                 self.shared_s += held_s * (len(turns) > 1)
 
-    def shares_nodes(self, job_id: str) -> bool:
-        """Whether a running job has another one on one of its worker sets."""
-        return any(len(turns) > 1 and any(turn.job_id == job_id for turn in turns) for _, turns in self.allocation.sets)
+    def strategy(self, job_id: str) -> str:
+        """`direct_packing` where a running job has another one on one of its worker sets, else `isolated`."""
+        shares = any(len(turns) > 1 and any(turn.job_id == job_id for turn in turns) for _, turns in self.allocation.sets)
+        return "direct_packing" if shares else "isolated"
+
+    def provisioned(self) -> tuple[int, int]:
+        """Rollout and training nodes of all worker sets."""
+        return self.allocation.nodes
 
     def check(self) -> None:
         """Assert that no job is in two places at once, no set has two jobs at once, memory and pools suffice and SLOs are kept.
