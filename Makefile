@@ -21,9 +21,10 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/rollmux bench production --stays fixed --policy solo --policy colocated --policy most-idle --policy random --policy rollmux --out demo
-	@$(BIN)/rollmux bench production --policy solo --policy colocated --policy rollmux
-	@echo "plots and results: demo/"
+	@$(BIN)/rollmux bench production --stays fixed -p solo -p colocated -p random -p rollmux -p consolidate -p optimal --out demo
+	@$(BIN)/rollmux bench production -p solo -p colocated -p rollmux -p consolidate -p optimal-work
+	@$(BIN)/rollmux trace micro-temporal --from 1 --out demo
+	@echo "plots, results and a picture of two jobs taking turns: demo/"
 
 lint: $(READY)
 	@$(BIN)/ruff check .

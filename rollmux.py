@@ -73,7 +73,7 @@ def _status() -> int:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode="markdown",
+        rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     rollmux_env.cli.mount(app)

@@ -46,11 +46,11 @@ def _workload_options(
         str,
         typer.Option(
             "--semantics",
-            metavar="contract|paper",
+            metavar="default|paper",
             help="`paper`: SLOs and training nodes that the paper's reported figures need.",
             rich_help_panel=_WORKLOAD,
         ),
-    ] = "contract",
+    ] = "default",
     profile: Annotated[
         str, typer.Option("--profile", metavar="NAME", help="Phase times of a trace's jobs.", rich_help_panel=_WORKLOAD)
     ] = "mixed",

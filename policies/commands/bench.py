@@ -25,17 +25,17 @@ def bench(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", "-p", metavar="NAME", help="A policy by name, or `module:Class`; repeat it. [default: solo, rollmux]"
+            "--policy", "-p", metavar="NAME", help="A policy by name, or `module:Class`; repeat it. (default: solo, rollmux)"
         ),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", metavar="NAME", help="What savings are relative to. [default: the first policy]")
+        str | None, typer.Option("--baseline", metavar="NAME", help="What savings are relative to. (default: the first policy)")
     ] = None,
     format: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
     seed: Seed = 0,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, help="How many seeds, from --seed on: mean and 95% interval. [default: 1, or the suite's]"),
+        typer.Option("--seeds", min=1, help="How many seeds, from --seed on: mean and 95% interval. (default: 1, or the suite's)"),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
     out: Annotated[
@@ -46,14 +46,14 @@ def bench(
         Fidelity | None,
         typer.Option(
             "--fidelity",
-            help="Steady periods, or every phase with a sampled duration. [default: fluid; event with --dispatch]",
+            help="Steady periods, or every phase with a sampled duration. (default: fluid; event with --dispatch)",
             show_default=False,
         ),
     ] = None,
     dispatch: Annotated[
         str | None,
         typer.Option(
-            "--dispatch", metavar="NAME", help="Which phase runs next, in event replays. [default: round-robin]", show_default=False
+            "--dispatch", metavar="NAME", help="Which phase runs next, in event replays. (default: round-robin)", show_default=False
         ),
     ] = None,
 ) -> None:

@@ -20,13 +20,13 @@ def trace(
     policy: PolicyName = "rollmux",
     dispatch: Annotated[str, typer.Option("--dispatch", metavar="NAME", help="Which waiting phase runs next.")] = "round-robin",
     group: Annotated[
-        int | None, typer.Option("--group", metavar="N", help="Show this group. [default: the one with the most members]")
+        int | None, typer.Option("--group", metavar="N", help="Show this group. (default: the one with the most members)")
     ] = None,
     from_h: Annotated[
-        float | None, typer.Option("--from", metavar="HOURS", help="Show from then on. [default: where it has the most members]")
+        float | None, typer.Option("--from", metavar="HOURS", help="Show from then on. (default: where it has the most members)")
     ] = None,
     hours: Annotated[
-        float | None, typer.Option("--hours", metavar="HOURS", help="Show so much. [default: six meta-iterations]")
+        float | None, typer.Option("--hours", metavar="HOURS", help="Show so much. (default: six meta-iterations)")
     ] = None,
     seed: Seed = 0,
 ) -> None:

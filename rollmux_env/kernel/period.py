@@ -2,7 +2,7 @@
 
 Events of a meta-iteration are the starts of the members' rollouts and trainings, in admission order. An arc u -> v of weight w and
 t tokens says: v starts at least w seconds after u of t meta-iterations ago. The period is the largest (seconds / tokens) over the
-cycles of this graph (max-plus spectral theory; the contract's "growth rate in steady state").
+cycles of this graph (max-plus spectral theory: the growth rate in steady state).
 
 Found by Newton's method: begin with the cycles that have one token by construction (every member alone, every node), look for a
 cycle that is longer at this period, take its ratio as the next period, until there is none.

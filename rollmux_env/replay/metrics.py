@@ -80,7 +80,7 @@ class Outcome:
     """What one policy did with one scenario: what `bench` tabulates and plots.
 
     Attributes:
-        metrics: the contract's figures.
+        metrics: the figures that docs/metrics.md defines.
         time_s, rollout_nodes, training_nodes: (T,) nodes provisioned from each time on.
         decision_s: seconds of computing of each decision.
         extra: figures that only some policies have, by name (a bound and a gap, say).

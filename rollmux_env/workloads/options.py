@@ -41,7 +41,7 @@ class WorkloadOptions:
     slo: tuple[float, float] | None = None
     max_group_size: int = 5
     switches: bool = False
-    semantics: Literal["contract", "paper"] = "contract"
+    semantics: Literal["default", "paper"] = "default"
     profile: str = "mixed"
     csv: str | Path | None = None
     window_start_h: float = 0.0
@@ -56,7 +56,7 @@ class WorkloadOptions:
             _whole("jobs", self.jobs, 1, MAX_JOBS)
         _whole("max_group_size", self.max_group_size, 1, 2**31)
         _one_of("stays", self.stays, ("iterations", "fixed"))
-        _one_of("semantics", self.semantics, ("contract", "paper"))
+        _one_of("semantics", self.semantics, ("default", "paper"))
         if self.slo is not None:
             if not isinstance(self.slo, tuple) or len(self.slo) != 2:
                 raise InputError(f"slo: must be two numbers, low and high, not {describe(self.slo)}")
