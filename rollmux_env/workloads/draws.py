@@ -53,17 +53,17 @@ def gamma_arrivals(seed: int, n: int, mean: float, cv: float) -> Array:
 def slos(options: WorkloadOptions, n: int, default: tuple[float, float] = (1.0, 2.0)) -> list[float]:
     """(n,) SLOs by the options' law, to four places."""
     low, high = options.slo or default
-    return [float(x) for x in np.round(between(uniform(options.seed, "slos", n), low, high), 4)]
+    return list(np.round(between(uniform(options.seed, "slos", n), low, high), 4).tolist())
 
 
 def seconds(values: Array) -> list[float]:
     """To the millisecond, so that files read well; at least one."""
-    return [float(x) for x in np.maximum(np.round(values, 3), 0.001)]
+    return list(np.maximum(np.round(values, 3), 0.001).tolist())
 
 
 def times(values: Array) -> list[float]:
     """To the millisecond; zero stays zero."""
-    return [float(x) for x in np.round(values, 3)]
+    return list(np.round(values, 3).tolist())
 
 
 def stay(options: WorkloadOptions, stay_s: float, solo_s: float) -> dict[str, float | int]:

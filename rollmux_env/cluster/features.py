@@ -1,0 +1,73 @@
+"""The environments' features of a decision, for a policy that scores the candidate table of a `State`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.cluster.candidates import CandidateTable
+from rollmux_env.cluster.state import State
+from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES
+from rollmux_env.kernel.looks import features_of_table
+from rollmux_env.kernel.stream import records_like
+
+
+class Features(NamedTuple):
+    """What the environments show of a decision: `rollmux_env.kernel.features` names the columns.
+
+    Attributes:
+        job: (F,). candidates: (R, F), a row of the table each; zeros for groups that are out as a whole. cluster: (F,).
+    """
+
+    job: NDArray[np.float32]
+    candidates: NDArray[np.float32]
+    cluster: NDArray[np.float32]
+
+
+def features(state: State, table: CandidateTable, first_s: float, known_stays: bool = True) -> Features:
+    """Features of the places of a waiting job.
+
+    Args:
+        table: all its candidates.
+        first_s: when the first job of all arrived, seconds.
+        known_stays: whether it is known when jobs leave.
+    """
+    job = state.job(table.job_id)
+    stay_s = 0.0
+    if known_stays:
+        stay_s = job.duration_s if job.duration_s is not None else float(job.iterations or 0) * job.solo_s
+    jobs, groups = (records_like(t, (len(t[0]),)) for t in (state.jobs, state.groups))
+    for records, columns in ((jobs, state.jobs), (groups, state.groups)):
+        for name, column in columns._asdict().items():
+            records[name] = column
+    seen = Features(
+        np.zeros(len(JOB_FEATURES), dtype=np.float32),
+        np.zeros((len(table), len(CANDIDATE_FEATURES)), dtype=np.float32),
+        np.zeros(len(CLUSTER_FEATURES), dtype=np.float32),
+    )
+    group = np.array([-1 if number < 0 else state.group_row(int(number)) for number in table.group], dtype=np.int64)
+    features_of_table(
+        jobs,
+        groups,
+        state.order,
+        state.limits,
+        state.now_s,
+        first_s,
+        state.rollout_nodes,
+        state.training_nodes,
+        len(state.waiting),
+        known_stays,
+        stay_s,
+        state.row(table.job_id),
+        group,
+        table.new_nodes,
+        table.nodes,
+        table.usd_per_hour,
+        table.period_s,
+        seen.job,
+        seen.candidates,
+        seen.cluster,
+    )
+    return seen

@@ -1,0 +1,40 @@
+"""The observation of a decision, as a Gymnasium space."""
+
+from __future__ import annotations
+
+import numpy as np
+from gymnasium import spaces
+
+from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES
+from rollmux_env.kernel.looks import Seen
+
+
+def candidate_names(moves: bool) -> tuple[str, ...]:
+    """Names of the candidates' features, in order."""
+    return CANDIDATE_FEATURES + MOVE_FEATURES if moves else CANDIDATE_FEATURES
+
+
+def observation_space(candidates: int, moves: bool) -> spaces.Dict:
+    """The space of one stream's observations."""
+    return spaces.Dict(
+        {
+            "job": _unit(len(JOB_FEATURES)),
+            "candidates": _unit(candidates, len(candidate_names(moves))),
+            "cluster": _unit(len(CLUSTER_FEATURES)),
+            "mask": spaces.Box(0, 1, (candidates,), np.int8),
+        }
+    )
+
+
+def seen_table(streams: int, candidates: int, moves: bool) -> Seen:
+    """Arrays for the observations of E streams, which the kernel writes."""
+    return Seen(
+        job=np.zeros((streams, len(JOB_FEATURES)), dtype=np.float32),
+        candidates=np.zeros((streams, candidates, len(candidate_names(moves))), dtype=np.float32),
+        cluster=np.zeros((streams, len(CLUSTER_FEATURES)), dtype=np.float32),
+        mask=np.zeros((streams, candidates), dtype=np.int8),
+    )
+
+
+def _unit(*shape: int) -> spaces.Box:
+    return spaces.Box(-1.0, 1.0, shape, np.float32)

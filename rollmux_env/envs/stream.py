@@ -1,0 +1,108 @@
+"""A stream of jobs as columns, and what makes them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from rollmux_env.kernel.tables import Floats, Ints, Limits
+from rollmux_env.replay.run import in_order_of_arrival
+from rollmux_env.scenario import Cluster, Scenario
+
+NO_STEP = np.iinfo(np.int64).max
+
+
+class Stream(NamedTuple):
+    """The jobs of one stream in order of arrival, (n,) each.
+
+    Attributes:
+        arrival_s, rollout_s, training_s, sync_s: seconds. duration_s: fixed stay, or infinite. iterations: or infinite.
+        slo: multiple of T_solo. rollout_gb, training_gb: host memory per node, GB. rollout_nodes, training_nodes: asked for.
+        rescale_nodes, rescale_s: (n, K) training seconds from so many nodes on, ascending; unused steps have NO_STEP nodes.
+    """
+
+    arrival_s: Floats
+    rollout_s: Floats
+    training_s: Floats
+    sync_s: Floats
+    duration_s: Floats
+    iterations: Floats
+    slo: Floats
+    rollout_gb: Floats
+    training_gb: Floats
+    rollout_nodes: Ints
+    training_nodes: Ints
+    rescale_nodes: Ints
+    rescale_s: Floats
+
+    @property
+    def solo_s(self) -> Floats:
+        """(n,) T_solo, seconds."""
+        return np.asarray(self.rollout_s + self.training_s + self.sync_s)
+
+    def solo_usd(self, limits: Limits) -> float:
+        """What the stream costs under Solo-D: every job on its own nodes for its stay, $. A queue does not change it."""
+        stay_s = np.minimum(self.duration_s, self.iterations * self.solo_s)
+        usd_per_hour = self.rollout_nodes * limits.rollout_usd + self.training_nodes * limits.training_usd
+        return float(usd_per_hour @ stay_s) / 3600
+
+
+class Generator(Protocol):
+    """Where streams come from.
+
+    Attributes:
+        cluster: of all its streams.
+        jobs: most jobs of a stream. nodes: most rollout nodes of a job. steps: most rescaling steps of a job.
+    """
+
+    @property
+    def cluster(self) -> Cluster: ...
+    @property
+    def jobs(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+
+    def stream(self, seed: int) -> Stream:
+        """The stream of a seed."""
+        ...
+
+    def scenario(self, seed: int) -> Scenario:
+        """The same stream, for `bench` and for tests."""
+        ...
+
+
+def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
+    """A scenario's jobs as columns.
+
+    Args:
+        steps: columns of rescaling; None is as many as it takes.
+    """
+    jobs = in_order_of_arrival(scenario)
+    steps = max(len(job.training.by_nodes) for job in jobs) if steps is None else steps
+    rescale_nodes = np.full((len(jobs), steps), NO_STEP)
+    rescale_s = np.zeros((len(jobs), steps))
+    for j, job in enumerate(jobs):
+        for k, (nodes, seconds) in enumerate(job.training.by_nodes.items()):
+            rescale_nodes[j, k], rescale_s[j, k] = nodes, seconds
+
+    def floats(*values: float | None) -> Floats:
+        return np.array([np.inf if value is None else value for value in values], dtype=np.float64)
+
+    return Stream(
+        arrival_s=floats(*(job.arrival_s for job in jobs)),
+        rollout_s=floats(*(job.rollout.worst_case_s for job in jobs)),
+        training_s=floats(*(job.training.worst_case_s for job in jobs)),
+        sync_s=floats(*(job.sync_s for job in jobs)),
+        duration_s=floats(*(job.duration_s for job in jobs)),
+        iterations=floats(*(job.iterations for job in jobs)),
+        slo=floats(*(job.slo for job in jobs)),
+        rollout_gb=floats(*(job.rollout.host_memory_gb for job in jobs)),
+        training_gb=floats(*(job.training.host_memory_gb for job in jobs)),
+        rollout_nodes=np.array([job.rollout.nodes for job in jobs], dtype=np.int64),
+        training_nodes=np.array([job.training.nodes for job in jobs], dtype=np.int64),
+        rescale_nodes=rescale_nodes,
+        rescale_s=rescale_s,
+    )

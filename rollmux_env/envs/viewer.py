@@ -1,0 +1,121 @@
+"""Pictures of one stream: a panel a pool, a lane a node, in it a meta-iteration of its group; idle node time is tinted."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.kernel.stream import ADMIT, CONSOLIDATE, Streams
+from rollmux_env.kernel.tables import Limits
+
+WIDTH = 40  # characters of a lane of text
+_BUBBLE = "#f3e3d3"
+
+
+class Lane(NamedTuple):
+    """A node, or all training nodes of a group: what runs there in a meta-iteration, (job row, seconds) each."""
+
+    group: int
+    pool: str
+    label: str
+    phases: tuple[tuple[int, float], ...]
+    period_s: float
+
+
+class Frame(NamedTuple):
+    """What a picture shows: a line about the time and the decision, and the lanes."""
+
+    title: str
+    lanes: tuple[Lane, ...]
+
+
+def frame_of(streams: Streams, s: int, limits: Limits) -> Frame:
+    """The present of one stream."""
+    clock, jobs, groups = streams.clock[s], streams.jobs[s], streams.groups[s]
+    usd_per_hour = clock["rollout_nodes"] * limits.rollout_usd + clock["training_nodes"] * limits.training_usd
+    hours = (clock["now_s"] - jobs["arrival_s"][0]) / 3600
+    title = f"{hours:.1f} h, ${clock['usd']:,.0f} so far, ${usd_per_hour:,.2f}/h: "
+    if clock["asks"] == ADMIT:
+        job = jobs[clock["admitted"]]
+        slo = job["limit_s"] / job["solo_s"]
+        title += f"job {clock['admitted']} wants a place: {job['rollout_s']:.0f} + {job['training_s']:.0f} s, SLO {slo:.2f}"
+    else:
+        title += "jobs may be moved" if clock["asks"] == CONSOLIDATE else "all jobs have left"
+    lanes: list[Lane] = []
+    for row in streams.order[s, : clock["n_groups"]]:
+        group = groups[row]
+        number, period_s = int(group["id"]), float(group["period_s"])
+        members = group["members"][: group["n_members"]].tolist()
+        for node in group["node_number"][: group["n_nodes"]].tolist():
+            pinned = [j for j in members if node in jobs["pins"][j, : jobs["n_pins"][j]]]
+            phases = tuple((j, float(jobs["placed_rollout_s"][j])) for j in pinned)
+            lanes.append(Lane(number, "rollout", f"{number}/{node}", phases, period_s))
+        phases = tuple((j, float(jobs["placed_training_s"][j])) for j in members)
+        lanes.append(Lane(number, "training", f"{number} x{group['training_nodes']}", phases, period_s))
+    return Frame(title, tuple(lanes))
+
+
+def text(frame: Frame) -> str:
+    """A frame as text: a letter a job, dots for idle time."""
+    lines = [frame.title]
+    for lane in frame.lanes:
+        bar = "".join(chr(ord("A") + job % 26) * round(WIDTH * seconds / lane.period_s) for job, seconds in lane.phases)
+        jobs = " ".join(str(job) for job, _ in lane.phases)
+        lines.append(f"{lane.pool:>8} {lane.label:<7} {bar[:WIDTH]:.<{WIDTH}} {lane.period_s:7.1f} s  jobs {jobs}")
+    return "\n".join(lines) + "\n"
+
+
+def picture(frame: Frame, size: tuple[int, int] = (960, 600)) -> NDArray[np.uint8]:
+    """A frame as (H, W, 3) pixels."""
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure((size[0] / 100, size[1] / 100), dpi=100, layout="constrained")
+    canvas: Any = FigureCanvasAgg(figure)
+    figure.suptitle(frame.title, fontsize=10)
+    colours = colormaps["tab20"]
+    for axis, pool in zip(figure.subplots(1, 2), ("rollout", "training"), strict=True):
+        lanes = [lane for lane in frame.lanes if lane.pool == pool]
+        axis.set_title(f"{pool}: a meta-iteration of each node", fontsize=9)
+        axis.barh(range(len(lanes)), [1.0] * len(lanes), 0.8, color=_BUBBLE)
+        for y, lane in enumerate(lanes):
+            left = 0.0
+            for job, seconds in lane.phases:
+                axis.barh(y, seconds / lane.period_s, 0.8, left, color=colours(job % 20), edgecolor="white")
+                left += seconds / lane.period_s
+        axis.set_yticks(range(len(lanes)), [lane.label for lane in lanes], fontsize=7)
+        axis.set_ylim(max(len(lanes), 10) - 0.5, -0.5)
+        axis.set_xlim(0, 1)
+        axis.set_xticks([])
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
+
+
+class Window:
+    """A frame on the screen, replaced by the next one."""
+
+    def __init__(self) -> None:
+        from matplotlib import pyplot
+
+        self._pyplot: Any = pyplot
+        self._figure, axis = pyplot.subplots(figsize=(9.6, 6.0))
+        axis.set_axis_off()
+        self._axis: Any = axis
+        self._image: Any = None
+
+    def show(self, frame: Frame) -> None:
+        """Put a frame on the screen."""
+        pixels = picture(frame)
+        if self._image is None:
+            self._image = self._axis.imshow(pixels)
+            self._figure.show() if self._pyplot.isinteractive() else self._pyplot.show(block=False)
+        self._image.set_data(pixels)
+        self._figure.canvas.draw_idle()
+        self._figure.canvas.flush_events()
+
+    def close(self) -> None:
+        """Take the window away."""
+        self._pyplot.close(self._figure)

@@ -1,0 +1,101 @@
+"""Plays episodes, and replays an episode's choices as a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rollmux_env.cluster.candidates import candidates
+from rollmux_env.cluster.events import Arrived, Event
+from rollmux_env.cluster.features import Features, features
+from rollmux_env.cluster.plan import Move, Place, Plan, Wait
+from rollmux_env.cluster.state import State
+from rollmux_env.envs.placement import Observation, PlacementVectorEnv
+from rollmux_env.replay.run import INSTANT_S
+
+Agent = Callable[[PlacementVectorEnv], int]
+
+
+@dataclass
+class Episode:
+    """What happened in one stream."""
+
+    rewards: list[float] = field(default_factory=list)
+    plans: list[tuple[float, Plan]] = field(default_factory=list)
+    seen: list[Observation] = field(default_factory=list)
+    info: dict = field(default_factory=dict)
+
+
+def play(env: PlacementVectorEnv, agent: Agent, stream_seed: int = 0) -> Episode:
+    """One episode of a vector of one, without autoreset."""
+    observation, _ = env.reset(seed=0, options={"stream_seed": stream_seed})
+    episode, over = Episode(), False
+    while not over:
+        episode.seen.append({name: values[0] for name, values in observation.items()})
+        action = agent(env)
+        episode.plans.append((float(env._streams.clock["now_s"][0]), env.plan_of(0, action)))
+        observation, rewards, terminated, _, info = env.step(np.array([action]))
+        episode.rewards.append(float(rewards[0]))
+        over = bool(terminated[0])
+    episode.info = {name: values[0] for name, values in info.items()}
+    return episode
+
+
+def cheapest(env: PlacementVectorEnv) -> int:
+    """Algorithm 1 without pruning: the first of the cheapest, a new group last."""
+    usd = env._choices[0]["usd"]
+    allowed = np.flatnonzero(env.action_masks()[0])
+    order = [*allowed[allowed > 0], *allowed[allowed == 0]]
+    return int(min(order, key=lambda row: usd[row]))
+
+
+def at_random(seed: int) -> Agent:
+    """Uniform over what is not masked."""
+    rng = np.random.default_rng(seed)
+    return lambda env: int(rng.choice(np.flatnonzero(env.action_masks()[0])))
+
+
+class Replayed:
+    """A policy that makes the choices of an episode again."""
+
+    def __init__(self, episode: Episode, keeps_slo: bool = True) -> None:
+        self.keeps_slo = keeps_slo
+        self._left = [plan for plan in episode.plans if plan[1]]
+
+    def decide(self, state: State, event: Event) -> Plan:
+        plan: Plan = ()
+        if isinstance(event, Arrived):
+            placed = self._next(state, Place)
+            return placed if placed and placed[0].job_id == event.job.id else (Wait(event.job.id),)
+        while moved := self._next(state, Move):
+            plan += moved
+        return plan
+
+    def _next(self, state: State, kind: type) -> Plan:
+        """The next choice if it is of that kind and of this time."""
+        if self._left and isinstance(self._left[0][1][0], kind) and abs(self._left[0][0] - state.now_s) <= INSTANT_S:
+            return self._left.pop(0)[1]
+        return ()
+
+
+class Watching(Replayed):
+    """The same, keeping what a policy sees of each of its decisions."""
+
+    def __init__(self, episode: Episode, first_s: float, known_stays: bool) -> None:
+        super().__init__(episode)
+        self.seen: list[tuple[Features, np.ndarray]] = []
+        self._first_s, self._known_stays = first_s, known_stays
+
+    def decide(self, state: State, event: Event) -> Plan:
+        shown = None
+        if isinstance(event, Arrived):
+            table = candidates(state, event.job.id)
+            rows = [len(table) - 1, *(k for k in range(len(table) - 1) if not table.is_group[k])]
+            everything = features(state, table, self._first_s, self._known_stays)
+            shown = (everything._replace(candidates=everything.candidates[rows]), table.feasible[rows])
+        plan = super().decide(state, event)
+        if shown is not None and isinstance(plan[0], Place):
+            self.seen.append(shown)
+        return plan

@@ -1,0 +1,142 @@
+"""What Gymnasium's users rely on: the registry, `check_env`, vectors, seeds, pictures."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+
+import rollmux_env.envs  # noqa: F401 (registers)
+from rollmux_env.envs.generator import Fixed, Workload
+from rollmux_env.envs.placement import FIRST_DRAWN_SEED
+from rollmux_env.envs.stream import stream_of
+from rollmux_env.errors import InputError
+
+ID = "RollMux/Placement-v0"
+SHORT = Workload("mixed", jobs=12)
+
+
+def vector(num_envs, **options):
+    return gym.make_vec(ID, num_envs=num_envs, vectorization_mode="vector_entry_point", generator=SHORT, **options)
+
+
+def first_allowed(mask):
+    return mask.shape[-1] - 1 - mask[..., ::-1].argmax(-1)
+
+
+@pytest.mark.parametrize("options", [{}, {"moves": True}, {"shield": False, "known_stays": False}, {"render_mode": "ansi"}])
+def test_check_env_without_a_warning(options):
+    check_env(gym.make(ID, generator=SHORT, **options).unwrapped)
+
+
+def test_the_scalar_environment_is_a_vector_of_one():
+    envs, env = vector(3), gym.make(ID, generator=SHORT)
+    observations, infos = envs.reset(seed=7)
+    for s in range(3):
+        observation, info = env.reset(seed=7 + s)
+        assert info["stream_seed"] == infos["stream_seed"][s]
+        assert all(np.array_equal(observation[name], observations[name][s]) for name in observation)
+    mask = envs.unwrapped.action_masks()
+    assert np.array_equal(mask[2], env.unwrapped.action_masks()) and mask.dtype == np.bool_
+    result, many = env.step(first_allowed(mask[2])), envs.step(first_allowed(mask))
+    assert result[1] == many[1][2]
+    assert all(np.array_equal(result[0][name], many[0][name][2]) for name in result[0])
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_same_seed_gives_the_same_bytes(moves):
+    def bytes_of(seed):
+        envs = vector(4, moves=moves)
+        observations, _ = envs.reset(seed=seed)
+        text = []
+        for _ in range(60):
+            observations, rewards, over, _, info = envs.step(first_allowed(observations["mask"]))
+            text += [*(column.tobytes() for column in observations.values()), rewards.tobytes(), over.tobytes()]
+            text.append(info["stream_seed"].tobytes())
+        return b"".join(text)
+
+    assert bytes_of(1) == bytes_of(1) != bytes_of(2)
+
+
+def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning():
+    envs = vector(2)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    observations, info = envs.reset(seed=0)
+    before = info["stream_seed"]
+    for _ in range(12):
+        observations, _, over, truncated, info = envs.step(np.zeros(2, dtype=np.int64))
+    assert over.all() and not truncated.any() and info["_final_obs"].all()
+    assert (info["final_info"]["cost_over_solo"] == pytest.approx(1)) and (info["final_info"]["stream_seed"] == before).all()
+    assert (info["final_obs"]["job"] == 0).all() and (info["final_obs"]["mask"].sum(1) == 1).all()
+    assert (observations["job"] != 0).any() and (info["stream_seed"] != before).all()
+    assert (info["stream_seed"] >= FIRST_DRAWN_SEED).all()
+
+
+def test_observations_are_not_overwritten_by_the_next_step():
+    envs = vector(2)
+    observations, _ = envs.reset(seed=0)
+    kept = {name: column.copy() for name, column in observations.items()}
+    envs.step(np.zeros(2, dtype=np.int64))
+    assert all(np.array_equal(observations[name], kept[name]) for name in kept)
+
+
+def test_some_streams_can_be_started_anew():
+    envs = vector(3, autoreset=False)
+    observations, info = envs.reset(seed=0, options={"stream_seed": [5, 6, 7]})
+    assert info["stream_seed"].tolist() == [5, 6, 7]
+    later, *_ = envs.step(np.zeros(3, dtype=np.int64))
+    again, info = envs.reset(options={"stream_seed": 6, "reset_mask": np.array([False, True, False])})
+    assert info["stream_seed"].tolist() == [5, 6, 7]
+    for name in again:
+        assert np.array_equal(again[name][1], observations[name][1]) and np.array_equal(again[name][0], later[name][0])
+
+
+@pytest.mark.parametrize("name", ["production", "mixed", "train-heavy"])
+@pytest.mark.parametrize("stays", ["iterations", "fixed"])
+@pytest.mark.parametrize("jobs", [None, 30])
+def test_a_workload_as_columns_is_the_workload(name, stays, jobs):
+    generator = Workload(name, stays=stays, jobs=jobs)
+    ours, theirs = generator.stream(11), stream_of(generator.scenario(11))
+    assert len(ours.arrival_s) == generator.jobs
+    for field in ours._fields:
+        assert np.array_equal(getattr(ours, field), getattr(theirs, field)), field
+
+
+def test_pictures():
+    env = gym.make(ID, generator=SHORT, render_mode="rgb_array")
+    env.reset(seed=0)
+    frames = []
+    for _ in range(3):
+        frames.append(env.render())
+        env.step(0)
+    assert frames[0].dtype == np.uint8 and frames[0].ndim == 3 and (frames[0] != frames[2]).any()
+    text = gym.make(ID, generator=SHORT, render_mode="ansi")
+    text.reset(seed=0)
+    text.step(0)
+    shown = text.render()
+    assert "job 1 wants a place" in shown and "rollout 0/0" in shown and "AAAA" in shown
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"generator": "no-such"},
+        {"generator": "mixed", "candidates": 1},
+        {"generator": "mixed", "num_envs": 0},
+        {"generator": "mixed", "render_mode": "html"},
+    ],
+)
+def test_what_cannot_be_made_is_said_in_a_line(options):
+    from rollmux_env.envs.placement import PlacementVectorEnv
+
+    with pytest.raises(InputError) as error:
+        PlacementVectorEnv(**options)
+    assert "\n" not in str(error.value)
+
+
+def test_generators_say_what_they_cannot_do():
+    for make in (lambda: Workload("mixed", semantics="paper"), lambda: Workload("mixed", colour=1), Fixed):
+        with pytest.raises(InputError):
+            make()
