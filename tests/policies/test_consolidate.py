@@ -67,19 +67,23 @@ def moves_in(run: Run) -> list[Moved]:
 
 @pytest.mark.parametrize("known_stays", [True, False])
 def test_random_streams_are_planned_within_all_limits_and_slos(known_stays: bool) -> None:
-    moved = 0
-
     @examples(60)
     @given(scenarios(max_jobs=9))
     def holds(data: dict[str, Any]) -> None:
-        nonlocal moved
         run = replay(parse_scenario(longer(data, 400)), Consolidate(budget=600, known_stays=known_stays), check=True)
-        found = metrics(run)
-        assert found.slo_attainment == 1.0
-        moved += found.migrations
+        assert metrics(run).slo_attainment == 1.0
 
     holds()
-    assert moved > 40, "else the streams say nothing about moves"
+
+
+@pytest.mark.parametrize("known_stays", [True, False])
+@pytest.mark.parametrize("stays", ["fixed", "iterations"])
+def test_streams_with_many_moves_keep_every_slo(stays: Any, known_stays: bool) -> None:
+    """Jobs on one and two nodes; hypothesis draws other streams when other modules are loaded, these stay as they are."""
+    stream = make_workload("production", WorkloadOptions(seed=3, jobs=40, stays=stays))
+    found = metrics(replay(stream, Consolidate(budget=600, known_stays=known_stays), check=True))
+    assert found.slo_attainment == 1.0
+    assert found.migrations > 40, "else the stream says nothing about moves"
 
 
 @examples(25)
