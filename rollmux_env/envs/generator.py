@@ -84,7 +84,8 @@ class Workload:
         if self.name == "production":
             drawn = draw_production(options)
             times = drawn.arrivals_s, drawn.stays_s
-            columns = np.array([_columns(kind, options.semantics == "paper") for kind in drawn.kinds])
+            rows, types = _types(options.semantics == "paper")
+            columns = types[[rows[kind] for kind in drawn.kinds]]
             rollout_s, training_s = columns[:, 0].copy(), columns[:, 1].copy()
             gb, nodes = columns[:, 2:4], columns[:, 4:6].astype(np.int64)
             slos = drawn.slos
@@ -161,8 +162,11 @@ class Toy:
 
 
 @cache
-def _columns(kind: str, paper: bool) -> tuple[float, ...]:
-    """Rollout and training seconds, GB and nodes of a type of the catalogue."""
-    job = make_job(kind, kind, iterations=1, training_nodes=1 if paper else None)
-    phases = (job.rollout, job.training)
-    return (*PHASES_S[kind][:2], *(p.host_memory_gb for p in phases), *(float(p.nodes) for p in phases))
+def _types(paper: bool) -> tuple[dict[str, int], Floats]:
+    """Row of every type of the production stream, and by row rollout and training seconds, GB and nodes."""
+    types = []
+    for kind in TYPE_COUNTS:
+        job = make_job(kind, kind, iterations=1, training_nodes=1 if paper else None)
+        phases = (job.rollout, job.training)
+        types.append((*PHASES_S[kind][:2], *(p.host_memory_gb for p in phases), *(float(p.nodes) for p in phases)))
+    return {kind: row for row, kind in enumerate(TYPE_COUNTS)}, np.array(types)

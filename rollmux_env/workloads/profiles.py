@@ -83,7 +83,7 @@ def draw_profile(name: str, options: WorkloadOptions, n: int) -> Drawn:
     ranges = np.array([cell[1] for cell in cells], dtype=np.float64)[drawn]
     rollouts_s = draws.seconds(draws.between(draws.uniform(seed, "rollouts", n), ranges[:, 0], ranges[:, 1]))
     trainings_s = draws.seconds(draws.between(draws.uniform(seed, "trainings", n), ranges[:, 2], ranges[:, 3]))
-    return Drawn([cells[k][0] for k in drawn], rollouts_s, trainings_s, draws.slos(options, n))
+    return Drawn([cells[k][0] for k in drawn.tolist()], rollouts_s, trainings_s, draws.slos(options, n))
 
 
 def profile_jobs(name: str, options: WorkloadOptions, arrivals_s: list[float], stays_s: list[float]) -> tuple[Job, ...]:
