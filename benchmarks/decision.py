@@ -13,7 +13,6 @@ import argparse
 from time import perf_counter
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from policies.placement.algorithm1 import Algorithm1
@@ -21,6 +20,7 @@ from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Departed
 from rollmux_env.cluster.plan import carry_out
 from rollmux_env.cluster.state import State, apply
+from rollmux_env.report.tables import show
 from rollmux_env.scenario import Cluster, Job, Scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
@@ -109,7 +109,7 @@ def main() -> None:
             f"{np.median(plain):.1f}",
             f"{paper:.0f}" if paper else "",
         )
-    Console().print(table)
+    show(table)
 
 
 if __name__ == "__main__":

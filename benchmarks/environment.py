@@ -14,10 +14,10 @@ from time import process_time
 
 import gymnasium
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 import rollmux_env.envs  # noqa: F401 (registers)
+from rollmux_env.report.tables import show
 
 ID = "RollMux/Placement-v0"
 
@@ -74,7 +74,7 @@ def main() -> None:
             cells = [f"{speed:,.0f}" for speed, _ in found]
             alone = single(workload, decisions // 10, moves=moves)
             table.add_row(workload, str(moves).lower(), f"{found[-1][1]:.0f}", *cells, f"{alone:,.0f}")
-    Console().print(table)
+    show(table)
 
 
 if __name__ == "__main__":

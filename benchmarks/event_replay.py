@@ -11,7 +11,6 @@ from __future__ import annotations
 from time import perf_counter
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from policies.dispatch import DISPATCH, make_dispatch
@@ -19,6 +18,7 @@ from policies.registry import make_policy
 from rollmux_env.bench.streams import with_actual
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.metrics import metrics
+from rollmux_env.report.tables import show
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 RUNS = 3
@@ -41,7 +41,7 @@ def main() -> None:
             table.add_row(
                 name, dispatch, str(phases), f"{median:.2f}", f"{low:.2f}", f"{high:.2f}", f"{phases / median:,.0f}", *outcome
             )
-    Console().print(table)
+    show(table)
 
 
 if __name__ == "__main__":

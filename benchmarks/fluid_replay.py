@@ -10,11 +10,11 @@ from __future__ import annotations
 from time import perf_counter
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from policies.registry import make_policy
 from rollmux_env.replay.fluid import replay
+from rollmux_env.report.tables import show
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 RUNS = 9
@@ -35,7 +35,7 @@ def main() -> None:
                 low, median, high = np.percentile(times, (0, 50, 100))
                 row = (f"{name}, {stays}", policy, str(len(run.log)), f"{median:.3f}", f"{low:.3f}", f"{high:.3f}")
                 table.add_row(*row)
-    Console().print(table)
+    show(table)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
+
+from rollmux_env.report.tables import show
 
 HERE = Path(__file__).resolve().parent
 PLAN = ("plan", str(HERE.parent / "examples" / "quickstart.yaml"))
@@ -39,7 +40,7 @@ def main() -> None:
     for name, times in rows.items():
         low, median, high = np.percentile(times, (0, 50, 100))
         table.add_row(name, str(len(times)), f"{median:.2f}", f"{low:.2f}", f"{high:.2f}")
-    Console().print(table)
+    show(table)
 
 
 if __name__ == "__main__":
