@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., object])
+
+
+def drop_stale(folder: Path) -> None:
+    """Forget compiled code that was made of other sources than a folder's present ones.
+
+    Numba looks at the file of a function alone, yet machine code holds what the function calls in other files too: after an edit or
+    an update of some files it would run the old code.
+    """
+    digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sorted(folder.glob("*.py")))).hexdigest()
+    stamp = folder / "__pycache__" / "sources.sha256"
+    with suppress(OSError):  # a folder that cannot be written holds no compiled code
+        if stamp.is_file() and stamp.read_text() == digest:
+            return
+        for file in stamp.parent.glob("*.nb[ic]"):
+            file.unlink(missing_ok=True)
+        stamp.parent.mkdir(exist_ok=True)
+        stamp.write_text(digest)
+
+
+drop_stale(Path(__file__).parent)
 
 
 def compiled(function: F) -> F:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, drop_stale
 
 
 def test_code_that_cannot_be_kept_on_disk_runs_all_the_same() -> None:
@@ -10,3 +11,27 @@ def test_code_that_cannot_be_kept_on_disk_runs_all_the_same() -> None:
     made: dict[str, Any] = {}
     exec("def double(x):\n    return 2 * x", made)
     assert compiled(made["double"])(21) == 42
+
+
+def test_compiled_code_of_other_sources_is_forgotten(tmp_path: Path) -> None:
+    """Code compiled of `a.py` holds what it calls in `b.py`: an edit there must not leave it in use."""
+    (tmp_path / "a.py").write_text("from b import f")
+    (tmp_path / "b.py").write_text("def f(): return 1")
+    cache = tmp_path / "__pycache__"
+    drop_stale(tmp_path)
+    (cache / "a.caller-1.py311.nbi").write_text("index")
+    (cache / "a.caller-1.py311.1.nbc").write_text("code")
+    (cache / "a.cpython-311.pyc").write_text("bytecode")
+    drop_stale(tmp_path)
+    assert len(list(cache.glob("*.nb*"))) == 2, "the sources are as they were"
+    (tmp_path / "b.py").write_text("def f(): return 2")
+    drop_stale(tmp_path)
+    assert list(cache.glob("*.nb*")) == []
+    assert (cache / "a.cpython-311.pyc").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1")
+    (tmp_path / "__pycache__").write_text("a file in its place")
+    drop_stale(tmp_path)
+    assert (tmp_path / "__pycache__").read_text() == "a file in its place"
