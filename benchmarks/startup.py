@@ -36,6 +36,8 @@ def main() -> None:
             "rollmux --help": [seconds("--help") for _ in range(10)],
             "rollmux plan, kernel not compiled yet": [seconds(*PLAN, NUMBA_CACHE_DIR=cache)],
             "rollmux plan, afterwards": [seconds(*PLAN, NUMBA_CACHE_DIR=cache) for _ in range(5)],
+            "the same with consolidate, not compiled yet": [seconds(*PLAN, "-p", "consolidate", NUMBA_CACHE_DIR=cache)],
+            "the same with consolidate, afterwards": [seconds(*PLAN, "-p", "consolidate", NUMBA_CACHE_DIR=cache) for _ in range(5)],
         }
     for name, times in rows.items():
         low, median, high = np.percentile(times, (0, 50, 100))

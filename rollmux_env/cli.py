@@ -106,7 +106,7 @@ def mount(app: typer.Typer) -> None:
 
 
 def validate(file: Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file.", show_default=False)]) -> None:
-    """Check a scenario file, and say what is in it.
+    """Check a scenario file, and print its size and hash.
 
     Example: `rollmux validate examples/quickstart.yaml`
     """

@@ -18,7 +18,10 @@ def trace(
     workload: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the pictures there.", show_default=False)],
     policy: PolicyName = "rollmux",
-    dispatch: Annotated[str, typer.Option("--dispatch", metavar="NAME", help="Which waiting phase runs next.")] = "round-robin",
+    dispatch: Annotated[
+        str,
+        typer.Option("--dispatch", metavar="NAME", help="Which phase runs next; docs/policies.md lists them."),
+    ] = "round-robin",
     group: Annotated[
         int | None, typer.Option("--group", metavar="N", help="Show this group. (default: the one with the most members)")
     ] = None,
@@ -37,12 +40,10 @@ def trace(
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
     from rollmux_env.replay.event import replay_events
-    from rollmux_env.report.folder import make_folder
     from rollmux_env.report.pictures import write_pictures
 
     placement, order = make_runnable(policy, seed), make_dispatch(dispatch)
     scenario = find_scenario(target, seed, workload)
-    make_folder(out)
     run = replay_events(scenario, placement, order, seed, keep_phases=True)
     for line in write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours):
         typer.echo(line)

@@ -79,7 +79,7 @@ def run_task(make: MakeContender, task: Task) -> Result:
     try:
         if isinstance(contender, OwnReplay):
             if task.dispatch is not None:
-                raise InputError(f"--fidelity event: {task.spec} is a yardstick with a fluid replay only")
+                raise InputError(f"event replay: {task.spec} is a yardstick with a fluid replay only")
             found = contender.replay(task.scenario, check=task.check)
         elif task.dispatch is not None:
             found = outcome(replay_events(task.scenario, contender, task.dispatch, task.seed, check=task.check))

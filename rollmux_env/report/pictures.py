@@ -11,6 +11,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
 from rollmux_env.replay.run import Run
+from rollmux_env.report.folder import make_folder
 from rollmux_env.report.gantt import gantt_png
 from rollmux_env.report.lanes import POOLS, Membership, follow, shares
 from rollmux_env.report.perfetto import trace_json
@@ -44,7 +45,7 @@ def write_pictures(
     """Write `group-N.png`, a Gantt of one group, and `trace.json`, for Perfetto, of an event replay that kept its phases.
 
     Args:
-        folder: exists.
+        folder: made where it does not exist, once there is something to write.
         title: begins the Gantt's title.
         group: show this one in both files; else the trace shows all groups, and the Gantt one as `choose_view` says.
         from_h, hours: show this window in both files; else the trace shows the whole replay, and the Gantt as `choose_view` says.
@@ -61,6 +62,7 @@ def write_pictures(
     own = [lane for lane in lanes if lane.group == view.group]
     phases = [phase for phase in run.phases if phase.group == view.group]
     span = f"{(view.from_s - zero_s) / 3600:.2f} to {(view.until_s - zero_s) / 3600:.2f} h"
+    make_folder(folder)
     gantt = folder / f"group-{view.group}.png"
     write_whole(gantt, gantt_png(phases, own, view.from_s, view.until_s, f"{title}: group {view.group}, {span}"))
     by_pool = {pool: shares(phases, [lane for lane in own if lane.pool == pool], view.from_s, view.until_s) for pool in POOLS}

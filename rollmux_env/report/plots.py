@@ -23,6 +23,8 @@ from rollmux_env.scenario import Scenario
 
 _STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "font.size": 10}
 
+_LONGEST_SHOWN = 4.0  # slowdown; a long tail would hide the rest
+
 
 def bench_plots(scenario: Scenario, results: Sequence[Result], rows: Sequence[Row], baseline: str) -> dict[str, bytes]:
     """The plots of a bench, by file name.
@@ -34,11 +36,12 @@ def bench_plots(scenario: Scenario, results: Sequence[Result], rows: Sequence[Ro
         baseline: what savings are to.
     """
     first = [result for result in results if result.seed == results[0].seed]
+    seed = "" if len(first) == len(results) else f" (seed {results[0].seed})"
     with plt.rc_context(_STYLE):
         return {
-            "cost_over_time.png": _png(_cost_over_time(scenario, first)),
-            "gpus_over_time.png": _png(_gpus_over_time(scenario, first)),
-            "slowdown_cdf.png": _png(_slowdown_cdf(first)),
+            "cost_over_time.png": _png(_cost_over_time(scenario, first, seed)),
+            "gpus_over_time.png": _png(_gpus_over_time(scenario, first, seed)),
+            "slowdown_cdf.png": _png(_slowdown_cdf(first, seed)),
             "saving.png": _png(_saving(rows, baseline)),
         }
 
@@ -97,7 +100,8 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> byt
             )
             for mean_x, mean_y, label in points:
                 axis.annotate(label, (mean_x.mean, mean_y.mean), xytext=(5, -11), textcoords="offset points", fontsize=8)
-        axis.set(title=suite.title, xlabel=x, ylabel=y)
+        axis.set(xlabel=x, ylabel=y)
+        axis.set_title(suite.title, wrap=True)
         axis.legend(frameon=False)
         return _png(figure)
 
@@ -119,7 +123,7 @@ def _hours(result: Result) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.asarray((times_s - times_s[0]) / 3600)
 
 
-def _cost_over_time(scenario: Scenario, results: Sequence[Result]) -> Figure:
+def _cost_over_time(scenario: Scenario, results: Sequence[Result], seed: str) -> Figure:
     figure, (axis,) = _axes()
     prices = scenario.cluster.rollout.usd_per_node_hour, scenario.cluster.training.usd_per_node_hour
     for result in results:
@@ -128,29 +132,31 @@ def _cost_over_time(scenario: Scenario, results: Sequence[Result]) -> Figure:
         usd_per_hour = np.asarray(found.rollout_nodes) * prices[0] + np.asarray(found.training_nodes) * prices[1]
         usd = np.concatenate(([0.0], np.cumsum(np.diff(hours) * usd_per_hour[:-1])))
         axis.plot(hours, usd / 1000, label=result.spec)
-    axis.set(xlabel="hours", ylabel="thousand $ so far", title="Cost over time")
+    axis.set(xlabel="hours", ylabel="thousand $ so far", title=f"Cost over time{seed}")
     axis.legend(frameon=False)
     return figure
 
 
-def _gpus_over_time(scenario: Scenario, results: Sequence[Result]) -> Figure:
+def _gpus_over_time(scenario: Scenario, results: Sequence[Result], seed: str) -> Figure:
     figure, axes = _axes(2)
     for axis, pool in zip(axes, ("rollout", "training"), strict=True):
         owner = getattr(scenario.cluster, pool)
-        for result in results:
+        for k, result in enumerate(results):
             gpus = np.asarray(getattr(result.outcome, f"{pool}_nodes")) * owner.gpus_per_node
-            axis.step(_hours(result), gpus, where="post", label=result.spec, linewidth=1)
-        axis.set(xlabel="hours", ylabel="GPUs provisioned", title=f"{pool.capitalize()} pool {owner.gpu}".strip())
-    axes[0].legend(frameon=False)
+            axis.step(_hours(result), gpus, where="post", label=result.spec, linewidth=max(1.0, 3.0 - 0.5 * k))
+        axis.set(xlabel="hours", ylabel="GPUs provisioned", title=f"{pool.capitalize()} pool {owner.gpu}".strip() + seed)
+    axes[1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
-def _slowdown_cdf(results: Sequence[Result]) -> Figure:
+def _slowdown_cdf(results: Sequence[Result], seed: str) -> Figure:
     figure, (axis,) = _axes()
     for result in results:
         slowdown = np.sort(list(result.outcome.metrics.slowdown.values()))
         axis.step(slowdown, np.arange(1, slowdown.size + 1) / slowdown.size, where="post", label=result.spec)
-    axis.set(xlabel="slowdown against solo", ylabel="share of jobs", title="Slowdown of the jobs", ylim=(0, 1.02))
+    axis.set(xlabel="slowdown against solo", ylabel="share of jobs", title=f"Slowdown of the jobs{seed}", ylim=(0, 1.02))
+    longest = max(max(result.outcome.metrics.slowdown.values()) for result in results)
+    axis.set_xlim(right=min(_LONGEST_SHOWN, 1.05 * longest))
     axis.legend(frameon=False, loc="lower right")
     return figure
 
@@ -167,7 +173,7 @@ def _saving(rows: Sequence[Row], baseline: str) -> Figure:
             where = (mean.mean + (mean.half_width or 0.0), position)
             axis.annotate(f"{mean.mean:.2f}x{kept}", where, xytext=(4, -3), textcoords="offset points", fontsize=9)
         axis.axvline(1, color="black", linewidth=0.8)
-        axis.set_xlim(right=1.35 * max(mean.mean + (mean.half_width or 0.0) for mean in means))
+        axis.set_xlim(right=1.7 * max(mean.mean + (mean.half_width or 0.0) for mean in means))
         axis.invert_yaxis()
         axis.grid(axis="y", visible=False)
         axis.set(title=f"{baseline} over policy: {title}")

@@ -40,7 +40,8 @@ def make_table(*columns: str, left: int = 1) -> Table:
 def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> RenderableType:
     """`bench`: one line a policy. `saving` is how many times cheaper than the baseline."""
     kept = "SLO kept" if rows[0].slo_attainment_observed is None else "SLO kept (observed)"
-    table = make_table("policy", "cost $", "saving", "$/work-h", "saving", kept, "slowdown", "peak GPUs", "packed", "decision")
+    savings = ("cost $", "saving $", "$/work-h", "saving $/work-h")
+    table = make_table("policy", *savings, kept, "slowdown", "peak GPUs", "packed", "decision")
     for row in rows:
         style = "dim" if row.policy == baseline else ""
         table.add_row(
@@ -60,7 +61,10 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> Renderab
     paired = "; ± is the half-width of a 95% interval, paired by seed" if rows[0].cost_usd.half_width is not None else ""
     if rows[0].slo_attainment_observed is not None:
         paired += "; observed: against solo runs with the same durations"
-    note = f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: rollout + training{paired}"
+    note = (
+        f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: rollout + training; "
+        f"packed: share of jobs that joined a group; decision: median{paired}"
+    )
     return Group(heading(title), table, Text(note, style="dim"))
 
 

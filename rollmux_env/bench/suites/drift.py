@@ -13,7 +13,7 @@ _POLICIES = ("solo", "rollmux", "regroup")
 
 SUITE = Suite(
     name="drift",
-    title="Drifting phases: 200 production jobs, event replay",
+    title="Drifting phases: production jobs, event replay",
     source="section 6.6, Figure 17",
     cases=tuple(
         Case(template, partial(drifting, "production", template), _POLICIES, dispatch="round-robin")

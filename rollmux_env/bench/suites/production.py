@@ -22,7 +22,7 @@ _POLICIES = ("solo", "colocated", "gavel", "rollmux", "rollmux,prune=false", "co
 
 SUITE = Suite(
     name="production",
-    title="Production replay: 200 jobs",
+    title="Production replay",
     source="section 6.4, Figure 14",
     cases=(
         Case(FIXED, partial(workload, "production", stays="fixed"), (*_POLICIES, "optimal")),

@@ -13,7 +13,7 @@ _PLANNERS = ("rollmux", "rollmux,prune=false")
 
 SUITE = Suite(
     name="quantile",
-    title="Planning on a quantile: 200 production jobs, phases of mean 0.6 of the worst case, coefficient of variation 0.25",
+    title="Planning on a quantile: phases of mean 0.6 of the worst case, coefficient of variation 0.25",
     source="beyond the paper, which plans on the worst case (section 4)",
     cases=(
         Case(

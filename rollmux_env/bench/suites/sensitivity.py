@@ -33,7 +33,7 @@ def _mixed(label: str, **options: Any) -> Case:
 
 SUITE = Suite(
     name="sensitivity",
-    title="Job types, SLOs and group sizes: 300 jobs on Philly-like arrivals, fixed stays",
+    title="Job types, SLOs and group sizes on Philly-like arrivals, fixed stays",
     source="section 6.5, Figure 15",
     cases=(
         *(_type(name) for name in _TYPES),
