@@ -5,30 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import rollmux
+from tests.conftest import Command
 
 ROOT = Path(rollmux.__file__).parent
 QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `rollmux ARGUMENTS` here: (status, standard output, standard error)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["rollmux", *arguments])
-        with pytest.raises(SystemExit) as left:
-            rollmux.main()
-        printed = capsys.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

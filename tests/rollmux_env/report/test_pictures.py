@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import rollmux
 from rollmux_env.errors import InputError
 from rollmux_env.report.lanes import Membership
 from rollmux_env.report.pictures import META_ITERATIONS, View, choose_view
+from tests.conftest import Command
 
 H = 3600.0
 MEMBERSHIPS = [
@@ -24,21 +22,6 @@ MEMBERSHIPS = [
     Membership(1, 9 * H, (), 0),
     Membership(0, 10 * H, (), 0),
 ]
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `rollmux ARGUMENTS` here: (status, standard output, standard error)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["rollmux", *arguments])
-        with pytest.raises(SystemExit) as left:
-            rollmux.main()
-        printed = capsys.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 def test_the_view_is_where_most_members_are_together_for_longest() -> None:
