@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.candidates import CandidateTable
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES
-from rollmux_env.kernel.looks import features_of_table
-from rollmux_env.kernel.stream import records_like
+from rollmux_env.kernel.looks import features_of_table, make_desk
 
 
 class Features(NamedTuple):
@@ -35,13 +34,6 @@ def features(state: State, table: CandidateTable, first_s: float, known_stays: b
         known_stays: whether it is known when jobs leave.
     """
     job = state.job(table.job_id)
-    stay_s = 0.0
-    if known_stays:
-        stay_s = job.duration_s if job.duration_s is not None else float(job.iterations or 0) * job.solo_s
-    jobs, groups = (records_like(t, (len(t[0]),)) for t in (state.jobs, state.groups))
-    for records, columns in ((jobs, state.jobs), (groups, state.groups)):
-        for name, column in columns._asdict().items():
-            records[name] = column
     seen = Features(
         np.zeros(len(JOB_FEATURES), dtype=np.float32),
         np.zeros((len(table), len(CANDIDATE_FEATURES)), dtype=np.float32),
@@ -49,8 +41,8 @@ def features(state: State, table: CandidateTable, first_s: float, known_stays: b
     )
     group = np.array([-1 if number < 0 else state.group_row(int(number)) for number in table.group], dtype=np.int64)
     features_of_table(
-        jobs,
-        groups,
+        state.jobs,
+        state.groups,
         state.order,
         state.limits,
         state.now_s,
@@ -59,13 +51,15 @@ def features(state: State, table: CandidateTable, first_s: float, known_stays: b
         state.training_nodes,
         len(state.waiting),
         known_stays,
-        stay_s,
+        np.inf if job.duration_s is None else job.duration_s,
+        np.inf if job.iterations is None else float(job.iterations),
         state.row(table.job_id),
         group,
         table.new_nodes,
         table.nodes,
         table.usd_per_hour,
         table.period_s,
+        make_desk(len(state.jobs.group), state.groups.node_number.shape[1]),
         seen.job,
         seen.candidates,
         seen.cluster,

@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Place, Plan
+from rollmux_env.cluster.regroupings import placements
 from rollmux_env.cluster.state import limits_of
 from rollmux_env.complaint import describe
 from rollmux_env.envs.generator import Workload
@@ -23,6 +23,8 @@ from rollmux_env.envs.stream import Generator, Stream
 from rollmux_env.envs.viewer import Window, frame_of, picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.choices import Rules, choice_table
+from rollmux_env.kernel.looks import make_desk
+from rollmux_env.kernel.rows import move_space
 from rollmux_env.kernel.steps import ask_first, step_all
 from rollmux_env.kernel.stream import ADMIT, OVER, Streams, begin, stream_table
 from rollmux_env.replay.run import in_order_of_arrival
@@ -86,6 +88,9 @@ class PlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]
         self._prune = self.reward.reference != "rollmux,prune=false"
         self._choices = choice_table(self._streams, candidates)
         self._seen = seen_table(num_envs, candidates, moves)
+        jobs, groups = self._streams.jobs[:1], self._streams.groups[0]
+        self._desk = make_desk(jobs.shape[1], groups.dtype["node_number"].shape[0])
+        self._space = move_space(groups, candidates - 1, jobs.dtype["pins"].shape[0])
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._solo_usd = np.ones(num_envs)
         self._seeds = np.zeros(num_envs, dtype=np.int64)
@@ -131,6 +136,8 @@ class PlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]
             self._limits,
             self._rules,
             self._choices,
+            self._desk,
+            self._space,
             self._seen,
             self._reference,
             self._prune,
@@ -166,15 +173,11 @@ class PlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]
         choice = self._choices[s, action]
         if not 0 <= action < self._streams.clock["choices"][s]:
             raise InputError(f"action: stream {s} has no choice {action}")
-        if choice["job"] < 0:
-            return ()
-        job_id = in_order_of_arrival(self.generator.scenario(int(self._seeds[s])))[choice["job"]].id
-        group, new_nodes = int(choice["group"]), int(choice["new_nodes"])
-        nodes = tuple(int(node) for node in choice["nodes"] if node >= 0)
-        placement = Placement(None, (), new_nodes, int(self._streams.jobs["training_nodes"][s, choice["job"]]))
-        if group >= 0:
-            placement = Placement(int(self._streams.groups["id"][s, group]), nodes, new_nodes)
-        return (Place(job_id, placement) if self._streams.clock["asks"][s] == ADMIT else Move(job_id, placement),)
+        names = [job.id for job in in_order_of_arrival(self.generator.scenario(int(self._seeds[s])))]
+        kind = Place if self._streams.clock["asks"][s] == ADMIT else Move
+        return tuple(
+            kind(names[job], placement) for job, placement in placements(choice, self._streams.jobs[s], self._streams.groups[s])
+        )
 
     def render(self) -> Any:
         """One frame a stream: an (H, W, 3) array (`rgb_array`), a text (`ansi`); `human` shows the first stream in a window."""
@@ -219,7 +222,7 @@ class PlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]
             _load(self._streams, s, stream)
             if self.reward.reference:
                 _load(self._reference, s, stream)
-        ask_first(self._streams, which, self._limits, self._rules, self._choices, self._seen)
+        ask_first(self._streams, which, self._limits, self._rules, self._choices, self._desk, self._space, self._seen)
 
     def _observation(self) -> Observation:
         return {name: column.copy() for name, column in self._seen._asdict().items()}

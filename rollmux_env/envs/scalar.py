@@ -21,9 +21,9 @@ class PlacementEnv(gym.Env[Observation, np.int64]):
     saves nodes, and packing too tightly breaks SLOs. Which placement is cheap depends on who comes and who leaves next. One episode
     is one stream of jobs; docs/environments.md says what every number means.
 
-    A decision is *admit*: the first job of the queue wants a place; or, with `moves=True`, *consolidate*: jobs have left, and
-    running jobs may be moved, one at a time, until the agent stops. A job that has no place because of `max_nodes` waits: nothing
-    is asked until it has one.
+    A decision is *admit*: the first job of the queue wants a place; or, with `moves=True`, *consolidate*: jobs have left or one
+    has been placed, and running jobs may be moved, one row after the other, until the agent stops. A job that has no place because
+    of `max_nodes` waits: nothing is asked until it has one.
 
     ## Action Space
 
@@ -32,13 +32,14 @@ class PlacementEnv(gym.Env[Observation, np.int64]):
     | Action | admit | consolidate |
     |---|---|---|
     | 0 | `isolated`: a new group of the job's own nodes | `stop`: no more moves now |
-    | 1 ... | ways to join a group, in Algorithm 1's order | ways to move a running job, the least $/h first |
+    | 1 ... | ways to join a group, in Algorithm 1's order | moves, exchanges and mergers of running jobs, the greatest gain first |
 
     Algorithm 1's order: oldest group, fewest new nodes, lowest node numbers. `action_masks()`, also `observation["mask"]`, tells
     which choices may be made: it is the planner's own test of SLOs, host memory, `max_nodes` and group size, and for moves the rule
-    that a moved job must still be able to meet its SLO. Where there are more choices than rows the cheapest are kept, action 0
-    always, and `info["truncated"]` is True. Rows that may not be chosen are shown where there is room when a job is admitted. A
-    masked action does no harm: action 0 is done instead (or, where that is masked too, the cheapest feasible one),
+    that a moved job must still be able to meet its SLO. Where there are more choices than rows the cheapest places
+    and the moves of the greatest gain are kept, action 0 always, and `info["truncated"]` is True. Rows that may not be chosen are
+    shown where there is room when a job is admitted. A masked action does no harm: action 0 is done instead (or, where that is
+    masked too, the cheapest feasible one),
     `info["invalid_action"]` is True, and the reward takes a penalty off. With `shield=False` choices that break an SLO are unmasked
     too; jobs that leave with their SLO broken are then penalised.
 
@@ -49,8 +50,8 @@ class PlacementEnv(gym.Env[Observation, np.int64]):
     | Key | Shape | What |
     |---|---|---|
     | `job` | (10,) | who wants a place: phases, T_solo, SLO, nodes, memory, stay; zeros when consolidating |
-    | `candidates` | (candidates, 19) | each row: price, new nodes, period against T_solo and limit, loads, memory, members |
-    | | with moves (candidates, 27) | and who moves, from where, and what that frees |
+    | `candidates` | (candidates, 28) | each row: price, new nodes, loads, memory, members; dollars and work at 1, 4 and 24 h |
+    | | with moves (candidates, 41) | and who moves, from where, what that gains and costs |
     | `cluster` | (11,) | kind of decision, jobs running and waiting, nodes, $/h against Solo-D, loads, age, time |
     | `mask` | (candidates,), int8 | 1 where a choice may be made |
 

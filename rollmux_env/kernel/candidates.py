@@ -27,7 +27,7 @@ def is_saturated(groups: GroupTable, group: int) -> bool:
 
 
 @compiled
-def _complete(chosen: Ints, at: int, size: int, n_nodes: int, before: Ints) -> bool:
+def complete(chosen: Ints, at: int, size: int, n_nodes: int, before: Ints) -> bool:
     """Fill chosen[at:size] with the lowest nodes allowed after chosen[:at]; False where there are too few."""
     v = chosen[at - 1] + 1 if at > 0 else 0
     while at < size:
@@ -54,19 +54,19 @@ def _allowed(chosen: Ints, at: int, v: int, before: Ints) -> bool:
 
 
 @compiled
-def _next_subset(chosen: Ints, size: int, n_nodes: int, before: Ints) -> bool:
+def next_subset(chosen: Ints, size: int, n_nodes: int, before: Ints) -> bool:
     """Advance to the next subset in lexicographic order; False at the end."""
     for at in range(size - 1, -1, -1):
         for v in range(chosen[at] + 1, n_nodes - (size - at) + 1):
             if _allowed(chosen, at, v, before):
                 chosen[at] = v
-                if _complete(chosen, at + 1, size, n_nodes, before):
+                if complete(chosen, at + 1, size, n_nodes, before):
                     return True
     return False
 
 
 @compiled
-def _period_with(
+def period_with(
     jobs: JobTable, groups: GroupTable, job: int, group: int, training_s: float, chosen: Ints, size: int, limit: float
 ) -> float:
     """Period of the group with the job as its last member, on the chosen node positions and on new nodes of its own.
@@ -186,7 +186,7 @@ def enumerate_candidates(
             if only_improving and (found or cost >= best):
                 break
             size = n - k
-            if not _complete(chosen, 0, size, n_nodes, before):
+            if not complete(chosen, 0, size, n_nodes, before):
                 continue
             while True:
                 out = MAX_NODES if k > 0 and rollout_nodes_in_use + k > limits.rollout_nodes_max else FEASIBLE
@@ -195,7 +195,7 @@ def enumerate_candidates(
                         out = ROLLOUT_MEMORY
                         break
                 if not only_improving or out == FEASIBLE:
-                    period = _period_with(jobs, groups, job, group, training_s, chosen, size, limit if only_improving else np.inf)
+                    period = period_with(jobs, groups, job, group, training_s, chosen, size, limit if only_improving else np.inf)
                     if out == FEASIBLE and period > limit:
                         out = SLO
                     if not only_improving or out == FEASIBLE:
@@ -213,7 +213,7 @@ def enumerate_candidates(
                         best = cost
                         found = True
                         break
-                if not _next_subset(chosen, size, n_nodes, before):
+                if not next_subset(chosen, size, n_nodes, before):
                     break
     cost = n * limits.rollout_usd + jobs.training_nodes[job] * limits.training_usd
     fits = (

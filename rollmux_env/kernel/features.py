@@ -1,7 +1,12 @@
 """What a learner sees of a decision, as numbers between -1 and 1.
 
 They are read off the kernel's tables, so that the environments and a policy that scores the candidate table of a
-`rollmux_env.cluster.state.State` see the same. A quantity without an upper end is given as x / (x + scale).
+`rollmux_env.cluster.state.State` see the same. A quantity without an upper end is given as x / (|x| + scale).
+
+Columns of dollars from now on are of `rollmux_env.kernel.horizons`: until the members leave, discounted by exp(-t / horizon). Their
+`unit` is the price of the job's own nodes, $/h, where one wants a place; where jobs may be moved, the mean of the running jobs, so
+that rows compare. Where it is not known when jobs leave, they are expected to stay 24 h, and as long again as they have. Rows of
+moves have the columns of places to `stretch`, the first job's, and those of dollars and work; the others are 0.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from numpy.typing import NDArray
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import departure_s, training_seconds
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, GroupTable, Ints, JobTable, Limits
+from rollmux_env.kernel.tables import TOLERANCE, Floats, GroupTable, Ints, JobTable, Limits
 
 Out = NDArray[Any]  # of either float type
 
@@ -49,12 +54,26 @@ CANDIDATE_FEATURES = (
     "longest",  # hours until the last member leaves at the present period, scale 24; known stays only
     "shortest",  # hours until the first one leaves, likewise
     "outlives",  # the job's remaining hours over the sum of them and `longest`; known stays only
+    "before_1h",  # what the groups concerned cost from now on without it, at that horizon, over `unit` times it, scale 1
+    "before_4h",
+    "before_24h",
+    "more_1h",  # what they cost more with it, likewise; negative where a move saves
+    "more_4h",
+    "more_24h",
+    "work_1h",  # what the work done is worth more with it, at the present price of a work-hour, likewise
+    "work_4h",
+    "work_24h",
 )
 MOVE_FEATURES = (
-    "saving",  # $/h that the move frees when the pause ends, over the price of the job's own nodes
-    "leaves_members",  # members of the group that it leaves, over max_group_size
-    "now_stretch",  # 1 - T_solo / period where it is
-    "solo",  # of the job that moves, as in the job's features
+    "gain",  # the order of the rows: what is saved at the shortest horizon, less the price of the move, over `unit`, scale 1
+    "held",  # the price of the move: the nodes that are left, until the pauses end, over `unit`, scale 1
+    "moved",  # jobs that move, over the most that a row moves
+    "is_move",  # 1 for a single move, and likewise
+    "is_exchange",
+    "is_merger",
+    "leaves_members",  # members of the group that the first one leaves, over max_group_size
+    "now_stretch",  # 1 - T_solo / period where the first one is
+    "solo",  # of the first job that moves, as in the job's features
     "rollout_share",
     "tolerance",
     "rollout_nodes",
@@ -76,19 +95,24 @@ CLUSTER_FEATURES = (
 
 
 @compiled
-def _squash(x: float, scale: float) -> float:
+def squash(x: float, scale: float) -> float:
     return x / (x + scale)
 
 
 @compiled
-def _unit(x: float) -> float:
+def signed(x: float) -> float:
+    return x / (1.0 + abs(x))
+
+
+@compiled
+def unit(x: float) -> float:
     return min(1.0, max(-1.0, x))
 
 
 @compiled
-def _share(part: float, whole: float) -> float:
+def share(part: float, whole: float) -> float:
     """part / whole between -1 and 1; 0 where the whole is nothing or without end."""
-    return _unit(part / whole) if 0.0 < whole < np.inf else 0.0
+    return unit(part / whole) if 0.0 < whole < np.inf else 0.0
 
 
 @compiled
@@ -108,13 +132,13 @@ def job_features(jobs: JobTable, limits: Limits, job: int, stay_s: float, out: O
     out[0] = jobs.rollout_s[job] / solo
     out[1] = jobs.training_s[job] / solo
     out[2] = jobs.sync_s[job] / solo
-    out[3] = _squash(solo, 600.0)
+    out[3] = squash(solo, 600.0)
     out[4] = 1.0 - solo / jobs.limit_s[job]
-    out[5] = _squash(jobs.rollout_nodes[job], 4.0)
-    out[6] = _squash(jobs.training_nodes[job], 4.0)
-    out[7] = _share(jobs.rollout_gb[job], limits.rollout_node_gb)
-    out[8] = _share(jobs.training_gb[job], limits.training_node_gb)
-    out[9] = _squash(stay_s / 3600.0, 24.0)
+    out[5] = squash(jobs.rollout_nodes[job], 4.0)
+    out[6] = squash(jobs.training_nodes[job], 4.0)
+    out[7] = share(jobs.rollout_gb[job], limits.rollout_node_gb)
+    out[8] = share(jobs.training_gb[job], limits.training_node_gb)
+    out[9] = squash(stay_s / 3600.0, 24.0)
 
 
 @compiled
@@ -157,21 +181,21 @@ def cluster_features(
         training_load += groups.training_load_s[group] * groups.training_nodes[group] / period
     usd = rollout_nodes * limits.rollout_usd + training_nodes * limits.training_usd
     out[0] = 1.0 if consolidate else 0.0
-    out[1] = _squash(running, 16.0)
-    out[2] = _squash(waiting, 16.0)
-    out[3] = _squash(order.shape[0], 16.0)
+    out[1] = squash(running, 16.0)
+    out[2] = squash(waiting, 16.0)
+    out[3] = squash(order.shape[0], 16.0)
     unlimited = limits.rollout_nodes_max == np.inf
-    out[4] = _squash(rollout_nodes, 16.0) if unlimited else _share(rollout_nodes, limits.rollout_nodes_max)
+    out[4] = squash(rollout_nodes, 16.0) if unlimited else share(rollout_nodes, limits.rollout_nodes_max)
     unlimited = limits.training_nodes_max == np.inf
-    out[5] = _squash(training_nodes, 16.0) if unlimited else _share(training_nodes, limits.training_nodes_max)
-    out[6] = _share(usd, alone_usd)
-    out[7] = _share(rollout_load, rollout_nodes)
-    out[8] = _share(training_load, training_nodes)
-    out[9] = _squash(aged_s / 3600.0 / max(running, 1), 24.0)
-    out[10] = _squash((now_s - first_s) / 3600.0, 168.0)
+    out[5] = squash(training_nodes, 16.0) if unlimited else share(training_nodes, limits.training_nodes_max)
+    out[6] = share(usd, alone_usd)
+    out[7] = share(rollout_load, rollout_nodes)
+    out[8] = share(training_load, training_nodes)
+    out[9] = squash(aged_s / 3600.0 / max(running, 1), 24.0)
+    out[10] = squash((now_s - first_s) / 3600.0, 168.0)
 
 
-N_PARTS = 16
+N_PARTS = 14
 
 
 @compiled
@@ -184,22 +208,17 @@ def shared_features(
     stay_s: float,
     job: int,
     group: int,
-    saving: float,
     parts: Floats,
 ) -> None:
-    """What all candidates of a job in one group have in common.
+    """What all candidates of a waiting job in one group have in common.
 
     Args:
-        known_stays: whether it is known when jobs leave. stay_s: seconds that a waiting job would stay alone.
+        known_stays: whether it is known when jobs leave. stay_s: seconds that the job would stay alone.
         group: row, negative for a new one.
-        saving: $/h that are given back when a running job moves, after the pause.
         parts: (N_PARTS,) out: for `candidate_features`.
     """
     alone_usd = own_usd(jobs, limits, job)
-    running = jobs.group[job] != NOWHERE
-    remaining_h = 0.0
-    if known_stays:
-        remaining_h = (max(0.0, departure_s(jobs, groups, job) - now_s) if running else stay_s) / 3600.0
+    remaining_h = stay_s / 3600.0 if known_stays else 0.0
     limit = jobs.limit_s[job]
     training_gb = jobs.training_gb[job]
     rollout_load = jobs.rollout_nodes[job] * jobs.rollout_s[job]
@@ -242,13 +261,11 @@ def shared_features(
     parts[6] = pool * limits.training_usd
     parts[7] = members / limits.group_size_max
     parts[8] = 1.0 if saturated else 0.0
-    parts[9] = _share(training_gb, limits.training_node_gb)
-    parts[10] = _squash(age_h, 24.0)
-    parts[11] = _squash(longest_h, 24.0)
-    parts[12] = _squash(shortest_h, 24.0)
-    parts[13] = _share(remaining_h, remaining_h + longest_h)
-    parts[14] = _unit(saving * parts[1])
-    parts[15] = _squash(remaining_h, 24.0)
+    parts[9] = share(training_gb, limits.training_node_gb)
+    parts[10] = squash(age_h, 24.0)
+    parts[11] = squash(longest_h, 24.0)
+    parts[12] = squash(shortest_h, 24.0)
+    parts[13] = share(remaining_h, remaining_h + longest_h)
 
 
 @compiled
@@ -265,10 +282,10 @@ def candidate_features(
     parts: Floats,
     out: Out,
 ) -> None:
-    """Write `CANDIDATE_FEATURES` of one candidate, and `MOVE_FEATURES` where `out` has room for them.
+    """Write `CANDIDATE_FEATURES` of a waiting job's candidate, but for those that `value_features` writes.
 
     Args:
-        group, new_nodes, nodes, period: the candidate's row, seconds. usd: what it adds, less what a move frees, $/h.
+        group, new_nodes, nodes, period: the candidate's row, seconds. usd: what it adds, $/h.
         parts: what `shared_features` gives for the job and the group.
     """
     node_gb = jobs.rollout_gb[job]
@@ -287,32 +304,21 @@ def candidate_features(
     new = group < 0
     per_period = 1.0 / period
     out[0] = 1.0
-    out[1] = _unit(usd * parts[1])
+    out[1] = unit(usd * parts[1])
     out[2] = new_nodes / asked
     out[3] = 1.0 if new else 0.0
     out[4] = 1.0 - jobs.solo_s[job] * per_period
-    out[5] = _unit(1.0 - period * parts[0])
+    out[5] = unit(1.0 - period * parts[0])
     out[6] = 0.0 if new else 1.0 - parts[5] * per_period
     out[7] = parts[7]
     out[8] = parts[8]
     out[9] = parts[3] * per_period
     out[10] = node_load * per_period
     out[11] = parts[4] * per_period / n_nodes
-    out[12] = _share(node_gb, limits.rollout_node_gb)
+    out[12] = share(node_gb, limits.rollout_node_gb)
     out[13] = parts[9]
-    out[14] = _unit((n_nodes * limits.rollout_usd + parts[6]) * parts[2])
+    out[14] = unit((n_nodes * limits.rollout_usd + parts[6]) * parts[2])
     out[15] = parts[10]
     out[16] = parts[11]
     out[17] = parts[12]
     out[18] = parts[13]
-    if out.shape[0] > 19:
-        home = jobs.group[job]
-        solo = jobs.solo_s[job]
-        out[19] = parts[14]
-        out[20] = groups.n_members[home] / limits.group_size_max if home != NOWHERE else 0.0
-        out[21] = 1.0 - solo / groups.period_s[home] if home != NOWHERE else 0.0
-        out[22] = _squash(solo, 600.0)
-        out[23] = jobs.rollout_s[job] / solo
-        out[24] = 1.0 - solo / jobs.limit_s[job]
-        out[25] = _squash(asked, 4.0)
-        out[26] = parts[15]

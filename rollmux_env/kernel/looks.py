@@ -10,9 +10,25 @@ from numpy.typing import NDArray
 from rollmux_env.kernel.candidates import ANY_NODES
 from rollmux_env.kernel.choices import Rules
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.features import N_PARTS, Out, candidate_features, cluster_features, job_features, shared_features
-from rollmux_env.kernel.stream import ADMIT, CONSOLIDATE, NO_JOB, Records, Streams
-from rollmux_env.kernel.tables import Floats, Ints, Limits
+from rollmux_env.kernel.features import (
+    CANDIDATE_FEATURES,
+    N_PARTS,
+    Out,
+    candidate_features,
+    cluster_features,
+    job_features,
+    own_usd,
+    shared_features,
+)
+from rollmux_env.kernel.horizons import N_VALUES, Stays, present_rates, stays_table, value_of, work_price, write_stay, write_stays
+from rollmux_env.kernel.joining import Terms
+from rollmux_env.kernel.regroupings import enumerate_regroupings
+from rollmux_env.kernel.row_features import move_features, value_features
+from rollmux_env.kernel.rows import Space, write_stop
+from rollmux_env.kernel.stream import ADMIT, CONSOLIDATE, Records, Streams
+from rollmux_env.kernel.tables import Floats, GroupTable, Ints, JobTable, Limits
+
+_PLACES = len(CANDIDATE_FEATURES)
 
 
 class Seen(NamedTuple):
@@ -24,6 +40,26 @@ class Seen(NamedTuple):
     mask: NDArray[np.int8]
 
 
+class Desk(NamedTuple):
+    """Scratch for the values of places, one after the other.
+
+    Attributes:
+        stays: by job row. parts: for `shared_features`. base, values: (N_VALUES,) of a group without and with a job.
+        needed: for `value_of`.
+    """
+
+    stays: Stays
+    parts: Floats
+    base: Floats
+    values: Floats
+    needed: Floats
+
+
+def make_desk(jobs: int, nodes: int) -> Desk:
+    """A desk for tables of so many job rows, and groups of at most so many rollout nodes."""
+    return Desk(stays_table(jobs), np.zeros(N_PARTS), np.zeros(N_VALUES), np.zeros(N_VALUES), np.zeros(nodes + 1))
+
+
 @compiled
 def look(
     streams: Streams,
@@ -33,43 +69,56 @@ def look(
     limits: Limits,
     rules: Rules,
     choices: Records,
-    parts: Floats,
+    desk: Desk,
     seen: Seen,
 ) -> None:
     """Write what a learner sees."""
     c = streams.clock[s]
     count = c.choices
     consolidate = c.asks == CONSOLIDATE
-    stay_s = 0.0
-    if c.asks == ADMIT:
-        job = c.admitted
-        if rules.known_stays:
-            stay_s = min(jobs.duration_s[job], jobs.iterations[job] * jobs.solo_s[job])
-        job_features(jobs, limits, job, stay_s, seen.job[s])
-    else:
-        seen.job[s] = 0.0
     order = streams.order[s, : c.n_groups]
     waiting = c.taken - c.admitted
     first_s = jobs.arrival_s[0]
+    now_s = c.now_s
     nodes = c.rollout_nodes, c.training_nodes
-    cluster_features(jobs, groups, order, limits, c.now_s, first_s, nodes[0], nodes[1], waiting, consolidate, seen.cluster[s])
+    cluster_features(jobs, groups, order, limits, now_s, first_s, nodes[0], nodes[1], waiting, consolidate, seen.cluster[s])
     out = seen.candidates[s]
-    shared = -1  # row that has what the present job and group have in common
     for k in range(count):
-        choice = choices[k]
-        seen.mask[s, k] = choice.allowed
-        if choice.job == NO_JOB:
-            out[k] = 0.0
-            out[k, 0] = 1.0
-            continue
-        if shared < 0 or choices[shared].group != choice.group or choices[shared].job != choice.job:
-            shared = k
-            known = rules.known_stays
-            shared_features(jobs, groups, limits, c.now_s, known, stay_s, choice.job, choice.group, choice.saving, parts)
-        nodes, usd = choices.nodes[k], choice.usd - choice.saving
-        candidate_features(
-            jobs, groups, limits, choice.job, choice.group, choice.new_nodes, nodes, usd, choice.period_s, parts, out[k]
-        )
+        seen.mask[s, k] = choices.allowed[k]
+    seen.job[s] = 0.0
+    if c.asks == ADMIT:
+        job = c.admitted
+        stay_s = 0.0
+        if rules.known_stays:
+            stay_s = min(jobs.duration_s[job], jobs.iterations[job] * jobs.solo_s[job])
+        job_features(jobs, limits, job, stay_s, seen.job[s])
+        rates = present_rates(jobs, groups, order, limits)
+        write_stays(jobs, groups, order, now_s, rules.known_stays, desk.stays)
+        write_stay(jobs, desk.stays, job, jobs.duration_s[job], jobs.iterations[job], 0.0, 0.0, 0.0, rules.known_stays)
+        own = own_usd(jobs, limits, job)
+        work_usd = work_price((rates[0] + own, rates[1], rates[2] + 1.0, rates[3]))
+        shared = -1  # row that has what the present group's rows have in common
+        for k in range(count):
+            choice = choices[k]
+            group = choice.group[0]
+            if shared < 0 or choices.group[shared, 0] != group:
+                shared = k
+                known = rules.known_stays
+                shared_features(jobs, groups, limits, now_s, known, stay_s, job, group, desk.parts)
+                _value(jobs, groups, limits, desk, group, -1, choices.nodes[k, 0], 0, 0.0, work_usd, desk.base)
+            new, period = choice.new_nodes[0], choice.period_s
+            place = choices.nodes[k, 0]
+            candidate_features(jobs, groups, limits, job, group, new, place, choice.usd, period, desk.parts, out[k])
+            _value(jobs, groups, limits, desk, group, job, place, new, period, work_usd, desk.values)
+            for v in range(desk.base.shape[0]):
+                desk.values[v] -= desk.base[v]
+            value_features(desk.base, desk.values, own, work_usd, out[k])
+            out[k, _PLACES:] = 0.0
+    elif consolidate:
+        rates = present_rates(jobs, groups, order, limits)
+        unit_usd = rates[1] / max(rates[3], 1)
+        for k in range(count):
+            move_features(jobs, groups, limits, now_s, rules.known_stays, unit_usd, work_price(rates), choices[k], out[k])
     out[count:] = 0.0
     seen.mask[s, count:] = 0
     if count == 0:
@@ -77,9 +126,32 @@ def look(
 
 
 @compiled
+def _value(
+    jobs: JobTable,
+    groups: GroupTable,
+    limits: Limits,
+    desk: Desk,
+    group: int,
+    job: int,
+    nodes: Ints,
+    new: int,
+    period_s: float,
+    work_usd: float,
+    out: Floats,
+) -> None:
+    """The values of a group with a waiting job, or as it is; 0 for a new one without a job."""
+    if group < 0 and job < 0:
+        out[:] = 0.0
+        return
+    pool = jobs.training_nodes[job] if group < 0 else groups.training_nodes[group]
+    period = groups.period_s[group] if job < 0 else period_s
+    value_of(jobs, groups, limits, desk.stays, group, pool, job, nodes, new, period, 0.0, work_usd, desk.needed, out)
+
+
+@compiled
 def features_of_table(
-    jobs: Records,
-    groups: Records,
+    jobs: JobTable,
+    groups: GroupTable,
     order: Ints,
     limits: Limits,
     now_s: float,
@@ -88,24 +160,78 @@ def features_of_table(
     training_nodes: int,
     waiting: int,
     known_stays: bool,
-    stay_s: float,
+    duration_s: float,
+    iterations: float,
     job: int,
     group: Ints,
     new_nodes: Ints,
     nodes: Ints,
     usd: Floats,
     period_s: Floats,
+    desk: Desk,
     job_out: Out,
     candidates_out: Out,
     cluster_out: Out,
 ) -> None:
-    """Write the features of a waiting job's whole candidate table; arguments as in `rollmux_env.kernel.features`."""
+    """Write the features of a waiting job's whole candidate table; arguments as in `rollmux_env.kernel.features`.
+
+    Args:
+        duration_s, iterations: after which the job leaves, or infinite.
+    """
+    stay_s = min(duration_s, iterations * jobs.solo_s[job]) if known_stays else 0.0
     job_features(jobs, limits, job, stay_s, job_out)
     cluster_features(jobs, groups, order, limits, now_s, first_s, rollout_nodes, training_nodes, waiting, False, cluster_out)
-    parts = np.empty(N_PARTS)
+    rates = present_rates(jobs, groups, order, limits)
+    write_stays(jobs, groups, order, now_s, known_stays, desk.stays)
+    write_stay(jobs, desk.stays, job, duration_s, iterations, 0.0, 0.0, 0.0, known_stays)
+    own = own_usd(jobs, limits, job)
+    work_usd = work_price((rates[0] + own, rates[1], rates[2] + 1.0, rates[3]))
+    shared = -2
     for k in range(group.shape[0]):
-        if new_nodes[k] != ANY_NODES:
-            shared_features(jobs, groups, limits, now_s, known_stays, stay_s, job, group[k], 0.0, parts)
-            candidate_features(
-                jobs, groups, limits, job, group[k], new_nodes[k], nodes[k], usd[k], period_s[k], parts, candidates_out[k]
-            )
+        if new_nodes[k] == ANY_NODES:
+            continue
+        if group[k] != shared:
+            shared = group[k]
+            shared_features(jobs, groups, limits, now_s, known_stays, stay_s, job, group[k], desk.parts)
+            _value(jobs, groups, limits, desk, group[k], -1, nodes[k], 0, 0.0, work_usd, desk.base)
+        out = candidates_out[k]
+        candidate_features(jobs, groups, limits, job, group[k], new_nodes[k], nodes[k], usd[k], period_s[k], desk.parts, out)
+        _value(jobs, groups, limits, desk, group[k], job, nodes[k], new_nodes[k], period_s[k], work_usd, desk.values)
+        for v in range(desk.base.shape[0]):
+            desk.values[v] -= desk.base[v]
+        value_features(desk.base, desk.values, own, work_usd, out)
+
+
+@compiled
+def look_at_moves(
+    jobs: Records,
+    groups: Records,
+    looked: Ints,
+    limits: Limits,
+    stays: Stays,
+    work_usd: float,
+    unit_usd: float,
+    rollout_nodes: int,
+    training_nodes: int,
+    shield: bool,
+    migration_s: float,
+    now_s: float,
+    known_stays: bool,
+    space: Space,
+    choices: Records,
+    out: Out,
+) -> tuple[int, int]:
+    """Write `stop`, the rows of moves, and their features.
+
+    Args:
+        looked: as in `enumerate_regroupings`, whose result is returned. stays: scratch.
+        work_usd: what a work-hour costs at present, $. unit_usd: mean price of the running jobs' own nodes, $/h.
+        rollout_nodes, training_nodes: provisioned now. migration_s: pause of a move.
+    """
+    write_stop(choices[0])
+    write_stays(jobs, groups, looked, now_s, known_stays, stays)
+    terms = Terms(migration_s / 3600.0, work_usd, rollout_nodes, training_nodes, shield)
+    count, there = enumerate_regroupings(jobs, groups, looked, limits, stays, terms, now_s, space, choices)
+    for k in range(count + 1):
+        move_features(jobs, groups, limits, now_s, known_stays, unit_usd, work_usd, choices[k], out[k])
+    return count, there

@@ -6,8 +6,9 @@ import numpy as np
 
 from rollmux_env.kernel.choices import Rows, Rules, enumerate_rows, make_rows, write_moves, write_places
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.features import N_PARTS
-from rollmux_env.kernel.looks import Seen, look
+from rollmux_env.kernel.horizons import Stays
+from rollmux_env.kernel.looks import Desk, Seen, look
+from rollmux_env.kernel.rows import Space
 from rollmux_env.kernel.stream import (
     ADMIT,
     LATER,
@@ -16,6 +17,7 @@ from rollmux_env.kernel.stream import (
     Streams,
     admit,
     begin_interval,
+    look_for_moves,
     move,
     next_question,
     pass_on,
@@ -26,7 +28,16 @@ from rollmux_env.kernel.tables import Ints, Limits
 
 @compiled
 def _ask(
-    streams: Streams, s: int, jobs: Records, groups: Records, limits: Limits, rules: Rules, rows: Rows, choices: Records
+    streams: Streams,
+    s: int,
+    jobs: Records,
+    groups: Records,
+    limits: Limits,
+    rules: Rules,
+    stays: Stays,
+    space: Space,
+    rows: Rows,
+    choices: Records,
 ) -> Rows:
     """Let a stream run to the next decision that has a feasible choice, and write its choices."""
     c = streams.clock[s]
@@ -42,7 +53,7 @@ def _ask(
                 if choices.feasible[k] == 1:
                     return rows
         else:
-            rows = write_moves(streams, s, jobs, groups, limits, rules, rows, choices)
+            write_moves(streams, s, jobs, groups, limits, rules, stays, space, choices)
             if c.choices > 1:
                 return rows
         pass_on(streams, s)
@@ -71,27 +82,32 @@ def _answer(streams: Streams, s: int, jobs: Records, groups: Records, rules: Rul
         action = _fallback(choices, c.choices)
     choice = choices[action]
     if c.asks == ADMIT:
-        admit(streams, s, jobs, groups, choice.job, choice.group, choices.nodes[action], choice.new_nodes)
+        admit(streams, s, jobs, groups, choice.job[0], choice.group[0], choices.nodes[action, 0], choice.new_nodes[0])
+        if rules.moves:
+            look_for_moves(streams, s)
     elif action == 0:
         pass_on(streams, s)
     else:
-        nodes = choices.nodes[action]
-        move(streams, s, jobs, groups, choice.job, choice.group, nodes, choice.new_nodes, rules.migration_s)
+        for k in range(choice.n_moves):
+            nodes = choices.nodes[action, k]
+            move(streams, s, jobs, groups, choice.job[k], choice.group[k], nodes, choice.new_nodes[k], rules.migration_s)
 
 
 @compiled
-def ask_first(streams: Streams, which: Ints, limits: Limits, rules: Rules, choices: Records, seen: Seen) -> None:
+def ask_first(
+    streams: Streams, which: Ints, limits: Limits, rules: Rules, choices: Records, desk: Desk, space: Space, seen: Seen
+) -> None:
     """Bring streams that have just begun to their first decision.
 
     Args:
+        desk, space: scratch.
         which: (n,) their indices.
     """
-    rows = make_rows(256, choices.nodes.shape[2])
-    parts = np.empty(N_PARTS)
+    rows = make_rows(256, choices.nodes.shape[3])
     for s in which:
         jobs, groups = streams.jobs[s], streams.groups[s]
-        rows = _ask(streams, s, jobs, groups, limits, rules, rows, choices[s])
-        look(streams, s, jobs, groups, limits, rules, choices[s], parts, seen)
+        rows = _ask(streams, s, jobs, groups, limits, rules, desk.stays, space, rows, choices[s])
+        look(streams, s, jobs, groups, limits, rules, choices[s], desk, seen)
 
 
 @compiled
@@ -127,6 +143,8 @@ def step_all(
     limits: Limits,
     rules: Rules,
     choices: Records,
+    desk: Desk,
+    space: Space,
     seen: Seen,
     reference: Streams,
     prune: bool,
@@ -135,11 +153,11 @@ def step_all(
 
     Args:
         actions: (E,) choices.
+        desk, space: scratch.
         reference: the same streams under Algorithm 1, brought to the same times; of no streams where none is asked for.
         prune: of the reference.
     """
-    rows = make_rows(256, choices.nodes.shape[2])
-    parts = np.empty(N_PARTS)
+    rows = make_rows(256, choices.nodes.shape[3])
     for s in range(actions.shape[0]):
         begin_interval(streams, s)
         c = streams.clock[s]
@@ -147,8 +165,8 @@ def step_all(
             continue
         jobs, groups = streams.jobs[s], streams.groups[s]
         _answer(streams, s, jobs, groups, rules, choices[s], actions[s])
-        rows = _ask(streams, s, jobs, groups, limits, rules, rows, choices[s])
-        look(streams, s, jobs, groups, limits, rules, choices[s], parts, seen)
+        rows = _ask(streams, s, jobs, groups, limits, rules, desk.stays, space, rows, choices[s])
+        look(streams, s, jobs, groups, limits, rules, choices[s], desk, seen)
         if reference.clock.shape[0] > 0:
             begin_interval(reference, s)
             until_s = np.inf if c.asks == OVER else c.now_s

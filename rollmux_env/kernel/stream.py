@@ -2,7 +2,7 @@
 
 One stream is a scenario's jobs on a cluster of its own. Every table has a leading axis of E streams; a function works on the rows
 of one stream and calls the same functions on them as `rollmux_env.cluster.state` does. The order of events at an instant is that of
-`rollmux_env.replay.run`: ends of pauses, departures, moves, the queue, arrivals.
+`rollmux_env.replay.run`: ends of pauses, departures, the queue, arrivals; moves after the departures and after each admission.
 
 The columns are those of `JobTable` and `GroupTable`, here fields of records: `jobs.done[job]` means the same, and a table is one
 array to pass, not twenty, which is what calls of compiled functions cost most.
@@ -23,7 +23,6 @@ Records = Any  # a structured array, which stands for a table in compiled code
 
 INSTANT_S = 1e-6  # times this close are one instant
 NEW_GROUP = -1
-NO_JOB = -1
 
 ADMIT, CONSOLIDATE, OVER, LATER = range(4)  # what comes up: a waiting job, a chance to move jobs, nothing any more, nothing yet
 
@@ -55,6 +54,7 @@ CLOCK = np.dtype(
         ("n_held", "i8"),
         ("served", "i8"),  # 1 where the queue is to be served in this instant
         ("stage", "i8"),
+        ("after", "i8"),  # the stage that follows when no more jobs are moved
         ("asks", "i8"),  # what is to be decided
         ("choices", "i8"),  # how many there are
         ("overflow", "i8"),  # 1 where choices that could be made were left out
@@ -92,15 +92,30 @@ def stream_table(streams: int, jobs: int, members: int, nodes: int, steps: int) 
             Each of the last three is taken up to 5, 4 and 2 at least, and above to a power of two: the widths are part of the
             records' type, so most environments share one compiled kernel.
     """
-    members, nodes, steps = _round_up(min(members, jobs), 5), _round_up(nodes, 4), _round_up(steps, 2)
     return Streams(
-        jobs=records_like(job_table(1, nodes, steps), (streams, jobs), [("arrival_s", "f8"), ("duration_s", "f8")]),
-        groups=records_like(group_table(1, members, members * nodes), (streams, jobs)),
+        jobs=job_records((streams, jobs), nodes, steps),
+        groups=group_records((streams, jobs), min(members, jobs), nodes),
         order=np.zeros((streams, jobs), dtype=np.int64),
         spare=np.zeros((streams, jobs), dtype=np.int64),
         held=np.zeros((streams, jobs), dtype=HELD),
         clock=np.zeros(streams, dtype=CLOCK),
     )
+
+
+def job_records(shape: tuple[int, ...], nodes: int, steps: int) -> Records:
+    """Empty records of jobs with at most so many rollout nodes and rescaling steps.
+
+    The widths are part of the records' type: they are taken up to 4 and 2 at least, and above to a power of two, so that most
+    environments share one compiled kernel.
+    """
+    table = job_table(1, _round_up(nodes, 4), _round_up(steps, 2))
+    return records_like(table, shape, [("arrival_s", "f8"), ("duration_s", "f8")])
+
+
+def group_records(shape: tuple[int, ...], members: int, nodes: int) -> Records:
+    """Empty records of groups of at most so many jobs with so many rollout nodes each; one more has room halfway through a swap."""
+    members = _round_up(members + 1, 6)
+    return records_like(group_table(1, members, members * _round_up(nodes, 4)), shape)
 
 
 def _round_up(n: int, least: int) -> int:
@@ -159,7 +174,7 @@ def next_question(
 
     Args:
         jobs, groups: the stream's own.
-        moves: whether jobs may be moved after departures.
+        moves: whether jobs may be moved after departures; after an admission it is `look_for_moves` that says so.
         decay: dollars count exp(-decay * hours since the last decision) times.
         until_s: go no further than this time.
 
@@ -185,7 +200,9 @@ def next_question(
             resumed = _resume(streams, s)
             left = _depart(streams, s, jobs, groups)
             c.served = 1 if resumed or left else 0
-            c.stage = _MOVES if left and moves else _QUEUE
+            c.stage = _QUEUE
+            if left and moves:
+                look_for_moves(streams, s)
         elif c.stage == _MOVES:
             return CONSOLIDATE
         elif c.stage == _QUEUE:
@@ -201,11 +218,19 @@ def next_question(
 
 
 @compiled
+def look_for_moves(streams: Streams, s: int) -> None:
+    """The grouping has changed: before anything else, jobs may be moved."""
+    c = streams.clock[s]
+    c.after = c.stage
+    c.stage = _MOVES
+
+
+@compiled
 def pass_on(streams: Streams, s: int) -> None:
     """Answer a question with nothing: no more moves, or the job waits and all behind it."""
     c = streams.clock[s]
     if c.stage == _MOVES:
-        c.stage = _QUEUE
+        c.stage = c.after
     elif c.stage == _QUEUE:
         c.stage = _ARRIVALS
 
@@ -275,13 +300,6 @@ def move(
     jobs.paused_until_s[job] = c.now_s + migration_s
     jobs.leaves_s[job] += migration_s
     _enter(streams, s, jobs, groups, job, group, nodes, new_nodes)
-
-
-@compiled
-def is_paused(streams: Streams, s: int, job: int) -> bool:
-    """Whether a job is in the pause of a move."""
-    held = streams.held[s, : streams.clock[s].n_held]
-    return bool(np.any(held.job == job))
 
 
 @compiled

@@ -10,9 +10,11 @@ import numpy as np
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.features import Features, features
-from rollmux_env.cluster.plan import Move, Place, Plan, Wait
+from rollmux_env.cluster.plan import Move, Place, Plan, Wait, carry_out
+from rollmux_env.cluster.regroupings import Regroupings, regroupings
 from rollmux_env.cluster.state import State
 from rollmux_env.envs.placement import Observation, PlacementVectorEnv
+from rollmux_env.kernel.stream import ADMIT
 from rollmux_env.replay.run import INSTANT_S
 
 Agent = Callable[[PlacementVectorEnv], int]
@@ -51,6 +53,13 @@ def cheapest(env: PlacementVectorEnv) -> int:
     return int(min(order, key=lambda row: usd[row]))
 
 
+def gainful(env: PlacementVectorEnv) -> int:
+    """The cheapest place, and the first row of moves while it gains."""
+    if env._streams.clock["asks"][0] == ADMIT:
+        return cheapest(env)
+    return int(env._streams.clock["choices"][0] > 1 and env._choices[0]["gain"][1] > 0)
+
+
 def at_random(seed: int) -> Agent:
     """Uniform over what is not masked."""
     rng = np.random.default_rng(seed)
@@ -66,11 +75,16 @@ class Replayed:
 
     def decide(self, state: State, event: Event) -> Plan:
         plan: Plan = ()
+        self.rows: list[Plan] = []  # of the plan
         if isinstance(event, Arrived):
-            placed = self._next(state, Place)
-            return placed if placed and placed[0].job_id == event.job.id else (Wait(event.job.id),)
+            if not candidates(state, event.job.id).feasible.any():  # a pause of no length ends later in the same instant
+                return (Wait(event.job.id),)
+            plan = self._next(state, Place)
+            if not plan or plan[0].job_id != event.job.id:
+                return (Wait(event.job.id),)
         while moved := self._next(state, Move):
             plan += moved
+            self.rows.append(moved)
         return plan
 
     def _next(self, state: State, kind: type) -> Plan:
@@ -81,12 +95,13 @@ class Replayed:
 
 
 class Watching(Replayed):
-    """The same, keeping what a policy sees of each of its decisions."""
+    """The same, keeping what a policy sees of each of its decisions, `stop` included."""
 
-    def __init__(self, episode: Episode, first_s: float, known_stays: bool) -> None:
+    def __init__(self, episode: Episode, first_s: float, known_stays: bool, limit: int) -> None:
         super().__init__(episode)
-        self.seen: list[tuple[Features, np.ndarray]] = []
-        self._first_s, self._known_stays = first_s, known_stays
+        self.places: list[tuple[Features, np.ndarray]] = []
+        self.moves: list[Regroupings] = []
+        self._first_s, self._known_stays, self._limit = first_s, known_stays, limit
 
     def decide(self, state: State, event: Event) -> Plan:
         shown = None
@@ -97,5 +112,20 @@ class Watching(Replayed):
             shown = (everything._replace(candidates=everything.candidates[rows]), table.feasible[rows])
         plan = super().decide(state, event)
         if shown is not None and isinstance(plan[0], Place):
-            self.seen.append(shown)
+            self.places.append(shown)
+        if plan != (Wait(event.job.id),) if isinstance(event, Arrived) else True:
+            self._watch_moves(state.copy(), plan)
         return plan
+
+    def _watch_moves(self, state: State, plan: Plan) -> None:
+        """Carry a plan out as it was decided, row by row."""
+        if plan and isinstance(plan[0], Place):
+            carry_out(state, plan[:1], True)
+        for taken in [*self.rows, ()]:
+            rows = regroupings(state, self._first_s, self._known_stays, self._limit)
+            if len(rows.plans) > 1:
+                self.moves.append(rows)
+            for row in rows.plans[1:]:
+                carry_out(state.copy(), row, True)
+            assert taken in rows.plans
+            carry_out(state, taken, True)

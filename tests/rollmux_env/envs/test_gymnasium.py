@@ -119,6 +119,19 @@ def test_pictures():
     assert "job 1 wants a place" in shown and "rollout 0/0" in shown and "AAAA" in shown
 
 
+def test_the_window_shows_what_rgb_array_gives(monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    env, same = (gym.make(ID, generator=SHORT, render_mode=mode).unwrapped for mode in ("human", "rgb_array"))
+    for e in (env, same):
+        e.reset(seed=0)
+    for _ in range(2):
+        assert np.array_equal(env.vector._window._image.get_array(), same.render())
+        for e in (env, same):
+            e.step(0)
+    env.close()
+    assert env.vector._window is None
+
+
 @pytest.mark.parametrize(
     "options",
     [

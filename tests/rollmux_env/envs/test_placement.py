@@ -17,7 +17,7 @@ from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario, parse_scenario
 from tests.oracle import draw as drawing
 from tests.oracle.draw import examples
-from tests.rollmux_env.envs.playing import Replayed, Watching, at_random, cheapest, play
+from tests.rollmux_env.envs.playing import Replayed, Watching, at_random, cheapest, gainful, play
 
 MIXED = Workload("mixed", jobs=40)
 PRODUCTION = Workload("production", jobs=40, stays="fixed")
@@ -68,10 +68,10 @@ def test_masked_episodes_keep_every_invariant_and_cost_what_the_replay_says(data
 def test_a_policy_of_the_candidate_table_sees_what_the_environment_shows(known_stays, data):
     scenario = parse_scenario(data.draw(drawing.scenarios()))
     episode = play(alone(Fixed(scenario), known_stays=known_stays), at_random(0))
-    policy = Watching(episode, min(job.arrival_s for job in scenario.jobs), known_stays)
+    policy = Watching(episode, min(job.arrival_s for job in scenario.jobs), known_stays, ROOM)
     replay(scenario, policy)
-    assert len(policy.seen) == len(episode.seen)
-    for shown, (seen, feasible) in zip(episode.seen, policy.seen, strict=True):
+    assert len(policy.places) == len(episode.seen)
+    for shown, (seen, feasible) in zip(episode.seen, policy.places, strict=True):
         rows = len(feasible)
         assert np.array_equal(shown["mask"][:rows], feasible)
         assert not shown["mask"][rows:].any() and not shown["candidates"][rows:].any()
@@ -80,9 +80,47 @@ def test_a_policy_of_the_candidate_table_sees_what_the_environment_shows(known_s
         np.testing.assert_allclose(shown["candidates"][:rows], seen.candidates, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("known_stays", [True, False])
+@examples(40)
+@given(data=st.data())
+def test_a_policy_that_moves_jobs_sees_what_the_environment_shows_and_may_do_all_of_it(known_stays, data):
+    scenario = parse_scenario(data.draw(drawing.scenarios()))
+    limit = data.draw(st.sampled_from([4, ROOM]))
+    env = alone(Fixed(scenario), known_stays=known_stays, moves=True, candidates=limit)
+    check_rows(scenario, play(env, at_random(data.draw(st.integers(0, 5)))), known_stays, limit)
+
+
+def check_rows(scenario, episode, known_stays, limit):
+    policy = Watching(episode, min(job.arrival_s for job in scenario.jobs), known_stays, limit)
+    replay(scenario, policy, check=True)
+    shown = [seen for seen in episode.seen if seen["cluster"][0] == 1]
+    assert len(shown) == len(policy.moves)
+    for theirs, ours in zip(shown, policy.moves, strict=True):
+        rows = len(ours.plans)
+        assert theirs["mask"][:rows].all() and not theirs["mask"][rows:].any() and ours.feasible.all()
+        for name in ("job", "cluster"):
+            np.testing.assert_allclose(theirs[name], getattr(ours, name), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(theirs["candidates"][:rows], ours.candidates, rtol=1e-5, atol=1e-6)
+    return policy.moves
+
+
+@pytest.mark.parametrize("stays", ["fixed", "iterations"])
+def test_rows_of_every_kind_come_up_and_cost_what_the_replay_says(stays):
+    generator = Workload("production", jobs=30, stays=stays)
+    episode = play(alone(generator, moves=True), at_random(0), 1)
+    rows = [plan for seen in check_rows(generator.scenario(1), episode, True, ROOM) for plan in seen.plans]
+    assert {len(plan) for plan in rows} >= {0, 1, 2, 3}
+    assert any(len(plan) > 1 for _, plan in episode.plans)
+    expected = metrics(replay(generator.scenario(1), Replayed(episode), check=True))
+    assert episode.info["cost_usd"] == pytest.approx(expected.cost_usd, rel=1e-9)
+    assert episode.info["work_h"] == pytest.approx(expected.work_h, rel=1e-9)
+    assert episode.info["migrations"] == expected.migrations > 50
+
+
 def test_moves_can_save_what_admission_cannot():
     stop = play(alone(MIXED, moves=True), lambda env: cheapest(env) if len(env.plan_of(0, 0)) else 0)
-    move = play(alone(MIXED, moves=True), cheapest)
+    move = play(alone(MIXED, moves=True), gainful)
+    assert move.info["cost_usd"] < stop.info["cost_usd"]
     assert stop.info["migrations"] == 0 < move.info["migrations"]
     assert stop.info["cost_usd"] == pytest.approx(play(alone(MIXED), cheapest).info["cost_usd"], rel=1e-12)
 
