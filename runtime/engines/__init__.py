@@ -1,0 +1,1 @@
+"""What samples responses: `interface` says what an engine does, `make_engine` makes one."""
