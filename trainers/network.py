@@ -14,7 +14,8 @@ class Scorer(nn.Module):
     """Scores rows of a candidate table, each in the light of all (deep sets, Zaheer et al. 2017, as a pointer over candidates).
 
     A context vector begins as what is known of the job and the cluster. In every layer a row becomes a function of itself and the
-    context, and the context a function of itself and of the rows' mean and maximum. Equal rows get equal logits, in any order.
+    context, and the context a function of itself and of the rows' mean and maximum. A row's logit is linear in the last layer and in
+    the row itself, so that small differences between rows are not lost. Equal rows get equal logits, in any order.
     `policies.placement.scorer` computes the same logits in NumPy from `state_dict()`.
 
     Args:
@@ -31,6 +32,7 @@ class Scorer(nn.Module):
         self.context = nn.ModuleList(nn.Linear(n, width, bias=False) for n, width in zip(contexts_in, widths, strict=True))
         self.pool = nn.ModuleList(nn.Linear(n + 2 * width, width) for n, width in zip(contexts_in, widths, strict=True))
         self.score = nn.Linear(widths[-1], 1)
+        self.skip = nn.Linear(candidate_dim, 1, bias=False)
         self.value = nn.Linear(widths[-1], 1)
 
     def forward(self, job: Tensor, candidates: Tensor, cluster: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,5 +54,5 @@ class Scorer(nn.Module):
             rows = torch.relu(of_row(rows) + of_context(context).unsqueeze(1)) * real  # at least 0, so a masked row is no maximum
             pooled = torch.cat([context, rows.sum(dim=1) / count, rows.amax(dim=1)], dim=-1)
             context = torch.relu(of_pool(pooled))
-        logits = self.score(rows).squeeze(-1).masked_fill(~mask, MASKED)
+        logits = (self.score(rows) + self.skip(candidates)).squeeze(-1).masked_fill(~mask, MASKED)
         return logits, self.value(context).squeeze(-1)

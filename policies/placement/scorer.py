@@ -20,6 +20,7 @@ def shapes(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[
         "enter.bias": (widths[0],),
         "score.weight": (1, widths[-1]),
         "score.bias": (1,),
+        "skip.weight": (1, candidate_dim),
         "value.weight": (1, widths[-1]),
         "value.bias": (1,),
     }
@@ -54,6 +55,7 @@ def score(weights: Mapping[str, Array], job: Array, rows: Array, cluster: Array)
     Returns:
         (R,) logits, float32.
     """
+    scores = rows @ weights["skip.weight"][0] + weights["score.bias"][0]
     known = np.concatenate([job, cluster])
     context = np.maximum(weights["enter.weight"] @ known + weights["enter.bias"], 0)
     for k in range(sum(name.startswith("context.") for name in weights)):
@@ -61,4 +63,4 @@ def score(weights: Mapping[str, Array], job: Array, rows: Array, cluster: Array)
         rows = np.maximum(rows @ weights[f"row.{k}.weight"].T + shift, 0)
         pooled = np.concatenate([context, rows.mean(axis=0), rows.max(axis=0)])
         context = np.maximum(weights[f"pool.{k}.weight"] @ pooled + weights[f"pool.{k}.bias"], 0)
-    return np.asarray(rows @ weights["score.weight"][0] + weights["score.bias"][0], dtype=np.float32)
+    return np.asarray(scores + rows @ weights["score.weight"][0], dtype=np.float32)
