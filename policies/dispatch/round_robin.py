@@ -13,7 +13,7 @@ class RoundRobin:
     ever overtaken and a rollout over several nodes gets them all when its turn comes.
 
     Args:
-        migrate: the share of a rollout's responses after which the rest leaves its nodes (paper, section 4.3: 0.8), as soon as the
+        migrate: the share of a rollout's responses after which the rest leaves its nodes (the paper's: 0.8), as soon as the
             next rollout in turn waits for them; None never.
     """
 

@@ -70,8 +70,8 @@ class _Group:
 class _Runner:
     """A job as it runs. `stamp` is the number of the heap entry that it waits for; older entries are void.
 
-    Of a rollout under a dispatch policy that migrates: `left_s` seconds at full speed are left at `since_s`, from when on it runs at
-    `rate`; `tail_s` of them are the tail, which is `passed` the threshold; `held` are the shares of its nodes, {share: nodes}, since `start_s`.
+    Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
+    are left, the last `tail_s` of them past the threshold; `held` are the shares of its nodes, {share: nodes}, since `start_s`.
     """
 
     __slots__ = (

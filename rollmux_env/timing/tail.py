@@ -5,9 +5,9 @@ response, and linearly less as they finish: with X a length, the time until all 
 L + batching * E[min(X, L)]. Of a rollout's `responses` lengths two order statistics are drawn, the one that leaves the wanted share
 done and the longest; both have exact laws (a Beta, and the largest of the uniform rest).
 
-Long-tail migration (RollMux, arXiv 2512.11306, section 4.3) stops the rollout there and goes on with the rest on `share` of the same
-nodes' GPUs. Lengths do not change; steps take longer by as much as the batch of each GPU grows. The next rollout has the other GPUs
-to itself and is slower by the same law, at its full batch all along, which errs on the slow side.
+Long-tail migration (RollMux, arXiv 2512.11306) stops the rollout there and goes on with the rest on `share` of the same nodes'
+GPUs. Lengths do not change; steps take longer by as much as the batch of each GPU grows. The next rollout has the other GPUs to
+itself and is slower by the same law, at its full batch all along, which errs on the slow side.
 
 The paper prints no parameters. The defaults: lengths of its 7B-8k (median 662, 90% at most 3,214, cap 8,192 tokens, read off its
 figure), two of eight GPUs for the tail, a batch that doubles the time of a step, two seconds to prefill the prefixes again.
