@@ -14,8 +14,8 @@ class Scorer(nn.Module):
     """Scores rows of a candidate table, each in the light of all (deep sets, Zaheer et al. 2017, as a pointer over candidates).
 
     A context vector begins as what is known of the job and the cluster. In every layer a row becomes a function of itself and the
-    context, and the context a function of itself and of the rows' mean and maximum. A row's logit is linear in the last layer and in
-    the row itself, so that small differences between rows are not lost. Equal rows get equal logits, in any order.
+    context, and the context a function of itself and of the rows' mean and maximum. A row's logit is linear in the last layer and
+    in the row itself, so that small differences between rows are not lost. Equal rows get equal logits, in any order.
     `policies.placement.scorer` computes the same logits in NumPy from `state_dict()`.
 
     Args:
