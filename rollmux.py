@@ -65,6 +65,7 @@ def _status() -> int:
 
     import policies.cli
     import rollmux_env.cli
+    import trainers.cli
     from rollmux_env.errors import InputError, PlanError
 
     app = typer.Typer(
@@ -78,6 +79,7 @@ def _status() -> int:
     )
     rollmux_env.cli.mount(app)
     policies.cli.mount(app)
+    trainers.cli.mount(app)
     try:
         status = app(standalone_mode=False, prog_name="rollmux") or 0
         sys.stdout.flush()

@@ -29,7 +29,7 @@ class Settings(BaseModel):
 
 
 class PPO(Settings):
-    """Of `maskable-ppo` and `ppo`; defaults are those of Stable-Baselines3 but for `gamma`, `n_steps`, `batch_size` and `n_epochs`."""
+    """Of `maskable-ppo` and `ppo`; names are those of Stable-Baselines3."""
 
     learning_rate: Positive = 3e-4
     linear: bool = False
@@ -155,7 +155,9 @@ def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]
 
 def preset_names() -> list[str]:
     """Names of the presets that come with RollMux."""
-    return sorted(entry.name.removesuffix(".yaml") for entry in (files("trainers") / "presets").iterdir() if entry.name.endswith(".yaml"))
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in (files("trainers") / "presets").iterdir() if entry.name.endswith(".yaml")
+    )
 
 
 def _set(data: dict[str, Any], change: str) -> tuple[str, ...]:

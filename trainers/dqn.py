@@ -1,8 +1,8 @@
 """DQN (Mnih et al. 2015), to show what the mask is worth: it knows none.
 
-The network gives the value of every row. A choice is the best row, or with a probability that falls a random one; what came of it is
-remembered, and minibatches of memories pull a row's value towards the reward and the best value of what came next, by a copy of the
-network that is renewed every `target_update_interval` decisions.
+The network gives the value of every row. A choice is the best row, or with a probability that falls a random one; what came of it
+is remembered. Minibatches of memories pull a row's value towards the reward plus the best value of what came next, as a copy of the
+network sees it that is renewed every `target_update_interval` decisions.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _plain(value: Any) -> Any:
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """(name, value) of every array, generator and number below, in a fixed order. Constants of classes and other objects are none."""
+    """(name, value) of every array, generator and number below, in a fixed order; what a class holds is none of them."""
     if isinstance(value, np.ndarray | np.random.Generator) or (name and isinstance(value, bool | int | float | np.generic)):
         if not (isinstance(value, np.ndarray) and value.dtype == object):
             yield name, value

@@ -48,15 +48,15 @@ class PointerPolicy(MaskableActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         self.scorer = Scorer(*shapes(self.observation_space), self.widths)
-        # A small last layer: at first every choice is about as likely as any other, as in SB3's own policies.
-        torch.nn.init.orthogonal_(self.scorer.score.weight, gain=0.01)
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+        for layer in (self.scorer.score, self.scorer.skip):  # at first every choice is about as likely, as in SB3's own policies
+            torch.nn.init.orthogonal_(layer.weight, gain=0.01)
+        self.optimizer = torch.optim.Adam(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     def _score(self, obs: Any) -> tuple[Tensor, Tensor]:
         return _score(self.scorer, obs, self.sees_mask)
 
     def _distribution(self, logits: Tensor, action_masks: Masks) -> MaskableDistribution:
-        distribution = cast(MaskableDistribution, self.action_dist.proba_distribution(action_logits=logits))
+        distribution = self.action_dist.proba_distribution(action_logits=logits)
         if action_masks is not None:
             distribution.apply_masking(action_masks)
         return distribution

@@ -1,7 +1,7 @@
 """PPO without the mask, to show what the mask is worth.
 
-The same network and the same settings as `trainers.maskable_ppo`, but any row may be drawn, and the network is not told which may be
-chosen. The environment does not carry a forbidden choice out; it charges a penalty, and that is all there is to learn the mask from.
+The same network and the same settings as `trainers.maskable_ppo`, but any row may be drawn, and the network is not told which may
+be chosen. The environment does not carry a forbidden choice out; it charges a penalty, which is all there is to learn from.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})  # what there is to say of a 
 class NativeVecEnv(VecEnv):
     """A natively vectorised environment as an SB3 `VecEnv`.
 
-    It asks the environment for all streams at once, masks included: sb3-contrib's `get_action_masks` calls `env_method` once a step.
+    It asks the environment for all streams at once, masks included: sb3-contrib's `get_action_masks` calls `env_method` once.
     The info of a stream is an empty mapping, one for all, but where an episode ended: there it holds `terminal_observation`,
     `TimeLimit.truncated`, `episode` (return `r` and length `l`, as `VecMonitor` has them) and the episode's figures.
 
