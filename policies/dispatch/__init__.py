@@ -14,9 +14,9 @@ from rollmux_env.errors import InputError
 
 DISPATCH: dict[str, Callable[..., DispatchPolicy]] = {
     "round-robin": RoundRobin,
-    "fifo": lambda: WorkConserving(0),
-    "shortest-first": lambda: WorkConserving(1),
-    "longest-first": lambda: WorkConserving(-1),
+    "fifo": lambda migrate=None: WorkConserving(0, migrate),
+    "shortest-first": lambda migrate=None: WorkConserving(1, migrate),
+    "longest-first": lambda migrate=None: WorkConserving(-1, migrate),
 }
 LEARNED = "learned:"  # then `default`, or the path of a policy file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from policies.dispatch.migration import check_migrate
 from rollmux_env.dispatcher import Dispatcher, Member, Request
 
 
@@ -18,8 +19,7 @@ class RoundRobin:
     """
 
     def __init__(self, migrate: float | None = None) -> None:
-        if migrate is not None and not (isinstance(migrate, float) and 0 < migrate < 1):
-            raise ValueError(f"migrate must be a number between 0 and 1, not {migrate}")
+        check_migrate(migrate)
         self.migrates_at = migrate
 
     def choose(self, group: Dispatcher) -> Request | Member | None:

@@ -25,7 +25,7 @@ class Group:
     Attributes:
         cluster: prices of nodes.
         jobs: its members, in order of admission; all are there at time 0 and stay.
-        pins: the rollout nodes of each, numbered from 0 on.
+        pins: the rollout nodes of each, ascending; numbered from 0 on in the order in which members first need them.
         training_nodes: of the group.
         horizon_s: seconds until the episode ends.
         seed: of the sampled durations.
@@ -41,8 +41,12 @@ class Group:
     def __post_init__(self) -> None:
         if not self.jobs or len(self.jobs) != len(self.pins) or not all(self.pins):
             raise InputError("group: needs members, and at least one rollout node for each")
-        if {node for pins in self.pins for node in pins} != set(range(self.rollout_nodes)) or self.rollout_nodes >= MOST_NODES:
-            raise InputError(f"group: its rollout nodes must be numbered from 0 on, fewer than {MOST_NODES}, each with a member")
+        known = 0
+        for pins in self.pins:
+            new = [node for node in pins if node >= known]
+            if list(pins) != sorted(set(pins)) or new != list(range(known, known + len(new))) or known + len(new) >= MOST_NODES:
+                raise InputError(f"group: rollout nodes must be numbered as members first need them, fewer than {MOST_NODES}")
+            known += len(new)
         if self.training_nodes < 1 or not 0 < self.horizon_s < float("inf"):
             raise InputError("group: needs a training node and a horizon above 0 s")
 
@@ -188,6 +192,8 @@ def _draw_shape(shape: str, rng: np.random.Generator) -> tuple[tuple[tuple[int, 
     pins = [tuple(sorted(rng.choice(3, int(rng.integers(1, 4)), replace=False).tolist())) for _ in range(n)]
     free = [node for node in range(3) if not any(node in own for own in pins)]
     pins[0] = tuple(sorted({*pins[0], *free}))
+    known = list(dict.fromkeys(node for own in pins for node in own))
+    pins = [tuple(sorted(known.index(node) for node in own)) for own in pins]
     return tuple(pins), [(between(80, 250), between(40, 150)) for _ in range(n)]
 
 

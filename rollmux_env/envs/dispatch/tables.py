@@ -11,7 +11,7 @@ Records = Any  # a structured array or a row of one, as compiled code reads them
 
 NOTHING, ROLLOUT, TRAINING, TAIL, SYNC = 0, 1, 2, 3, 4
 TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
-MOST_NODES = 62
+MOST_NODES = 61
 
 
 def _record(whole: str, real: str) -> np.dtype[Any]:
