@@ -23,7 +23,7 @@ class Sampling:
     """How to sample.
 
     Attributes:
-        temperature: 0 is greedy.
+        temperature: 0 is greedy; 2 at most.
         top_p: the smallest set of tokens of this probability or more is sampled from; 1 is all of them.
         max_tokens: tokens of a response, those of `resume` included.
         seed: the same seed, prompts and weights give the same responses from the same engine.
@@ -97,7 +97,8 @@ class Engine(Protocol):
                 and the response returned holds all of them.
 
         Raises:
-            InputError: a prompt is empty, or a prompt with its longest response exceeds the engine's max_length.
+            InputError: a setting of the sampling is out of its range, a prompt is empty or exceeds the engine's max_length with its
+                longest response, a token is unknown, or `resume` does not fit; one line.
             RuntimeError: the engine is offloaded.
         """
         ...
