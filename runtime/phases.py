@@ -9,8 +9,9 @@
         @rollmux.phase("sync")
         def sync(self): ...
 
-In a run, a rollout or training waits for its permit, then the job's state is loaded, the method runs, the state is offloaded, and the
-nodes are given back. A sync waits for nothing. Outside of a run the methods are called as if they were not decorated.
+In a run, a rollout or training waits for its permit, then the job's state is loaded, the method runs, the state is offloaded, and
+the nodes are given back. A sync waits for nothing. Outside of a run the methods are called as if they were not decorated.
+An iteration is one rollout, one training and one sync, in this order; the sync may be left out.
 
 Optional methods: `load(phase)` and `offload(phase)` (phase is `rollout` or `train`; by default nothing moves), `step()` (one
 iteration; by default rollout, train and sync), `profile()` (one iteration at its longest that leaves the job as it was; by default
@@ -37,7 +38,7 @@ class WorkerHandle(Protocol):
     """A process of the job's own on one of its nodes; it ends with the job."""
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Begin a call of a method of its object; what is returned goes to `runtime_hook.wait`, or to another call as an argument."""
+        """Begin a call of a method of its object; what it returns goes to `runtime_hook.wait`, or into another call."""
         ...
 
     def close(self) -> None:

@@ -106,8 +106,8 @@ class PhaseSlice:
         profile: it belongs to the worst-case pass of the profiler.
         iteration: of the job, from 0; of a profile -1.
         group: id of its group, or `LEASE`. pool: whose nodes it held; numbers: theirs within the group. nodes: their names.
-        asked_s: when the job was ready for it. start_s: permit. end_s: nodes given back. `init` and the rollout that follows it share
-            one permit: the second begins where the first ends.
+        asked_s: when the job was ready for it. start_s: permit. end_s: nodes given back. `init` and the rollout that follows it
+            share one permit: the second begins where the first ends.
         run_s: when the method began, by the job's clock: `run_s - start_s` is what the permit took to reach it, and loading.
         permit_s: how long the permit took to reach the job. load_s, offload_s: state onto the device, and off it.
         cold: the job's first phase of the kind in its placement. switched: a node last ran another job.
