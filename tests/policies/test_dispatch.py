@@ -26,6 +26,29 @@ def test_the_names():
         make_dispatch("lifo")
 
 
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("round-robin,migrate=1.5", "migrate must be a number between 0 and 1, not 1.5"),
+        ("fifo,migrate=soon", "migrate must be a number between 0 and 1, not soon"),
+        ("fifo,migrates=0.8", "fifo has the options migrate, as key=value, once"),
+        ("fifo,migrate=0.8,migrate=0.8", "fifo has the options migrate"),
+        ("learned:no/such.safetensors", "no/such.safetensors: No such file"),
+    ],
+)
+def test_what_cannot_be_made_is_said_in_a_line(spec, problem):
+    with pytest.raises(InputError, match=problem) as error:
+        make_dispatch(spec)
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_policy_file_is_an_error(tmp_path):
+    file = tmp_path / "policy.safetensors"
+    file.write_bytes(b"\x10\0\0\0\0\0\0\0 not a policy at all")
+    with pytest.raises(InputError, match="is not a policy file, or damaged"):
+        make_dispatch(f"learned:{file}")
+
+
 @pytest.mark.parametrize(("name", "first"), [("round-robin", "a"), ("fifo", "b"), ("shortest-first", "c"), ("longest-first", "d")])
 def test_whom_a_free_node_goes_to(name, first):
     """Admitted as a, b, c, d with rollouts of 5, 5, 1 and 9 s; b asks first."""
