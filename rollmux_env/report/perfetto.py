@@ -1,6 +1,7 @@
 """A trace in the Chrome trace event format, which ui.perfetto.dev opens: what every node did, and what happened to placements.
 
-A process is a pool of a group and a thread a node; phases and switches are slices. The process `cluster` has the counters of nodes
+A process is a pool of a group and a thread a node; phases and switches are slices. A migrated tail, which shares its nodes with the
+next rollout, is a track of its own beside them. The process `cluster` has the counters of nodes
 and dollars, and the instants: arrivals, admissions, moves, resumptions and departures.
 """
 
@@ -33,7 +34,7 @@ def trace_json(
 
     Args:
         cluster: labels and prices of the pools.
-        phases: those on nodes that have no lane are left out; no two on one node at once.
+        phases: those on nodes that have no lane are left out; no two on one node at once, but for tails.
         lanes: all nodes to show, of one group or of many; the counters count them.
         log: events to show as instants, in order of time.
         zero_s: the time that is 0 in the trace.
@@ -113,6 +114,9 @@ def _slices(
         runs_s = min(phase.start_s + phase.switch_s, phase.end_s)
         times = [_us(at_s, zero_s) for at_s in (phase.start_s, runs_s, phase.end_s)]
         args = {"job": phase.job_id, "phase": phase.phase, "iteration": phase.iteration}
+        if phase.phase == "tail":
+            records += _tail(phase, names[phase.job_id], processes, args, times)
+            continue
         for node in phase.nodes:
             tid = threads.get((phase.group, phase.pool, node))
             if tid is None:
@@ -127,6 +131,18 @@ def _slices(
                 records.append({**head, **span, "name": names[phase.job_id], "cat": phase.phase, "args": args})
     records.sort(key=lambda record: (record["tid"], record["ts"]))
     return records
+
+
+def _tail(
+    phase: PhaseRun, name: str, processes: dict[tuple[int, str], int], args: dict[str, Any], times: Sequence[int]
+) -> list[_Record]:
+    """The beginning and the end of a tail, an asynchronous event of the group's pool."""
+    pid = processes.get((phase.group, phase.pool))
+    if pid is None or times[2] <= times[0]:
+        return []
+    identity = f"{phase.job_id}/{phase.iteration}"
+    head = {"name": f"{name} tail", "cat": "tail", "id": identity, "pid": pid, "tid": pid}
+    return [{**head, "ph": "b", "ts": times[0], "args": args}, {**head, "ph": "e", "ts": times[2]}]
 
 
 def _distinct(job_ids: Iterable[str]) -> dict[str, str]:
