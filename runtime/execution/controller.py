@@ -13,6 +13,7 @@ from typing import Any
 import ray
 
 from rollmux_env.complaint import one_line
+from rollmux_env.errors import InputError
 from runtime.execution.messages import End, Nodes, Order, OutOfOrder, Report, Stopped
 from runtime.execution.nodes import move_process, prepare_process, resident_gb
 from runtime.execution.worker import ProgressReporter, Worker
@@ -22,7 +23,6 @@ from runtime.phases import POOL_OF, PhaseOfJob, WorkerError, WorkerHandle, runti
 from runtime.record import Node, Pool
 from runtime.residency.footprint import Footprint
 
-BUILT_IN = "runtime.grpo:Grpo"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -61,7 +61,7 @@ class Controller:
             return End("stopped")
         except BaseException as error:
             problem = one_line(str(error), 500) or "no message"
-            if not isinstance(error, WorkerError | OutOfOrder):
+            if not isinstance(error, RuntimeError | InputError | OutOfOrder):
                 problem = f"{type(error).__name__}: {problem}"
             return End("failed", self._gate.where or where, problem, traceback.format_exc())
         finally:
@@ -73,8 +73,9 @@ class Controller:
         gate = self._gate
         gate.iteration, gate.worst_case = order.iteration, order.profile
         runtime_hook.metrics = {}
-        if gate.place(order.nodes) and self._job is not None:
-            self._move(order)
+        changed = gate.place(order.nodes, Path(order.folder))
+        if changed and (gate.workers or not order.iteration):  # else it is moved by affinity alone
+            self._close()
         if self._job is None:
             self._make(order.folder)
         job = self._job
@@ -86,18 +87,6 @@ class Controller:
             _step(job)
             self._close()
         gate.iteration_done()
-
-    def _move(self, order: Order) -> None:
-        """Leave the old nodes: at once, where nothing is kept; else by a checkpoint. What has no process there needs neither."""
-        job = self._job
-        if order.iteration > 0 and hasattr(job, "checkpoint"):
-            Path(order.folder).mkdir(parents=True, exist_ok=True)
-            job.checkpoint(Path(order.folder))
-        elif order.iteration > 0 and self._gate.workers:
-            raise OutOfOrder(f"{type(job).__name__} has workers and no methods `checkpoint` and `restore`, so it cannot be moved")
-        elif order.iteration > 0:
-            return
-        self._close()
 
     def _make(self, folder: str) -> None:
         """Make the job, under the permit of its first rollout; from its checkpoint, where there is one."""
@@ -151,6 +140,8 @@ class _Gate:
         self._spec = spec
         self._coordinator = coordinator
         self._nodes: Nodes = {}
+        self._folder = Path()
+        self._moves = False  # the job is to be moved after the iteration in hand
         self._offset_s = 0.0
         self._held = False  # the permit of a rollout, by `initialise`
         self._next: PhaseOfJob = "rollout"
@@ -182,10 +173,10 @@ class _Gate:
     def now(self) -> float:
         return monotonic() + self._offset_s
 
-    def place(self, nodes: Nodes) -> bool:
+    def place(self, nodes: Nodes, folder: Path) -> bool:
         """Take up a placement; whether it is another one."""
         changed = nodes != self._nodes
-        self._nodes = nodes
+        self._nodes, self._folder = nodes, folder
         return changed
 
     def iteration_done(self) -> None:
@@ -198,7 +189,7 @@ class _Gate:
     def initialise(self) -> Iterator[None]:
         """Hold the permit of the first rollout while the job is made, and keep it for that rollout."""
         self.where = "init"
-        self._acquire("rollout")
+        self._moves = self.ask("acquire", "rollout")
         begun_s = self.now()
         here = self._nodes["rollout"]
         if not self._prepared:
@@ -221,13 +212,13 @@ class _Gate:
         if phase == "sync":
             start_s = self.now()
             yield
-            self._tell("synced", start_s, self.now())
+            self.ask("synced", start_s, self.now())
             self._next = "rollout"
             self.where = ""
             return
         pool = POOL_OF[phase]
         if not self._held:
-            self._acquire(pool)
+            self._moves = self.ask("acquire", pool)
         self._held = False
         begun_s = self.now()
         if not self.workers:
@@ -238,6 +229,9 @@ class _Gate:
         load_s = self._timed(job, "load", phase)[0]
         run_s = self.now()
         yield
+        if phase == "train" and self._moves and hasattr(job, "checkpoint"):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            job.checkpoint(self._folder)
         done_s = self.now()
         offload_s, footprint = self._timed(job, "offload", phase)
         warm_s = 0.0
@@ -248,7 +242,8 @@ class _Gate:
             offload_s += warm_s
         host_gb = self._host_gb(pool, footprint)
         stages = dict(runtime_hook.stages)
-        self._release(Report(pool, False, begun_s, run_s, done_s, load_s, offload_s, warm_s, cold, stages, host_gb))
+        movable = phase == "train" and self._moves and (hasattr(job, "checkpoint") or not self.workers)
+        self._release(Report(pool, False, begun_s, run_s, done_s, load_s, offload_s, warm_s, cold, stages, host_gb, movable))
         self._next = "train" if phase == "rollout" else "sync"
         self.where = ""
 
@@ -264,7 +259,7 @@ class _Gate:
             actor.remote(node, self._coordinator, self._spec.id, target, self._spec.folder, arguments, options), node, target
         )
         self.workers.append(handle)
-        self._tell("started_worker", handle.actor)
+        self.ask("started_worker", handle.actor)
         return handle
 
     def wait(self, calls: Any) -> Any:
@@ -278,8 +273,9 @@ class _Gate:
                 if cause is None:
                     raise
                 raise cause from None
-            except ray.exceptions.RayActorError:
-                raise WorkerError(f"its process on {call.handle.node.name} ({call.handle.target}) has died") from None
+            except ray.exceptions.RayActorError as error:
+                why = _first_failure(error)
+                raise WorkerError(f"its process on {call.handle.node.name} ({call.handle.target}) {why}") from None
         return results if several else results[0]
 
     def close_workers(self) -> None:
@@ -311,15 +307,18 @@ class _Gate:
         result = getattr(job, method)(phase)
         return monotonic() - began, result
 
-    def _acquire(self, pool: Pool) -> None:
-        self.ask("acquire", pool)
-
     def _release(self, report: Report) -> None:
-        self._tell("release", report)
+        self.ask("release", report)  # and wait, since calls of an asynchronous actor may overtake each other
 
-    def _tell(self, method: str, *arguments: Any) -> None:
-        """Tell the coordinator; calls arrive in order, so nothing waits for the answer."""
-        getattr(self._coordinator, method).remote(self._spec.id, *arguments)
+
+def _first_failure(error: Exception) -> str:
+    """What became of a process, from what Ray says about it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if "creation task" in str(error):
+        return f"could not be made: {lines[-1]}"
+    return "has died" + (
+        f": {found[0]}" if (found := [line for line in lines if "exit" in line or "killed" in line.lower()]) else ""
+    )
 
 
 class _Call:

@@ -94,6 +94,7 @@ class _Runner:
     asked_s: float = 0.0
     hold: _Hold | None = None
     moves_to: _Gang | None = None
+    movable: bool = False  # as it said in the iteration in hand
     measured: dict[str, Measured] = field(default_factory=dict)
     sync_s: float = 0.0
     busy_s: dict[str, float] = field(default_factory=lambda: {"rollout": 0.0, "training": 0.0})
@@ -207,8 +208,11 @@ class Coordinator:
         runner.next = None
         return order
 
-    async def acquire(self, job_id: str, pool: Pool) -> None:
+    async def acquire(self, job_id: str, pool: Pool) -> bool:
         """Wait for the permit of a phase.
+
+        Returns:
+            Whether the job is to be moved after this iteration.
 
         Raises:
             Stopped: the run stops.
@@ -224,6 +228,7 @@ class Coordinator:
         runner.gang.dispatcher.ready(job_id, pool)
         self._pump(runner.gang)
         await runner.wanted
+        return runner.moves_to is not None
 
     async def release(self, job_id: str, report: Report) -> None:
         """A phase is over."""
@@ -232,6 +237,7 @@ class Coordinator:
         if hold is None or gang is None:
             return  # the job has failed meanwhile
         now_s = self._now()
+        runner.movable = report.movable
         self._write(self._slice(runner, hold, report, now_s))
         if report.keeps:
             hold.start_s = hold.asked_s = now_s
@@ -552,7 +558,7 @@ class Coordinator:
             self._depart(runner)
             self._tell(runner, None)
             return
-        if runner.moves_to is not None:
+        if runner.moves_to is not None and runner.movable:
             target, runner.moves_to = runner.moves_to, None
             self._quit(runner)
             self._join(runner, target)
