@@ -116,5 +116,12 @@ class PlacementProblem(Settings):
 
     def _environment(self, streams: int, autoreset: bool) -> PlacementVectorEnv:
         return PlacementVectorEnv(
-            streams, self.generator, self.reward, self.moves, self.known_stays, self.shield, self.candidates, autoreset=autoreset
+            streams,
+            generator=self.generator,
+            reward=self.reward,
+            moves=self.moves,
+            known_stays=self.known_stays,
+            shield=self.shield,
+            candidates=self.candidates,
+            autoreset=autoreset,
         )

@@ -16,6 +16,7 @@ from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.complaint import describe
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
+from rollmux_env.kernel.compiled import is_compiled
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
 from trainers.config import Config
@@ -40,6 +41,8 @@ def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool) -
     problem = make_problem(config.environment, name)
     _claim(folder, config, resume)
     console = Console(stderr=True)
+    if not is_compiled():
+        console.print("compiling the kernel, once (about a minute)", style="dim")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     curves: dict[int, Curve] = {}
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -36,7 +36,9 @@ SMALL = (
     "evaluation.every=512",
     "evaluation.references=[]",
     "checkpoint_every=384",
+    "ppo.n_epochs=2",
     "dqn.learning_starts=100",
+    "dqn.batch_size=32",
     "dqn.buffer_size=1024",
     "dqn.target_update_interval=200",
 )
@@ -72,9 +74,18 @@ def test_masked_ppo_reaches_the_toys_optimum_and_nothing_random_does(tmp_path: P
     assert play(env, range(64), at_random)["cost_over_solo"].min() > Toy.best + 0.05
 
 
-@pytest.mark.parametrize("algorithm", ["maskable-ppo", "ppo", "dqn"])
-def test_a_stopped_run_goes_on_exactly(tmp_path: Path, algorithm: str) -> None:
-    changes = [*SMALL, f"algorithm={algorithm}"]
+def test_what_the_mask_is_worth(tmp_path: Path) -> None:
+    mixed = 'environment={"name": "placement", "workload": "mixed", "options": {"jobs": 40}}'
+    changes = [mixed, "steps=8192", "ppo.n_epochs=4", "evaluation.seeds=4", "evaluation.every=8192", "evaluation.references=[]"]
+    masked = train(run_of(tmp_path / "masked", changes))[-1]
+    unmasked = train(run_of(tmp_path / "unmasked", [*changes, "algorithm=ppo"]))[-1]
+    assert masked["dollars_over_solo"] < 0.9
+    assert unmasked["dollars_over_solo"] > 0.95  # it has learned to isolate every job: that is never forbidden
+
+
+@pytest.mark.parametrize("change", ["algorithm=maskable-ppo", "algorithm=ppo", "algorithm=dqn", 'environment={"name": "dispatch"}'])
+def test_a_stopped_run_goes_on_exactly(tmp_path: Path, change: str) -> None:
+    changes = [*SMALL, change]
     whole = train(run_of(tmp_path / "whole", changes))
     with pytest.raises(Stopped):
         train(run_of(tmp_path / "stopped", changes, stop_at=1000))
