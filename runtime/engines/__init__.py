@@ -31,6 +31,8 @@ def make_engine(kind: Kind, model_dir: Path, *, max_length: int, seed: int, thre
     longest = read_model_files(model_dir).longest
     if max_length > longest:
         raise InputError(f"{model_dir}: {max_length} tokens are asked for, the model attends to {longest}")
+    if tensor_parallel > max(1, torch.cuda.device_count()):
+        raise InputError(f"tensor_parallel: {tensor_parallel} GPUs are asked for, {torch.cuda.device_count()} are here")
     problem = vllm_problem(torch.cuda.is_available())
     if kind == "vllm" and problem is not None:
         raise InputError(f"engine vllm: {problem}")

@@ -28,6 +28,7 @@ class ModelFiles:
         tied: the output matrix is the input embedding.
         end_ids: tokens that end a response.
         longest: tokens that the model can attend to.
+        cached: numbers that the KV cache holds a token.
     """
 
     directory: Path
@@ -36,6 +37,7 @@ class ModelFiles:
     tied: bool
     end_ids: tuple[int, ...]
     longest: int
+    cached: int
 
     @property
     def vocabulary(self) -> int:
@@ -95,7 +97,13 @@ def read_model_files(directory: Path) -> ModelFiles:
         raise InputError(f"{directory}: no weight is called ...{_INPUT}; only causal language models are supported")
     ends = generation.get("eos_token_id", config.get("eos_token_id"))
     end_ids = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
-    return ModelFiles(directory, shapes, embedding, tied, end_ids, int(config["max_position_embeddings"]))
+    try:
+        heads, longest = config["num_attention_heads"], config["max_position_embeddings"]
+        head = config.get("head_dim") or config["hidden_size"] // heads
+        cached = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head
+    except KeyError as error:
+        raise InputError(f"{directory / 'config.json'}: {error.args[0]} is missing") from None
+    return ModelFiles(directory, shapes, embedding, tied, end_ids, longest, cached)
 
 
 def _weight_files(directory: Path) -> list[Path]:

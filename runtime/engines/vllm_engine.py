@@ -32,8 +32,8 @@ from runtime.residency.staging import Layout, WeightStage, pieces
 _SEQUENCES = 256
 # The share of a GPU that an awake engine takes; the rest is for the contexts of the jobs that sleep beside it.
 _GPU_SHARE = 0.8
-# On a CPU, memory for the KV cache: enough for a few hundred short responses of a small model; vLLM queues the others.
-_CPU_KV_BYTES = 256 << 20
+# On a CPU the KV cache has room for this many sequences of full length; vLLM queues the others.
+_CPU_FULL_SEQUENCES = 64
 
 
 class VllmEngine:
@@ -57,10 +57,10 @@ class VllmEngine:
         self._files = read_model_files(model_dir)
         self._max_length = max_length
         self._gpu = torch.cuda.is_available()
+        kv_bytes = 0 if self._gpu else _CPU_FULL_SEQUENCES * -(-max_length // 128) * 128 * self._files.cached * 4  # blocks of 128
         self._several = tensor_parallel > 1
         self._requests = count()
         self._asleep = False
-        self._host = 0
         self._stage: WeightStage | None = None
         _environment(threads)
         torch.set_num_threads(threads)
@@ -71,7 +71,7 @@ class VllmEngine:
         device: dict[str, Any] = (
             {"gpu_memory_utilization": _GPU_SHARE, "enable_sleep_mode": True}
             if self._gpu
-            else {"kv_cache_memory_bytes": _CPU_KV_BYTES, "enforce_eager": True, "max_num_batched_tokens": 4096}
+            else {"kv_cache_memory_bytes": kv_bytes, "enforce_eager": True, "max_num_batched_tokens": 4096}
         )
         # A tied model starts with random weights and takes the true ones, under both names, before anything is sampled.
         untied: dict[str, Any] = (
@@ -89,12 +89,13 @@ class VllmEngine:
                 logprobs_mode="processed_logprobs",
                 worker_extension_cls="runtime.engines.vllm_worker.StagedWeights",
                 disable_log_stats=True,
+                use_tqdm_on_load=False,
                 **device,
                 **untied,
             )
         if self._files.tied:
             self._load(dict(self._files.tensors()))
-        self._device_bytes = sum(self._llm.collective_rpc("weight_bytes")) + (0 if self._gpu else _CPU_KV_BYTES)
+        self._device_bytes = sum(self._llm.collective_rpc("weight_bytes")) + kv_bytes
 
     def generate(
         self,

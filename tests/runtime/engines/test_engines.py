@@ -14,6 +14,7 @@ import torch
 from rollmux_env.errors import InputError
 from runtime.engines import make_engine, vllm_problem
 from runtime.engines.interface import Engine, Progress, Sampling
+from runtime.engines.vllm_engine import VllmEngine
 from runtime.residency.staging import Layout, WeightStage, pieces
 from tests.runtime.engines.models import END, greedy, saved, scores, tiny
 
@@ -73,6 +74,14 @@ def test_greedy_after_every_kind_of_weight_update(engine: Engine) -> None:
     engine.restore(stage.weights(), stage.version)
     stage.close()
     assert engine.version == 2
+    _agrees(engine, tiny(2))
+
+
+def test_greedy_after_weights_from_a_staged_file(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(engine, VllmEngine):
+        pytest.skip("one process reads them from memory")
+    monkeypatch.setattr(engine, "_several", True)  # as the workers of tensor parallelism do
+    engine.update_weights(tiny(2).state_dict(), 2)
     _agrees(engine, tiny(2))
 
 
@@ -217,5 +226,5 @@ def test_a_model_directory_that_cannot_be_used_is_refused(tmp_path: Path, engine
     folder = saved(tmp_path / "model", seed=0)
     with pytest.raises(InputError, match="65 tokens are asked for, the model attends to 64"):
         make_engine("torch", folder, max_length=65, seed=0, threads=1, tensor_parallel=1)
-    with pytest.raises(InputError, match="holds a model on one device, not on 2"):
-        make_engine("torch", folder, max_length=8, seed=0, threads=1, tensor_parallel=2)
+    with pytest.raises(InputError, match="tensor_parallel: 99 GPUs are asked for, "):
+        make_engine("torch", folder, max_length=8, seed=0, threads=1, tensor_parallel=99)
