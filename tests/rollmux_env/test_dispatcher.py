@@ -4,41 +4,17 @@ import itertools
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from policies.dispatch import DISPATCH, make_dispatch
 from policies.dispatch.round_robin import RoundRobin
 from rollmux_env.dispatcher import Dispatcher, Permit
 from tests.oracle import period
 from tests.oracle.draw import examples, group_members
-from tests.rollmux_env.driving import Player, Watched, drive
+from tests.rollmux_env.driving import Player, Watched, drive, lively_groups
 
 
 def constant(rollout, training):
     return lambda phase, _: rollout if phase == "rollout" else training
-
-
-@st.composite
-def lively_groups(draw):
-    """Up to five jobs on up to four rollout nodes, with random durations, that join and leave at random times."""
-    players = []
-    for k in range(draw(st.integers(1, 5))):
-        pins = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True).map(sorted))
-        seconds = draw(st.lists(st.integers(1, 9), min_size=4, max_size=9))
-        joins = draw(st.sampled_from([0, 0, 3, 17, 40]))
-        stay = draw(st.sampled_from([None, None, 1, 30, 71]))
-        players.append(
-            Player(
-                f"j{k}",
-                tuple(pins),
-                lambda phase, i, seconds=seconds: seconds[(2 * i + (phase == "training")) % len(seconds)],
-                joins,
-                None if stay is None else joins + stay,
-                draw(st.booleans()),
-                draw(st.sampled_from([0, 0, 4])),
-            )
-        )
-    return players
 
 
 def on_node(ran, node):
