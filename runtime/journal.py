@@ -20,7 +20,20 @@ from rollmux_env.cluster.events import Event, Progressed, Ticked
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
-from runtime.record import Assigned, Ended, Fact, Failed, Iteration, PhaseSlice, Profiled, Returned, RunRecord, Started, SyncSlice
+from runtime.record import (
+    Assigned,
+    Bound,
+    Ended,
+    Fact,
+    Failed,
+    Iteration,
+    PhaseSlice,
+    Profiled,
+    Returned,
+    RunRecord,
+    Started,
+    SyncSlice,
+)
 
 JOURNAL = "journal.sqlite"
 SCHEMA = 1
@@ -29,6 +42,7 @@ _BATCH = 32  # facts; more of the batched kinds are never lost
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Fact)) if isinstance(kind, type)}
 _FIELDS: dict[type, str] = {
     Profiled: "profiled",
+    Bound: "bounds",
     Assigned: "assigned",
     Returned: "returned",
     PhaseSlice: "phases",

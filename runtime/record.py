@@ -108,7 +108,7 @@ class PhaseSlice:
         group: id of its group, or `LEASE`. pool: whose nodes it held; numbers: theirs within the group. nodes: their names.
         asked_s: when the job was ready for it. start_s: permit. end_s: nodes given back. `init` and the rollout that follows it
             share one permit: the second begins where the first ends.
-        run_s: when the method began, by the job's clock: `run_s - start_s` is what the permit took to reach it, and loading.
+        run_s, done_s: when the method began and ended, by the job's clock: before it came the permit's way and loading.
         permit_s: how long the permit took to reach the job. load_s, offload_s: state onto the device, and off it.
         cold: the job's first phase of the kind in its placement. switched: a node last ran another job.
         stages: parts of loading and offloading that the job named, seconds.
@@ -128,6 +128,7 @@ class PhaseSlice:
     start_s: float
     end_s: float
     run_s: float
+    done_s: float
     permit_s: float = 0.0
     load_s: float = 0.0
     offload_s: float = 0.0
@@ -198,14 +199,12 @@ class Ended:
     outcome: Literal["done", "stopped"]
 
 
-Fact = Started | Profiled | Assigned | Returned | PhaseSlice | SyncSlice | Iteration | Failed | Ended | Event
-
-
 @dataclass(frozen=True)
 class Bound:
     """What taking turns could gain on this machine: two independent phases in parallel against one after the other.
 
     Attributes:
+        phases: what they are, as `JOB rollout`.
         alone_s: seconds of each of them alone. parallel_s: while the other runs on the other node.
         gain: their sum alone over the longer of them in parallel.
     """
@@ -220,14 +219,17 @@ class Bound:
         return sum(self.alone_s) / max(self.parallel_s)
 
 
+Fact = Started | Profiled | Bound | Assigned | Returned | PhaseSlice | SyncSlice | Iteration | Failed | Ended | Event
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """A run, its facts by kind and in order of time.
 
     Attributes:
         ended: None where the run was killed.
-        solo: with `--compare solo`, a run of each job alone on the nodes that it was placed on; else none.
-        bounds: with `--compare solo`, what taking turns could gain here, one a pairing of phases; else none.
+        bounds: with `--compare solo`, what taking turns could gain here, one a pairing of phases of the first two jobs; else none.
+        solo: with `--compare solo`, a run of each job alone on the nodes that it was placed on, by id; else none.
     """
 
     started: Started
@@ -240,8 +242,8 @@ class RunRecord:
     iterations: tuple[Iteration, ...] = ()
     failed: tuple[Failed, ...] = ()
     ended: Ended | None = None
-    solo: dict[str, RunRecord] = field(default_factory=dict)
     bounds: tuple[Bound, ...] = ()
+    solo: dict[str, RunRecord] = field(default_factory=dict)
 
     @property
     def jobs(self) -> dict[str, Job]:

@@ -26,6 +26,7 @@ from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scenario import Cluster, Job
 from runtime.execution.controller import Controller, boot_id
 from runtime.execution.ground import Ground, Place
+from runtime.execution.lockstep import Lockstep, Timings
 from runtime.execution.messages import End, Nodes, Order, Report, Stopped
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile, versions
 from runtime.jobs.spec import JobSpec
@@ -33,6 +34,7 @@ from runtime.journal import JOURNAL, Journal
 from runtime.record import LEASE, Ended, Fact, Failed, Iteration, Node, PhaseSlice, Pool, Profiled, Started, SyncSlice
 
 PROFILE = -1  # in place of an iteration's number
+_ALONE, _PAIRED = 2, 4  # worst-case iterations that a bound is measured with; of the paired ones the first rollout is alone
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class RunPlan:
         folder: where the journal and checkpoints go.
         cached: profiles that were measured before may be used.
         only_profile: stop when all jobs are profiled.
+        bounds: measure what taking turns could gain, with the first two jobs that arrive together.
     """
 
     specs: tuple[JobSpec, ...]
@@ -56,6 +59,7 @@ class RunPlan:
     folder: str
     cached: bool = True
     only_profile: bool = False
+    bounds: bool = False
 
 
 class _Gang:
@@ -74,6 +78,7 @@ class _Hold:
     asked_s: float
     start_s: float
     switched: bool
+    paired: bool  # another one was given at the same time
 
 
 @dataclass(eq=False)
@@ -88,7 +93,8 @@ class _Runner:
     iteration: int = 0  # the one in hand, or the next
     began_s: float | None = None  # when its rollout was ready
     job: Job | None = None  # as the policy sees it; None until it is profiled
-    passed: asyncio.Future[None] | None = None  # its pass of the profiler is over, or it has ended
+    passes: int = 0  # of the profiler, that it still has to make
+    passed: asyncio.Future[None] | None = None  # they are over, or it has ended
     next: asyncio.Future[Order | None] | None = None  # what it waits to be told between iterations
     wanted: asyncio.Future[None] | None = None  # the permit that it waits for
     asked_s: float = 0.0
@@ -112,12 +118,11 @@ class Coordinator:
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
-        self._policy = make_runnable(plan.policy, plan.seed)
-        self._dispatch = make_dispatch(plan.dispatch)
         self._state = State(plan.cluster, observed=True)
         self._ground = Ground(plan.nodes)
         self._gangs: dict[int, _Gang] = {}
         self._lease: _Gang | None = None
+        self._timings: Timings | None = None
         self._deferred: list[Event] = []
         self._runners = {spec.id: _Runner(spec) for spec in plan.specs}
         self._changed: dict[str, None] = {}  # jobs of which the state does not know all that they have done
@@ -125,7 +130,6 @@ class Coordinator:
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._news: list[str] = []
-        self._journal = Journal(Path(plan.folder) / JOURNAL)
         self._zero_s = monotonic()
 
     # What the driver asks.
@@ -137,9 +141,13 @@ class Coordinator:
             `done` or `stopped`.
 
         Raises:
+            InputError: a policy or the folder cannot be used; one line.
             PlanError, InvariantError: the run cannot go on.
         """
         plan = self._plan
+        self._policy = make_runnable(plan.policy, plan.seed)
+        self._dispatch = make_dispatch(plan.dispatch)
+        self._journal = Journal(Path(plan.folder) / JOURNAL)
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._freed = asyncio.Event()
         self._me = ray.get_runtime_context().current_actor
@@ -242,13 +250,17 @@ class Coordinator:
         if report.keeps:
             hold.start_s = hold.asked_s = now_s
             return
-        if runner.iteration == PROFILE:
+        if runner.iteration == PROFILE and self._timings is not None:
+            if hold.paired == (self._lockstep.mode == "paired"):
+                self._timings.add(self._lockstep.mode, job_id, hold.pool, report.done_s - report.run_s)
+        elif runner.iteration == PROFILE:
             cold_s = report.run_s - report.begun_s
             runner.measured[hold.pool] = Measured(
                 seconds=report.done_s - report.run_s, warm_s=report.warm_s, cold_s=cold_s, host_gb=report.host_gb
             )
         pool = self._pool_of(runner, hold.pool)
-        runner.busy_s[pool] += (report.done_s - report.run_s) * len(runner.nodes[hold.pool])
+        if runner.iteration != PROFILE:
+            runner.busy_s[pool] += (report.done_s - report.run_s) * len(runner.nodes[hold.pool])
         self._ground.give(job_id, runner.nodes[hold.pool])
         runner.hold = None
         gang.dispatcher.finished(job_id, hold.pool, report.done_s - report.run_s)
@@ -259,7 +271,7 @@ class Coordinator:
         runner = self._runners[job_id]
         nodes = runner.nodes["rollout"]
         profile = runner.iteration == PROFILE
-        if profile:
+        if profile and runner.job is None:
             runner.sync_s = end_s - start_s
         names = tuple(node.name for node in nodes)
         beside = tuple(holder for holder in self._ground.holders(nodes) if holder != job_id)
@@ -324,28 +336,46 @@ class Coordinator:
             await self._freed.wait()
         if gang is None:
             return
+        await self._pass_all(runners, gang, 1)
         for runner in runners:
-            runner.passed = asyncio.get_running_loop().create_future()
-            if runner.gone:
-                continue
-            self._enter(runner, gang, self._numbers(gang, runner.spec), 1.0, 1.0, 0.0)
-            runner.iteration = PROFILE
-            self._tell(runner, Order(PROFILE, True, runner.nodes, self._checkpoint(runner)))
-        for runner in runners:
-            if runner.gone or runner.passed is None:
-                continue
-            await runner.passed
             if not runner.gone and runner.measured.keys() == {"rollout", "training"}:
                 parts = runner.measured
                 profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=runner.sync_s)
                 save_profile(keys[runner.spec.id], profile)
                 self._learn(runner, profile, False)
+        pair = [runner for runner in runners if runner.job is not None and not runner.gone][:2]
+        if self._plan.bounds and gang is self._lease and len(pair) == 2 and not self._timings:
+            await self._measure_bounds(pair, gang)
         if gang is self._lease:
             self._lease = None
             self._settle()
             deferred, self._deferred = self._deferred, []
             for event in deferred:
                 self._answer(event)
+
+    async def _pass_all(self, runners: Sequence[_Runner], gang: _Gang, passes: int) -> None:
+        """Let jobs run worst-case iterations under a dispatcher, and wait until all have."""
+        present = [runner for runner in runners if not runner.gone]
+        for runner in present:
+            runner.passed = asyncio.get_running_loop().create_future()
+            runner.iteration, runner.passes = PROFILE, passes
+            self._enter(runner, gang, self._numbers(gang, runner.spec), 1.0, 1.0, 0.0)
+            self._tell(runner, Order(PROFILE, True, runner.nodes, self._checkpoint(runner)))
+        for runner in present:
+            assert runner.passed is not None
+            await runner.passed
+
+    async def _measure_bounds(self, pair: Sequence[_Runner], gang: _Gang) -> None:
+        """Run the phases of two jobs one at a time, then in pairs."""
+        lockstep = self._lockstep = Lockstep()
+        self._timings = Timings()
+        gang.dispatcher = Dispatcher(lockstep)
+        for lockstep.mode, passes in (("alone", _ALONE), ("paired", _PAIRED)):
+            await self._pass_all(pair, gang, passes)
+        bounds = self._timings.bounds([runner.spec.id for runner in pair])
+        self._write(*bounds)
+        for bound in bounds:
+            self._say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
 
     def _slot(self, need: dict[str, int]) -> _Gang | None:
         """Whose dispatcher grants a profile its permits: one of free nodes, or that of the oldest group with nodes enough."""
@@ -495,14 +525,15 @@ class Coordinator:
             return
         gang.dispatcher.now_s = self._now()
         try:
-            for permit in gang.dispatcher.permits():
-                self._grant(self._runners[permit.job_id], permit.phase)
+            permits = gang.dispatcher.permits()
+            for permit in permits:
+                self._grant(self._runners[permit.job_id], permit.phase, len(permits) > 1)
         except Exception as error:
             self._break(error)
 
-    def _grant(self, runner: _Runner, phase: PhaseName) -> None:
+    def _grant(self, runner: _Runner, phase: PhaseName, paired: bool) -> None:
         switched = self._ground.take(runner.spec.id, runner.nodes[phase])
-        runner.hold = _Hold(phase, runner.asked_s, self._now(), switched)
+        runner.hold = _Hold(phase, runner.asked_s, self._now(), switched, paired)
         assert runner.wanted is not None
         runner.wanted.set_result(None)
 
@@ -522,6 +553,7 @@ class Coordinator:
             start_s=hold.start_s,
             end_s=now_s,
             run_s=report.run_s,
+            done_s=report.done_s,
             permit_s=report.begun_s - hold.start_s,
             load_s=report.load_s,
             offload_s=report.offload_s,
@@ -542,6 +574,10 @@ class Coordinator:
         assert gang is not None
         if runner.iteration == PROFILE:
             runner.began_s = None
+            runner.passes -= 1
+            if runner.passes:
+                self._tell(runner, Order(PROFILE, True, runner.nodes, self._checkpoint(runner)))
+                return
             self._quit(runner)
             self._pass(runner)
             return
@@ -613,8 +649,9 @@ class Coordinator:
                 continue
         job_id = runner.spec.id
         if runner.hold is not None:
-            cut = Report(runner.hold.pool, False, runner.hold.start_s, runner.hold.start_s, self._now())
-            part = self._slice(runner, runner.hold, cut, self._now())
+            now_s, start_s = self._now(), runner.hold.start_s
+            cut = Report(runner.hold.pool, False, start_s, start_s, now_s)
+            part = self._slice(runner, runner.hold, cut, now_s)
             self._write(PhaseSlice(**{**part.__dict__, "ok": False}))
         self._write(Failed(self._now(), job_id, end.where, end.problem, end.details))
         self._say(f"{job_id}: FAILED in {end.where}: {end.problem}")

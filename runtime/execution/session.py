@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -51,12 +52,13 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int]) -> Iterator[tup
     folder = tempfile.mkdtemp(prefix="rollmux-ray-") if address is None else None
     options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECTS, "_temp_dir": folder}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **(options if folder else {}))
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **(options if folder else {}))
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(f"--address {address or 'local'}: {error}") from None
     started = _descendants(os.getpid()) if folder else []
     try:
-        yield find_nodes(ray.nodes(), wanted, ray.get_runtime_context().get_node_id())
+        machines = ray.nodes()  # type: ignore[no-untyped-call]
+        yield find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())
     finally:
         if folder:
             started += _descendants(os.getpid())
@@ -88,7 +90,7 @@ def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
             raise KeyboardInterrupt
 
     try:
-        coordinator = ray.remote(Coordinator).options(num_cpus=0, max_concurrency=1000).remote(plan)
+        coordinator: Any = ray.remote(Coordinator).options(num_cpus=0, max_concurrency=1000).remote(plan)
         before = signal.signal(signal.SIGINT, interrupted)
         told, stopping = 0, False
         try:
