@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -74,6 +75,18 @@ def missing_features() -> list[str]:
         *((f"LLM.{name}", hasattr(LLM, name)) for name in ("collective_rpc", "reset_prefix_cache", "sleep", "wake_up")),
     ]
     return [name for name, there in needs if not there]
+
+
+def avoid_faults() -> None:
+    """Step around what stops vLLM from starting beside other libraries; call it right before `LLM()`.
+
+    vLLM 0.32 for CPUs looks through every object of every module with `vars(object).get`. The library handle of llvmlite, which numba
+    imports, answers any name with a C function, `__dict__` too.
+    """
+    handle = getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None)
+    table = getattr(handle, "_fntab", None)  # the handle's cache of answers
+    if isinstance(table, dict):
+        table["__dict__"] = {}
 
 
 def _reloads() -> bool:

@@ -23,7 +23,7 @@ from torch import Tensor
 from rollmux_env.errors import InputError
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.engines.model_files import OUTPUT, read_model_files
-from runtime.engines.probe import missing_features
+from runtime.engines.probe import avoid_faults, missing_features
 from runtime.engines.requests import begun, request_seed
 from runtime.residency.footprint import Footprint
 from runtime.residency.staging import Layout, WeightStage, pieces
@@ -66,6 +66,7 @@ class VllmEngine:
         torch.set_num_threads(threads)
         if missing := missing_features():
             raise InputError(f"the installed vLLM lacks {', '.join(missing)}")
+        avoid_faults()
         from vllm import LLM
 
         device: dict[str, Any] = (
