@@ -177,7 +177,7 @@ class Failed:
     """A job has failed, alone.
 
     Attributes:
-        where: `init`, `rollout`, `training`, `sync` or `step`. problem: one line. details: a traceback, or nothing.
+        where: `init`, `rollout`, `training`, `sync`, `step` (between phases), or `placement`. problem: one line. details: a traceback, or nothing.
     """
 
     at_s: float
@@ -250,9 +250,13 @@ class RunRecord:
         """Jobs by id, as the policy saw them."""
         return {profiled.job.id: profiled.job for profiled in self.profiled}
 
-    def phase_runs(self) -> list[PhaseRun]:
+    def phase_runs(self, lent: bool = False) -> list[PhaseRun]:
         """The phases of groups as a replay lists them. What is not the method itself (the permit's way, loading, offloading) is
-        their `switch_s`."""
+        their `switch_s`.
+
+        Args:
+            lent: those on lent nodes too, in the group `LEASE`.
+        """
         return [
             PhaseRun(
                 part.job_id,
@@ -266,5 +270,5 @@ class RunRecord:
                 min(part.run_s - part.start_s + part.offload_s, part.end_s - part.start_s),
             )
             for part in self.phases
-            if part.group != LEASE
+            if lent or part.group != LEASE
         ]

@@ -59,7 +59,7 @@ def generator(seed: int, name: str, number: int) -> np.random.Generator:
 
 
 class Echo:
-    """The prompt is a digit from 0 to 3, and each of the first 32 characters of the response that repeats it earns 1/32."""
+    """The prompt is a digit from 0 to 3, eight times, and each of the first 32 characters that are the same digit earns 1/32."""
 
     LENGTH = 32
 
@@ -69,11 +69,11 @@ class Echo:
     def prompts(self, count: int, position: int) -> list[Example]:
         """Examples number `position` and on."""
         digits = [str(generator(self._seed, "echo", number).integers(4)) for number in range(position, position + count)]
-        return [Example(digit, digit * self.LENGTH) for digit in digits]
+        return [Example(f"{digit * 8}=", digit * self.LENGTH) for digit in digits]
 
     def reward(self, example: Example, response: str) -> float:
         """Share of the first 32 characters that are right; what is missing is wrong."""
-        return response[: self.LENGTH].count(example.prompt) / self.LENGTH
+        return response[: self.LENGTH].count(example.prompt[0]) / self.LENGTH
 
 
 class Count:

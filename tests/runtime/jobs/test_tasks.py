@@ -57,9 +57,9 @@ def test_a_jsonl_file_is_gone_through_once_before_anything_comes_again(folder: P
 @pytest.mark.parametrize(
     ("name", "prompt", "response", "reward"),
     [
-        ("echo", "3", "3" * 32, 1.0),
-        ("echo", "3", "3" * 16, 0.5),
-        ("echo", "3", "12" * 16 + "3" * 32, 0.0),
+        ("echo", "33333333=", "3" * 32, 1.0),
+        ("echo", "33333333=", "3" * 16, 0.5),
+        ("echo", "33333333=", "12" * 16 + "3" * 32, 0.0),
         ("count", "8", "90123456789012345678901234567890", 1.0),
         ("count", "8", "9012" + "2" * 28, 4 / 32),
         ("count", "8", "", 0.0),
