@@ -80,8 +80,8 @@ def missing_features() -> list[str]:
 def avoid_faults() -> None:
     """Step around what stops vLLM from starting beside other libraries; call it right before `LLM()`.
 
-    vLLM 0.32 for CPUs looks through every object of every module with `vars(object).get`. The library handle of llvmlite, which numba
-    imports, answers any name with a C function, `__dict__` too.
+    vLLM 0.32 for CPUs looks through every object of every module with `vars(object).get`. The library handle of llvmlite, which
+    numba imports, answers any name with a C function, `__dict__` too.
     """
     handle = getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None)
     table = getattr(handle, "_fntab", None)  # the handle's cache of answers

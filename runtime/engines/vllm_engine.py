@@ -62,6 +62,8 @@ class VllmEngine:
         self._requests = count()
         self._asleep = False
         self._stage: WeightStage | None = None
+        self._devices = tensor_parallel
+        self._held = 0  # bytes on all devices
         _environment(threads)
         torch.set_num_threads(threads)
         if missing := missing_features():
@@ -78,7 +80,7 @@ class VllmEngine:
         untied: dict[str, Any] = (
             {"hf_overrides": {"tie_word_embeddings": False}, "load_format": "dummy"} if self._files.tied else {}
         )
-        with _threads_kept():
+        with _threads_kept(), self._measured():
             self._llm: Any = LLM(
                 model=str(model_dir),
                 skip_tokenizer_init=True,
@@ -96,7 +98,9 @@ class VllmEngine:
             )
         if self._files.tied:
             self._load(dict(self._files.tensors()))
-        self._device_bytes = sum(self._llm.collective_rpc("weight_bytes")) + kv_bytes
+        self._weight_bytes = sum(self._llm.collective_rpc("weight_bytes"))
+        if not self._gpu:
+            self._held = self._weight_bytes + kv_bytes
 
     def generate(
         self,
@@ -156,23 +160,25 @@ class VllmEngine:
         self.version = version
 
     def offload(self) -> Footprint:
-        """See `Engine.offload`; on a CPU everything stays, and so says the footprint."""
+        """See `Engine.offload`. On a CPU everything stays, and so says the footprint; on GPUs what CUDA itself holds does."""
         if self._gpu and not self._asleep:
-            self._llm.sleep(level=1)
+            with self._measured():
+                self._llm.sleep(level=1)
             self._asleep = True
         return self._footprint()
 
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
         """See `Engine.restore`."""
         new = self._files.checked(weights) if weights is not None else None
-        if self._asleep:
-            self._llm.wake_up(tags=["weights"])
-        if new is not None and version is not None:
-            self._load(new)
-            self.version = version
-        if self._asleep:
-            self._llm.wake_up(tags=["kv_cache"])
-            self._asleep = False
+        with self._measured():
+            if self._asleep:
+                self._llm.wake_up(tags=["weights"])
+            if new is not None and version is not None:
+                self._load(new)
+                self.version = version
+            if self._asleep:
+                self._llm.wake_up(tags=["kv_cache"])
+                self._asleep = False
         return self._footprint()
 
     def close(self) -> None:
@@ -188,7 +194,15 @@ class VllmEngine:
             torch.cuda.empty_cache()
 
     def _footprint(self) -> Footprint:
-        return Footprint(0, self._device_bytes) if self._asleep else Footprint(self._device_bytes, 0)
+        return Footprint(self._held, self._weight_bytes if self._asleep else 0)
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Count what happens to the device's free memory meanwhile: the permit says that nobody else is on it."""
+        before = torch.cuda.mem_get_info()[0] if self._gpu else 0
+        yield
+        after = torch.cuda.mem_get_info()[0] if self._gpu else 0
+        self._held += (before - after) * self._devices
 
     def _load(self, weights: dict[str, Tensor]) -> None:
         if self._files.tied:

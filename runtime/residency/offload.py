@@ -25,13 +25,14 @@ class Offloader:
     """The tensors of one owner, on the device or in host memory.
 
     Args:
-        tensors: gives {name: tensor}, asked at each offload, since an optimizer makes its state with its first step. If any is
-            on a GPU, those that are not stay where they are: they are in host memory already. DTensors count by their local
-            part. Tensors over memory that is not torch's own (a file's, NumPy's) get memory of their own at the first offload.
+        tensors: gives {name: tensor}, asked now and at each offload, since an optimizer makes its state with its first step. If
+            any is on a GPU, those that are not stay where they are: they are in host memory already. DTensors count by their
+            local part. See `own_memory` for tensors over a file.
     """
 
     def __init__(self, tensors: Callable[[], Mapping[str, Tensor]]) -> None:
         self._tensors = tensors
+        own_memory(tensors().values())
         self._segment: Segment | None = None
         self._parked: list[tuple[UntypedStorage, int, int]] = []  # storage, its offset in the segment, its bytes
         self.offloaded = False
@@ -40,7 +41,9 @@ class Offloader:
         """Copy to host memory, then release the device's; again: no effect."""
         if self.offloaded:
             return self.footprint()
-        storages = list(_storages(self._tensors().values()))
+        tensors = self._tensors().values()
+        own_memory(tensors)
+        storages = _storages(tensors)
         self._parked, total = [], 0
         for storage in storages:
             self._parked.append((storage, total, storage.nbytes()))
@@ -81,7 +84,7 @@ class Offloader:
         host = self._segment.resident() if self._segment is not None else 0
         if self.offloaded:
             return Footprint(0, host)
-        return Footprint(sum(storage.nbytes() for storage in _storages(self._tensors().values(), own=False)), host)
+        return Footprint(sum(storage.nbytes() for storage in _storages(self._tensors().values())), host)
 
     def close(self) -> None:
         """Give the host memory back. Tensors that are offloaded are lost."""
@@ -107,26 +110,31 @@ def release_free_memory() -> None:
         trim(0)
 
 
-def _storages(tensors: Iterable[Tensor], own: bool = True) -> Iterable[UntypedStorage]:
-    """Each storage below the tensors once, those of one kind of device. `own`: such as cannot be resized are replaced."""
-    local: list[Tensor] = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
-    device = "cuda" if any(tensor.device.type == "cuda" for tensor in local) else "cpu"
-    found: dict[int, UntypedStorage] = {}
-    for tensor in local:
+def own_memory(tensors: Iterable[Tensor]) -> None:
+    """Give tensors over memory that is not torch's own (a file's, NumPy's) memory of their own, in place.
+
+    Such memory cannot be released. It is also aligned anyhow, so that kernels round differently in it: state that comes back from
+    host memory would compute other last bits than it did before it went.
+    """
+    copies: dict[int, UntypedStorage] = {}
+    for tensor in _local(tensors):
         storage = tensor.untyped_storage()
-        if tensor.device.type != device or not storage.nbytes():
-            continue
-        address = storage.data_ptr()
-        if address not in found:
-            found[address] = storage if storage.resizable() or not own else _copied(storage)
-        if own and not storage.resizable():
+        if storage.nbytes() and not storage.resizable():
+            copy = copies.setdefault(storage.data_ptr(), _bytes(storage).clone().untyped_storage())
             with torch.no_grad():
-                tensor.set_(found[address], tensor.storage_offset(), tensor.size(), tensor.stride())
-    return found.values()
+                tensor.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
-def _copied(storage: UntypedStorage) -> UntypedStorage:
-    return _bytes(storage).clone().untyped_storage()
+def _storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
+    """Each storage below the tensors once: those on a GPU if any is."""
+    local = _local(tensors)
+    device = "cuda" if any(tensor.device.type == "cuda" for tensor in local) else "cpu"
+    storages = [tensor.untyped_storage() for tensor in local if tensor.device.type == device]
+    return list({storage.data_ptr(): storage for storage in storages if storage.nbytes()}.values())
+
+
+def _local(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
 
 
 def _bytes(storage: UntypedStorage) -> Tensor:

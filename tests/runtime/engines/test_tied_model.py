@@ -1,4 +1,4 @@
-"""A model whose output matrix is its embedding: no engine forgets one of the two in an update. numba is here, as in every worker."""
+"""A model whose output matrix is its embedding: no engine forgets one of the two. numba is here, as in every worker."""
 
 from __future__ import annotations
 
