@@ -9,6 +9,7 @@ from policies.dispatch import make_dispatch
 from rollmux_env.envs.dispatch.replayed import figures, replay_group
 from rollmux_env.errors import InputError
 from trainers.config import check_config, read_config
+from trainers.env_state import load_state, state_of
 from trainers.evaluation import find_references
 from trainers.problem import make_problem
 from trainers.train import BEST, Run, train
@@ -37,6 +38,29 @@ def test_a_short_run_beats_round_robin_and_its_file_does_so_in_the_event_replay(
         group = problem.generator.group(seed)
         usd.append(figures(group, replay_group(group, dispatch))["usd_per_work_hour"])
     assert np.mean(usd) == pytest.approx(best["usd_per_work_hour"], rel=1e-6)
+
+
+def test_an_environment_goes_on_exactly_from_its_saved_state():
+    """Arrays, generators and numbers are all there is to it."""
+
+    def made():
+        env = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin"}, "small").training(4)
+        observation, _ = env.reset(seed=3)
+        return env, observation
+
+    def played(env, observation, steps):
+        seen = []
+        for _ in range(steps):
+            observation, rewards, over, _, info = env.step(observation["mask"].argmax(1))
+            seen.append((observation["candidates"].tobytes(), rewards.tobytes(), over.tobytes(), info["stream_seed"].tobytes()))
+        return observation, seen
+
+    first, observation = made()
+    observation, _ = played(first, observation, 70)
+    arrays, plain = state_of(first)
+    second, _ = made()
+    load_state(second, arrays, plain)
+    assert played(first, observation, 150)[1] == played(second, observation, 150)[1]
 
 
 def test_the_preset_can_be_read():
