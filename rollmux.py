@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollmux_env.errors import InputError, PlanError
     from rollmux_env.scenario import Job, Scenario, load_scenario
+    from runtime.phases import phase, runtime_hook
 
-__all__ = ["InputError", "Job", "PlanError", "Scenario", "load_scenario", "main"]
+__all__ = ["InputError", "Job", "PlanError", "Scenario", "load_scenario", "main", "phase", "runtime_hook"]
 
 _HOME = {
     "InputError": "rollmux_env.errors",
@@ -24,6 +25,8 @@ _HOME = {
     "Job": "rollmux_env.scenario",
     "Scenario": "rollmux_env.scenario",
     "load_scenario": "rollmux_env.scenario",
+    "phase": "runtime.phases",
+    "runtime_hook": "runtime.phases",
 }
 _PACKAGES = ("rollmux_env", "policies", "trainers", "runtime")
 
@@ -65,6 +68,8 @@ def _status() -> int:
 
     import policies.cli
     import rollmux_env.cli
+    import runtime.cli
+    import trainers.cli
     from rollmux_env.errors import InputError, PlanError
 
     app = typer.Typer(
@@ -78,6 +83,8 @@ def _status() -> int:
     )
     rollmux_env.cli.mount(app)
     policies.cli.mount(app)
+    trainers.cli.mount(app)
+    runtime.cli.mount(app)
     try:
         status = app(standalone_mode=False, prog_name="rollmux") or 0
         sys.stdout.flush()

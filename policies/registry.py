@@ -1,4 +1,4 @@
-"""Policies by name: `rollmux`, `rollmux,prune=false`, `my_module:MyPolicy,alpha=2`."""
+"""Policies by name: `rollmux`, `rollmux,prune=false`, `learned:default`, `my_module:MyPolicy,alpha=2`."""
 
 from __future__ import annotations
 
@@ -26,23 +26,27 @@ PLACEMENT = {
     "optimal": "policies.placement.optimal:Optimal",
     "optimal-work": "policies.placement.optimal:Optimal,objective=work",
 }
+LEARNED = "learned:"  # and the path of a policy file, or `default`, or `random`
 
 
 def make_policy(spec: str, seed: int = 0) -> Contender:
     """Make a placement policy.
 
     Args:
-        spec: a name of `PLACEMENT`, or `module:Class` of the user's own; then options, as in `rollmux,prune=false`. A module is
-            looked for where Python looks, and last in the working directory.
+        spec: a name of `PLACEMENT`, `learned:` and a policy file, or `module:Class` of the user's own; then options, as in
+            `rollmux,prune=false`. A module is looked for where Python looks, and last in the working directory.
         seed: given to policies that take one, unless an option does.
 
     Raises:
         InputError: no such name, module or class, or options that it does not take; one line.
     """
     name, *pairs = spec.split(",")
-    target, *presets = PLACEMENT.get(name, name).split(",")
+    known = "policies.placement.learned:Learned" if name.startswith(LEARNED) else PLACEMENT.get(name, name)
+    target, *presets = known.split(",")
     factory = _factory(name, target)
     options = _options(spec, [*presets, *pairs])
+    if name.startswith(LEARNED) and options.setdefault("path", name.removeprefix(LEARNED)) != name.removeprefix(LEARNED):
+        raise InputError(f"--policy {spec}: names two files")
     parameters = _parameters(factory)
     for key in options:
         if key not in parameters:
@@ -75,7 +79,9 @@ def make_runnable(spec: str, seed: int = 0) -> Policy:
 def _factory(name: str, target: str) -> Callable[..., Any]:
     module_name, colon, attribute = target.partition(":")
     if not colon:
-        raise InputError(f"--policy {name}: no such policy; there are {_listed(PLACEMENT)}, and module:Class of your own")
+        raise InputError(
+            f"--policy {name}: no such policy; there are {_listed(PLACEMENT)}, learned:FILE, and module:Class of your own"
+        )
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: a user's folder never hides a module of ours
     try:

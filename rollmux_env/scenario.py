@@ -57,13 +57,17 @@ AtLeastOne = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0, le=2**31), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1, le=2**31), BeforeValidator(_whole)]
 NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES_OF_A_JOB), BeforeValidator(_whole)]
+JobId = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
+Version = Annotated[int, BeforeValidator(_whole), AfterValidator(_version), Field(json_schema_extra={"const": 1})]
 
 
-class _Model(BaseModel):
+class FileModel(BaseModel):
+    """A mapping of a file: checked strictly, without keys that are not known, and frozen."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
-class Pool(_Model):
+class Pool(FileModel):
     """One of the two pools."""
 
     gpu: str = ""
@@ -83,7 +87,7 @@ class Pool(_Model):
         return self.gpus_per_node * self.usd_per_gpu_hour
 
 
-class Cluster(_Model):
+class Cluster(FileModel):
     """The two pools and what holds for all groups."""
 
     rollout: Pool
@@ -96,7 +100,7 @@ class Cluster(_Model):
     """Pause of a job that is moved to another placement (checkpoint and restart), seconds."""
 
 
-class Actual(_Model):
+class Actual(FileModel):
     """What really happens, for event replays: worst_case_s * X, X lognormal, drawn anew for every iteration."""
 
     mean_fraction: Positive
@@ -107,7 +111,7 @@ class Actual(_Model):
     """Whether X is at most 1, so that no phase takes longer than its worst case."""
 
 
-class Switch(_Model):
+class Switch(FileModel):
     """What a change of jobs on a node adds to a phase, for event replays."""
 
     warm_s: NonNegative = 0.0
@@ -116,7 +120,7 @@ class Switch(_Model):
     """Seconds added to the job's first phase in a placement."""
 
 
-class Phase(_Model):
+class Phase(FileModel):
     """A job's rollout or training phase."""
 
     nodes: NodeCount = 1
@@ -160,7 +164,7 @@ class Training(Phase):
         return self
 
 
-class Drift(_Model):
+class Drift(FileModel):
     """Factors on the durations from an iteration on, for event replays; they may pass the worst case."""
 
     iteration: Index
@@ -171,7 +175,7 @@ class Drift(_Model):
     """Factor on the training phase."""
 
 
-class Colocated(_Model):
+class Colocated(FileModel):
     """The job run the co-located way: both phases, one after the other, on training nodes of its own."""
 
     nodes: NodeCount
@@ -188,10 +192,10 @@ def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
     return drift
 
 
-class Job(_Model):
+class Job(FileModel):
     """An RL post-training job: a cycle of rollout, training and sync."""
 
-    id: Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
+    id: JobId
     """Its name, unique in the file; quote one that reads as a number or a boolean."""
     arrival_s: NonNegative
     """When it arrives, seconds from the start of the scenario."""
@@ -235,10 +239,10 @@ class Job(_Model):
         return seconds
 
 
-class Scenario(_Model):
+class Scenario(FileModel):
     """A two-cluster placement problem: the cluster and the jobs, in the file's order."""
 
-    version: Annotated[int, BeforeValidator(_whole), AfterValidator(_version), Field(json_schema_extra={"const": 1})]
+    version: Version
     """Version of this file format: 1."""
     cluster: Cluster
     """The two pools and what holds for all groups."""
@@ -297,7 +301,7 @@ def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:
                 raise InputError(f"jobs[{k}].{other}: does not go with defaults.{stays[0]}; a job has exactly one of the two")
 
 
-def _only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool:
+def only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool:
     """Whether a field of a merged job comes from `defaults`."""
 
     def holds(value: Any) -> bool:
@@ -327,7 +331,7 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario") -> Scenario:
         return Scenario.model_validate(merged)
     except ValidationError as error:
         first = problems(error)[0]
-        problem = complain(first) + (" (set by defaults)" if _only_in_defaults(data, field_of(first)) else "")
+        problem = complain(first) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
     except InputError as error:
         problem = str(error)
     except RecursionError:

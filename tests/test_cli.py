@@ -22,11 +22,11 @@ def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys, rollmux; sys.argv = ['rollmux', '--help']; \ntry: rollmux.main()\nexcept SystemExit: pass\n"
-    code += "print(sorted({'numpy', 'numba', 'pydantic', 'matplotlib', 'scipy'} & set(sys.modules)))"
+    code += "print(sorted({'numpy', 'numba', 'pydantic', 'matplotlib', 'scipy', 'torch', 'ray', 'vllm'} & set(sys.modules)))"
     assert python("-c", code, cwd=ROOT).stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", ["validate", "schema", "workload", "plan", "bench", "explain", "trace"])
+@pytest.mark.parametrize("name", ["validate", "schema", "workload", "plan", "bench", "explain", "trace", "train", "run"])
 def test_every_command_has_help_with_an_example(command: Command, name: str) -> None:
     status, out, _ = command(name, "--help")
     assert status == 0

@@ -1,8 +1,9 @@
-"""`round-robin`: the paper's dispatch rule, strict."""
+"""`round-robin`: the paper's dispatch rule, strict, with or without long-tail migration."""
 
 from __future__ import annotations
 
-from rollmux_env.dispatcher import Dispatcher, Request
+from policies.dispatch.migration import check_migrate
+from rollmux_env.dispatcher import Dispatcher, Member, Request
 
 
 class RoundRobin:
@@ -11,20 +12,39 @@ class RoundRobin:
     A phase may run when no member that shares a node with it comes before it: none has a phase of the kind left in an earlier
     meta-iteration, or in the same one and was admitted earlier. Nodes stay idle rather than be used out of turn, so nobody is
     ever overtaken and a rollout over several nodes gets them all when its turn comes.
+
+    Args:
+        migrate: the share of a rollout's responses after which the rest leaves its nodes (the paper's: 0.8), as soon as the
+            next rollout in turn waits for them; None never.
     """
 
-    def choose(self, group: Dispatcher) -> Request | None:
-        """The first waiting phase whose turn it is on all its nodes."""
+    def __init__(self, migrate: float | None = None) -> None:
+        check_migrate(migrate)
+        self.migrates_at = migrate
+
+    def choose(self, group: Dispatcher) -> Request | Member | None:
+        """The first waiting phase whose turn it is on all its nodes, else a tail that is in the way of the next one's."""
         for request in group.waiting:
-            phase, nodes, member = request.phase, request.nodes, request.member
-            if nodes & group.busy:
-                continue
-            turn, order = member.turn[phase], member.order
-            for other in group.members:
-                if other.nodes[phase] & nodes:
-                    ahead = other.turn[phase] - turn
-                    if ahead < 0 or (ahead == 0 and other.order < order):
-                        break
-            else:
+            if not request.nodes & group.busy and _in_turn(group, request, ()):
                 return request
+        movable = group.movable if self.migrates_at is not None else []
+        freed = 0
+        for member in movable:
+            freed |= member.nodes["rollout"]
+        for request in group.waiting if movable else ():
+            nodes = request.nodes
+            if nodes & freed and not nodes & group.busy & ~freed and _in_turn(group, request, movable):
+                return next(member for member in movable if member.nodes["rollout"] & nodes)
         return None
+
+
+def _in_turn(group: Dispatcher, request: Request, handing: list[Member] | tuple[()]) -> bool:
+    """Whether no member that shares a node with a phase comes before it, once those `handing` over their nodes have done so."""
+    phase, nodes, member = request.phase, request.nodes, request.member
+    turn, order = member.turn[phase], member.order
+    for other in group.members:
+        if other.nodes[phase] & nodes:
+            ahead = other.turn[phase] - turn + (other in handing)
+            if ahead < 0 or (ahead == 0 and other.order < order):
+                return False
+    return True

@@ -8,7 +8,8 @@ older, of which there are fewer than members.
 
 from __future__ import annotations
 
-from rollmux_env.dispatcher import Dispatcher, Request
+from policies.dispatch.migration import check_migrate
+from rollmux_env.dispatcher import Dispatcher, Member, Request
 
 
 class WorkConserving:
@@ -18,13 +19,17 @@ class WorkConserving:
 
     Args:
         sign: 1 for the shortest first, -1 for the longest first, 0 for first come, first served.
+        migrate: the share of a rollout's responses after which the rest leaves its nodes (RollMux, arXiv 2512.11306: 0.8), as
+            soon as a rollout waits for them; None never.
     """
 
-    def __init__(self, sign: int) -> None:
+    def __init__(self, sign: int, migrate: float | None = None) -> None:
+        check_migrate(migrate)
         self.sign = sign
+        self.migrates_at = migrate
 
-    def choose(self, group: Dispatcher) -> Request | None:
-        """The first waiting phase, in this order, whose nodes are free and not kept for one that is overdue."""
+    def choose(self, group: Dispatcher) -> Request | Member | None:
+        """The first waiting phase, in this order, whose nodes are free and not kept for an overdue one; else a tail to move."""
         taken = group.busy
         members = len(group.members)
         sign = self.sign
@@ -40,4 +45,6 @@ class WorkConserving:
                 key = (sign * request.member.expected_s(request.phase) if sign else 0.0, request.number)
                 if best is None or key < best_key:
                     best, best_key = request, key
+        if best is None and self.migrates_at is not None:
+            return next(iter(group.movable), None)
         return best

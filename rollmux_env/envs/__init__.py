@@ -15,3 +15,9 @@ register(
     entry_point="rollmux_env.envs.scalar:PlacementEnv",
     vector_entry_point="rollmux_env.envs.placement:PlacementVectorEnv",
 )
+
+register(
+    id="RollMux/Dispatch-v0",
+    entry_point="rollmux_env.envs.dispatch.scalar:DispatchEnv",
+    vector_entry_point="rollmux_env.envs.dispatch.vector:DispatchVectorEnv",
+)

@@ -10,6 +10,9 @@ that it is shown have no `drift`.
   last member of its new group at once, for the dispatcher too, and enters at the first meta-iteration after its pause.
 - A switch is part of the phase that it delays, but is no running time: `utilization` does not count it. A cold start is added to
   the first rollout and to the first training of a job in a placement, else a warm one where a node last ran another job.
+- Where the dispatch policy migrates tails, `rollmux_env.timing.tail` says when a rollout's threshold is reached and how fast things
+  go: a tail on its share of the nodes, and a rollout beside one until the tail is over. A rollout over several nodes is as slow as
+  on the one that is shared. Switches take as long as ever. What nobody migrates takes exactly what it takes without all this.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ from math import inf
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Progress, Progressed, Resumed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.dispatcher import Dispatcher, DispatchPolicy, PhaseName
+from rollmux_env.dispatcher import Dispatcher, DispatchPolicy, PhaseName, migrates_at
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.run import INSTANT_S, Arrivals, PhaseRun, Run, Ticks, instant, note, waits_for_ever
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.scenario import Job, Scenario
+from rollmux_env.timing.tail import TailModel
 
 _TRAINING_POOL = -1  # in place of a rollout node's number
 
@@ -37,6 +41,7 @@ def replay_events(
     seed: int,
     check: bool = False,
     keep_phases: bool = False,
+    tails: TailModel | None = None,
 ) -> Run:
     """Replay a scenario under a placement and a dispatch policy, phase by phase.
 
@@ -44,53 +49,71 @@ def replay_events(
         seed: of the sampled durations; they depend on it, the job's id, the iteration and the phase alone.
         check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
         keep_phases: fill `Run.phases`.
+        tails: the inside of rollouts, for dispatch policies that migrate tails; None is `TailModel()`.
 
     Raises:
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
-    return _Replay(scenario, policy, dispatch, seed, keep_phases).play(check)
+    return _Replay(scenario, policy, dispatch, seed, keep_phases, tails or TailModel()).play(check)
 
 
 class _Group:
-    """A group as it runs: its dispatcher, and which job each node last ran."""
+    """A group as it runs: its dispatcher, which job each node last ran, and the rollouts that run on all their nodes."""
 
     def __init__(self, number: int, dispatch: DispatchPolicy) -> None:
         self.number = number
         self.dispatcher = Dispatcher(dispatch)
         self.last: dict[int, _Runner] = {}
+        self.rollouts: dict[_Runner, None] = {}
 
 
 class _Runner:
-    """A job as it runs. `stamp` is the number of the heap entry that it waits for; older entries are void."""
+    """A job as it runs. `stamp` is the number of the heap entry that it waits for; older entries are void.
+
+    Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
+    are left, the last `tail_s` of them past the threshold; `held` are the shares of its nodes, {share: nodes}, since `start_s`.
+    """
 
     __slots__ = (
         "base_s",
+        "began_s",
         "busy_s",
         "cold",
         "durations",
         "group",
+        "held",
         "iteration",
         "job",
         "keys",
         "leaves_s",
+        "left_s",
+        "mask",
         "nodes",
+        "passed",
         "phase",
+        "rate",
         "row",
+        "since_s",
         "stamp",
         "start_s",
         "switch_s",
         "sync_s",
+        "tail_s",
     )
 
-    def __init__(self, job: Job, row: int, seed: int) -> None:
+    def __init__(self, job: Job, row: int, durations: Durations) -> None:
         self.job = job
         self.row = row
-        self.durations = Durations(job, seed)
+        self.durations = durations
         self.iteration = 0
         self.busy_s = {"rollout": 0.0, "training": 0.0}  # by pool, node-seconds
         self.stamp = -1
         self.phase: PhaseName | None = None
         self.start_s = self.switch_s = 0.0
+        self.began_s = self.left_s = self.since_s = self.tail_s = 0.0
+        self.rate = 1.0
+        self.passed = False
+        self.held: dict[float, tuple[int, ...]] = {}
 
     def enter(self, state: State, group: _Group) -> None:
         """Take up the placement that the state says."""
@@ -99,11 +122,13 @@ class _Runner:
         self.group = group
         self.base_s = {"rollout": float(state.jobs.placed_rollout_s[row]), "training": float(state.jobs.placed_training_s[row])}
         self.keys = {"rollout": pins or (_TRAINING_POOL,), "training": (_TRAINING_POOL,)}
+        self.mask = {node: 1 << (node + 1) for node in pins}
         self.nodes = {"rollout": len(pins) or training_nodes, "training": training_nodes}
         self.cold = {"rollout": True, "training": True}
         self.sync_s = float(state.jobs.placed_sync_s[row])
         self.leaves_s = float(state.jobs.leaves_s[row])
-        group.dispatcher.joined(self.job.id, pins, self.base_s["rollout"], self.base_s["training"])
+        planned_s = self.base_s["rollout"], self.base_s["training"], self.sync_s
+        group.dispatcher.joined(self.job.id, pins, *planned_s, self.job.slo)
 
     def progress(self) -> Progress:
         """What the job has done so far; asked at the end of an iteration, so that its busy seconds are of whole ones."""
@@ -111,12 +136,16 @@ class _Runner:
 
 
 class _Replay:
-    def __init__(self, scenario: Scenario, policy: Policy, dispatch: DispatchPolicy, seed: int, keep_phases: bool) -> None:
+    def __init__(
+        self, scenario: Scenario, policy: Policy, dispatch: DispatchPolicy, seed: int, keep_phases: bool, tails: TailModel
+    ) -> None:
         self.run = Run(scenario, State(scenario.cluster, observed=True), solo_s={})
         self.policy = policy
         self.dispatch = dispatch
         self.seed = seed
         self.keep_phases = keep_phases
+        self.tails = tails
+        self.migrates_at = migrates_at(dispatch)
         self.jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
         self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))
@@ -151,7 +180,12 @@ class _Replay:
                 if check:
                     check_state(state, arrivals.taken, self.policy.keeps_slo)
             for group in touched:
-                for permit in group.dispatcher.permits():
+                dispatcher = group.dispatcher
+                dispatcher.now_s = now_s
+                permits = dispatcher.permits()
+                for job_id in dispatcher.migrations:
+                    self._migrate(self.runners[job_id], now_s)
+                for permit in permits:
                     self._start(self.runners[permit.job_id], permit.phase, now_s)
         return self.run
 
@@ -174,7 +208,61 @@ class _Replay:
         runner.phase = phase
         runner.start_s = now_s
         runner.switch_s = switch_s
-        self._wake(runner, now_s + (switch_s + runner.base_s[phase] * factors[runner.iteration]), phase)
+        if self.migrates_at is None or phase == "training" or not runner.mask:
+            self._wake(runner, now_s + (switch_s + runner.base_s[phase] * factors[runner.iteration]), phase)
+            return
+        runner.began_s, runner.since_s = now_s, now_s + switch_s
+        runner.left_s = runner.base_s[phase] * factors[runner.iteration]
+        runner.tail_s = runner.left_s * (1 - runner.durations.threshold[runner.iteration])
+        runner.passed = False
+        runner.group.rollouts[runner] = None
+        self._share(runner)
+
+    def _share(self, runner: _Runner) -> None:
+        """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
+        tails = runner.group.dispatcher.tails
+        shared = tuple(node for node, bit in runner.mask.items() if bit & tails)
+        runner.held = {1.0: tuple(node for node in runner.mask if node not in shared), 1 - self.tails.share: shared}
+        runner.rate = self.tails.rate if shared else 1.0
+        part_s = max(0.0, runner.left_s - (0.0 if runner.passed else runner.tail_s))
+        self._wake(runner, runner.since_s + part_s / runner.rate, "rollout" if runner.passed else "threshold")
+
+    def _advance(self, runner: _Runner, now_s: float) -> None:
+        """Account for what a rollout has done since it last changed its speed."""
+        runner.left_s -= max(0.0, now_s - runner.since_s) * runner.rate
+        runner.since_s = max(runner.since_s, now_s)
+
+    def _migrate(self, runner: _Runner, now_s: float) -> None:
+        """The tail of a rollout goes on with a share of its nodes, at a speed of its own."""
+        self._advance(runner, now_s)
+        self._span(runner, now_s)
+        del runner.group.rollouts[runner]
+        runner.held = {self.tails.share: tuple(runner.mask)}
+        rest_s = max(0.0, runner.left_s) * runner.durations.stretch[runner.iteration]
+        self._wake(runner, now_s + self.tails.move_s + rest_s, "rollout")
+
+    @staticmethod
+    def _is_tail(runner: _Runner) -> bool:
+        return bool(runner.held) and runner not in runner.group.rollouts
+
+    def _after_tail(self, gone: _Runner, now_s: float) -> None:
+        """A tail is over: rollouts that shared nodes with it have them to themselves."""
+        for runner in gone.group.rollouts:
+            if runner.mask.keys() & gone.mask.keys():
+                self._advance(runner, now_s)
+                self._span(runner, now_s)
+                self._share(runner)
+
+    def _span(self, runner: _Runner, now_s: float) -> None:
+        """Account for the nodes that a rollout has held since this last changed, and begin anew."""
+        start_s, switch_s = runner.start_s, min(runner.switch_s, now_s - runner.start_s)
+        phase = "rollout" if runner in runner.group.rollouts else "tail"
+        for share, nodes in runner.held.items():
+            runner.busy_s["rollout"] += max(0.0, now_s - start_s - switch_s) * len(nodes) * share
+            if self.keep_phases and nodes and now_s > start_s:
+                place = (runner.iteration, runner.group.number, "rollout", nodes)
+                self.run.phases.append(PhaseRun(runner.job.id, phase, *place, start_s, now_s, switch_s, share))
+        runner.start_s, runner.switch_s = now_s, runner.switch_s - switch_s
 
     def _wake(self, runner: _Runner, at_s: float, what: str) -> None:
         self.stamps = runner.stamp = self.stamps + 1
@@ -183,8 +271,16 @@ class _Replay:
     def _end(self, runner: _Runner, what: str, now_s: float) -> bool:
         """What a job waited for is over; whether the job leaves now."""
         dispatcher, job_id = runner.group.dispatcher, runner.job.id
+        if what == "threshold":
+            runner.left_s, runner.since_s, runner.passed = runner.tail_s, now_s, True
+            dispatcher.threshold(job_id)
+            self._share(runner)
+            return False
         if what == "rollout":
+            frees = self._is_tail(runner)
             dispatcher.finished(job_id, "rollout", self._book(runner, now_s))
+            if frees:
+                self._after_tail(runner, now_s)
             dispatcher.ready(job_id, "training")
             return False
         if what == "training":
@@ -205,6 +301,12 @@ class _Replay:
         phase, start_s, switch_s = runner.phase, runner.start_s, runner.switch_s
         assert phase is not None
         runner.phase = None
+        if runner.held:
+            self._span(runner, now_s)
+            runner.held = {}
+            if runner in runner.group.rollouts:
+                del runner.group.rollouts[runner]
+            return now_s - runner.began_s
         pool = "training" if runner.keys[phase][0] == _TRAINING_POOL else "rollout"
         runner.busy_s[pool] += max(0.0, now_s - start_s - switch_s) * runner.nodes[phase]
         if self.keep_phases:
@@ -231,16 +333,23 @@ class _Replay:
                     run.solo_s[job_id] = runner.durations.solo_s(runner.iteration)
                     self._drop_if_empty(runner.group)
                 case Admitted(job_id=job_id):
-                    runner = self.runners[job_id] = _Runner(self.jobs[job_id], state.row(job_id), self.seed)
+                    runner = self.runners[job_id] = _Runner(
+                        self.jobs[job_id],
+                        state.row(job_id),
+                        Durations(self.jobs[job_id], self.seed, self.tails, self.migrates_at),
+                    )
                     runner.enter(state, self._group_of(job_id))
                     runner.group.dispatcher.ready(job_id, "rollout")
                     touched[runner.group] = None
                 case Moved(job_id=job_id):
                     runner = self.runners[job_id]
+                    frees = self._is_tail(runner)
                     if runner.phase is not None:
                         self._book(runner, now_s)
                     runner.stamp = -1
                     runner.group.dispatcher.gone(job_id)
+                    if frees:
+                        self._after_tail(runner, now_s)
                     touched[runner.group] = None
                     self._drop_if_empty(runner.group)
                     runner.enter(state, self._group_of(job_id))

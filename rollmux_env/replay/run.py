@@ -20,12 +20,16 @@ INSTANT_S = 1e-6  # times this close are one instant
 class PhaseRun(NamedTuple):
     """One phase that ran, or began to: a move cuts the job's phase short, and the iteration is then run again.
 
+    Of a rollout whose tail was migrated, and of one that ran beside such a tail, there is one of these for every span of time in
+    which it held the same share of the same nodes.
+
     Attributes:
-        job_id: whose. phase: `rollout` or `training`.
+        job_id: whose. phase: `rollout`, `training`, or `tail` (the rest of a rollout, migrated).
         iteration: of the job, from 0.
         group: id of its group. pool: whose nodes it held: `rollout`, or `training` (co-located rollouts too).
         nodes: their numbers in the group.
         start_s: when it got them; end_s: when it gave them back; switch_s: how long, at first, it only switched.
+        share: of each of these nodes that it held.
     """
 
     job_id: str
@@ -37,6 +41,7 @@ class PhaseRun(NamedTuple):
     start_s: float
     end_s: float
     switch_s: float
+    share: float = 1.0
 
 
 @dataclass

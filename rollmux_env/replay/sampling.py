@@ -13,6 +13,7 @@ import numpy as np
 
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.scenario import Job
+from rollmux_env.timing.tail import TailModel
 
 _BLOCK = 256
 
@@ -20,21 +21,35 @@ _BLOCK = 256
 class Durations:
     """A job's phases as multiples of their worst case, for as many iterations as were asked for.
 
+    Args:
+        tails: what the inside of a rollout looks like, where tails are migrated. at: share of the responses that are done then.
+
     Attributes:
         rollout, training: factors by iteration; `extend` makes both longer.
+        threshold: share of the rollout's seconds after which a share `at` of its responses is done. stretch: what the seconds of
+            the rest are multiplied by once it is migrated. Both by iteration, of a generator of their own; empty without `at`.
     """
 
-    def __init__(self, job: Job, seed: int) -> None:
+    def __init__(self, job: Job, seed: int, tails: TailModel | None = None, at: float | None = None) -> None:
         self.rollout: list[float] = []
         self.training: list[float] = []
+        self.threshold: list[float] = []
+        self.stretch: list[float] = []
         self._job = job
-        self._generators = {name: _generator(seed, job.id, name) for name in ("rollout", "training")}
+        self._tails = tails
+        self._at = at
+        names = ("rollout", "training") if at is None or tails is None else ("rollout", "training", "tail")
+        self._generators = {name: _generator(seed, job.id, name) for name in names}
 
     def extend(self) -> None:
         """Draw the next block of iterations."""
         first = len(self.rollout)
         self.rollout += self._draw("rollout", first).tolist()
         self.training += self._draw("training", first).tolist()
+        if self._tails is not None and self._at is not None:
+            threshold, stretch = self._tails.draw(self._generators["tail"], self._at, _BLOCK)
+            self.threshold += threshold.tolist()
+            self.stretch += stretch.tolist()
 
     def solo_s(self, iterations: int) -> float:
         """Seconds of so many iterations, alone on the job's own nodes: one cold start of each phase, no warm ones."""

@@ -25,7 +25,10 @@ _HATCH = "/////"
 
 
 class Bar(NamedTuple):
-    """What a node does from a time to a time, within the window: run a phase, or switch to its job. Seconds."""
+    """What a node does from a time to a time, within the window: run a phase, or switch to its job. Seconds.
+
+    Of what holds a share of the node, `share` is how high it is drawn; a migrated tail stands at the bottom of the lane.
+    """
 
     job_id: str
     iteration: int
@@ -33,6 +36,13 @@ class Bar(NamedTuple):
     start_s: float
     end_s: float
     switches: bool
+    share: float = 1.0
+    tail: bool = False
+
+    @property
+    def top(self) -> float:
+        """Where it begins, from the top of its lane, as a share of the lane's height."""
+        return 1 - self.share if self.tail else 0.0
 
 
 def gantt_png(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float, title: str = "") -> bytes:
@@ -93,7 +103,8 @@ def bars_of(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, un
             span_s = max(begin_s, from_s), min(end_s, until_s)
             if span_s[0] < span_s[1]:
                 nodes = [node for node in phase.nodes if (phase.group, phase.pool, node) in keys]
-                bars += [Bar(phase.job_id, phase.iteration, node, *span_s, switches) for node in nodes]
+                place = phase.share, phase.phase == "tail"
+                bars += [Bar(phase.job_id, phase.iteration, node, *span_s, switches, *place) for node in nodes]
     return bars
 
 
@@ -108,9 +119,9 @@ def _draw(axis: Axes, bars: Sequence[Bar], lanes: Sequence[Lane], from_s: float,
         for switches in (False, True):
             own = [bar for bar in bars if colours[bar.job_id] == colour and bar.switches == switches]
             axis.barh(
-                [row[bar.node] for bar in own],
+                [row[bar.node] + 0.8 * (bar.top + bar.share / 2 - 0.5) for bar in own],
                 [(bar.end_s - bar.start_s) / unit_s for bar in own],
-                0.8,
+                [0.8 * bar.share for bar in own],
                 [(bar.start_s - from_s) / unit_s for bar in own],
                 facecolor=colour,
                 edgecolor="white",
@@ -120,7 +131,7 @@ def _draw(axis: Axes, bars: Sequence[Bar], lanes: Sequence[Lane], from_s: float,
     for bar in bars:
         inches = (bar.end_s - bar.start_s) / (until_s - from_s) * (_WIDTH_IN - 1)
         for text in (f"{bar.job_id} · {bar.iteration}", str(bar.iteration)):
-            if not bar.switches and (1 + len(text)) * _CHARACTER_IN < inches:
+            if not bar.switches and not bar.tail and (1 + len(text)) * _CHARACTER_IN < inches:
                 middle = ((bar.start_s + bar.end_s) / 2 - from_s) / unit_s
                 colour = _readable_on(colours[bar.job_id])
                 axis.text(middle, row[bar.node], text, ha="center", va="center", fontsize=9, color=colour)

@@ -115,7 +115,7 @@ def shares(phases: Iterable[PhaseRun], lanes: Sequence[Lane], from_s: float, unt
     keys = {(lane.group, lane.pool, lane.node) for lane in lanes}
     running_s = switching_s = 0.0
     for phase in phases:
-        nodes = sum((phase.group, phase.pool, node) in keys for node in phase.nodes)
+        nodes = phase.share * sum((phase.group, phase.pool, node) in keys for node in phase.nodes)
         runs_s = phase.start_s + phase.switch_s
         switching_s += nodes * max(0.0, min(runs_s, until_s) - max(phase.start_s, from_s))
         running_s += nodes * max(0.0, min(phase.end_s, until_s) - max(runs_s, from_s))

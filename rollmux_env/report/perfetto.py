@@ -1,7 +1,9 @@
 """A trace in the Chrome trace event format, which ui.perfetto.dev opens: what every node did, and what happened to placements.
 
-A process is a pool of a group and a thread a node; phases and switches are slices. The process `cluster` has the counters of nodes
-and dollars, and the instants: arrivals, admissions, moves, resumptions and departures.
+A process is a pool of a group and a thread a node; phases and switches are slices. A migrated tail, which shares its nodes with the
+next rollout, is a track of its own beside them. The process `cluster` has the counters of nodes
+and dollars, and the instants: arrivals, admissions, moves, resumptions and departures. What real jobs do without holding a node, as
+their syncs, has a process of its own, with a thread a job.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Resumed
 from rollmux_env.replay.run import PhaseRun
@@ -21,6 +23,16 @@ _CLUSTER = 1  # process and thread of what concerns all groups
 _Record = dict[str, Any]
 
 
+class Aside(NamedTuple):
+    """Something that a job does without holding a node, such as `sync`; a job's in order of time, seconds."""
+
+    job_id: str
+    what: str
+    iteration: int
+    start_s: float
+    end_s: float
+
+
 def trace_json(
     cluster: Cluster,
     phases: Sequence[PhaseRun],
@@ -28,16 +40,18 @@ def trace_json(
     log: Iterable[Event],
     zero_s: float,
     window_s: tuple[float, float] | None = None,
+    asides: Sequence[Aside] = (),
 ) -> str:
     """A trace of some groups.
 
     Args:
         cluster: labels and prices of the pools.
-        phases: those on nodes that have no lane are left out; no two on one node at once.
+        phases: those on nodes that have no lane are left out; no two on one node at once, but for tails.
         lanes: all nodes to show, of one group or of many; the counters count them.
         log: events to show as instants, in order of time.
         zero_s: the time that is 0 in the trace.
         window_s: leave out slices and instants that are outside.
+        asides: what jobs do beside their phases.
 
     Returns:
         JSON with a record a line; the same bytes for the same arguments. Times are whole microseconds.
@@ -52,24 +66,29 @@ def trace_json(
     records += [record for event in log if from_s <= event.at_s <= until_s for record in _instants(event, zero_s)]
     inside = [phase for phase in phases if phase.start_s < until_s and phase.end_s > from_s]
     records += _slices(inside, processes, threads, zero_s)
+    beside = [aside for aside in asides if aside.start_s < until_s and aside.end_s > from_s]
+    records += _beside(beside, first + len(threads), zero_s)
     lines = ",\n".join(json.dumps(record, separators=(",", ":"), allow_nan=False) for record in records)
     return f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
 
 
-def _names(cluster: Cluster, processes: dict[tuple[int, str], int], threads: dict[tuple[int, str, int], int]) -> list[_Record]:
-    def name(kind: str, pid: int, tid: int, value: str, place: int) -> list[_Record]:
-        head = {"ph": "M", "pid": pid, "tid": tid}
-        return [
-            {**head, "name": f"{kind}_name", "args": {"name": value}},
-            {**head, "name": f"{kind}_sort_index", "args": {"sort_index": place}},
-        ]
+def _label(kind: str, pid: int, tid: int, value: str, place: int) -> list[_Record]:
+    """Name a process or a thread, and say where it is shown."""
+    head = {"ph": "M", "pid": pid, "tid": tid}
+    return [
+        {**head, "name": f"{kind}_name", "args": {"name": value}},
+        {**head, "name": f"{kind}_sort_index", "args": {"sort_index": place}},
+    ]
 
-    records = name("process", _CLUSTER, _CLUSTER, "cluster", 0) + name("thread", _CLUSTER, _CLUSTER, "events", 0)
+
+def _names(cluster: Cluster, processes: dict[tuple[int, str], int], threads: dict[tuple[int, str, int], int]) -> list[_Record]:
+    records = _label("process", _CLUSTER, _CLUSTER, "cluster", 0) + _label("thread", _CLUSTER, _CLUSTER, "events", 0)
     for (group, pool), pid in processes.items():
         gpu = getattr(cluster, pool).gpu
-        records += name("process", pid, pid, f"group {group} {pool}" + (f" ({gpu})" if gpu else ""), pid)
+        whose = f"group {group}" if group >= 0 else "profiling"
+        records += _label("process", pid, pid, f"{whose} {pool}" + (f" ({gpu})" if gpu else ""), pid)
     for (group, pool, node), tid in threads.items():
-        records += name("thread", processes[group, pool], tid, f"{pool} node {node}", node)
+        records += _label("thread", processes[group, pool], tid, f"{pool} node {node}", node)
     return records
 
 
@@ -113,6 +132,9 @@ def _slices(
         runs_s = min(phase.start_s + phase.switch_s, phase.end_s)
         times = [_us(at_s, zero_s) for at_s in (phase.start_s, runs_s, phase.end_s)]
         args = {"job": phase.job_id, "phase": phase.phase, "iteration": phase.iteration}
+        if phase.phase == "tail":
+            records += _tail(phase, names[phase.job_id], processes, args, times)
+            continue
         for node in phase.nodes:
             tid = threads.get((phase.group, phase.pool, node))
             if tid is None:
@@ -126,6 +148,32 @@ def _slices(
                 span = {"ts": times[1], "dur": times[2] - times[1]}
                 records.append({**head, **span, "name": names[phase.job_id], "cat": phase.phase, "args": args})
     records.sort(key=lambda record: (record["tid"], record["ts"]))
+    return records
+
+
+def _tail(
+    phase: PhaseRun, name: str, processes: dict[tuple[int, str], int], args: dict[str, Any], times: Sequence[int]
+) -> list[_Record]:
+    """The beginning and the end of a tail, an asynchronous event of the group's pool."""
+    pid = processes.get((phase.group, phase.pool))
+    if pid is None or times[2] <= times[0]:
+        return []
+    identity = f"{phase.job_id}/{phase.iteration}"
+    head = {"name": f"{name} tail", "cat": "tail", "id": identity, "pid": pid, "tid": pid}
+    return [{**head, "ph": "b", "ts": times[0], "args": args}, {**head, "ph": "e", "ts": times[2]}]
+
+
+def _beside(asides: Sequence[Aside], pid: int, zero_s: float) -> list[_Record]:
+    """A process with a thread a job, and its slices."""
+    threads = {job_id: pid + 1 + number for number, job_id in enumerate(dict.fromkeys(aside.job_id for aside in asides))}
+    records = _label("process", pid, pid, "beside phases", pid) if asides else []
+    for job_id, tid in threads.items():
+        records += _label("thread", pid, tid, job_id, tid)
+    for aside in sorted(asides, key=lambda aside: (threads[aside.job_id], aside.start_s)):
+        start, end = _us(aside.start_s, zero_s), _us(aside.end_s, zero_s)
+        args = {"job": aside.job_id, "phase": aside.what, "iteration": aside.iteration}
+        head = {"ph": "X", "pid": pid, "tid": threads[aside.job_id], "ts": start, "dur": end - start}
+        records.append({**head, "name": aside.what, "cat": aside.what, "args": args})
     return records
 
 

@@ -3,11 +3,15 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
 
 from policies.dispatch import DISPATCH, make_dispatch
 from rollmux_env.dispatcher import Dispatcher
+from rollmux_env.envs.dispatch.group import Shapes
+from rollmux_env.envs.dispatch.replayed import figures, replay_group
 from rollmux_env.errors import InputError
-from tests.rollmux_env.driving import Player, Watched, drive
+from tests.oracle.draw import examples
+from tests.rollmux_env.driving import Player, Watched, drive, lively_groups
 
 FREE = ("fifo", "shortest-first", "longest-first")
 
@@ -24,6 +28,29 @@ def test_the_names():
     assert list(DISPATCH) == ["round-robin", "fifo", "shortest-first", "longest-first"]
     with pytest.raises(InputError, match=r"dispatch policy 'lifo': there is none; the names are round-robin, fifo"):
         make_dispatch("lifo")
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("round-robin,migrate=1.5", "migrate must be a number between 0 and 1, not 1.5"),
+        ("fifo,migrate=soon", "migrate must be a number between 0 and 1, not soon"),
+        ("fifo,migrates=0.8", "fifo has the options migrate, as key=value, once"),
+        ("fifo,migrate=0.8,migrate=0.8", "fifo has the options migrate"),
+        ("learned:no/such.safetensors", "no/such.safetensors: No such file"),
+    ],
+)
+def test_what_cannot_be_made_is_said_in_a_line(spec, problem):
+    with pytest.raises(InputError, match=problem) as error:
+        make_dispatch(spec)
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_policy_file_is_an_error(tmp_path):
+    file = tmp_path / "policy.safetensors"
+    file.write_bytes(b"\x10\0\0\0\0\0\0\0 not a policy at all")
+    with pytest.raises(InputError, match="is not a policy file, or damaged"):
+        make_dispatch(f"learned:{file}")
 
 
 @pytest.mark.parametrize(("name", "first"), [("round-robin", "a"), ("fifo", "b"), ("shortest-first", "c"), ("longest-first", "d")])
@@ -88,3 +115,38 @@ def test_short_jobs_do_not_starve_a_long_one():
     """Two short jobs could pass the node to one another for ever. Overtaken as often as there are members, the long one is next."""
     players = [Player("a", (0,), constant(1, 0.1)), Player("b", (0,), constant(1, 0.1)), Player("c", (0,), constant(50, 0.1))]
     assert rollouts(drive(make_dispatch("shortest-first"), players, 400), 18) == "ababacbababcababac"
+
+
+@given(players=lively_groups())
+@examples(60)
+def test_the_learned_policy_starves_nobody_whoever_joins_and_leaves(players):
+    watched = Watched(make_dispatch("learned:default"))
+    ran = drive(watched, players, 400)
+    assert max(watched.overtaken, default=0) <= 2 * len(players)
+    for player in players:
+        if player.leaves is None:
+            own = [phase.end for phase in ran if phase.job == player.name]
+            assert all(b - a <= 9 * 2 * 2 * 5 for a, b in itertools.pairwise([*own, 400.0]))
+
+
+def test_the_learned_policy_knows_groups_of_more_nodes_than_an_integer_has_bits():
+    """Three jobs, each on 40 nodes of its own and on 40 that all share."""
+    dispatcher = Dispatcher(make_dispatch("learned:default"))
+    for k, job in enumerate("abc"):
+        dispatcher.joined(job, (*range(40), *range(40 * (k + 1), 40 * (k + 2))), 10, 5)
+        dispatcher.ready(job, "rollout")
+    first = dispatcher.permits()
+    assert len(first) == 1
+    dispatcher.finished(first[0].job_id, "rollout", 9)
+    dispatcher.ready(first[0].job_id, "training")
+    assert len(dispatcher.permits()) == 2
+
+
+@pytest.mark.parametrize("dispatch", ["learned:default", "round-robin,migrate=0.8"])
+def test_groups_of_the_papers_kinds_are_not_slower_than_in_strict_round_robin(dispatch):
+    for shape in ("shared", "spatial"):
+        usd = []
+        for name in ("round-robin", dispatch):
+            groups = [Shapes(shape, 0.5, rounds=10).group(seed) for seed in range(6)]
+            usd.append(sum(figures(group, replay_group(group, make_dispatch(name)))["usd_per_work_hour"] for group in groups))
+        assert usd[1] < usd[0]

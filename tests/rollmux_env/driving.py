@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hypothesis import strategies as st
+
 from rollmux_env.dispatcher import Dispatcher, DispatchPolicy, Request
 
 POOL = "training pool"
@@ -114,3 +116,26 @@ def drive(policy: DispatchPolicy, players: Sequence[Player], until: float) -> li
             running[permit.job_id] = Ran(permit.job_id, permit.phase, iteration[permit.job_id], nodes, now, end)
             push(end, permit.phase, permit.job_id)
     return ran
+
+
+@st.composite
+def lively_groups(draw):
+    """Up to five jobs on up to four rollout nodes, with random durations, that join and leave at random times."""
+    players = []
+    for k in range(draw(st.integers(1, 5))):
+        pins = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True).map(sorted))
+        seconds = draw(st.lists(st.integers(1, 9), min_size=4, max_size=9))
+        joins = draw(st.sampled_from([0, 0, 3, 17, 40]))
+        stay = draw(st.sampled_from([None, None, 1, 30, 71]))
+        players.append(
+            Player(
+                f"j{k}",
+                tuple(pins),
+                lambda phase, i, seconds=seconds: seconds[(2 * i + (phase == "training")) % len(seconds)],
+                joins,
+                None if stay is None else joins + stay,
+                draw(st.booleans()),
+                draw(st.sampled_from([0, 0, 4])),
+            )
+        )
+    return players

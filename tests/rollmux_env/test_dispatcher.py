@@ -4,41 +4,17 @@ import itertools
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from policies.dispatch import DISPATCH, make_dispatch
 from policies.dispatch.round_robin import RoundRobin
 from rollmux_env.dispatcher import Dispatcher, Permit
 from tests.oracle import period
 from tests.oracle.draw import examples, group_members
-from tests.rollmux_env.driving import Player, Watched, drive
+from tests.rollmux_env.driving import Player, Watched, drive, lively_groups
 
 
 def constant(rollout, training):
     return lambda phase, _: rollout if phase == "rollout" else training
-
-
-@st.composite
-def lively_groups(draw):
-    """Up to five jobs on up to four rollout nodes, with random durations, that join and leave at random times."""
-    players = []
-    for k in range(draw(st.integers(1, 5))):
-        pins = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True).map(sorted))
-        seconds = draw(st.lists(st.integers(1, 9), min_size=4, max_size=9))
-        joins = draw(st.sampled_from([0, 0, 3, 17, 40]))
-        stay = draw(st.sampled_from([None, None, 1, 30, 71]))
-        players.append(
-            Player(
-                f"j{k}",
-                tuple(pins),
-                lambda phase, i, seconds=seconds: seconds[(2 * i + (phase == "training")) % len(seconds)],
-                joins,
-                None if stay is None else joins + stay,
-                draw(st.booleans()),
-                draw(st.sampled_from([0, 0, 4])),
-            )
-        )
-    return players
 
 
 def on_node(ran, node):
@@ -206,3 +182,71 @@ def test_a_policy_cannot_give_a_node_twice():
         dispatcher.ready(job, "rollout")
     with pytest.raises(ValueError, match="a node that runs another phase"):
         dispatcher.permits()
+
+
+def reach_threshold(dispatcher, jobs="ab"):
+    """Job a runs its rollout on node 0 past the threshold; the others wait for the node."""
+    for name in jobs:
+        dispatcher.joined(name, (0,), 10, 5)
+        dispatcher.ready(name, "rollout")
+    assert dispatcher.permits() == [("a", "rollout")]
+    dispatcher.threshold("a")
+
+
+def test_a_tail_keeps_a_share_and_the_next_rollout_has_the_node():
+    dispatcher = Dispatcher(RoundRobin(migrate=0.8))
+    reach_threshold(dispatcher)
+    assert [member.job_id for member in dispatcher.movable] == ["a"]
+    assert dispatcher.permits() == [("b", "rollout")] and dispatcher.migrations == ["a"]
+    assert dispatcher.busy == dispatcher.tails == 2
+    assert dispatcher.permits() == [] and dispatcher.migrations == []
+    dispatcher.finished("a", "rollout", 12)
+    dispatcher.ready("a", "training")
+    assert (dispatcher.busy, dispatcher.tails) == (2, 0)
+    assert dispatcher.permits() == [("a", "training")]
+
+
+def test_a_node_holds_one_tail_at_a_time():
+    dispatcher = Dispatcher(RoundRobin(migrate=0.8))
+    reach_threshold(dispatcher, "abc")
+    assert dispatcher.permits() == [("b", "rollout")]
+    dispatcher.threshold("b")
+    assert not dispatcher.movable and dispatcher.permits() == []
+    dispatcher.finished("a", "rollout", 12)
+    assert [member.job_id for member in dispatcher.movable] == ["b"]
+    assert dispatcher.permits() == [("c", "rollout")] and dispatcher.migrations == ["b"]
+
+
+def test_nobody_migrates_for_nobody():
+    dispatcher = Dispatcher(RoundRobin(migrate=0.8))
+    dispatcher.joined("a", (0,), 10, 5)
+    dispatcher.joined("b", (1,), 10, 5)
+    dispatcher.ready("a", "rollout")
+    dispatcher.permits()
+    dispatcher.threshold("a")
+    dispatcher.ready("b", "rollout")
+    assert not dispatcher.movable
+    assert dispatcher.permits() == [("b", "rollout")] and dispatcher.migrations == []
+
+
+def test_one_that_goes_takes_its_tail_along():
+    dispatcher = Dispatcher(RoundRobin(migrate=0.8))
+    reach_threshold(dispatcher)
+    dispatcher.permits()
+    dispatcher.gone("a")
+    assert (dispatcher.busy, dispatcher.tails) == (2, 0)
+
+
+def test_a_policy_cannot_migrate_what_is_not_movable():
+    class Careless:
+        def choose(self, group):
+            return next(iter(group.members)) if group.busy else group.waiting[0]
+
+    dispatcher = Dispatcher(Careless())
+    for job in "ab":
+        dispatcher.joined(job, (0,), 1, 1)
+        dispatcher.ready(job, "rollout")
+    with pytest.raises(ValueError, match="which is not movable"):
+        dispatcher.permits()
+    with pytest.raises(ValueError, match="does not run on all of its nodes"):
+        dispatcher.threshold("b")

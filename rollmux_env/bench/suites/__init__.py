@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
-from rollmux_env.bench.suites import drift, figure10, latency, mixed, production, quantile, sensitivity
+from rollmux_env.bench.suites import drift, figure10, latency, learned, mixed, production, quantile, sensitivity
 from rollmux_env.errors import InputError
 
 SUITES: dict[str, Suite] = {
     suite.name: suite
-    for suite in (*figure10.SUITES, production.SUITE, sensitivity.SUITE, latency.SUITE, mixed.SUITE, drift.SUITE, quantile.SUITE)
+    for suite in (
+        *figure10.SUITES,
+        production.SUITE,
+        sensitivity.SUITE,
+        latency.SUITE,
+        mixed.SUITE,
+        drift.SUITE,
+        quantile.SUITE,
+        learned.SUITE,
+    )
 }
 
 

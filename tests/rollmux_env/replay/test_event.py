@@ -4,6 +4,7 @@ import itertools
 import json
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import parse_scenario
+from rollmux_env.timing.tail import TailModel
 from tests.oracle import draw
 from tests.oracle.draw import examples
 
@@ -392,3 +394,69 @@ def test_observed_attainment_is_against_the_same_luck():
     pair = scenario(job("a", slo=1.5, drift=halved), job("b", 10, 5, slo=1.5, iterations=12))
     found = metrics(played(pair))
     assert (found.slo_attainment, found.slo_attainment_observed) == (1, 0.5)
+
+
+class Halves(TailModel):
+    """Half of a rollout's seconds are its tail, which takes 1.5 times as long on its quarter; beside it rollouts run at 0.8."""
+
+    rate = 0.8
+
+    def draw(self, generator, at, count):
+        return np.full(count, 0.5), np.full(count, 1.5)
+
+
+def test_long_tail_migration_by_hand():
+    """Two jobs on one node pair, rollout 40 and training 10; a tail of 20 s moves in 2 s and then takes 30.
+
+    a: 0 to 20, then its tail until 52, training until 62. b from 20 on at 0.8: 25.6 s of it at 52, when it is past its own
+    threshold, and the rest at full speed until 66.4. Nobody waits for its node at 52; at 62 a does: b's tail, 4.4 s, moves.
+    """
+    problem = scenario(job("a", 40, 10, iterations=2), job("b", 40, 10, iterations=1))
+    run = played(problem, dispatch="round-robin,migrate=0.8", tails=Halves())
+    spans = [(p.job_id, p.phase, round(p.start_s, 3), round(p.end_s, 3), p.share) for p in run.phases if p.start_s < 70]
+    assert sorted(spans, key=lambda span: (span[2], span[0], span[4])) == [
+        ("a", "rollout", 0, 20, 1),
+        ("a", "tail", 20, 52, 0.25),
+        ("b", "rollout", 20, 52, 0.75),
+        ("a", "training", 52, 62, 1),
+        ("b", "rollout", 52, 62, 1),
+        ("a", "rollout", 62, 70.6, 0.75),
+        ("b", "tail", 62, 70.6, 0.25),
+    ]
+    node_s = 20 + 32 + 10 + 8.6 + (departures(run)["a"] - 10 - 70.6)
+    assert metrics(run).utilization["rollout"] == pytest.approx(node_s / departures(run)["a"])
+
+
+def held(run):
+    """The most that the shares of a node add up to."""
+    changes = {}
+    for phase in run.phases:
+        for node in phase.nodes:
+            own = changes.setdefault((phase.group, phase.pool, node), [])
+            if phase.end_s > phase.start_s:
+                own += [(round(phase.end_s, 5), -phase.share), (round(phase.start_s, 5), phase.share)]
+    return max(max(itertools.accumulate(change for _, change in sorted(own))) for own in changes.values() if own)
+
+
+@pytest.mark.parametrize("dispatch", ["round-robin,migrate=0.8", "fifo,migrate=0.8", "longest-first,migrate=0.5"])
+@given(data=draw.scenarios(max_jobs=6), seed=st.integers(0, 3))
+@examples(25)
+def test_with_migration_no_node_does_more_than_its_whole(dispatch, data, seed):
+    for entry in data["jobs"]:
+        entry["rollout"] |= NOISY
+        entry["training"] |= NOISY
+    problem = parse_scenario(data)
+    run = replay_events(problem, Algorithm1(), make_dispatch(dispatch), seed, check=True, keep_phases=True)
+    assert run.state.departed == len(problem.jobs)
+    assert held(run) <= 1 + 1e-9
+    alike = replay_events(problem, Algorithm1(), make_dispatch(dispatch), seed, keep_phases=True)
+    assert alike.phases == run.phases
+
+
+@pytest.mark.parametrize("name", ["round-robin", "fifo"])
+def test_where_nobody_shares_a_rollout_node_migration_changes_nothing(name):
+    jobs = [job(n, {"worst_case_s": r, **NOISY}, {"worst_case_s": 5, **NOISY}) for n, r in (("a", 10), ("b", 14))]
+    pins = {"b": ()}
+    runs = [played(scenario(*jobs), Together(pins, {"b": 1}), dispatch) for dispatch in (name, f"{name},migrate=0.8")]
+    assert departures(runs[0]) == pytest.approx(departures(runs[1]), rel=1e-12)
+    assert runs[0].solo_s == runs[1].solo_s

@@ -1,0 +1,72 @@
+"""Dispatch policies on groups of every shape and skew: dollars per work-hour and SLOs, paired by seed with 95% intervals.
+
+    python benchmarks/dispatch.py                       all policies, held-out seeds 100 to 139
+    python benchmarks/dispatch.py --seeds 10 --first 2000 learned:best.safetensors "fifo,migrate=0.8"
+
+Every figure is from the event replay of the group under the policy that `--dispatch` makes. The first column of a policy is its
+dollars per work-hour over those of strict round robin with migration at 80% on the same seeds; the second what it adds to the share
+of members that keep their SLO, in points.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+from rich.table import Table
+
+from policies.dispatch import make_dispatch
+from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.envs.dispatch.group import SHAPES, SKEWS, Shapes
+from rollmux_env.envs.dispatch.replayed import figures, replay_group
+from rollmux_env.report.tables import show
+
+BASE = "round-robin,migrate=0.8"
+POLICIES = ("round-robin", "fifo,migrate=0.8", "learned:default")
+Found = dict[str, np.ndarray]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("policies", nargs="*", default=POLICIES)
+    options.add_argument("--first", type=int, default=100)
+    options.add_argument("--seeds", type=int, default=40)
+    given = options.parse_args()
+    names = [BASE, *given.policies]
+    seeds = range(given.first, given.first + given.seeds)
+    table = Table("shape", "skew", f"SLO of {BASE}", *(title for name in given.policies for title in (name, "SLO points")))
+    every: dict[str, list[Found]] = {name: [] for name in names}
+    for shape in SHAPES:
+        for skew in SKEWS:
+            found = {name: _play(name, shape, skew, seeds) for name in names}
+            table.add_row(shape, f"{skew:g}", *_row(found, given.policies))
+            for name in names:
+                every[name].append(found[name])
+    pooled = {name: {key: np.mean([found[key] for found in own], axis=0) for key in own[0]} for name, own in every.items()}
+    table.add_section()
+    table.add_row("all", "", *_row(pooled, given.policies))
+    show(table)
+
+
+def _play(name: str, shape: str, skew: float, seeds: range) -> Found:
+    """Figures of a policy by name, one a seed."""
+    generator, dispatch = Shapes(shape, skew), make_dispatch(name)
+    found = []
+    for seed in seeds:
+        group = generator.group(seed)
+        found.append(figures(group, replay_group(group, dispatch)))
+    return {key: np.array([entry[key] for entry in found]) for key in ("usd_per_work_hour", "slo_attainment")}
+
+
+def _row(found: dict[str, Found], policies: list[str]) -> list[str]:
+    base = found[BASE]
+    cells = [f"{base['slo_attainment'].mean():.3f}"]
+    for name in policies:
+        ratio = mean_interval((found[name]["usd_per_work_hour"] / base["usd_per_work_hour"]).tolist())
+        points = mean_interval((100 * (found[name]["slo_attainment"] - base["slo_attainment"])).tolist())
+        cells += [ratio.text(3), points.text(1)]
+    return cells
+
+
+if __name__ == "__main__":
+    main()

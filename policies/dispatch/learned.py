@@ -1,0 +1,98 @@
+"""`learned:default`, `learned:PATH`: a network that scores what the members of a group want.
+
+It sees a group as `rollmux_env.envs.dispatch.looks` does in training, and chooses among the rows that are not masked there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from importlib.resources import files
+from operator import or_
+from pathlib import Path
+
+import numpy as np
+
+from policies.placement.policy_file import read_policy
+from policies.placement.scorer import score
+from rollmux_env.dispatcher import Dispatcher, Member, Request
+from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES, Looks, look_tables, write_look
+from rollmux_env.envs.dispatch.tables import GROUP, MEMBER, MOST_NODES, NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, Records
+from rollmux_env.errors import InputError
+
+_RUNS = {None: NOTHING, "rollout": ROLLOUT, "training": TRAINING, "tail": TAIL}
+
+
+class Learned:
+    """The row with the highest score: a waiting phase, a tail to migrate, or nothing now.
+
+    Args:
+        path: of a policy file for dispatch, or `default`: the one that comes with RollMux.
+
+    Raises:
+        InputError: the file cannot be read, is damaged, or reads numbers that this version does not give.
+    """
+
+    migrates_at = 0.8
+
+    def __init__(self, path: str = "default") -> None:
+        file = Path(str(files("policies.dispatch") / "weights" / "default.safetensors")) if path == "default" else Path(path)
+        config, self._weights = read_policy(file, "dispatch")
+        given = config.job_features, config.candidate_features, config.cluster_features
+        if given != (GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES):
+            raise InputError(f"{file}: rollmux: reads other features than this version of RollMux gives")
+
+    def choose(self, group: Dispatcher) -> Request | Member | None:
+        """The best of what may be chosen now."""
+        shown, looks, members = observe(group)
+        count = write_look(shown[0], members, looks.job[0], looks.candidates[0], looks.cluster[0], looks.mask[0])
+        if count == 0:
+            return None
+        rows = np.flatnonzero(looks.mask[0])
+        row = int(rows[0])
+        if len(rows) > 1:
+            row = int(rows[score(self._weights, looks.job[0], looks.candidates[0, rows], looks.cluster[0]).argmax()])
+        if row == 0:
+            return None
+        member = list(group.members)[row - 1]
+        waiting = [request for request in group.waiting if request.member is member]
+        return waiting[0] if waiting else member
+
+
+def observe(group: Dispatcher) -> tuple[Records, Looks, Records]:
+    """A group as records: (1,) the group, empty arrays for what is seen of it, and (n,) its members."""
+    everyone = list(group.members)
+    members = np.zeros(len(everyone), dtype=MEMBER)
+    row = {member.job_id: k for k, member in enumerate(everyone)}
+    shown = np.zeros(1, dtype=GROUP)
+    for entry, member, nodes in zip(members, everyone, _rollout_nodes(everyone), strict=True):
+        entry["nodes"] = nodes
+        if member.runs == "tail":
+            shown["tails"] |= nodes
+        elif member.runs is not None:
+            shown["busy"] |= (nodes if member.runs == "rollout" else 0) or TRAINING_POOL
+        entry["turn_rollout"], entry["turn_training"] = member.turn["rollout"], member.turn["training"]
+        entry["runs"], entry["passed"], entry["since_s"] = _RUNS[member.runs], member.passed, member.since_s
+        entry["rollout_s"], entry["training_s"] = member.expected_s("rollout"), member.expected_s("training")
+        entry["planned_rollout_s"], entry["planned_training_s"] = member.worst_case_s["rollout"], member.worst_case_s["training"]
+        entry["sync_s"], entry["slo"], entry["joined_s"] = member.sync_s, member.slo, member.joined_s
+        entry["own_s"] = member.observed_s["rollout"] + member.observed_s["training"]
+    for request in group.waiting:
+        entry = members[row[request.member.job_id]]
+        entry["waits"] = ROLLOUT if request.phase == "rollout" else TRAINING
+        entry["number"], entry["overtaken"] = request.number, request.overtaken
+    shown["n"], shown["now_s"] = len(everyone), group.now_s
+    return shown, look_tables(1, len(everyone) + 1), members
+
+
+def _rollout_nodes(everyone: Sequence[Member]) -> list[int]:
+    """The rollout nodes of each, a bit each; of more nodes than an integer has bits, those with the same members share one."""
+    own = [member.nodes["rollout"] & ~TRAINING_POOL for member in everyone]
+    every = reduce(or_, own, 0)
+    if every.bit_length() <= MOST_NODES + 1:
+        return own
+    kinds: dict[tuple[bool, ...], int] = {}
+    for bit in range(1, every.bit_length()):
+        if every >> bit & 1:
+            kinds.setdefault(tuple(bool(nodes >> bit & 1) for nodes in own), min(len(kinds) + 1, MOST_NODES))
+    return [reduce(or_, (1 << bit for has, bit in kinds.items() if has[k]), 0) for k in range(len(own))]

@@ -1,0 +1,163 @@
+"""Policy files: a network's weights and what is needed to use them, as data. Loading one runs no code.
+
+A file is safetensors (float32), and the JSON of a `PolicyConfig` stands in its header under `rollmux`: one file, so that weights
+and config cannot be mixed up, written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from policies.placement.scorer import shapes
+from rollmux_env.complaint import complain, one_line, problems
+from rollmux_env.errors import InputError
+from rollmux_env.files import write_whole
+
+LARGEST_BYTES = 64 * 2**20
+_KEY = "rollmux"
+_Name = Annotated[str, Field(min_length=1, max_length=64)]
+_Names = Annotated[tuple[_Name, ...], Field(max_length=512)]
+
+
+class PolicyConfig(BaseModel):
+    """What a network was trained to read, and where it comes from.
+
+    Attributes:
+        version: of this format.
+        decides: `placement` or `dispatch`.
+        job_features, candidate_features, cluster_features: names of the numbers that it reads, in order.
+        widths: of its layers.
+        moves: whether it was trained to move running jobs.
+        known_stays: whether it reads when jobs leave.
+        provenance: how it was made: command, seeds, steps, and what else whoever made it notes.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    version: Literal[1] = 1
+    decides: Literal["placement", "dispatch"] = "placement"
+    job_features: _Names
+    candidate_features: _Names
+    cluster_features: _Names
+    widths: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(min_length=1, max_length=16)]
+    moves: bool = False
+    known_stays: bool = True
+    provenance: dict[str, str | int | float] = {}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every weight by name."""
+        dims = (len(self.job_features), len(self.candidate_features), len(self.cluster_features))
+        return shapes(*dims, self.widths)
+
+
+def write_policy(path: str | Path, config: PolicyConfig, weights: Mapping[str, NDArray[np.float32]]) -> None:
+    """Write a policy file, whole or not at all.
+
+    Args:
+        weights: by name, as `trainers.network.Scorer.state_dict()` has them, as NumPy arrays.
+
+    Raises:
+        InputError: weights that do not fit the config, or a path that cannot be written.
+    """
+    from safetensors.numpy import save
+
+    name = one_line(str(path), 4096)
+    arrays = {key: np.ascontiguousarray(weights[key], dtype=np.float32) for key in sorted(weights)}
+    _check(name, config, {key: ("F32", array.shape) for key, array in arrays.items()})
+    _check_finite(name, arrays)
+    write_whole(path, save(arrays, metadata={_KEY: config.model_dump_json()}))
+
+
+def read_policy(
+    path: str | Path, decides: Literal["placement", "dispatch"] = "placement"
+) -> tuple[PolicyConfig, dict[str, NDArray[np.float32]]]:
+    """Read a policy file.
+
+    Args:
+        decides: what the policy is wanted for.
+
+    Raises:
+        InputError: unreadable, damaged, of another kind, or weights that do not fit the config; one line.
+    """
+    name = one_line(str(path), 4096)
+    data = _read(name, path)
+    header = _header(name, data)
+    config = _config(name, header.pop("__metadata__", None))
+    if config.decides != decides:
+        raise InputError(f"{name}: is a policy for {config.decides}, not for {decides}")
+    found: dict[str, tuple[object, object]] = {}
+    for key, entry in header.items():
+        shape = entry.get("shape") if isinstance(entry, dict) else None
+        found[key] = (entry.get("dtype"), tuple(shape)) if isinstance(entry, dict) and isinstance(shape, list) else (None, None)
+    _check(name, config, found)
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        weights = load(data)
+    except SafetensorError as error:
+        raise InputError(f"{name}: is damaged: {one_line(str(error))}") from None
+    _check_finite(name, weights)
+    return config, weights
+
+
+def _read(name: str, path: str | Path) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > LARGEST_BYTES:
+        raise InputError(f"{name}: is larger than {LARGEST_BYTES // 2**20} MB, which no policy file is")
+    return data
+
+
+def _header(name: str, data: bytes) -> dict[str, object]:
+    """The JSON at the head of a safetensors file: 8 bytes with its length, then the text."""
+    size = int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(data[8 : 8 + size].decode()) if 0 < size <= len(data) - 8 else None
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise InputError(f"{name}: is not a policy file, or damaged: it has no safetensors header")
+    return header
+
+
+def _config(name: str, metadata: object) -> PolicyConfig:
+    text = metadata.get(_KEY) if isinstance(metadata, dict) else None
+    if not isinstance(text, str):
+        raise InputError(f"{name}: is no policy file of rollmux: its header has no '{_KEY}'")
+    try:
+        return PolicyConfig.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError(f"{name}: {complain(problems(error)[0], _KEY)}") from None
+
+
+def _check(name: str, config: PolicyConfig, found: Mapping[str, tuple[object, object]]) -> None:
+    """Compare dtypes and shapes with what the config asks for."""
+    wanted = config.shapes()
+    if 4 * sum(math.prod(shape) for shape in wanted.values()) > LARGEST_BYTES:
+        raise InputError(f"{name}: rollmux.widths: asks for more than {LARGEST_BYTES // 2**20} MB of weights")
+    for key in sorted(wanted.keys() | found.keys()):
+        if key not in found:
+            raise InputError(f"{name}: {key}: is missing")
+        if key not in wanted:
+            raise InputError(f"{name}: {one_line(key, 60)}: is not a weight of this network")
+        if found[key] != ("F32", wanted[key]):
+            shown = one_line(f"{found[key][0]} {found[key][1]}", 80)
+            raise InputError(f"{name}: {key}: must be F32 {wanted[key]}, not {shown}")
+
+
+def _check_finite(name: str, weights: Mapping[str, NDArray[np.float32]]) -> None:
+    for key, array in weights.items():
+        if not np.isfinite(array).all():
+            raise InputError(f"{name}: {key}: holds numbers that are not finite")

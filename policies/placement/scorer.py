@@ -1,0 +1,66 @@
+"""The forward pass of the candidate-scoring network in NumPy, so that deciding needs no learning framework.
+
+Its torch twin is `trainers.network.Scorer`; the weights have the names of that module's `state_dict()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+
+def shapes(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Shape of every weight by name."""
+    found: dict[str, tuple[int, ...]] = {
+        "enter.weight": (widths[0], job_dim + cluster_dim),
+        "enter.bias": (widths[0],),
+        "score.weight": (1, widths[-1]),
+        "score.bias": (1,),
+        "skip.weight": (1, candidate_dim),
+        "value.weight": (1, widths[-1]),
+        "value.bias": (1,),
+    }
+    of_row, of_context = candidate_dim, widths[0]
+    for k, width in enumerate(widths):
+        found[f"row.{k}.weight"] = (width, of_row)
+        found[f"row.{k}.bias"] = (width,)
+        found[f"context.{k}.weight"] = (width, of_context)
+        found[f"pool.{k}.weight"] = (width, of_context + 2 * width)
+        found[f"pool.{k}.bias"] = (width,)
+        of_row = of_context = width
+    return found
+
+
+def random_weights(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[int], seed: int) -> dict[str, Array]:
+    """Weights of a network that has learned nothing, uniform within 1 / sqrt(inputs) as torch begins."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for name, shape in shapes(job_dim, candidate_dim, cluster_dim, widths).items():
+        bound = shape[-1] ** -0.5
+        found[name] = rng.uniform(-bound, bound, shape).astype(np.float32)
+    return found
+
+
+def score(weights: Mapping[str, Array], job: Array, rows: Array, cluster: Array) -> Array:
+    """Logits of one decision.
+
+    Args:
+        weights: by name, of the shapes that `shapes` gives.
+        job: (Fj,). rows: (R, Fc), those that may be chosen, at least one. cluster: (Fk,).
+
+    Returns:
+        (R,) logits, float32.
+    """
+    scores = rows @ weights["skip.weight"][0] + weights["score.bias"][0]
+    known = np.concatenate([job, cluster])
+    context = np.maximum(weights["enter.weight"] @ known + weights["enter.bias"], 0)
+    for k in range(sum(name.startswith("context.") for name in weights)):
+        shift = weights[f"context.{k}.weight"] @ context + weights[f"row.{k}.bias"]
+        rows = np.maximum(rows @ weights[f"row.{k}.weight"].T + shift, 0)
+        pooled = np.concatenate([context, rows.mean(axis=0), rows.max(axis=0)])
+        context = np.maximum(weights[f"pool.{k}.weight"] @ pooled + weights[f"pool.{k}.bias"], 0)
+    return np.asarray(scores + rows @ weights["score.weight"][0], dtype=np.float32)

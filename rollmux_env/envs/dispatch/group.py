@@ -1,0 +1,206 @@
+"""Groups to dispatch in: who is in one, on which nodes, and for how long; and what draws them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rollmux_env.complaint import describe
+from rollmux_env.envs.dispatch.tables import MOST_NODES
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.period import exact_period, period_bound
+from rollmux_env.scenario import Actual, Cluster, Job, Phase, Training
+from rollmux_env.workloads.catalogue import memory_gb, paper_cluster, switches
+
+SHAPES = ("temporal", "shared", "rollout-heavy", "spatial", "multi-node")
+SKEWS = (0.0, 0.25, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A co-execution group and how long to watch it.
+
+    Attributes:
+        cluster: prices of nodes.
+        jobs: its members, in order of admission; all are there at time 0 and stay.
+        pins: the rollout nodes of each, ascending; numbered from 0 on in the order in which members first need them.
+        training_nodes: of the group.
+        horizon_s: seconds until the episode ends.
+        seed: of the sampled durations.
+    """
+
+    cluster: Cluster
+    jobs: tuple[Job, ...]
+    pins: tuple[tuple[int, ...], ...]
+    training_nodes: int
+    horizon_s: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not self.jobs or len(self.jobs) != len(self.pins) or not all(self.pins):
+            raise InputError("group: needs members, and at least one rollout node for each")
+        known = 0
+        for pins in self.pins:
+            new = [node for node in pins if node >= known]
+            if list(pins) != sorted(set(pins)) or new != list(range(known, known + len(new))) or known + len(new) >= MOST_NODES:
+                raise InputError(f"group: rollout nodes must be numbered as members first need them, fewer than {MOST_NODES}")
+            known += len(new)
+        if self.training_nodes < 1 or not 0 < self.horizon_s < float("inf"):
+            raise InputError("group: needs a training node and a horizon above 0 s")
+
+    @property
+    def rollout_nodes(self) -> int:
+        """How many it has."""
+        return 1 + max(max(pins) for pins in self.pins)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Price of its nodes, $/h."""
+        cluster = self.cluster
+        return self.rollout_nodes * cluster.rollout.usd_per_node_hour + self.training_nodes * cluster.training.usd_per_node_hour
+
+
+class Generator(Protocol):
+    """Where groups come from.
+
+    Attributes:
+        members: most members of a group. nodes: most rollout nodes. iterations: most that a member may do until the horizon.
+    """
+
+    @property
+    def members(self) -> int: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def iterations(self) -> int: ...
+
+    def group(self, seed: int) -> Group:
+        """The group of a seed, the same every time."""
+        ...
+
+
+class Given:
+    """Groups that are given; the seed draws one.
+
+    Raises:
+        InputError: none is given.
+    """
+
+    iterations = 1024
+
+    def __init__(self, *groups: Group) -> None:
+        if not groups:
+            raise InputError("generator: needs at least one group")
+        self.members = max(len(group.jobs) for group in groups)
+        self.nodes = max(group.rollout_nodes for group in groups)
+        self._groups = groups
+
+    def group(self, seed: int) -> Group:
+        """The group of number `seed` modulo how many there are."""
+        return self._groups[seed % len(self._groups)]
+
+
+class Shapes:
+    """Groups of the paper's kinds, drawn: phases, SLOs, and how far what happens is from what was planned.
+
+    | shape | rollout nodes | members |
+    |---|---|---|
+    | `temporal` | 1 | two, of rollouts about as long as trainings |
+    | `shared` | 1 | two or three that mostly roll out: the rollout node is what they wait for |
+    | `rollout-heavy` | 3 | three, each on a node of its own, of different lengths; they share the training node |
+    | `spatial` | 2 | one on both nodes, and one on each of them |
+    | `multi-node` | 3 | three or four, each on one to three of the nodes |
+
+    Phases are drawn as in the paper's Table 6, the SLO of each member uniform between what strict round robin needs, planned at
+    worst cases, and 1.5 times that. A phase takes on average a share U(0.35, 0.9) of its worst case, its own for every member and
+    phase, with a coefficient of variation that is the skew: lognormal, capped at the worst case.
+
+    Args:
+        shape: one of `SHAPES`, or None: drawn.
+        skew: coefficient of variation, or None: one of `SKEWS`, drawn.
+        rounds: of round robin's planned period until the horizon.
+
+    Raises:
+        InputError: no such shape, or numbers out of range.
+    """
+
+    members, nodes, iterations = 4, 3, 1024
+
+    def __init__(self, shape: str | None = None, skew: float | None = None, rounds: int = 25) -> None:
+        if shape is not None and shape not in SHAPES:
+            raise InputError(f"generator.shape: must be one of {', '.join(SHAPES)}, not {describe(shape)}")
+        if skew is not None and not 0 <= skew <= 3:
+            raise InputError(f"generator.skew: must be between 0 and 3, not {describe(skew)}")
+        if not 1 <= rounds <= 40:
+            raise InputError(f"generator.rounds: must be between 1 and 40, not {describe(rounds)}")
+        self._shape, self._skew, self._rounds = shape, skew, rounds
+        self._cluster = paper_cluster()
+
+    def group(self, seed: int) -> Group:
+        """The group of a seed."""
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(7,)))
+        shape = SHAPES[rng.integers(len(SHAPES))] if self._shape is None else self._shape
+        skew = SKEWS[rng.integers(len(SKEWS))] if self._skew is None else self._skew
+        pins, times_s = _draw_shape(shape, rng)
+        slos = rng.uniform(1.0, 1.5, len(pins))
+        fractions = rng.uniform(0.35, 0.9, (len(pins), 2))
+        period_s = _period_s(times_s, pins)
+        rollout_gb, training_gb = memory_gb(7)
+        rollout_switch, training_switch = switches(7)
+        jobs = []
+        for k, (rollout_s, training_s) in enumerate(times_s):
+            actual = [Actual(mean_fraction=float(fraction), cv=skew) for fraction in fractions[k]]
+            job = Job(
+                id=f"{shape}-{k}",
+                arrival_s=0.0,
+                duration_s=self._rounds * period_s,
+                slo=float(slos[k] * period_s / (rollout_s + training_s)),
+                rollout=Phase(
+                    nodes=len(pins[k]),
+                    worst_case_s=rollout_s,
+                    host_memory_gb=rollout_gb,
+                    actual=actual[0],
+                    switch=rollout_switch,
+                ),
+                training=Training(worst_case_s=training_s, host_memory_gb=training_gb, actual=actual[1], switch=training_switch),
+            )
+            jobs.append(job)
+        return Group(self._cluster, tuple(jobs), pins, 1, self._rounds * period_s, seed)
+
+
+def _draw_shape(shape: str, rng: np.random.Generator) -> tuple[tuple[tuple[int, ...], ...], list[tuple[float, float]]]:
+    """Pins and worst cases of rollout and training, seconds, of each member."""
+
+    def between(low: float, high: float) -> float:
+        return round(float(rng.uniform(low, high)), 3)
+
+    if shape == "temporal":
+        return ((0,), (0,)), [(between(100, 200), between(80, 180)) for _ in range(2)]
+    if shape == "shared":
+        n = int(rng.integers(2, 4))
+        return ((0,),) * n, [(between(100, 300), between(40, 100)) for _ in range(n)]
+    if shape == "rollout-heavy":
+        return ((0,), (1,), (2,)), [(between(200, 500), between(50, 150)) for _ in range(3)]
+    if shape == "spatial":
+        return ((0, 1), (0,), (1,)), [
+            (between(150, 300), between(100, 300)),
+            *((between(150, 350), between(40, 100)) for _ in range(2)),
+        ]
+    n = int(rng.integers(3, 5))
+    pins = [tuple(sorted(rng.choice(3, int(rng.integers(1, 4)), replace=False).tolist())) for _ in range(n)]
+    free = [node for node in range(3) if not any(node in own for own in pins)]
+    pins[0] = tuple(sorted({*pins[0], *free}))
+    known = list(dict.fromkeys(node for own in pins for node in own))
+    pins = [tuple(sorted(known.index(node) for node in own)) for own in pins]
+    return tuple(pins), [(between(80, 250), between(40, 150)) for _ in range(n)]
+
+
+def _period_s(times_s: list[tuple[float, float]], pins: tuple[tuple[int, ...], ...]) -> float:
+    """Period of strict round robin at worst cases, seconds."""
+    n, nodes = len(pins), 1 + max(max(own) for own in pins)
+    rollout_s, training_s = np.array(times_s).T.copy()
+    pinned = np.array([[int(node in own) for node in range(nodes)] for own in pins])
+    group = rollout_s, training_s, np.zeros(n), pinned, n, nodes
+    return float(exact_period(*group, period_bound(*group)))

@@ -1,0 +1,337 @@
+"""What a dispatch policy may choose, and what it sees: the same numbers from a `Dispatcher` and in the environment."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.envs.dispatch.tables import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, Records
+from rollmux_env.kernel.compiled import compiled
+
+Array = NDArray[np.float32]
+
+# Seconds are in units of the longest member's planned iteration, as x / (1 + |x|). "Its nodes": those of the row's phase.
+GROUP_FEATURES = (
+    "members",  # as n / (1 + n)
+    "training load",  # expected trainings over the largest of all loads and iterations
+    "rollout load",  # the most loaded rollout node's
+    "iteration",  # the longest one
+    "against plan",  # mean of expected over planned iterations, capped at 2, halved
+)
+ROW_FEATURES = (
+    "wait",  # the row that does nothing now
+    "rollout",  # the phase that would start
+    "training",
+    "tail",  # the rollout whose tail would migrate
+    "in turn",  # nobody comes before it in strict round robin
+    "round robin",  # what strict round robin with migration does now
+    "seconds",  # expected, of a tail what is left of the rollout; of the row that waits, until something ends
+    "other phase",  # expected seconds of the member's other phase
+    "slack",  # SLO * seconds of its own phases - time since it joined
+    "relative slack",  # the same over SLO * own seconds plus a unit
+    "overtaken",  # over the members
+    "younger",  # how many phases waited longer for its nodes, over the members
+    "rivals",  # expected seconds of what else waits for its nodes
+    "shortest rival",
+    "rival's slack",  # the least one
+    "next in",  # expected seconds until another phase wants its nodes; 1 where none will
+    "next for",  # expected seconds of that phase
+    "next one's slack",
+    "nodes",  # share of the group's rollout nodes
+    "training free",  # expected seconds until no training waits or runs, less what the row's rollout takes
+    "beside a tail",
+    "lead",  # meta-iterations ahead of the slowest that shares its nodes
+    "run",  # of a tail: elapsed over expected seconds
+)
+STATE_FEATURES = (
+    "waiting rollouts",  # over the members
+    "waiting trainings",
+    "training left",  # expected seconds of the training that runs
+    "busy nodes",  # share of the rollout nodes
+    "tails",
+    "least slack",
+    "mean slack",
+    "next end",  # expected seconds until a running phase ends; 1 where nothing runs
+)
+
+
+class Looks(NamedTuple):
+    """Arrays for E observations of A rows: row 0 waits, row k + 1 does what member k wants.
+
+    Attributes:
+        job: (E, Fj) of the group. candidates: (E, A, Fc). cluster: (E, Fk) of its state. mask: (E, A) int8.
+    """
+
+    job: Array
+    candidates: Array
+    cluster: Array
+    mask: NDArray[np.int8]
+
+
+def look_tables(envs: int, rows: int) -> Looks:
+    """Empty arrays."""
+    return Looks(
+        job=np.zeros((envs, len(GROUP_FEATURES)), dtype=np.float32),
+        candidates=np.zeros((envs, rows, len(ROW_FEATURES)), dtype=np.float32),
+        cluster=np.zeros((envs, len(STATE_FEATURES)), dtype=np.float32),
+        mask=np.zeros((envs, rows), dtype=np.int8),
+    )
+
+
+@compiled
+def nodes_of(member: Records, phase: int) -> Any:
+    """The nodes of a member's phase, a bit each."""
+    return TRAINING_POOL if phase == TRAINING or member.nodes == 0 else member.nodes
+
+
+@compiled
+def movable(group: Records, members: Records, k: int) -> bool:
+    """Whether the tail of member k may migrate, as `Dispatcher.movable` says."""
+    m = members[k]
+    if m.passed == 0 or m.runs != ROLLOUT or m.nodes == 0 or m.nodes & group.tails != 0:
+        return False
+    for j in range(group.n):  # noqa: SIM110 (numba has no generator expressions)
+        if members[j].waits == ROLLOUT and nodes_of(members[j], ROLLOUT) & m.nodes != 0:
+            return True
+    return False
+
+
+@compiled
+def write_mask(group: Records, members: Records, mask: NDArray[np.int8]) -> int:
+    """Write which rows may be chosen; returns how many that are not the one that waits.
+
+    A phase may start whose nodes are free. One that was overtaken as often as the group has members is overdue: its nodes are kept
+    for it, the oldest first, and while it could start nobody waits. Nor does anybody while nothing runs.
+    """
+    mask[:] = 0
+    n = group.n
+    runs, overdue, must = False, 0, False
+    for k in range(n):
+        m = members[k]
+        runs = runs or m.runs != NOTHING
+        if m.waits != NOTHING and m.overtaken >= n:
+            nodes, older = nodes_of(m, m.waits), 0
+            for j in range(n):
+                o = members[j]
+                if o.waits != NOTHING and o.overtaken >= n and o.number < m.number:
+                    older |= nodes_of(o, o.waits)
+            overdue |= nodes
+            if nodes & (group.busy | older) == 0:
+                mask[k + 1] = 1
+                must = True
+    count = 0
+    for k in range(n):
+        m = members[k]
+        free = m.waits != NOTHING and m.overtaken < n and nodes_of(m, m.waits) & (group.busy | overdue) == 0
+        if free or movable(group, members, k):
+            mask[k + 1] = 1
+        count += mask[k + 1]
+    mask[0] = runs and not must
+    return count
+
+
+@compiled
+def in_turn(group: Records, members: Records, k: int, handing: bool) -> bool:
+    """Whether nobody comes before member k's waiting phase in strict round robin, once all movable tails have left or as it is."""
+    m = members[k]
+    rollout = m.waits == ROLLOUT
+    nodes = nodes_of(m, m.waits)
+    for j in range(group.n):
+        o = members[j]
+        if nodes_of(o, m.waits) & nodes != 0:
+            ahead = o.turn_rollout - m.turn_rollout if rollout else o.turn_training - m.turn_training
+            if handing and movable(group, members, j):
+                ahead += 1
+            if ahead < 0 or (ahead == 0 and j < k):
+                return False
+    return True
+
+
+@compiled
+def round_robin(group: Records, members: Records, migrates: bool) -> int:
+    """The row that `policies.dispatch.round_robin` chooses; 0 where it waits."""
+    n = group.n
+    best, first = -1, np.iinfo(np.int64).max
+    for k in range(n):
+        m = members[k]
+        if m.waits != NOTHING and m.number < first and nodes_of(m, m.waits) & group.busy == 0 and in_turn(group, members, k, False):
+            best, first = k, m.number
+    if best >= 0 or not migrates:
+        return best + 1
+    freed = 0
+    for k in range(n):
+        if movable(group, members, k):
+            freed |= members[k].nodes
+    for k in range(n):
+        m = members[k]
+        could = m.waits == ROLLOUT and m.nodes & freed != 0 and m.nodes & group.busy & ~freed == 0
+        if could and m.number < first and in_turn(group, members, k, True):
+            best, first = k, m.number
+    if best < 0:
+        return 0
+    for k in range(n):
+        if movable(group, members, k) and members[k].nodes & members[best].nodes != 0:
+            return k + 1
+    return 0
+
+
+@compiled
+def _squash(x: float) -> float:
+    return x / (1 + abs(x))
+
+
+@compiled
+def _bits(mask: int) -> int:
+    count = 0
+    while mask != 0:
+        mask &= mask - 1
+        count += 1
+    return count
+
+
+@compiled
+def _left(m: Records, now_s: float) -> Any:
+    """Expected seconds until what a member runs is over; 0 where it runs nothing."""
+    if m.runs == NOTHING:
+        return 0.0
+    expected_s = m.training_s if m.runs == TRAINING else m.rollout_s
+    if m.runs == TAIL:
+        return max(0.1 * expected_s, 0.6 * expected_s - (now_s - m.since_s))
+    return max(0.02 * expected_s, expected_s - (now_s - m.since_s))
+
+
+@compiled
+def _until(m: Records, phase: int, now_s: float, training_free_s: float) -> Any:
+    """Expected seconds until a member wants its next phase of a kind, if nobody is in its way; infinite while it waits for it."""
+    if m.waits == phase:
+        return np.inf
+    left_s = _left(m, now_s)
+    if phase == TRAINING:
+        if m.runs == TRAINING:
+            return left_s + m.sync_s + m.rollout_s
+        return left_s if m.runs != NOTHING else m.rollout_s
+    if m.runs == TRAINING:
+        return left_s + m.sync_s
+    if m.runs != NOTHING:
+        return left_s + m.training_s + m.sync_s
+    return training_free_s + m.sync_s if m.waits == TRAINING else m.sync_s
+
+
+@compiled
+def _slack(m: Records, now_s: float) -> Any:
+    return min(m.slo, 100.0) * m.own_s - (now_s - m.joined_s)
+
+
+@compiled
+def write_look(group: Records, members: Records, job: Array, rows: Array, cluster: Array, mask: NDArray[np.int8]) -> int:
+    """Write an observation: the mask, and the features in the order of their names; returns what `write_mask` does."""
+    count = write_mask(group, members, mask)
+    n, now_s = group.n, group.now_s
+    job[:] = 0
+    rows[:] = 0
+    cluster[:] = 0
+    if n == 0:
+        return count
+    unit_s, every, training_load, cycle_s, against, least, slacks = 1e-9, 0, 0.0, 0.0, 0.0, np.inf, 0.0
+    training_free_s, training_left_s, next_s = 0.0, 0.0, np.inf
+    for k in range(n):
+        m = members[k]
+        planned_s = m.planned_rollout_s + m.planned_training_s + m.sync_s
+        expected_s = m.rollout_s + m.training_s + m.sync_s
+        unit_s = max(unit_s, planned_s)
+        every |= nodes_of(m, ROLLOUT) & ~TRAINING_POOL
+        training_load += m.training_s
+        cycle_s = max(cycle_s, expected_s)
+        against += min(2.0, expected_s / planned_s) / (2 * n)
+        slack_s = _slack(m, now_s)
+        least = min(least, slack_s)
+        slacks += slack_s / n
+        if m.waits == TRAINING:
+            training_free_s += m.training_s
+        if m.runs != NOTHING:
+            left_s = _left(m, now_s)
+            next_s = min(next_s, left_s)
+            if m.runs == TRAINING:
+                training_left_s = left_s
+    training_free_s += training_left_s
+    rollout_load = 0.0
+    for node in range(1, 63):
+        bit = 1 << node
+        if bit > every:
+            break
+        load = 0.0
+        for k in range(n):
+            if members[k].nodes & bit != 0:
+                load += members[k].rollout_s
+        rollout_load = max(rollout_load, load)
+    most = max(training_load, rollout_load, cycle_s)
+    n_nodes = max(1, _bits(every))
+    job[0] = n / (1 + n)
+    job[1] = training_load / most
+    job[2] = rollout_load / most
+    job[3] = cycle_s / most
+    job[4] = against
+    for k in range(n):
+        cluster[0] += (members[k].waits == ROLLOUT) / n
+        cluster[1] += (members[k].waits == TRAINING) / n
+    cluster[2] = _squash(training_left_s / unit_s)
+    cluster[3] = _bits(group.busy & every) / n_nodes
+    cluster[4] = _bits(group.tails & every) / n_nodes
+    cluster[5] = _squash(least / unit_s)
+    cluster[6] = _squash(slacks / unit_s)
+    cluster[7] = _squash(next_s / unit_s) if next_s < np.inf else 1.0
+    chosen = round_robin(group, members, True)
+    rows[chosen, 5] = 1.0
+    rows[0, 0] = 1.0
+    rows[0, 6] = cluster[7]
+    for k in range(n):
+        if mask[k + 1] == 1:
+            _write_row(group, members, k, rows[k + 1], unit_s, training_free_s, n_nodes)
+    return count
+
+
+@compiled
+def _write_row(group: Records, members: Records, k: int, row: Array, unit_s: float, training_free_s: float, n_nodes: int) -> None:
+    m, n, now_s = members[k], group.n, group.now_s
+    phase = m.waits if m.waits != NOTHING else TAIL
+    nodes = nodes_of(m, phase)
+    row[phase] = 1.0
+    row[4] = 1.0 if phase != TAIL and in_turn(group, members, k, False) else 0.0
+    seconds = _left(m, now_s) if phase == TAIL else (m.training_s if phase == TRAINING else m.rollout_s)
+    slack_s = _slack(m, now_s)
+    row[6] = _squash(seconds / unit_s)
+    row[7] = _squash((m.rollout_s if phase == TRAINING else m.training_s) / unit_s)
+    row[8] = _squash(slack_s / unit_s)
+    row[9] = _squash(slack_s / (min(m.slo, 100.0) * m.own_s + unit_s))
+    row[10] = min(1.0, m.overtaken / n) if phase != TAIL else 0.0
+    kind = TRAINING if phase == TRAINING else ROLLOUT
+    rivals_s, shortest_s, least, next_in, next_for, next_slack, behind = 0.0, np.inf, np.inf, np.inf, 0.0, 0.0, 0
+    for j in range(n):
+        o = members[j]
+        if j == k or nodes_of(o, kind) & nodes == 0:
+            continue
+        other_s = o.training_s if kind == TRAINING else o.rollout_s
+        behind = max(behind, (m.turn_training - o.turn_training) if kind == TRAINING else (m.turn_rollout - o.turn_rollout))
+        if o.waits == kind:
+            rivals_s += other_s
+            shortest_s = min(shortest_s, other_s)
+            least = min(least, _slack(o, now_s))
+            if phase != TAIL and o.number < m.number:
+                row[11] += 1 / n
+        else:
+            until_s = _until(o, kind, now_s, training_free_s)
+            if until_s < next_in:
+                next_in, next_for, next_slack = until_s, other_s, _slack(o, now_s)
+    row[12] = _squash(rivals_s / unit_s)
+    row[13] = _squash(shortest_s / unit_s) if rivals_s > 0 else 1.0
+    row[14] = _squash(least / unit_s) if rivals_s > 0 else 1.0
+    row[15] = _squash(next_in / unit_s) if next_in < np.inf else 1.0
+    row[16] = _squash(next_for / unit_s)
+    row[17] = _squash(next_slack / unit_s)
+    row[18] = _bits(nodes & ~TRAINING_POOL) / n_nodes
+    row[19] = _squash((training_free_s - (seconds if phase != TRAINING else 0.0)) / unit_s)
+    row[20] = 1.0 if nodes & group.tails != 0 else 0.0
+    row[21] = _squash(behind / 1.0)
+    row[22] = min(1.0, (now_s - m.since_s) / (2 * m.rollout_s)) if phase == TAIL else 0.0

@@ -1,0 +1,84 @@
+"""A group under any dispatch policy, by the event replay: the same figures as the environment's."""
+
+from __future__ import annotations
+
+from rollmux_env.cluster.events import Departed, Event, Placement, isolated
+from rollmux_env.cluster.plan import Place, Plan
+from rollmux_env.cluster.state import State
+from rollmux_env.dispatcher import DispatchPolicy
+from rollmux_env.envs.dispatch.group import Group
+from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.run import PhaseRun, Run
+from rollmux_env.replay.sampling import Durations
+from rollmux_env.scenario import Scenario
+from rollmux_env.timing.tail import TailModel
+
+
+def replay_group(group: Group, dispatch: DispatchPolicy, tails: TailModel | None = None) -> Run:
+    """Replay a group; its phases are kept. Members leave with the iteration in which their `duration_s` ends, if they have one."""
+    scenario = Scenario(version=1, cluster=group.cluster, jobs=group.jobs)
+    return replay_events(scenario, _Pinned(group), dispatch, group.seed, check=True, keep_phases=True, tails=tails)
+
+
+def figures(group: Group, run: Run) -> dict[str, float]:
+    """What the environment says of an episode: `cost_usd`, `work_h`, `usd_per_work_hour`, `slo_attainment`, `worst_over_slo`.
+
+    Args:
+        run: of `replay_group`, of jobs that stay until the horizon at least.
+    """
+    ended: dict[tuple[str, str, int], PhaseRun] = {}  # a phase's last span
+    for phase in run.phases:
+        name = "training" if phase.phase == "training" else "rollout"
+        before = ended.get((phase.job_id, name, phase.iteration))
+        if before is None or before.end_s < phase.end_s:
+            ended[phase.job_id, name, phase.iteration] = phase
+    work_s, over_slo = 0.0, []
+    for job in group.jobs:
+        done = {"rollout": 0, "training": 0}
+        last_s = 0.0
+        for (job_id, name, _), phase in ended.items():
+            if job_id == job.id and phase.end_s <= group.horizon_s:
+                done[name] += 1
+                if name == "training" and phase.end_s + job.sync_s <= group.horizon_s:
+                    last_s = max(last_s, phase.end_s + job.sync_s)
+        work_s += done["rollout"] * job.rollout.worst_case_s
+        work_s += done["training"] * (job.training_s(group.training_nodes) + job.sync_s)
+        whole = sum(
+            name == "training" and job_id == job.id and phase.end_s + job.sync_s <= group.horizon_s
+            for (job_id, name, _), phase in ended.items()
+        )
+        luck = Durations(job, group.seed)
+        while len(luck.rollout) < whole:
+            luck.extend()
+        over_slo.append(last_s / luck.solo_s(whole) / job.slo if whole else float("inf"))
+    usd, work_h = group.usd_per_hour * group.horizon_s / 3600, work_s / 3600
+    return {
+        "cost_usd": usd,
+        "work_h": work_h,
+        "usd_per_work_hour": usd / max(work_h, 1e-9),
+        "slo_attainment": sum(value <= 1 + 1e-9 for value in over_slo) / len(over_slo),
+        "worst_over_slo": max(over_slo),
+    }
+
+
+class _Pinned:
+    """A placement policy that puts a group's jobs where the group has them."""
+
+    keeps_slo = False
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._names = [job.id for job in group.jobs]
+
+    def decide(self, state: State, event: Event) -> Plan:
+        if isinstance(event, Departed) or not hasattr(event, "job"):
+            return ()
+        k = self._names.index(event.job.id)
+        if k == 0:
+            nodes = self._group.training_nodes
+            alone = isolated(event.job)
+            return (Place(event.job.id, Placement(None, (), alone.new_rollout_nodes, nodes)),)
+        known = 1 + max(node for pins in self._group.pins[:k] for node in pins)
+        old = tuple(node for node in self._group.pins[k] if node < known)
+        new = len(self._group.pins[k]) - len(old)
+        return (Place(event.job.id, Placement(state.group_list()[0].id, old, new)),)

@@ -1,0 +1,123 @@
+"""Pictures of one group: what ran on each node lately, as a Gantt."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.envs.dispatch.tables import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, Groups
+
+WIDTH = 72  # characters of a lane of text
+_BUBBLE = "#f3e3d3"
+_PHASES = {ROLLOUT: "rollout", TRAINING: "training", TAIL: "tail"}
+
+
+class Bar(NamedTuple):
+    """What held a share of a node from a time to a time, seconds."""
+
+    member: int
+    what: int
+    nodes: int
+    start_s: float
+    end_s: float
+    share: float
+
+
+def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
+    """The spans of a group since a time that its history still has, and what runs now."""
+    now_s = float(groups.groups["now_s"][e])
+    spans = groups.history[e, : min(int(groups.clocks["spans"][e]), groups.history.shape[1])]
+    bars = [
+        Bar(*(spans[name][i].item() for name in ("member", "what", "nodes", "start_s", "end_s", "share")))
+        for i in range(len(spans))
+    ]
+    tails = int(groups.groups["tails"][e])
+    for k, member in enumerate(groups.members[e, : groups.groups["n"][e]]):
+        nodes, start_s = int(member["nodes"]), float(groups.runners["start_s"][e, k])
+        match int(member["runs"]):
+            case 1:
+                bars.append(Bar(k, ROLLOUT, nodes & ~tails, start_s, now_s, 1.0))
+                bars.append(Bar(k, ROLLOUT, nodes & tails, start_s, now_s, 1 - share))
+            case 2:
+                bars.append(Bar(k, TRAINING, TRAINING_POOL, start_s, now_s, 1.0))
+            case 3:
+                bars.append(Bar(k, TAIL, nodes, start_s, now_s, share))
+    return [bar for bar in bars if bar.nodes and bar.end_s > max(since_s, bar.start_s)]
+
+
+def _window(groups: Groups, e: int) -> tuple[float, float]:
+    """The last six planned iterations of the longest member, seconds."""
+    members = groups.members[e, : groups.groups["n"][e]]
+    width_s = 6 * float((members["planned_rollout_s"] + members["planned_training_s"] + members["sync_s"]).max())
+    now_s = float(groups.groups["now_s"][e])
+    return max(0.0, now_s - width_s), max(now_s, width_s)
+
+
+def _lanes(groups: Groups, e: int) -> list[tuple[str, int]]:
+    """Names and bits of the nodes."""
+    every = int(np.bitwise_or.reduce(groups.members["nodes"][e, : groups.groups["n"][e]]))
+    lanes = [(f"rollout {bit - 1}", 1 << bit) for bit in range(1, every.bit_length()) if every >> bit & 1]
+    return [*lanes, ("training", TRAINING_POOL)]
+
+
+def title_of(groups: Groups, e: int) -> str:
+    """A line about the time and who waits."""
+    clock, now_s = groups.clocks[e], float(groups.groups["now_s"][e])
+    members = groups.members[e, : groups.groups["n"][e]]
+    waits = [f"{_name(k)} for its {_PHASES[int(m['waits'])]}" for k, m in enumerate(members) if m["waits"] != NOTHING]
+    jobs = clock["all_work_s"] / now_s if now_s > 0 else 0.0
+    hours = f"{now_s / 3600:.2f} h of {clock['horizon_s'] / 3600:.2f} h"
+    return f"{hours}, so far the work of {jobs:.2f} jobs; waiting: {', '.join(waits) or 'nobody'}"
+
+
+def text(groups: Groups, e: int, share: float) -> str:
+    """A group as text: a letter a job, a small one where a tail holds its `share`, dots for idle time."""
+    since_s, until_s = _window(groups, e)
+    bars = bars_of(groups, e, since_s, share)
+    lines = [title_of(groups, e)]
+    for name, bit in _lanes(groups, e):
+        cells = ["."] * WIDTH
+        for bar in sorted(bars, key=lambda bar: bar.what == TAIL):
+            if bar.nodes & bit:
+                first, last = (
+                    round(WIDTH * (at_s - since_s) / (until_s - since_s)) for at_s in (max(bar.start_s, since_s), bar.end_s)
+                )
+                for at in range(first, min(last, WIDTH)):
+                    cells[at] = _name(bar.member).lower() if bar.what == TAIL else _name(bar.member)
+        lines.append(f"{name:>10} {''.join(cells)}")
+    return "\n".join(lines) + "\n"
+
+
+def picture(groups: Groups, e: int, share: float, size: tuple[int, int] = (960, 400)) -> NDArray[np.uint8]:
+    """A group as (H, W, 3) pixels: a lane a node, a colour a job; a tail is as high as its share of the node."""
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure((size[0] / 100, size[1] / 100), dpi=100, layout="constrained")
+    canvas: Any = FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    axis.set_title(title_of(groups, e), fontsize=9)
+    since_s, until_s = _window(groups, e)
+    lanes = _lanes(groups, e)
+    colours = colormaps["tab10"]
+    bars = bars_of(groups, e, since_s, share)
+    for y, (_, bit) in enumerate(lanes):
+        axis.barh(y, until_s - since_s, 0.8, since_s, color=_BUBBLE)
+        for bar in bars:
+            if bar.nodes & bit:
+                start_s = max(bar.start_s, since_s)
+                middle = y + 0.4 - 0.4 * bar.share if bar.what == TAIL else y - 0.4 + 0.4 * bar.share
+                axis.barh(middle, bar.end_s - start_s, 0.8 * bar.share, start_s, color=colours(bar.member % 10), edgecolor="white")
+    axis.set_yticks(range(len(lanes)), [name for name, _ in lanes], fontsize=8)
+    axis.set_ylim(len(lanes) - 0.5, -0.5)
+    axis.set_xlim(since_s, until_s)
+    axis.set_xlabel("seconds", fontsize=8)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
+
+
+def _name(member: int) -> str:
+    return chr(ord("A") + member % 26)

@@ -1,0 +1,85 @@
+"""The inside of a rollout: when most of its responses are done, and what moving the rest to a share of the nodes does.
+
+Response lengths are lognormal and capped. A decoding step of all responses takes 1 + `batching` times as long as one of a single
+response, and linearly less as they finish: with X a length, the time until all responses have passed length L is in proportion to
+L + batching * E[min(X, L)]. Of a rollout's `responses` lengths two order statistics are drawn, the one that leaves the wanted share
+done and the longest; both have exact laws (a Beta, and the largest of the uniform rest).
+
+Long-tail migration (RollMux, arXiv 2512.11306) stops the rollout there and goes on with the rest on `share` of the same nodes'
+GPUs. Lengths do not change; steps take longer by as much as the batch of each GPU grows. The next rollout has the other GPUs to
+itself and is slower by the same law, at its full batch all along, which errs on the slow side.
+
+The paper prints no parameters. The defaults: lengths of its 7B-8k (median 662, 90% at most 3,214, cap 8,192 tokens, read off its
+figure), two of eight GPUs for the tail, a batch that doubles the time of a step, two seconds to prefill the prefixes again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import Floats
+
+
+@dataclass(frozen=True)
+class TailModel:
+    """What a rollout's inside looks like.
+
+    Attributes:
+        median: of the response lengths, as a share of the cap. sigma: of their logarithm.
+        responses: of a rollout.
+        batching: seconds of a full batch's decoding step over those of a single response's, less 1.
+        share: of each node's GPUs that a migrated tail keeps.
+        move_s: seconds until a migrated tail decodes again.
+    """
+
+    median: float = 662 / 8192
+    sigma: float = 1.233
+    responses: int = 256
+    batching: float = 1.0
+    share: float = 0.25
+    move_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        positive = min(self.median, self.sigma) > 0 and self.responses >= 2 and self.batching >= 0 and self.move_s >= 0
+        if not (positive and 0 < self.share < 1):
+            raise InputError("tail model: median and sigma must be above 0, responses at least 2, share between 0 and 1")
+
+    @property
+    def rate(self) -> float:
+        """Speed of a rollout on the nodes' other GPUs, relative to one on all of them."""
+        return (1 + self.batching) / (1 + self.batching / (1 - self.share))
+
+    def draw(self, generator: np.random.Generator, at: float, count: int) -> tuple[Floats, Floats]:
+        """Draw what happens in `count` rollouts.
+
+        Args:
+            at: share of the responses that are done, above 0 and below 1.
+
+        Returns:
+            (count,) the share of the rollout's seconds after which they are, and (count,) what the seconds of the rest are
+            multiplied by once it is migrated, at least 1.
+        """
+        done = min(max(1, round(at * self.responses)), self.responses - 1)
+        reached = generator.beta(done, self.responses - done + 1, count)
+        last = reached + (1 - reached) * generator.random(count) ** (1 / (self.responses - done))
+        length, longest = self._length(reached), self._length(last)
+        batch, batch_of_all = self.batching * self._mean_up_to(length), self.batching * self._mean_up_to(longest)
+        alone, together = longest - length, batch_of_all - batch
+        rest = np.maximum(alone + together, 1e-12)
+        return 1 - rest / (longest + batch_of_all), np.maximum(1.0, (alone + together / self.share) / rest)
+
+    def _length(self, share: Floats) -> Floats:
+        """(n,) lengths that such shares of the responses do not pass, in caps."""
+        from scipy.special import ndtri
+
+        return np.asarray(np.minimum(1.0, self.median * np.exp(self.sigma * ndtri(share))))
+
+    def _mean_up_to(self, length: Floats) -> Floats:
+        """(n,) E[min(X, length)] of a lognormal X."""
+        from scipy.special import ndtr
+
+        z = np.log(length / self.median) / self.sigma
+        return np.asarray(self.median * np.exp(self.sigma**2 / 2) * ndtr(z - self.sigma) + length * (1 - ndtr(z)))

@@ -1,0 +1,77 @@
+"""`rollmux run`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Against(StrEnum):
+    """What a run is compared with."""
+
+    solo = "solo"
+
+
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file.", show_default=False)],
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", metavar="NAME", help="A placement policy by name, or `module:Class` of your own.")
+    ] = "rollmux",
+    dispatch: Annotated[
+        str, typer.Option("--dispatch", metavar="NAME", help="Which waiting phase of a group is next: a dispatch policy by name.")
+    ] = "round-robin",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Profile the jobs, print where they would go and their periods, and run nothing.")
+    ] = False,
+    compare: Annotated[
+        Against | None,
+        typer.Option("--compare", help="Then run each job alone on the nodes that it had, for comparison.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Keep journal and report in this folder.", show_default=False)
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="A", help="Join the Ray cluster there; else this machine.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of policies that draw at random.")] = 0,
+) -> None:
+    """Run real RL post-training jobs, co-executed on a rollout pool and a training pool.
+
+    Example: `rollmux run examples/two_jobs.yaml --compare solo --out run`
+    """
+    import tempfile
+
+    from policies.dispatch import make_dispatch
+    from policies.registry import make_runnable
+    from rollmux_env.dispatcher import migrates_at
+    from rollmux_env.errors import InputError
+    from rollmux_env.report.folder import make_folder
+    from runtime.jobs.spec import load_jobs
+
+    jobs = load_jobs(file)
+    make_runnable(policy, seed)
+    if migrates_at(make_dispatch(dispatch)) is not None:
+        raise InputError(f"--dispatch {dispatch}: real rollouts are not migrated; leave out its option")
+    if dry_run and compare is not None:
+        raise InputError("--compare: does not go with --dry-run, which runs nothing")
+    from runtime.commands.running import run_all, run_dry
+    from runtime.journal import JOURNAL
+
+    if out is not None:
+        make_folder(out)
+        if (out / JOURNAL).exists():
+            raise InputError(f"--out {out}: holds a run already; choose another folder")
+    with tempfile.TemporaryDirectory(prefix="rollmux-run-") as spare:
+        folder = out.resolve() if out is not None else Path(spare)
+        if dry_run:
+            run_dry(jobs, policy, dispatch, seed, folder, address)
+            return
+        outcome = run_all(jobs, policy, dispatch, seed, folder, address, compare is not None)
+    if outcome == "stopped":
+        raise KeyboardInterrupt
+    if outcome == "failed":
+        raise typer.Exit(1)

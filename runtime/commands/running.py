@@ -1,0 +1,122 @@
+"""What `rollmux run` does once its arguments are in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Cluster, Scenario
+from rollmux_env.scenario import Pool as PoolSpec
+from runtime.execution.coordinator import RunPlan
+from runtime.execution.session import execute, ray_session
+from runtime.jobs.spec import Jobs, JobSpec
+from runtime.journal import read_run
+from runtime.record import Node, Pool, RunRecord
+
+POOLS: tuple[Pool, Pool] = ("rollout", "training")
+_USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
+_MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
+
+
+def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, address: str | None, compare: bool) -> str:
+    """Run jobs, alone afterwards if they are to be compared, and report.
+
+    Returns:
+        `done`, `stopped`, or `failed`: some jobs have.
+
+    Raises:
+        InputError: a node, a policy or a folder cannot be used; one line.
+    """
+    with ray_session(address, nodes_wanted(jobs)) as nodes:
+        cluster = cluster_of(jobs, nodes)
+        plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare)
+        outcome = execute(plan, typer.echo)
+        if compare and outcome == "done":
+            record = read_run(folder)
+            for spec in jobs.jobs:
+                if outcome == "done" and (own := nodes_of(record, spec)):
+                    typer.echo(f"{spec.id} alone:")
+                    outcome = execute(alone(plan, spec, own, folder / "solo" / spec.id), typer.echo)
+    failed = read_run(folder).failed
+    return "failed" if outcome == "done" and failed else outcome
+
+
+def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, address: str | None) -> None:
+    """Profile jobs and print what the policy would do with them.
+
+    Raises:
+        InputError: a node, a policy or a folder cannot be used, or a job fails in its profile; one line.
+    """
+    from policies.registry import make_runnable
+    from rollmux_env.replay.admission import admit_all
+    from rollmux_env.report.tables import plan_tables, show
+
+    with ray_session(address, nodes_wanted(jobs)) as nodes:
+        cluster = cluster_of(jobs, nodes)
+        execute(RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), only_profile=True), typer.echo)
+    record = read_run(folder)
+    for failed in record.failed:
+        raise InputError(f"job {failed.job_id}: fails in its profile: {failed.problem}")
+    known = [record.jobs[spec.id] for spec in jobs.jobs if spec.id in record.jobs]
+    if len(known) == len(jobs.jobs):  # else the user has stopped it
+        arriving = tuple(job.model_copy(update={"arrival_s": spec.arrival_s}) for job, spec in zip(known, jobs.jobs, strict=True))
+        scenario = Scenario(version=1, cluster=cluster, jobs=arriving)
+        show(plan_tables(policy, admit_all(scenario, make_runnable(policy, seed))))
+
+
+def nodes_wanted(jobs: Jobs) -> dict[Pool, int]:
+    """Nodes that this machine is carved into: what the file says, else as many as the largest job asks for."""
+    wanted: dict[Pool, int] = {}
+    for pool in POOLS:
+        most: int | None = getattr(jobs.cluster, pool).max_nodes if jobs.cluster else None
+        wanted[pool] = most or max(getattr(job, pool).nodes for job in jobs.jobs)
+    return wanted
+
+
+def cluster_of(jobs: Jobs, nodes: Sequence[Node]) -> Cluster:
+    """What the policy sees: the file's prices and limits, with as many nodes and as much memory as there is.
+
+    Without a `cluster` in the file a node costs 1 $/h, so that dollars are node-hours.
+
+    Raises:
+        InputError: a job asks for more nodes than there are; one line.
+    """
+    plain = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0)
+    given = jobs.cluster or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
+    pools: dict[str, PoolSpec] = {}
+    for pool in POOLS:
+        own = [node for node in nodes if node.pool == pool]
+        for job in jobs.jobs:
+            if getattr(job, pool).nodes > len(own):
+                asked = getattr(job, pool).nodes
+                raise InputError(f"job {job.id}: {pool}.nodes: asks for {asked} nodes; there are {len(own)} of this pool")
+        spec: PoolSpec = getattr(given, pool)
+        memory_gb = _USABLE * min(node.memory_gb for node in own)
+        limits = {
+            "max_nodes": min(spec.max_nodes or len(own), len(own)),
+            "node_memory_gb": memory_gb if spec.node_memory_gb is None else min(memory_gb, spec.node_memory_gb),
+        }
+        pools[pool] = spec.model_copy(update=limits)
+    return given.model_copy(update=pools)
+
+
+def nodes_of(record: RunRecord, spec: JobSpec) -> tuple[Node, ...]:
+    """The nodes that a job ran on, as many as it asks for; none of a job that has run no iteration."""
+    names: dict[str, None] = {}
+    for part in record.phases:
+        if part.job_id == spec.id and not part.profile and part.ok:
+            names |= dict.fromkeys(part.nodes)
+    by_name = {node.name: node for node in record.started.nodes}
+    found = [by_name[name] for name in names]
+    return tuple(node for pool in POOLS for node in [node for node in found if node.pool == pool][: getattr(spec, pool).nodes])
+
+
+def alone(plan: RunPlan, spec: JobSpec, nodes: tuple[Node, ...], folder: Path) -> RunPlan:
+    """A run of one job alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return RunPlan(
+        (spec.model_copy(update={"arrival_s": 0.0}),), plan.cluster, nodes, "solo", plan.dispatch, plan.seed, str(folder), False
+    )

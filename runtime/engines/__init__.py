@@ -1,0 +1,54 @@
+"""What samples responses: `interface` says what an engine does, `make_engine` makes one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollmux_env.errors import InputError
+
+if TYPE_CHECKING:
+    from runtime.engines.interface import Engine, Kind
+
+
+def make_engine(kind: Kind, model_dir: Path, *, max_length: int, seed: int, threads: int, tensor_parallel: int) -> Engine:
+    """Load a model into an engine of this process.
+
+    Args:
+        kind: `vllm`, `torch`, or `auto`: vLLM where it runs, else torch.
+        model_dir: a Hugging Face directory with config.json and safetensors.
+        max_length: tokens of a prompt and its response together, at most.
+        threads: of this process on a CPU: one for each core that it owns.
+        tensor_parallel: devices that hold the model together; 1 with torch.
+
+    Raises:
+        InputError: the directory, the engine or the number of devices cannot be used; one line.
+    """
+    import torch
+
+    from runtime.engines.model_files import read_model_files
+
+    longest = read_model_files(model_dir).longest
+    if max_length > longest:
+        raise InputError(f"{model_dir}: {max_length} tokens are asked for, the model attends to {longest}")
+    if tensor_parallel > max(1, torch.cuda.device_count()):
+        raise InputError(f"tensor_parallel: {tensor_parallel} GPUs are asked for, {torch.cuda.device_count()} are here")
+    problem = vllm_problem(torch.cuda.is_available())
+    if kind == "vllm" and problem is not None:
+        raise InputError(f"engine vllm: {problem}")
+    if kind == "vllm" or (kind == "auto" and problem is None):
+        from runtime.engines.vllm_engine import VllmEngine
+
+        return VllmEngine(model_dir, max_length=max_length, seed=seed, threads=threads, tensor_parallel=tensor_parallel)
+    if tensor_parallel != 1:
+        raise InputError(f"engine torch: holds a model on one device, not on {tensor_parallel}")
+    from runtime.engines.torch_engine import TorchEngine
+
+    return TorchEngine(model_dir, max_length=max_length, threads=threads)
+
+
+def vllm_problem(cuda: bool) -> str | None:
+    """Why vLLM cannot be used here, one line; None if it can. Imports neither vLLM nor torch."""
+    from runtime.engines.probe import probe_vllm
+
+    return probe_vllm(cuda).problem

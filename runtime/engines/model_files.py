@@ -1,0 +1,126 @@
+"""What an engine must know of a Hugging Face directory before it loads it: shapes of weights, end tokens, longest context."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollmux_env.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OUTPUT = "lm_head.weight"  # the output matrix of every causal language model in transformers
+_INPUT = "embed_tokens.weight"  # how the name of the input embedding ends
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model on disk.
+
+    Attributes:
+        directory: config.json and safetensors are in it.
+        shapes: of every tensor, by its Hugging Face name; without the output matrix where it is tied.
+        embedding: name of the input embedding, of shape (vocabulary, hidden).
+        tied: the output matrix is the input embedding.
+        end_ids: tokens that end a response.
+        longest: tokens that the model can attend to.
+        cached: numbers that the KV cache holds a token.
+    """
+
+    directory: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    embedding: str
+    tied: bool
+    end_ids: tuple[int, ...]
+    longest: int
+    cached: int
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids."""
+        return self.shapes[self.embedding][0]
+
+    def checked(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights under exactly the names of `shapes`.
+
+        Raises:
+            InputError: a name is missing or unknown, or a shape differs.
+        """
+        found = {name: tensor for name, tensor in weights.items() if not (self.tied and name == OUTPUT)}
+        for name, shape in self.shapes.items():
+            if name not in found:
+                raise InputError(f"{name}: missing from the new weights")
+            if tuple(found[name].shape) != shape:
+                raise InputError(f"{name}: the new weights have shape {tuple(found[name].shape)}, the model has {shape}")
+        if len(found) > len(self.shapes):
+            raise InputError(f"{min(found.keys() - self.shapes.keys())}: not a weight of the model")
+        return found
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Each weight on disk, on the CPU, one at a time."""
+        from safetensors import safe_open
+
+        for path in _weight_files(self.directory):
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - it is no mapping
+                    if name in self.shapes:
+                        yield name, file.get_tensor(name)
+
+
+def read_model_files(directory: Path) -> ModelFiles:
+    """Read what `ModelFiles` holds; no tensor is loaded.
+
+    Raises:
+        InputError: config.json or the weights are missing or no such files.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    config = _read_json(directory / "config.json")
+    generation = _read_json(directory / "generation_config.json") if (directory / "generation_config.json").exists() else {}
+    tied = bool(config.get("tie_word_embeddings", False))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in _weight_files(directory):
+        try:
+            with safe_open(path, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118
+                    shapes[name] = tuple(file.get_slice(name).get_shape())
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{path}: cannot be read: {error}") from None
+    if tied:
+        shapes.pop(OUTPUT, None)
+    embedding = next((name for name in shapes if name.endswith(_INPUT)), None)
+    if embedding is None:
+        raise InputError(f"{directory}: no weight is called ...{_INPUT}; only causal language models are supported")
+    ends = generation.get("eos_token_id", config.get("eos_token_id"))
+    end_ids = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
+    try:
+        heads, longest = config["num_attention_heads"], config["max_position_embeddings"]
+        head = config.get("head_dim") or config["hidden_size"] // heads
+        cached = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head
+    except KeyError as error:
+        raise InputError(f"{directory / 'config.json'}: {error.args[0]} is missing") from None
+    return ModelFiles(directory, shapes, embedding, tied, end_ids, longest, cached)
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    index = directory / "model.safetensors.index.json"
+    if index.exists():
+        return [directory / name for name in sorted(set(_read_json(index)["weight_map"].values()))]
+    single = directory / "model.safetensors"
+    if not single.exists():
+        raise InputError(f"{directory}: no model.safetensors in it")
+    return [single]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: not a JSON object")
+    return content

@@ -1,0 +1,262 @@
+"""The engine on vLLM, in this process: stepped by hand, so that progress is seen and generation can be stopped.
+
+On GPUs it sleeps between phases (level 1): weights in page-locked host memory, the KV cache given back. On a CPU it stays resident:
+vLLM has no sleep mode there, its weights are packed for the processor's kernels, and there is no device memory to give back.
+
+A model whose output matrix is tied to its embedding is loaded untied, with two equal matrices: vLLM's reloading of tied weights is
+silently wrong on CPUs (0.32).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rollmux_env.errors import InputError
+from runtime.engines.interface import Progress, Response, Sampling
+from runtime.engines.model_files import OUTPUT, read_model_files
+from runtime.engines.probe import avoid_faults, missing_features
+from runtime.engines.requests import begun, request_seed
+from runtime.residency.footprint import Footprint
+from runtime.residency.staging import Layout, WeightStage, pieces
+
+# Sequences at a time; vLLM's own choice on GPUs, and more than a batch of a small job on CPUs.
+_SEQUENCES = 256
+# The share of a GPU that an awake engine takes; the rest is for the contexts of the jobs that sleep beside it.
+_GPU_SHARE = 0.8
+# On a CPU the KV cache has room for this many sequences of full length; vLLM queues the others.
+_CPU_FULL_SEQUENCES = 64
+
+
+class VllmEngine:
+    """See `runtime.engines.interface.Engine`. Float32 on a CPU, bfloat16 on CUDA devices.
+
+    One at a time in a process: vLLM keeps the number of threads and its distributed state for the whole process.
+
+    Args:
+        model_dir: a Hugging Face directory.
+        max_length: tokens of a prompt and its response together, at most.
+        seed: of vLLM itself; responses depend on `Sampling.seed`.
+        threads: that this process computes with on a CPU.
+        tensor_parallel: devices that hold the model together; vLLM starts a process for each where they are several.
+
+    Raises:
+        InputError: the directory cannot be used, or the installed vLLM lacks something.
+    """
+
+    def __init__(self, model_dir: Path, *, max_length: int, seed: int, threads: int, tensor_parallel: int) -> None:
+        self.version = 0
+        self._files = read_model_files(model_dir)
+        self._max_length = max_length
+        self._gpu = torch.cuda.is_available()
+        kv_bytes = 0 if self._gpu else _CPU_FULL_SEQUENCES * -(-max_length // 128) * 128 * self._files.cached * 4  # blocks of 128
+        self._several = tensor_parallel > 1
+        self._requests = count()
+        self._asleep = False
+        self._stage: WeightStage | None = None
+        self._devices = tensor_parallel
+        self._held = 0  # bytes on all devices
+        _environment(threads)
+        torch.set_num_threads(threads)
+        if missing := missing_features():
+            raise InputError(f"the installed vLLM lacks {', '.join(missing)}")
+        avoid_faults()
+        from vllm import LLM
+
+        device: dict[str, Any] = (
+            {"gpu_memory_utilization": _GPU_SHARE, "enable_sleep_mode": True}
+            if self._gpu
+            else {"kv_cache_memory_bytes": kv_bytes, "enforce_eager": True, "max_num_batched_tokens": 4096}
+        )
+        # A tied model starts with random weights and takes the true ones, under both names, before anything is sampled.
+        untied: dict[str, Any] = (
+            {"hf_overrides": {"tie_word_embeddings": False}, "load_format": "dummy"} if self._files.tied else {}
+        )
+        with _threads_kept(), self._measured():
+            self._llm: Any = LLM(
+                model=str(model_dir),
+                skip_tokenizer_init=True,
+                dtype="bfloat16" if self._gpu else "float32",
+                max_model_len=max_length,
+                max_num_seqs=_SEQUENCES,
+                seed=seed,
+                tensor_parallel_size=tensor_parallel,
+                logprobs_mode="processed_logprobs",
+                worker_extension_cls="runtime.engines.vllm_worker.StagedWeights",
+                disable_log_stats=True,
+                use_tqdm_on_load=False,
+                **device,
+                **untied,
+            )
+        if self._files.tied:
+            self._load(dict(self._files.tensors()))
+        self._weight_bytes = sum(self._llm.collective_rpc("weight_bytes"))
+        if not self._gpu:
+            self._held = self._weight_bytes + kv_bytes
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        progress: Callable[[Progress], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+        resume: Sequence[Response] = (),
+    ) -> list[Response]:
+        """See `Engine.generate`."""
+        self._awake()
+        earlier = begun(prompts, sampling, resume, self._files.vocabulary, self._max_length)
+        engine, rows = self._llm.llm_engine, {}
+        tokens: list[list[int]] = [[] for _ in prompts]
+        logprobs: list[list[float]] = [[] for _ in prompts]
+        try:
+            for row, (prompt, old) in enumerate(zip(prompts, earlier, strict=True)):
+                before = old.token_ids if old else ()
+                name = str(next(self._requests))
+                rows[name] = row
+                engine.add_request(name, {"prompt_token_ids": [*prompt, *before]}, self._parameters(sampling, row, len(before)))
+            sampled = 0
+            while rows:
+                for output in engine.step():
+                    new = output.outputs[0]
+                    row = rows[output.request_id]
+                    tokens[row] += new.token_ids
+                    logprobs[row] += [at[token].logprob for at, token in zip(new.logprobs or (), new.token_ids, strict=True)]
+                    sampled += len(new.token_ids)
+                    if output.finished:
+                        del rows[output.request_id]
+                if progress is not None:
+                    progress(Progress(len(prompts) - len(rows), len(prompts), sampled))
+                if rows and stop is not None and stop():
+                    break
+        finally:
+            if rows:
+                engine.abort_request(list(rows))
+                while engine.has_unfinished_requests():  # so that the next call finds nothing of this one
+                    engine.step()
+        unfinished = set(rows.values())
+        return [
+            Response(
+                row,
+                (old.token_ids if old else ()) + tuple(tokens[row]),
+                (old.logprobs if old else ()) + tuple(logprobs[row]),
+                row not in unfinished,
+                self.version,
+            )
+            for row, old in enumerate(earlier)
+        ]
+
+    def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """See `Engine.update_weights`."""
+        self._awake()
+        self._load(self._files.checked(weights))
+        self.version = version
+
+    def offload(self) -> Footprint:
+        """See `Engine.offload`. On a CPU everything stays, and so says the footprint; on GPUs what CUDA itself holds does."""
+        if self._gpu and not self._asleep:
+            with self._measured():
+                self._llm.sleep(level=1)
+            self._asleep = True
+        return self._footprint()
+
+    def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
+        """See `Engine.restore`."""
+        new = self._files.checked(weights) if weights is not None else None
+        with self._measured():
+            if self._asleep:
+                self._llm.wake_up(tags=["weights"])
+            if new is not None and version is not None:
+                self._load(new)
+                self.version = version
+            if self._asleep:
+                self._llm.wake_up(tags=["kv_cache"])
+                self._asleep = False
+        return self._footprint()
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._llm is None:
+            return
+        self._llm.llm_engine.engine_core.shutdown()
+        self._llm = None
+        if self._stage is not None:
+            self._stage.close()
+        gc.collect()
+        if self._gpu:
+            torch.cuda.empty_cache()
+
+    def _footprint(self) -> Footprint:
+        return Footprint(self._held, self._weight_bytes if self._asleep else 0)
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Count what happens to the device's free memory meanwhile: the permit says that nobody else is on it."""
+        before = torch.cuda.mem_get_info()[0] if self._gpu else 0
+        yield
+        after = torch.cuda.mem_get_info()[0] if self._gpu else 0
+        self._held += (before - after) * self._devices
+
+    def _load(self, weights: dict[str, Tensor]) -> None:
+        if self._files.tied:
+            weights = weights | {OUTPUT: weights[self._files.embedding]}
+        if self._several:  # a process a device: each reads what it needs from shared memory
+            self._stage = self._stage or WeightStage()
+            layout = Layout.of(weights)
+            self._stage.begin(layout, 0)
+            for offset, piece in pieces(weights, layout):
+                self._stage.receive(0, offset, piece)
+            self._llm.collective_rpc("load_staged", args=(self._stage.path,))
+        else:
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
+        self._llm.reset_prefix_cache()  # what it remembers of prompts was computed with the old weights
+
+    def _parameters(self, sampling: Sampling, row: int, tokens: int) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens - tokens,
+            seed=request_seed(sampling.seed, row, tokens),
+            ignore_eos=sampling.ignore_end,
+            stop_token_ids=[] if sampling.ignore_end else list(self._files.end_ids),
+            logprobs=0,  # of the sampled token alone
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    def _awake(self) -> None:
+        if self._llm is None or self._asleep:
+            raise RuntimeError("the engine is offloaded or closed")
+
+
+def _environment(threads: int) -> None:
+    """vLLM reads its settings from the environment, when it is imported and later; what the user set stays."""
+    for name, value in {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's loop in this process
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # whoever starts this process pins it to its cores
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": str(threads),
+    }.items():
+        os.environ.setdefault(name, value)
+
+
+@contextmanager
+def _threads_kept() -> Iterator[None]:
+    """vLLM's CPU worker puts a function that only warns in place of `torch.set_num_threads`; others need the true one."""
+    true = torch.set_num_threads
+    try:
+        yield
+    finally:
+        torch.set_num_threads = true

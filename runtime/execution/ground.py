@@ -1,0 +1,84 @@
+"""The nodes of a run: which group's they are, and who runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from rollmux_env.replay.checks import InvariantError
+from runtime.record import Assigned, Node, Pool, Returned
+
+Place = tuple[int, Pool, int]  # group, pool, number of the node within the group
+
+
+class Ground:
+    """Assigns nodes to the places that groups have, and knows who holds each.
+
+    Args:
+        nodes: all there are.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._assigned: dict[Place, Node] = {}
+        self._holders: dict[str, str] = {}
+        self._last: dict[str, str] = {}
+
+    def free(self, pool: Pool) -> list[Node]:
+        """Nodes that are no group's."""
+        taken = {node.name for node in self._assigned.values()}
+        return [node for node in self._nodes.values() if node.pool == pool and node.name not in taken]
+
+    def node(self, group: int, pool: Pool, number: int) -> Node:
+        """The node of a place that has one."""
+        return self._assigned[group, pool, number]
+
+    def settle(self, wanted: Iterable[Place], used: Collection[str], now_s: float) -> list[Assigned | Returned]:
+        """Give every wanted place a node, and take back those of places that nobody wants, unless a job still uses the node.
+
+        Raises:
+            InvariantError: there are more places than nodes.
+        """
+        places = sorted(set(wanted))
+        facts: list[Assigned | Returned] = []
+        for place, node in [*self._assigned.items()]:
+            if place not in places and node.name not in used:
+                del self._assigned[place]
+                facts.append(Returned(now_s, node.name))
+        for place in places:
+            if place in self._assigned:
+                continue
+            group, pool, number = place
+            free = self.free(pool)
+            if not free:
+                raise InvariantError(f"R5: there is no {pool} node left for group {group}")
+            self._assigned[place] = free[0]
+            facts.append(Assigned(now_s, group, pool, number, free[0].name))
+        return facts
+
+    def take(self, job_id: str, nodes: Sequence[Node]) -> bool:
+        """A job holds nodes from now on; whether one of them last ran another job.
+
+        Raises:
+            InvariantError: one is held already.
+        """
+        for node in nodes:
+            if node.name in self._holders:
+                raise InvariantError(f"R3: {node.name} is given to {job_id} while {self._holders[node.name]} runs on it")
+        switched = any(self._last.get(node.name, job_id) != job_id for node in nodes)
+        for node in nodes:
+            self._holders[node.name] = self._last[node.name] = job_id
+        return switched
+
+    def give(self, job_id: str, nodes: Sequence[Node]) -> None:
+        """A job holds nodes no longer.
+
+        Raises:
+            InvariantError: it did not.
+        """
+        for node in nodes:
+            if self._holders.pop(node.name, None) != job_id:
+                raise InvariantError(f"R3: {job_id} gives {node.name} back, which it did not hold")
+
+    def holders(self, nodes: Sequence[Node]) -> tuple[str, ...]:
+        """Ids of the jobs that hold any of these nodes."""
+        return tuple(sorted({self._holders[node.name] for node in nodes if node.name in self._holders}))

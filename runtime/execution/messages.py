@@ -1,0 +1,73 @@
+"""What the coordinator and the controllers of jobs say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from runtime.record import Node, Pool
+
+Nodes = dict[Pool, tuple[Node, ...]]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a job is to do next: one iteration.
+
+    Attributes:
+        iteration: its number, from 0. profile: it is the worst-case pass of the profiler.
+        nodes: of the job's placement, by pool of the phase (a co-located job rolls out on training nodes).
+        folder: where the job's checkpoint is, or is to be, when it goes on in another placement.
+    """
+
+    iteration: int
+    profile: bool
+    nodes: Nodes
+    folder: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a phase that had its permit.
+
+    Attributes:
+        phase: `init`, `rollout` or `training`. keeps: the job keeps the permit for what follows.
+        begun_s: the permit had reached the job. run_s: the method began. done_s: it was over. All by the coordinator's clock.
+        load_s, offload_s, warm_s: seconds of loading, of offloading, and (of a profile) of both in a warm switch.
+        cold: the first phase of the kind since the job was made. stages: named parts of loading and offloading, seconds.
+        host_gb: host memory of the job on a node afterwards. movable: the job could go on from here in another placement.
+    """
+
+    phase: str
+    keeps: bool
+    begun_s: float
+    run_s: float
+    done_s: float
+    load_s: float = 0.0
+    offload_s: float = 0.0
+    warm_s: float = 0.0
+    cold: bool = False
+    stages: dict[str, float] = field(default_factory=dict)
+    host_gb: float = 0.0
+    movable: bool = False
+
+
+@dataclass(frozen=True)
+class End:
+    """Why a controller has ended.
+
+    Attributes:
+        outcome: `done`, `stopped` or `failed`; then `where` and `problem` say more (see `runtime.record.Failed`).
+    """
+
+    outcome: str
+    where: str = ""
+    problem: str = ""
+    details: str = ""
+
+
+class Stopped(Exception):
+    """The run stops: the job is to end at this phase boundary."""
+
+
+class OutOfOrder(Exception):
+    """The job asks for a phase that cannot be the next one of an iteration; one line."""

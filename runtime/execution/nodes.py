@@ -1,0 +1,128 @@
+"""Which nodes there are, and how a process is pinned to one.
+
+A Ray node with the custom resource `rollout_node` or `training_node` is so many nodes of that pool: its GPUs, or its cores where it
+has none, are shared out among them. Where no Ray node has either, this machine is carved up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollmux_env.errors import InputError
+from runtime.record import Node, Pool
+
+POOLS: tuple[Pool, Pool] = ("rollout", "training")
+RESOURCE = {"rollout": "rollout_node", "training": "training_node"}
+_MOST_THREADS = 16  # of a CPU node's processes; more do not help the models that run on CPUs
+
+
+def find_nodes(machines: Sequence[Mapping[str, Any]], wanted: Mapping[Pool, int], here: str) -> tuple[Node, ...]:
+    """The nodes of a run.
+
+    Args:
+        machines: as `ray.nodes()` lists them.
+        wanted: nodes of each pool, where this machine is carved up.
+        here: id of the Ray node that is this machine.
+
+    Raises:
+        InputError: one pool has no node, or this machine cannot be cut into so many; one line.
+    """
+    alive = sorted((machine for machine in machines if machine["Alive"]), key=lambda machine: str(machine["NodeID"]))
+    named = [
+        (machine, {pool: int(machine["Resources"].get(RESOURCE[pool], 0)) for pool in POOLS})
+        for machine in alive
+        if any(machine["Resources"].get(resource, 0) >= 1 for resource in RESOURCE.values())
+    ]
+    if not named:
+        own = next(machine for machine in alive if machine["NodeID"] == here)
+        return _carve([(own, dict(wanted))])
+    for pool in POOLS:
+        if not any(counts[pool] for _, counts in named):
+            raise InputError(f"--address: no machine of the cluster has the resource {RESOURCE[pool]}, so there is no {pool} node")
+    return _carve(named)
+
+
+def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]]) -> tuple[Node, ...]:
+    nodes: list[Node] = []
+    numbers = dict.fromkeys(POOLS, 0)
+    for machine, counts in machines:
+        total = sum(counts.values())
+        resources = machine["Resources"]
+        local = machine.get("NodeManagerHostname") == os.uname().nodename
+        gpus = list(range(int(resources.get("GPU", 0))))
+        cores = sorted(os.sched_getaffinity(0)) if local else list(range(int(resources.get("CPU", 1))))
+        devices = gpus or cores
+        if total > len(devices):
+            kind = "GPUs" if gpus else "cores"
+            raise InputError(f"{total} nodes are asked of a machine with {len(devices)} {kind}: a node has one of its own at least")
+        memory_gb = float(resources.get("memory", 0)) / 1e9 if not local else _memory_gb()
+        place = 0
+        for pool in POOLS:
+            for _ in range(counts[pool]):
+                own = [_share(part, place, total) for part in (cores, gpus)]
+                device = f"{len(own[1])} GPU {_gpu_model(resources)}" if gpus else f"{len(own[0])} core {_cpu_model()}"
+                name = f"{pool}-{numbers[pool]}"
+                nodes.append(Node(name, pool, machine["NodeID"], own[0], own[1], round(memory_gb / total, 3), device))
+                numbers[pool] += 1
+                place += 1
+    return tuple(nodes)
+
+
+def _share(devices: Sequence[int], place: int, total: int) -> tuple[int, ...]:
+    """The part of some devices that is the `place`-th of `total`."""
+    return tuple(devices[len(devices) * place // total : len(devices) * (place + 1) // total])
+
+
+def _memory_gb() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+
+
+def _gpu_model(resources: Mapping[str, Any]) -> str:
+    return next((name.partition(":")[2] for name in resources if name.startswith("accelerator_type:")), "")
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), os.uname().machine)
+
+
+def threads_of(nodes: Sequence[Node]) -> int:
+    """Threads of a process on nodes: one a core that it owns."""
+    return max(1, min(_MOST_THREADS, len({core for node in nodes for core in node.cores})))
+
+
+def prepare_process(nodes: Sequence[Node]) -> None:
+    """Give this process what it owns, before a library counts cores: GPUs, thread counts, and the cores themselves."""
+    threads = str(threads_of(nodes))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ[name] = threads
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for node in nodes for gpu in node.gpus)
+    move_process(nodes)
+
+
+def move_process(nodes: Sequence[Node]) -> None:
+    """Let all threads of this process run on these nodes' cores alone; where they have GPUs, nothing is gained by it."""
+    cores = {core for node in nodes for core in node.cores}
+    if not cores or any(node.gpus for node in nodes):
+        return
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(thread), cores)
+        except OSError:  # it has ended
+            continue
+
+
+def resident_gb() -> float:
+    """Memory that this process has for itself, GB."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:"))) * 1024 / 1e9

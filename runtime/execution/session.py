@@ -1,0 +1,158 @@
+"""A run from the outside: Ray is started or joined, the coordinator works, and whatever happens nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import ray
+
+from rollmux_env.errors import InputError, PlanError
+from rollmux_env.replay.checks import InvariantError
+from runtime.execution.coordinator import Coordinator, RunPlan
+from runtime.execution.nodes import find_nodes
+from runtime.record import Node, Pool
+
+_OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
+_WATCH_S = 0.2
+_GRACE_S = 10.0
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors of ours choose their GPUs themselves
+    "RAY_DEDUP_LOGS": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@contextlib.contextmanager
+def ray_session(address: str | None, wanted: Mapping[Pool, int]) -> Iterator[tuple[Node, ...]]:
+    """Ray for the time of a run: one of our own on this machine, or a cluster that is there.
+
+    Args:
+        address: of a cluster to join; None starts one here and ends it afterwards, with all of its processes.
+        wanted: nodes of each pool, where this machine is carved up.
+
+    Returns:
+        The nodes.
+
+    Raises:
+        InputError: there is no such cluster, or it has not the nodes; one line.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    folder = tempfile.mkdtemp(prefix="rollmux-ray-") if address is None else None
+    options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECTS, "_temp_dir": folder}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **(options if folder else {}))
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise InputError(f"--address {address or 'local'}: {error}") from None
+    started = _descendants(os.getpid()) if folder else []
+    try:
+        machines = ray.nodes()  # type: ignore[no-untyped-call]
+        yield find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())
+    finally:
+        if folder:
+            started += _descendants(os.getpid())
+        ray.shutdown()
+        if folder:
+            _end(set(started))
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
+    """Carry out a run, and stop it when the user asks: at the next phase boundary, and at once when asked again.
+
+    Args:
+        say: takes a line about what happens.
+
+    Returns:
+        `done` or `stopped`.
+
+    Raises:
+        InputError, PlanError, InvariantError: it cannot be carried out.
+        KeyboardInterrupt: the user asked twice.
+    """
+    asked = 0
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise KeyboardInterrupt
+
+    try:
+        coordinator: Any = ray.remote(Coordinator).options(num_cpus=0, max_concurrency=1000).remote(plan)
+        before = signal.signal(signal.SIGINT, interrupted)
+        told, stopping = 0, False
+        try:
+            outcome = coordinator.run.remote()
+            while not ray.wait([outcome], timeout=_WATCH_S)[0]:
+                told = _tell(coordinator, told, say)
+                if asked and not stopping:
+                    stopping = True
+                    say("stopping at the next phase boundary; Ctrl-C again stops at once")
+                    coordinator.stop.remote()
+            _tell(coordinator, told, say)
+            return str(ray.get(outcome))
+        finally:
+            signal.signal(signal.SIGINT, before)
+            ray.kill(coordinator)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, InputError | PlanError | InvariantError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayActorError as error:
+        cause = getattr(error, "cause", None)
+        raise InputError(f"the coordinator could not be started or has died: {cause or error}") from None
+
+
+def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:
+    lines = ray.get(coordinator.news.remote(told))
+    for line in lines:
+        say(line)
+    return told + len(lines)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Processes below one."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    found, ahead = [], [pid]
+    while ahead:
+        below = parents.get(ahead.pop(), [])
+        found += below
+        ahead += below
+    return found
+
+
+def _end(pids: set[int]) -> None:
+    """Wait for processes to end, and end those that do not."""
+    until_s = time.monotonic() + _GRACE_S
+    while pids := {pid for pid in pids if _alive(pid)}:
+        if time.monotonic() > until_s:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.05)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -1,0 +1,147 @@
+"""The built-in job: GRPO on a language model and a task, written with nothing but what a job of the user's own has.
+
+The job itself only says what happens when; models live in its workers, an engine or a rank of training each. What a rollout samples
+goes from worker to worker without passing through here, and new weights wait in host memory of the rollout nodes until the next
+rollout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runtime.jobs.spec import JobSpec
+from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
+from runtime.record import Node
+from runtime.residency.footprint import Footprint
+
+_ROLLOUT = "runtime.grpo_workers:RolloutWorker"
+_TRAINING = "runtime.grpo_workers:TrainingWorker"
+
+
+class Grpo:
+    """One GRPO job.
+
+    Args:
+        spec: of the job file.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._engines: list[WorkerHandle] = []
+        self._ranks: list[WorkerHandle] = []
+        self._sampled: list[Any] = []
+        self._weights: Any = None
+        self._checkpoint: Path | None = None
+
+    def load(self, phase: PhaseOfJob) -> None:
+        """Bring the phase's workers to their devices; start them the first time."""
+        if phase == "rollout":
+            if not self._engines:
+                self._start_engines()
+            self._stages([worker.call("restore") for worker in self._engines])
+        else:
+            if not self._ranks:
+                self._start_ranks()
+            self._stages([worker.call("restore", runtime_hook.worst_case) for worker in self._ranks])
+
+    def offload(self, phase: PhaseOfJob) -> Footprint:
+        """Move their state to host memory; returns what the fullest node keeps of it."""
+        workers = self._engines if phase == "rollout" else self._ranks
+        kept = self._stages([worker.call("offload") for worker in workers])
+        share = len(workers) // len(runtime_hook.nodes(POOL_OF[phase]))  # workers of a node come one after the other
+        return max((sum(kept[k : k + share], Footprint()) for k in range(0, len(kept), share)), key=lambda part: part.host)
+
+    @phase("rollout")
+    def rollout(self) -> None:
+        """Sample a group of responses to each prompt of the iteration, and reward them."""
+        number, worst_case = max(runtime_hook.iteration, 0), runtime_hook.worst_case
+        summaries = runtime_hook.wait([worker.call("sample", number, worst_case) for worker in self._engines])
+        self._sampled = [worker.call("take") for worker in self._engines]
+        responses = sum(summary["responses"] for summary in summaries)
+        for name in ("reward", "response_tokens", "cut_off"):
+            mean = sum(summary[name] * summary["responses"] for summary in summaries) / responses
+            runtime_hook.report(**{name: mean})
+
+    @phase("train")
+    def train(self) -> None:
+        """Update the weights with what was sampled, which has to be of the very weights that are updated."""
+        metrics = runtime_hook.wait([worker.call("update", *self._sampled) for worker in self._ranks])[0]
+        runtime_hook.report(**metrics)
+        weights = [worker.call("weights") for worker in self._ranks]
+        runtime_hook.wait([worker.call("updates") for worker in self._ranks])
+        self._weights, self._sampled = weights[0], []
+
+    @phase("sync")
+    def sync(self) -> None:
+        """Stage the new weights in host memory of every rollout worker."""
+        runtime_hook.wait([worker.call("stage", self._weights) for worker in self._engines])
+        self._weights = None
+
+    def profile(self) -> None:
+        """One iteration with every response at its longest; weights and optimizer are then as they were."""
+        self.rollout()
+        self.train()
+        self.sync()
+        runtime_hook.wait([worker.call("drop_stage") for worker in self._engines])
+
+    def checkpoint(self, folder: Path) -> None:
+        """Write weights, optimizer and counts; while the ranks are on their devices."""
+        runtime_hook.wait([worker.call("write", str(folder)) for worker in self._ranks])
+
+    def restore(self, folder: Path) -> None:
+        """Go on from a checkpoint as soon as workers are started."""
+        self._checkpoint = folder
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._engines + self._ranks:
+            worker.close()
+        self._engines, self._ranks = [], []
+
+    def _start_engines(self) -> None:
+        parts = [part for node in runtime_hook.nodes("rollout") for part in _parts(node, self._spec.rollout.tensor_parallel)]
+        with runtime_hook.stage("process"):
+            self._engines = [
+                runtime_hook.start_worker(part, _ROLLOUT, self._spec, k, len(parts), part) for k, part in enumerate(parts)
+            ]
+            runtime_hook.wait([worker.call("ready") for worker in self._engines])
+        self._stages([worker.call("open", self._source()) for worker in self._engines])
+
+    def _start_ranks(self) -> None:
+        parts = [part for node in runtime_hook.nodes("training") for part in _parts(node, 1)]
+        with runtime_hook.stage("process"):
+            self._ranks = [
+                runtime_hook.start_worker(part, _TRAINING, self._spec, k, len(parts), part) for k, part in enumerate(parts)
+            ]
+            runtime_hook.wait([worker.call("ready") for worker in self._ranks])
+        meeting = runtime_hook.wait(self._ranks[0].call("meeting"))
+        self._stages([worker.call("open", meeting, self._source()) for worker in self._ranks])
+
+    def _source(self) -> str | None:
+        return str(self._checkpoint) if self._checkpoint else None
+
+    @staticmethod
+    def _stages(calls: list[Any]) -> list[Footprint]:
+        """Wait for workers that load or offload; the slowest says how long each part took."""
+        footprints, longest = [], dict[str, float]()
+        for footprint, stages in runtime_hook.wait(calls):
+            footprints.append(footprint)
+            for name, seconds in stages.items():
+                longest[name] = max(longest.get(name, 0.0), seconds)
+        for name, seconds in longest.items():
+            runtime_hook.stages[name] = runtime_hook.stages.get(name, 0.0) + seconds
+        return footprints
+
+
+def _parts(node: Node, gpus: int) -> list[Node]:
+    """A node cut into workers: one for so many of its GPUs, or one on a CPU node."""
+    count = len(node.gpus) // gpus
+    if count < 1:
+        return [node]
+    cores = len(node.cores) // count
+    return [
+        replace(node, gpus=node.gpus[k * gpus : (k + 1) * gpus], cores=node.cores[k * cores : (k + 1) * cores])
+        for k in range(count)
+    ]

@@ -1,0 +1,75 @@
+"""Prompts from a JSONL file: an object a line, with `prompt` and `answer`, both text, and whatever a reward function wants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rollmux_env.complaint import describe, one_line
+from rollmux_env.errors import InputError
+from runtime.jobs.tasks import Example, generator
+
+Reward = Callable[[dict[str, Any], str], float]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read the objects of a JSONL file; empty lines do not count.
+
+    Raises:
+        InputError: unreadable, a line is no object or has no prompt, or there is none; one line.
+    """
+    name = one_line(str(path), 4096)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise InputError(f"{name}: is not a text file (UTF-8)") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+    records = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError):
+            raise InputError(f"{name}: line {number}: is not JSON") from None
+        if not isinstance(record, dict):
+            raise InputError(f"{name}: line {number}: must be a mapping, not {describe(record)}")
+        for key in ("prompt", "answer"):
+            value = record.get(key, "" if key == "answer" else None)
+            if not isinstance(value, str) or (key == "prompt" and not value):
+                raise InputError(f"{name}: line {number}: {key}: must be text, not {describe(value)}")
+        records.append(record)
+    if not records:
+        raise InputError(f"{name}: holds no prompts")
+    return records
+
+
+class JsonlTask:
+    """Every line once, in an order drawn from the seed, then every line again in another."""
+
+    def __init__(self, records: list[dict[str, Any]], reward: Reward | None, seed: int) -> None:
+        self._records = records
+        self._reward = reward
+        self._seed = seed
+
+    def prompts(self, count: int, position: int) -> list[Example]:
+        """Examples number `position` and on."""
+        found = []
+        size = len(self._records)
+        epoch, order = -1, []
+        for number in range(position, position + count):
+            if number // size != epoch:
+                epoch = number // size
+                order = generator(self._seed, "jsonl", epoch).permutation(size).tolist()
+            record = self._records[order[number % size]]
+            found.append(Example(record["prompt"], record.get("answer", ""), record))
+        return found
+
+    def reward(self, example: Example, response: str) -> float:
+        """What the user's function says, or 1 for the answer itself, but for white space around it."""
+        if self._reward is not None:
+            return self._reward(dict(example.record), response)
+        return float(response.strip() == example.answer.strip())

@@ -1,0 +1,196 @@
+"""Language models: `tiny`, a Qwen2 made on the spot, or a Hugging Face directory.
+
+`tiny` reads and writes bytes, and is born as a table of which character follows which. After a digit or a sign every digit and
+sign is as likely as any other, and the end comes after 64 of them on the average. The small letters are of five kinds (a-e, f-j,
+k-o, p-t, u-y), each announced by a capital, A to E: a letter is followed by others of its kind, for 8, 24, 72, 216 or 648
+characters on the average. So a mixture of prompts that end in these capitals has heavy-tailed response lengths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from rollmux_env.complaint import one_line
+from rollmux_env.errors import InputError
+from runtime.jobs.cache import cache_folder
+from runtime.jobs.spec import TINY, ModelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerFast
+
+_FORMAT = 1  # of tiny models; part of their folders' names
+_SPECIAL = ("<pad>", "<end>", "<unk>")  # the first tokens; the bytes follow
+KINDS = {"A": "abcde", "B": "fghij", "C": "klmno", "D": "pqrst", "E": "uvwxy"}
+"""Letters of each kind, by the capital that announces it."""
+LENGTHS = {"A": 8, "B": 24, "C": 72, "D": 216, "E": 648}
+"""Mean characters of a newborn's response, by the capital that the prompt ends in."""
+_SIGNS = "0123456789 \n.,:;?!+-*/=()<>'\"#"
+_SIGNS_LENGTH = 64
+VOCABULARY_SIZE = len(_SPECIAL) + 256
+END = 1
+"""Token of the end of a response."""
+_INITIAL_STD = 0.02
+_EMBEDDING_STD = 1.0  # large beside what the newborn layers add, so that they do not blur the table
+_RARE = 1e-5  # chance of what hardly ever follows
+_FILES = ("config.json", "model.safetensors", "tokenizer.json")  # of a tiny model
+
+
+def model_directory(model: ModelSpec, seed: int, folder: Path = Path()) -> Path:
+    """The Hugging Face directory of a model; `tiny` is made in the cache where it is not there yet.
+
+    Args:
+        seed: of the weights of `tiny`.
+        folder: where a relative directory is looked for.
+
+    Raises:
+        InputError: it is missing or incomplete; one line.
+    """
+    if model.name != TINY:
+        return local_directory(folder / Path(model.name).expanduser())
+    recipe = json.dumps([_FORMAT, model.hidden_size, model.layers, seed])
+    name = f"tiny-{model.hidden_size}x{model.layers}-seed{seed}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
+    target = cache_folder("models") / name
+    if not target.is_dir():
+        part = target.with_name(f".{name}-{secrets.token_hex(4)}")
+        try:
+            _make_tiny(part, model, seed)
+            try:
+                part.rename(target)
+            except OSError:
+                if not target.is_dir():  # else somebody else was faster, with the same bytes
+                    raise
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return target
+
+
+def local_directory(path: Path) -> Path:
+    """A Hugging Face directory: config.json, a tokenizer, and weights as safetensors.
+
+    Raises:
+        InputError: one of them is missing; one line.
+    """
+    name = one_line(str(path), 4096)
+    if not path.is_dir():
+        raise InputError(f"{name}: there is no such folder; a model is `tiny` or a Hugging Face directory on this machine")
+    wanted = {"config.json": "config.json", "weights as *.safetensors": "*.safetensors", "a tokenizer": "tokenizer*"}
+    for what, pattern in wanted.items():
+        if not any(path.glob(pattern)):
+            raise InputError(f"{name}: holds no {what.removeprefix('a ')}; a Hugging Face directory of a model has {what}")
+    return path.resolve()
+
+
+def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model's directory, from this machine alone."""
+    from transformers import AutoTokenizer
+
+    return cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(directory, local_files_only=True))
+
+
+def tiny_config(model: ModelSpec) -> dict[str, Any]:
+    """Keyword arguments of the tiny model's `Qwen2Config`."""
+    heads = model.hidden_size // 32
+    return {
+        "vocab_size": VOCABULARY_SIZE,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": 4 * model.hidden_size,
+        "num_hidden_layers": model.layers,
+        "max_window_layers": model.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2 if heads % 2 == 0 else heads,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "eos_token_id": END,
+        "initializer_range": _INITIAL_STD,
+        "dtype": "float32",
+    }
+
+
+def _make_tiny(path: Path, model: ModelSpec, seed: int) -> None:
+    """Write config, weights and tokenizer into a new folder."""
+    import torch
+    from safetensors.torch import save
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from rollmux_env.files import write_whole
+
+    path.mkdir()
+    config = Qwen2Config(**tiny_config(model))
+    config.architectures = ["Qwen2ForCausalLM"]
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in Qwen2ForCausalLM(config).state_dict().items()}  # type: ignore[no-untyped-call]
+    generator = torch.Generator().manual_seed(seed)
+    weights: dict[str, Tensor] = {}
+    for name, shape in sorted(shapes.items()):  # drawn here, so that no version of a library changes them
+        if len(shape) == 1:
+            weights[name] = torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
+        else:
+            std = _EMBEDDING_STD if "embed_tokens" in name else _INITIAL_STD
+            weights[name] = std * torch.randn(shape, generator=generator)
+    weights["lm_head.weight"] = _table_head(weights["model.embed_tokens.weight"])
+    config.save_pretrained(path)
+    write_whole(path / "model.safetensors", save(weights, metadata={"format": "pt"}))
+    _make_tokenizer().save_pretrained(path)
+    missing = [name for name in _FILES if not (path / name).is_file()]
+    assert not missing, missing
+    for name in os.listdir(path):
+        (path / name).chmod(0o444)
+
+
+def _table_head(embeddings: Tensor) -> Tensor:
+    """(V, H) an output matrix that turns the normalised embedding of a character into the logits of what follows it."""
+    import torch
+
+    signs = [token_of(character) for character in _SIGNS]
+    chances = torch.full((VOCABULARY_SIZE, VOCABULARY_SIZE), _RARE)  # what follows a row's character, by column
+    chances[:, signs] = (1 - 1 / _SIGNS_LENGTH) / len(signs)
+    chances[:, END] = 1 / _SIGNS_LENGTH
+    for capital, letters in KINDS.items():
+        own = [token_of(letter) for letter in letters]
+        for row in (token_of(capital), *own):
+            ends = 1 / LENGTHS[capital] if row in own else _RARE
+            chances[row] = _RARE
+            chances[row, own] = (1 - ends) / len(own)
+            chances[row, END] = ends
+    logits = chances.log() - chances.log().mean(1, keepdim=True)
+    rows = [*signs, *map(token_of, "".join(KINDS)), *map(token_of, "".join(KINDS.values()))]
+    hidden = embeddings[rows] / embeddings[rows].square().mean(1, keepdim=True).sqrt()
+    head: Tensor = (torch.linalg.pinv(hidden.double()) @ logits[rows].double()).T.float()
+    return head.contiguous()
+
+
+def token_of(character: str) -> int:
+    """The tiny model's token of an ASCII character."""
+    return len(_SPECIAL) + ord(character)
+
+
+def _make_tokenizer() -> PreTrainedTokenizerFast:
+    """A token a byte, in the byte-level form of Qwen2's own: by the model's type transformers would take it for one anyway."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # the other bytes are written as characters from 256 on
+    others = iter(range(256, 512))
+    symbols = [chr(byte if byte in printable else next(others)) for byte in range(256)]
+    vocabulary = {token: k for k, token in enumerate((*_SPECIAL, *symbols))}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in _SPECIAL])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer,
+        pad_token=_SPECIAL[0],
+        eos_token=_SPECIAL[1],
+        unk_token=_SPECIAL[2],
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )

@@ -1,0 +1,282 @@
+"""Job files, version 1: the RL post-training jobs that `rollmux run` executes, as checked and frozen models.
+
+A file is YAML (1.2 rules) or JSON; docs/jobs.md explains every key. A job is of the built-in kind, GRPO on a model and a task, or
+of a class of the user's own. `load_jobs` merges `defaults` under every job, as in scenario files.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+
+from rollmux_env.complaint import complain, describe, field_of, misfit, one_line, problems
+from rollmux_env.errors import InputError
+from rollmux_env.reading import merge_defaults, read_mapping
+from rollmux_env.scenario import (
+    AtLeastOne,
+    Cluster,
+    Count,
+    FileModel,
+    Index,
+    JobId,
+    NodeCount,
+    NonNegative,
+    Positive,
+    Version,
+    only_in_defaults,
+)
+
+TINY = "tiny"
+_OF_A_TASK = ("task", "model", "algorithm")  # keys of the built-in kind of job alone
+_OF_A_CLASS = ("class", "options")
+_NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def _named(value: str) -> str:
+    if not _NAMED.fullmatch(value):
+        raise ValueError(f"must be module:Name, not {describe(value)}")
+    return value
+
+
+def _by_name(value: Any) -> Any:
+    """A mapping, or its `name` alone."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+Named = Annotated[str, AfterValidator(_named)]
+"""A class or function as module:Name."""
+
+
+class ModelSpec(FileModel):
+    """The language model: `tiny`, made on the spot, or a Hugging Face directory. Its sizes are those of `tiny` alone."""
+
+    name: Annotated[str, Field(min_length=1)] = TINY
+    """`tiny`, or the folder of a model."""
+    hidden_size: Annotated[Count, Field(ge=64, le=1024)] = 128
+    """Width of `tiny`; a multiple of 32."""
+    layers: Annotated[Count, Field(le=64)] = 3
+    """Layers of `tiny`."""
+
+    @model_validator(mode="after")
+    def _sizes(self) -> ModelSpec:
+        if self.hidden_size % 32:
+            raise misfit(f"must be a multiple of 32, not {self.hidden_size}", "hidden_size")
+        for field in ("hidden_size", "layers"):
+            if self.name != TINY and field in self.model_fields_set:
+                raise misfit(f"is a size of the model tiny; {describe(self.name)} has its own", field)
+        return self
+
+
+class TaskSpec(FileModel):
+    """Where prompts come from, and what a response is worth."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """A built-in task, `jsonl`, or module:Class of one's own."""
+    file: str | None = None
+    """`jsonl`: the file, an object a line."""
+    reward: Named | None = None
+    """`jsonl`: module:function(example, response) -> number; else a response is right that is the line's `answer`."""
+    options: dict[str, Any] = Field(default={})
+    """Keyword arguments of a task of one's own."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> TaskSpec:
+        from runtime.jobs.tasks import BUILT_IN
+
+        if ":" in self.name:
+            _named(self.name)
+        elif self.name != "jsonl" and self.name not in BUILT_IN:
+            raise misfit(f"must be {', '.join(BUILT_IN)}, jsonl or module:Class, not {describe(self.name)}", "name")
+        if self.name == "jsonl" and self.file is None:
+            raise misfit("is missing; the task jsonl reads one", "file")
+        for field in ("file", "reward"):
+            if self.name != "jsonl" and getattr(self, field) is not None:
+                raise misfit(f"goes with the task jsonl, not with {describe(self.name)}", field)
+        if ":" not in self.name and self.options:
+            raise misfit(f"go with a task of one's own, not with {describe(self.name)}", "options")
+        return self
+
+
+class Algorithm(FileModel):
+    """Settings of GRPO."""
+
+    prompts_per_iteration: Count = 8
+    """Prompts of an iteration."""
+    group_size: Annotated[Count, Field(ge=2)] = 8
+    """Responses to each prompt; their rewards are compared with each other."""
+    max_prompt_tokens: Count = 256
+    """Longest prompt; a longer one is an error."""
+    max_tokens: Count = 64
+    """Longest response, its end token included."""
+    temperature: Positive = 1.0
+    """Of sampling."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The smallest set of tokens of so much probability is sampled from."""
+    learning_rate: Positive = 1e-3
+    """Of AdamW."""
+    weight_decay: NonNegative = 0.0
+    """Of AdamW."""
+    minibatches: Count = 2
+    """Optimizer steps of an iteration, each on its share of the prompts."""
+    clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """How far from 1 the ratio of new to old probabilities counts."""
+    kl: NonNegative = 0.0
+    """Weight of the divergence from the model that the job began with; 0 keeps no copy of it."""
+    importance_cap: AtLeastOne = 2.0
+    """Largest weight that corrects for the sampler's probabilities being others than the trainer's."""
+    max_grad_norm: Positive = 1.0
+    """Longer gradients are cut to this."""
+    micro_batch: Count = 64
+    """Most responses in one forward pass of a node; more are accumulated."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Algorithm:
+        if self.prompts_per_iteration % self.minibatches:
+            problem = f"must divide prompts_per_iteration, which is {self.prompts_per_iteration}, not {self.minibatches}"
+            raise misfit(problem, "minibatches")
+        return self
+
+
+class RolloutSpec(FileModel):
+    """What a job asks of the rollout pool."""
+
+    nodes: NodeCount = 1
+    """Rollout nodes."""
+    engine: Literal["auto", "vllm", "torch"] = "auto"
+    """What samples; auto is vLLM where it is installed and works."""
+    tensor_parallel: Count = 1
+    """GPUs of one copy of the model."""
+
+
+class TrainingSpec(FileModel):
+    """What a job asks of the training pool."""
+
+    nodes: NodeCount = 1
+    """Training nodes; in a larger group it trains on all of the group's."""
+
+
+class JobSpec(FileModel):
+    """A job of a job file."""
+
+    id: JobId
+    """Its name, unique in the file; quote one that reads as a number or a boolean."""
+    arrival_s: NonNegative = 0.0
+    """When it arrives, seconds from the start of the run."""
+    iterations: Count
+    """It is done after so many."""
+    slo: AtLeastOne
+    """Longest tolerated iteration time, as a multiple of the job's own solo time."""
+    rollout: RolloutSpec = RolloutSpec()
+    """What it asks of the rollout pool."""
+    training: TrainingSpec = TrainingSpec()
+    """What it asks of the training pool."""
+    seed: Index = 0
+    """Of the model `tiny`, of the data's order and of sampling."""
+    model: Annotated[ModelSpec, BeforeValidator(_by_name)] = ModelSpec()
+    """Built-in kind: the language model."""
+    task: Annotated[TaskSpec, BeforeValidator(_by_name)] | None = None
+    """Built-in kind: prompts and rewards."""
+    algorithm: Algorithm = Algorithm()
+    """Built-in kind: settings of GRPO."""
+    job_class: Named | None = Field(default=None, alias="class")
+    """A job of one's own instead: module:Class, whose methods are marked as phases."""
+    options: dict[str, Any] = Field(default={})
+    """Keyword arguments of that class."""
+    folder: str = ""
+    """Where relative files, and modules that are not installed, are looked for; the job file's own folder."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> JobSpec:
+        if (self.task is None) == (self.job_class is None):
+            raise misfit(f"needs exactly one of task and class; {'neither' if self.task is None else 'both'} is given")
+        for field in ("model", "algorithm"):
+            if self.job_class is not None and field in self.model_fields_set:
+                raise misfit("is a key of jobs with a task; a class gets its settings by options", field)
+        if self.job_class is None and self.options:
+            raise misfit("go with class; a task of one's own takes task.options", "options")
+        return self
+
+    def path(self, name: str) -> Path:
+        """A file that the job names, seen from `folder`."""
+        return Path(self.folder) / Path(name).expanduser()
+
+
+class Jobs(FileModel):
+    """A job file."""
+
+    version: Version
+    """Version of this file format: 1."""
+    cluster: Cluster | None = None
+    """The two pools, as in scenario files; without it what the runtime finds."""
+    jobs: Annotated[tuple[JobSpec, ...], Field(strict=False, min_length=1)]
+    """The jobs."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Jobs:
+        seen: dict[str, int] = {}
+        for k, job in enumerate(self.jobs):
+            if job.id in seen:
+                raise misfit(f"'{job.id}' is also the id of jobs[{seen[job.id]}]", "jobs", k, "id")
+            seen[job.id] = k
+            for name in ("rollout", "training") if self.cluster else ():
+                most, nodes = getattr(self.cluster, name).max_nodes, getattr(job, name).nodes
+                if most is not None and nodes > most:
+                    raise misfit(f"asks for {nodes} nodes; the {name} pool has at most {most}", "jobs", k, name, "nodes")
+        return self
+
+
+def load_jobs(path: str | Path) -> Jobs:
+    """Read a job file.
+
+    Args:
+        path: a `.json` file is read as JSON, any other as YAML 1.2.
+
+    Raises:
+        InputError: it cannot be read or is no job file, or a file or model that a job names is missing; one line.
+    """
+    from runtime.jobs.checks import check_names
+
+    jobs = parse_jobs(read_mapping(Path(path)), str(path), Path(path).resolve().parent)
+    for k, job in enumerate(jobs.jobs):
+        check_names(job, f"{one_line(str(path), 4096)}: jobs[{k}]")
+    return jobs
+
+
+def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
+    """Build jobs from the mapping that a file holds.
+
+    Args:
+        data: the file's mapping; `defaults`, if there, is merged under every job.
+        source: the name that error messages begin with.
+        folder: of jobs that name none.
+
+    Raises:
+        InputError: one line with the source, the path of the field and what is wrong with its value.
+    """
+    try:
+        jobs = Jobs.model_validate(_merged(data))
+        here = [job.model_copy(update={"folder": str((folder / job.folder).resolve())}) for job in jobs.jobs]
+        return jobs.model_copy(update={"jobs": tuple(here)})
+    except ValidationError as error:
+        first = problems(error)[0]
+        problem = complain(first) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
+    except InputError as error:
+        problem = str(error)
+    raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}")
+
+
+def _merged(data: dict[str, Any]) -> dict[str, Any]:
+    """The file's mapping with `defaults` under every job, but for what belongs to the other kind of job."""
+    defaults, jobs = data.get("defaults"), data.get("jobs")
+    if not isinstance(defaults, dict) or not isinstance(jobs, list):
+        return merge_defaults(data)
+    merged = []
+    for job in jobs:
+        others = _OF_A_CLASS if isinstance(job, dict) and "task" in job else _OF_A_TASK
+        both = not isinstance(job, dict) or ("task" in job) == ("class" in job)
+        fitting = {key: value for key, value in defaults.items() if both or key not in others}
+        merged += merge_defaults({"defaults": fitting, "jobs": [job]})["jobs"]
+    return {key: value for key, value in data.items() if key != "defaults"} | {"jobs": merged}

@@ -1,0 +1,173 @@
+"""Tasks: where prompts come from, and what a response is worth.
+
+Three are built in, all verifiable and all such that the newborn model `tiny` already earns a little, so that there is something to
+climb. Examples are numbered, and a number always stands for the same example: data is a position that counts, and a job that
+resumes goes on with exactly the examples that it would have seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from rollmux_env.complaint import describe, one_line
+from rollmux_env.errors import InputError
+from runtime.jobs.named import load_named
+
+if TYPE_CHECKING:
+    from runtime.jobs.spec import TaskSpec
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt.
+
+    Attributes:
+        prompt: its text.
+        answer: what a right response holds, where the task has one.
+        record: the line of a JSONL file.
+    """
+
+    prompt: str
+    answer: str = ""
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Task(Protocol):
+    """What a class of one's own has to have; it is made with `seed` and its `options` as keyword arguments."""
+
+    def prompts(self, count: int, position: int) -> list[Example]:
+        """Examples number `position`, `position` + 1, ...; the same number is always the same example."""
+        ...
+
+    def reward(self, example: Example, response: str) -> float:
+        """What a response, without its end token, is worth: a finite number."""
+        ...
+
+
+def generator(seed: int, name: str, number: int) -> np.random.Generator:
+    """The random numbers of one example."""
+    digest = hashlib.sha256(f"{seed}/{name}/{number}".encode()).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+
+
+class Echo:
+    """The prompt is a digit from 0 to 3, eight times, and each of the first 32 characters that are the same digit earns 1/32."""
+
+    LENGTH = 32
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def prompts(self, count: int, position: int) -> list[Example]:
+        """Examples number `position` and on."""
+        digits = [str(generator(self._seed, "echo", number).integers(4)) for number in range(position, position + count)]
+        return [Example(f"{digit * 8}=", digit * self.LENGTH) for digit in digits]
+
+    def reward(self, example: Example, response: str) -> float:
+        """Share of the first 32 characters that are right; what is missing is wrong."""
+        return response[: self.LENGTH].count(example.prompt[0]) / self.LENGTH
+
+
+class Count:
+    """The prompt is a digit, and each of the first 32 characters that counts on (3 after 2, 0 after 9) earns 1/32."""
+
+    LENGTH = 32
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def prompts(self, count: int, position: int) -> list[Example]:
+        """Examples number `position` and on."""
+        digits = [int(generator(self._seed, "count", number).integers(10)) for number in range(position, position + count)]
+        return [Example(str(digit), "".join(str((digit + k) % 10) for k in range(1, 1 + self.LENGTH))) for digit in digits]
+
+    def reward(self, example: Example, response: str) -> float:
+        """Share of the first 32 characters that follow the one before them; what is missing is wrong."""
+        text = example.prompt + response[: self.LENGTH]
+        return sum(pair in self._PAIRS for pair in map("".join, itertools.pairwise(text))) / self.LENGTH
+
+    _PAIRS = frozenset(f"{digit}{(digit + 1) % 10}" for digit in range(10))
+
+
+class LongTail:
+    """The prompt ends in a capital, A to E, and the share of the response that is the first letter of the capital's kind is earned.
+
+    How long the newborn `tiny` goes on depends on the capital, from 8 characters to 648 on the average, and the shares of the
+    capitals make a mixture with a heavy tail: half of the responses end within a dozen characters, one in fifty passes 300. The
+    reward is silent on length, so that it stays so while the model learns.
+    """
+
+    SHARES = (0.45, 0.30, 0.15, 0.07, 0.03)
+    """Of prompts that end in A, B, C, D and E."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def prompts(self, count: int, position: int) -> list[Example]:
+        """Examples number `position` and on."""
+        found = []
+        for number in range(position, position + count):
+            kind = generator(self._seed, "long-tail", number).choice(5, p=self.SHARES)
+            found.append(Example(f"{number % 1000:03}{'ABCDE'[kind]}", "afkpu"[kind]))
+        return found
+
+    def reward(self, example: Example, response: str) -> float:
+        """Share of the response that is the answer's letter; 0 of an empty one."""
+        return response.count(example.answer) / len(response) if response else 0.0
+
+
+BUILT_IN: dict[str, Callable[[int], Task]] = {"echo": Echo, "count": Count, "long-tail": LongTail}
+"""Built-in tasks, by name: what makes one from a seed."""
+
+
+def make_task(spec: TaskSpec, seed: int, folder: str = "") -> Task:
+    """The task of a job.
+
+    Args:
+        seed: of the order of the data.
+        folder: where its file and modules are looked for.
+
+    Raises:
+        InputError: a file or a module cannot be used; one line.
+    """
+    if spec.name in BUILT_IN:
+        return BUILT_IN[spec.name](seed)
+    if spec.name == "jsonl":
+        from runtime.jobs.jsonl import JsonlTask, read_lines
+
+        assert spec.file is not None
+        reward = load_named(spec.reward, folder) if spec.reward else None
+        return JsonlTask(read_lines(Path(folder) / Path(spec.file).expanduser()), reward, seed)
+    task_class = load_named(spec.name, folder)
+    try:
+        task: Task = task_class(seed=seed, **spec.options)
+    except Exception as error:  # whatever a user's class raises
+        raise InputError(f"{spec.name}: {one_line(f'{type(error).__name__}: {error}')}") from None
+    for method in ("prompts", "reward"):
+        if not callable(getattr(task, method, None)):
+            raise InputError(f"{spec.name}: has no method {method}")
+    return task
+
+
+def score(task: Task, example: Example, response: str) -> float:
+    """The reward of a response, checked.
+
+    Raises:
+        RuntimeError: the task's reward raised, or returned no finite number; one line that says for which response.
+    """
+    shown = f"the reward of {describe(response)} to the prompt {describe(example.prompt)}"
+    try:
+        reward = float(task.reward(example, response))
+    except Exception as error:  # whatever a user's function raises
+        raise RuntimeError(f"{shown} failed: {one_line(f'{type(error).__name__}: {error}')}") from error
+    if not math.isfinite(reward):
+        raise RuntimeError(f"{shown} is {reward}, no finite number")
+    return reward

@@ -1,0 +1,168 @@
+"""What a job of the user's own is written with: `@phase` on the methods of a class, and `runtime_hook`.
+
+    class MyJob:
+        def __init__(self, **options): ...          # the `options` of the job file
+        @rollmux.phase("rollout")
+        def rollout(self): ...
+        @rollmux.phase("train")
+        def train(self): ...
+        @rollmux.phase("sync")
+        def sync(self): ...
+
+In a run, a rollout or training waits for its permit, then the job's state is loaded, the method runs, the state is offloaded, and
+the nodes are given back. A sync waits for nothing. Outside of a run the methods are called as if they were not decorated.
+An iteration is one rollout, one training and one sync, in this order; the sync may be left out.
+
+Optional methods: `load(phase)` and `offload(phase)` (phase is `rollout` or `train`; by default nothing moves), `step()` (one
+iteration; by default rollout, train and sync), `profile()` (one iteration at its longest that leaves the job as it was; by default
+`step()` with `runtime_hook.worst_case`, and the job is then made anew), `checkpoint(folder)` and `restore(folder)` (called between
+iterations), and `close()`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from time import monotonic
+from typing import Any, Literal, Protocol, TypeVar
+
+from runtime.record import Node, Pool
+
+PhaseOfJob = Literal["rollout", "train", "sync"]
+POOL_OF: dict[str, Pool] = {"rollout": "rollout", "train": "training"}
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+class WorkerHandle(Protocol):
+    """A process of the job's own on one of its nodes; it ends with the job."""
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Begin a call of a method of its object; what it returns goes to `runtime_hook.wait`, or into another call."""
+        ...
+
+    def close(self) -> None:
+        """End the process, after its object's `close`, if it has one."""
+        ...
+
+
+class Gate(Protocol):
+    """The run, as a job's process sees it."""
+
+    iteration: int
+    worst_case: bool
+
+    def hold(self, job: Any, phase: PhaseOfJob) -> AbstractContextManager[None]: ...
+    def nodes(self, pool: Pool) -> tuple[Node, ...]: ...
+    def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle: ...
+    def wait(self, calls: Any) -> Any: ...
+    def progress(self, done: int, total: int, tokens: int) -> None: ...
+
+
+_gate: Gate | None = None  # of this process; a controller sets it
+
+
+def set_gate(gate: Gate | None) -> None:
+    """Put this process into a run, or out of it."""
+    global _gate
+    _gate = gate
+
+
+def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
+    """Mark a method as a phase of its job.
+
+    Args:
+        name: `rollout`, `train` or `sync`.
+    """
+    if name not in ("rollout", "train", "sync"):
+        raise ValueError(f"phase {name!r}: must be 'rollout', 'train' or 'sync'")
+
+    def mark(method: _Method) -> _Method:
+        @functools.wraps(method)
+        def run(self: Any, *arguments: Any, **options: Any) -> Any:
+            if _gate is None:
+                return method(self, *arguments, **options)
+            with _gate.hold(self, name):
+                return method(self, *arguments, **options)
+
+        run.rollmux_phase = name  # type: ignore[attr-defined]
+        return run  # type: ignore[return-value]
+
+    return mark
+
+
+class RuntimeHook:
+    """The way from a job's code to the run that it is part of; outside of a run it takes reports and forgets them.
+
+    Attributes:
+        metrics: reported for the iteration in hand. stages: seconds of named parts of the load or offload in hand.
+    """
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        self.stages: dict[str, float] = {}
+
+    @property
+    def worst_case(self) -> bool:
+        """The profiler measures: every response is to be as long as it may get."""
+        return _gate is not None and _gate.worst_case
+
+    @property
+    def iteration(self) -> int:
+        """Number of the iteration in hand, from 0."""
+        return _gate.iteration if _gate is not None else 0
+
+    def progress(self, done: int, total: int, tokens: int = 0) -> None:
+        """Say how far the phase in hand is.
+
+        Args:
+            done: responses that are finished, of `total`. tokens: sampled so far.
+        """
+        if _gate is not None:
+            _gate.progress(done, total, tokens)
+
+    def report(self, **metrics: float) -> None:
+        """Add metrics to those of the iteration in hand."""
+        self.metrics.update(metrics)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Name a part of loading or offloading, for the report of cold and warm switches."""
+        began = monotonic()
+        try:
+            yield
+        finally:
+            self.stages[name] = self.stages.get(name, 0.0) + monotonic() - began
+
+    def nodes(self, pool: Pool) -> tuple[Node, ...]:
+        """The nodes of the job's placement; none outside of a run."""
+        return _gate.nodes(pool) if _gate is not None else ()
+
+    def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
+        """Start a process on a node of the job's, pinned to its cores or GPUs, that holds an object.
+
+        Args:
+            target: `module:Class` of the object. arguments, options: of its constructor.
+        """
+        return self._run.start_worker(node, target, *arguments, **options)
+
+    def wait(self, calls: Any) -> Any:
+        """The results of calls of workers: of one, or of a list of them in its order.
+
+        Raises:
+            WorkerError: one has failed, or its process has died; the message says which, where and why.
+        """
+        return self._run.wait(calls)
+
+    @property
+    def _run(self) -> Gate:
+        if _gate is None:
+            raise RuntimeError("workers can be started in a run alone: there are no nodes here")
+        return _gate
+
+
+class WorkerError(RuntimeError):
+    """A worker of a job has failed or died: one line."""
+
+
+runtime_hook = RuntimeHook()

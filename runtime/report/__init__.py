@@ -1,0 +1,1 @@
+"""What a run leaves to be read: figures, a summary, pictures, TensorBoard."""

@@ -1,0 +1,271 @@
+"""The figures of a run, from its record alone.
+
+Warm iterations are all but a job's first in a run, which starts cold; where a job did only one, that one. The shared time of a
+group is the time in which every job that was ever its member has its first iteration behind and its last one ahead: there the
+group is as full as it gets, and nothing starts cold.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollmux_env.cluster.events import Admitted
+from rollmux_env.report.lanes import POOLS, Lane, follow, shares
+from runtime.record import Iteration, PhaseSlice, RunRecord
+
+PHASES = ("rollout", "training")
+REWARD = "reward"
+
+
+class Shared(NamedTuple):
+    """The shared time of a group: its jobs, and from when to when, seconds."""
+
+    group: int
+    jobs: tuple[str, ...]
+    from_s: float
+    until_s: float
+
+
+def figures(record: RunRecord) -> dict[str, Any]:
+    """All figures of a run, as `results.json` has them; docs/runs.md says what each means. What was not measured is None."""
+    lanes, _ = follow(record.started.cluster, record.log)
+    span_s = _span(record)
+    return {
+        "policy": record.started.policy,
+        "dispatch": record.started.dispatch,
+        "outcome": record.ended.outcome if record.ended else "killed",
+        "seconds": span_s[1],
+        "versions": record.started.versions,
+        "nodes": [{"name": node.name, "pool": node.pool, "device": node.device} for node in record.started.nodes],
+        "jobs": {job_id: _job(record, job_id) for job_id in _job_ids(record)},
+        "pools": {pool: _pool(record, lanes, pool, span_s) for pool in POOLS},
+        "groups": [_group(record, lanes, shared) for shared in shared_times(record)],
+        "throughput": throughput(record, lanes),
+        "switches": {job_id: _switches(record, job_id) for job_id in _job_ids(record)},
+        "permit_ms": _permits(record),
+        "syncs": _syncs(record),
+    }
+
+
+def iterations_of(record: RunRecord, job_id: str) -> list[Iteration]:
+    """A job's iterations in order."""
+    return [iteration for iteration in record.iterations if iteration.job_id == job_id]
+
+
+def warm(iterations: Sequence[Iteration]) -> Sequence[Iteration]:
+    """All but the first, if there are more."""
+    return iterations[1:] or iterations
+
+
+def iteration_s(iterations: Sequence[Iteration]) -> float | None:
+    """Mean seconds from the end of one warm iteration to the end of the next; None where there are none."""
+    return (iterations[-1].end_s - warm(iterations)[0].start_s) / len(warm(iterations)) if iterations else None
+
+
+def shared_times(record: RunRecord) -> list[Shared]:
+    """The shared time of every group that has one: some are over before their last member begins."""
+    found = []
+    for group, jobs in _members(record).items():
+        own = {job_id: iterations_of(record, job_id) for job_id in jobs}
+        own = {job_id: iterations for job_id, iterations in own.items() if len(iterations) > 1}
+        if own:
+            from_s = max(iterations[0].end_s for iterations in own.values())
+            until_s = min(iterations[-1].end_s for iterations in own.values())
+            if from_s < until_s:
+                found.append(Shared(group, tuple(own), from_s, until_s))
+    return found
+
+
+def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | None] | None:
+    """Work per provisioned node-hour against solo disaggregation; None without `--compare solo`.
+
+    An iteration of a job is worth the node-seconds that it costs alone on nodes of its own. `gain` is what the shared times of all
+    groups were worth over their provisioned node-seconds; `gain_whole_run` is that of all iterations over all node-seconds from the
+    first admission to the end, starts and tails included. `bound` is what two phases on two nodes at once gain over one after the
+    other, as measured in the same run.
+    """
+    alone_s = {job_id: iteration_s(iterations_of(solo, job_id)) for job_id, solo in record.solo.items()}
+    if not alone_s or any(value is None for value in alone_s.values()):
+        return None
+    worth: dict[str, float] = {}
+    for job_id, seconds in alone_s.items():
+        job = record.jobs[job_id]
+        worth[job_id] = (seconds or 0.0) * (job.rollout.nodes + job.training.nodes)
+    done = paid = 0.0
+    for shared in shared_times(record):
+        if all(job_id in worth for job_id in shared.jobs):
+            done += sum(_progress(record, job_id, shared.from_s, shared.until_s) * worth[job_id] for job_id in shared.jobs)
+            paid += _provisioned(lanes, shared.group, shared.from_s, shared.until_s)
+    whole = sum(len(iterations_of(record, job_id)) * worth.get(job_id, 0.0) for job_id in _job_ids(record))
+    whole_solo = sum(_provisioned(follow(solo.started.cluster, solo.log)[0]) for solo in record.solo.values())
+    alone = sum(sum(bound.alone_s) for bound in record.bounds)
+    bound = alone / sum(max(bound.parallel_s) for bound in record.bounds) if record.bounds else None
+    gain = done / paid if paid else None
+    return {
+        "gain": gain,
+        "bound": bound,
+        "of_bound": gain / bound if gain and bound else None,
+        "gain_whole_run": whole / _provisioned(lanes) if lanes else None,
+        "node_hours": _provisioned(lanes) / 3600,
+        "solo_node_hours": whole_solo / 3600,
+    }
+
+
+def _job_ids(record: RunRecord) -> list[str]:
+    failed = [failure.job_id for failure in record.failed]
+    return list(dict.fromkeys([*record.jobs, *failed]))
+
+
+def _members(record: RunRecord) -> dict[int, list[str]]:
+    """Ids of the jobs that were ever in each group."""
+    members: dict[int, dict[str, None]] = defaultdict(dict)
+    for part in record.phases:
+        if part.group >= 0 and not part.profile:
+            members[part.group][part.job_id] = None
+    return {group: [*jobs] for group, jobs in members.items()}
+
+
+def _span(record: RunRecord) -> tuple[float, float]:
+    """From the first admission to the last thing that happened, seconds."""
+    admitted = [event.at_s for event in record.log if isinstance(event, Admitted)]
+    last = [record.ended.at_s] if record.ended else [part.end_s for part in record.phases]
+    return min(admitted, default=0.0), max([*last, *(event.at_s for event in record.log[-1:])], default=0.0)
+
+
+def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
+    job, iterations = record.jobs.get(job_id), iterations_of(record, job_id)
+    solo = record.solo.get(job_id)
+    alone_s = iteration_s(iterations_of(solo, job_id)) if solo else None
+    own_s = iteration_s(iterations)
+    rewards = [iteration.metrics[REWARD] for iteration in iterations if REWARD in iteration.metrics]
+    tenth = max(1, len(rewards) // 10)
+    admitted = [event for event in record.log if isinstance(event, Admitted) and event.job_id == job_id]
+    return {
+        "iterations": len(iterations),
+        "of": job.iterations if job else None,
+        "failed": next((failure.problem for failure in record.failed if failure.job_id == job_id), None),
+        "strategy": admitted[0].placement.strategy if admitted else None,
+        "reward_first": fmean(rewards[:tenth]) if rewards else None,
+        "reward_last": fmean(rewards[-tenth:]) if rewards else None,
+        "iteration_s": own_s,
+        "solo_iteration_s": alone_s,
+        "slowdown": own_s / alone_s if own_s and alone_s else None,
+        "slo": job.slo if job else None,
+        "worst_case_s": {phase: getattr(job, phase).worst_case_s for phase in PHASES} if job else None,
+        "phase_s": {phase: _mean(part.end_s - part.start_s for part in _warm_phases(record, job_id, phase)) for phase in PHASES},
+        "waits_s": {phase: _mean(part.start_s - part.asked_s for part in _warm_phases(record, job_id, phase)) for phase in PHASES},
+        "host_gb": {phase: max((part.host_gb for part in _phases(record, job_id, phase)), default=None) for phase in PHASES},
+    }
+
+
+def _pool(record: RunRecord, lanes: Sequence[Lane], pool: str, span_s: tuple[float, float]) -> dict[str, float] | None:
+    """Shares of the pool's provisioned node-seconds."""
+    found = shares(record.phase_runs(), [lane for lane in lanes if lane.pool == pool], *span_s)
+    return found._asdict() if found else None
+
+
+def _group(record: RunRecord, lanes: Sequence[Lane], shared: Shared) -> dict[str, Any]:
+    """A group in its shared time: the period, and shares of its node-seconds."""
+    own = [lane for lane in lanes if lane.group == shared.group]
+    phases = record.phase_runs()
+    by_pool = {pool: shares(phases, [lane for lane in own if lane.pool == pool], shared.from_s, shared.until_s) for pool in POOLS}
+    length_s = shared.until_s - shared.from_s
+    return {
+        "group": shared.group,
+        "jobs": list(shared.jobs),
+        "shared_s": length_s,
+        "iteration_s": {
+            job_id: length_s / done
+            for job_id in shared.jobs
+            if (done := _progress(record, job_id, shared.from_s, shared.until_s)) > 0
+        },
+        "pools": {pool: found._asdict() if found else None for pool, found in by_pool.items()},
+    }
+
+
+def _switches(record: RunRecord, job_id: str) -> dict[str, Any]:
+    """Cold and warm switches of both phases, seconds: the whole, and parts by name. A cold one may be that of the profile."""
+    found = {}
+    for phase in PHASES:
+        every = [part for part in record.phases if part.job_id == job_id and part.pool == phase and part.ok]
+        made = [part for part in every if part.phase == "init"]
+        cold = [part for part in every if part.cold and part.phase == phase]
+        ready = [part for part in _phases(record, job_id, phase) if not part.cold]
+        cold_s = _mean(part.load_s for part in cold)
+        if cold_s is not None and made:
+            cold_s += fmean(part.end_s - part.start_s for part in made)
+        warm_s = _mean(part.load_s + part.offload_s for part in ready)
+        found[phase] = {
+            "cold_s": cold_s,
+            "warm_s": warm_s,
+            "times_faster": cold_s / warm_s if cold_s and warm_s else None,
+            "cold_stages_s": _stages([*made, *cold]),
+            "warm_stages_s": _stages(ready) | _parts(ready),
+        }
+    return found
+
+
+def _parts(parts: Sequence[PhaseSlice]) -> dict[str, float]:
+    return {"load": fmean(p.load_s for p in parts), "offload": fmean(p.offload_s for p in parts)} if parts else {}
+
+
+def _stages(parts: Sequence[PhaseSlice]) -> dict[str, float]:
+    """Mean seconds of every stage that these phases name."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for part in parts:
+        for name, value in part.stages.items():
+            seconds[name].append(value)
+    return {name: fmean(values) for name, values in seconds.items()}
+
+
+def _permits(record: RunRecord) -> dict[str, float] | None:
+    """How long permits took to reach their phases, milliseconds."""
+    values = [1e3 * part.permit_s for part in record.phases if part.permit_s > 0]
+    return {f"p{q}": float(np.percentile(values, q)) for q in (50, 99)} if values else None
+
+
+def _syncs(record: RunRecord) -> dict[str, Any]:
+    own = [sync for sync in record.syncs if not sync.profile]
+    return {
+        "count": len(own),
+        "mean_s": _mean(sync.end_s - sync.start_s for sync in own),
+        "beside_others": sum(bool(sync.beside) for sync in own),
+    }
+
+
+def _progress(record: RunRecord, job_id: str, from_s: float, until_s: float) -> float:
+    """Iterations that a job did between two times, with fractions."""
+    done = 0.0
+    for iteration in iterations_of(record, job_id):
+        inside = min(iteration.end_s, until_s) - max(iteration.start_s, from_s)
+        if inside > 0:
+            done += inside / (iteration.end_s - iteration.start_s)
+    return done
+
+
+def _provisioned(
+    lanes: Iterable[Lane], group: int | None = None, from_s: float = float("-inf"), until_s: float = float("inf")
+) -> float:
+    """Node-seconds that lanes have between two times."""
+    return sum(
+        max(0.0, min(lane.until_s, until_s) - max(lane.from_s, from_s)) for lane in lanes if group is None or lane.group == group
+    )
+
+
+def _phases(record: RunRecord, job_id: str, phase: str) -> list[PhaseSlice]:
+    return [part for part in record.phases if part.job_id == job_id and part.phase == phase and not part.profile and part.ok]
+
+
+def _warm_phases(record: RunRecord, job_id: str, phase: str) -> list[PhaseSlice]:
+    parts = _phases(record, job_id, phase)
+    return [part for part in parts if not part.cold] or parts
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    listed = list(values)
+    return fmean(listed) if listed else None

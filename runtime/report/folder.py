@@ -1,0 +1,103 @@
+"""The folder of a run: `results.json`, `trace.json` for Perfetto, a Gantt, and TensorBoard events."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rollmux_env.files import write_whole
+from rollmux_env.report.gantt import gantt_png
+from rollmux_env.report.lanes import Lane, follow
+from rollmux_env.report.perfetto import Aside, trace_json
+from rollmux_env.report.results import to_json
+from runtime.record import LEASE, Assigned, Returned, RunRecord
+from runtime.report.figures import figures, shared_times
+
+RESULTS, TRACE, GANTT, TENSORBOARD = "results.json", "trace.json", "gantt.png", "tensorboard"
+_SHOWN = 6  # iterations in the Gantt
+
+
+def write_report(folder: Path, record: RunRecord) -> dict[str, Any]:
+    """Write everything that is to be read of a run; what an earlier report left is replaced.
+
+    Args:
+        folder: the run's own, which exists.
+
+    Returns:
+        The figures, as in `results.json`.
+
+    Raises:
+        InputError: a file cannot be written; one line.
+    """
+    found = figures(record)
+    write_whole(folder / RESULTS, to_json(found))
+    write_whole(folder / TRACE, trace_of(record))
+    picture = gantt_of(record)
+    if picture is not None:
+        write_whole(folder / GANTT, picture)
+    write_events(folder / TENSORBOARD, record)
+    return found
+
+
+def trace_of(record: RunRecord) -> str:
+    """All that nodes did, profiling included, and syncs beside it."""
+    cluster = record.started.cluster
+    lanes = [*follow(cluster, record.log)[0], *leased(record)]
+    asides = [Aside(sync.job_id, "sync", sync.iteration, sync.start_s, sync.end_s) for sync in record.syncs]
+    return trace_json(cluster, record.phase_runs(lent=True), lanes, record.log, 0.0, asides=asides)
+
+
+def gantt_of(record: RunRecord) -> bytes | None:
+    """The first iterations of the shared time of the group that has most members in it; None where no group has any."""
+    best = max(shared_times(record), key=lambda shared: (len(shared.jobs), shared.until_s - shared.from_s), default=None)
+    if best is None:
+        return None
+    own = [iteration for iteration in record.iterations if iteration.job_id == best.jobs[0] and iteration.end_s > best.from_s]
+    until_s = min(best.until_s, own[min(_SHOWN, len(own)) - 1].end_s)
+    lanes = [lane for lane in follow(record.started.cluster, record.log)[0] if lane.group == best.group]
+    phases = [phase for phase in record.phase_runs() if phase.group == best.group]
+    title = f"group {best.group}, {record.started.policy}, {record.started.dispatch}, from {best.from_s:.1f} s"
+    return gantt_png(phases, lanes, best.from_s, until_s, title)
+
+
+def leased(record: RunRecord) -> list[Lane]:
+    """The nodes that were lent to jobs for their profiles."""
+    taken: dict[str, tuple[str, int, float]] = {}
+    lanes: list[Lane] = []
+    last_s = max([record.ended.at_s if record.ended else 0.0, *(part.end_s for part in record.phases)])
+    facts = [fact for fact in record.assigned if fact.group == LEASE]
+    changes: list[Assigned | Returned] = [*facts, *record.returned]
+    for fact in sorted(changes, key=lambda fact: fact.at_s):
+        if fact.node in taken:
+            pool, number, since_s = taken.pop(fact.node)
+            lanes.append(Lane(LEASE, pool, number, since_s, fact.at_s))
+        if isinstance(fact, Assigned):
+            taken[fact.node] = (fact.pool, fact.number, fact.at_s)
+    return lanes + [Lane(LEASE, pool, number, since_s, last_s) for pool, number, since_s in taken.values()]
+
+
+def write_events(folder: Path, record: RunRecord) -> None:
+    """TensorBoard events, a run a job: its metrics by iteration, and the seconds of iterations and phases."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    shutil.rmtree(folder, ignore_errors=True)
+    for job_id in dict.fromkeys(iteration.job_id for iteration in record.iterations):
+        with SummaryWriter(str(folder / job_id)) as writer:
+            for tag, value, step, at_s in scalars(record, job_id):
+                writer.add_scalar(tag, value, step, walltime=record.started.wall_s + at_s)
+
+
+def scalars(record: RunRecord, job_id: str) -> Sequence[tuple[str, float, int, float]]:
+    """(tag, value, iteration, seconds since the run began) of a job."""
+    found = []
+    for iteration in record.iterations:
+        if iteration.job_id == job_id:
+            values = {f"job/{name}": value for name, value in iteration.metrics.items()}
+            values["seconds/iteration"] = iteration.end_s - iteration.start_s
+            found += [(tag, value, iteration.number, iteration.end_s) for tag, value in values.items()]
+    for part in record.phases:
+        if part.job_id == job_id and not part.profile and part.ok and part.phase != "init":
+            found.append((f"seconds/{part.phase}", part.end_s - part.start_s, part.iteration, part.end_s))
+    return found

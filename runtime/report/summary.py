@@ -1,0 +1,102 @@
+"""What `rollmux run` prints when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rollmux_env.report.tables import heading, make_table
+
+
+def summary(figures: Mapping[str, Any]) -> RenderableType:
+    """Tables of the figures of `runtime.report.figures.figures`; what was not measured is left empty."""
+    parts: list[RenderableType] = [heading(f"Jobs, placed by {figures['policy']}"), _jobs(figures)]
+    parts += [
+        Text(f"{job_id} failed: {job['failed']}", style="bold red") for job_id, job in figures["jobs"].items() if job["failed"]
+    ]
+    parts += [heading("Pools, shares of provisioned node time"), _pools(figures), heading("Switches"), _switches(figures)]
+    parts += [Text(line) for line in _lines(figures)]
+    return Group(*parts)
+
+
+def _jobs(figures: Mapping[str, Any]) -> RenderableType:
+    compared = any(job["solo_iteration_s"] for job in figures["jobs"].values())
+    table = make_table("job", "iterations", "reward", "iteration", *(("alone", "slowdown") if compared else ()), "SLO", "placed")
+    for job_id, job in figures["jobs"].items():
+        alone = (_seconds(job["solo_iteration_s"]), _times(job["slowdown"])) if compared else ()
+        rewards = job["reward_first"], job["reward_last"]
+        table.add_row(
+            job_id,
+            f"{job['iterations']}/{job['of'] or '?'}",
+            f"{rewards[0]:.3f} -> {rewards[1]:.3f}" if None not in rewards else "",
+            _seconds(job["iteration_s"]),
+            *alone,
+            _times(job["slo"]),
+            (job["strategy"] or "").replace("_", " "),
+        )
+    return table
+
+
+def _pools(figures: Mapping[str, Any]) -> RenderableType:
+    table = make_table("", "running", "switching", "bubble")
+    for pool, found in figures["pools"].items():
+        _add_shares(table, f"{pool} pool, whole run", found)
+    for group in figures["groups"]:
+        for pool, found in group["pools"].items():
+            _add_shares(table, f"{pool}, group {group['group']} while it is shared", found)
+    return table
+
+
+def _add_shares(table: Any, name: str, found: Mapping[str, float] | None) -> None:
+    if found:
+        table.add_row(name, *(f"{100 * found[key]:.1f}%" for key in ("running", "switching", "bubble")))
+
+
+def _switches(figures: Mapping[str, Any]) -> RenderableType:
+    table = make_table("job", "phase", "cold", "warm", "faster", "stages of the cold one, of the warm one", left=2)
+    table.columns[-1].justify = "left"
+    for job_id, phases in figures["switches"].items():
+        for phase, found in phases.items():
+            stages = "; ".join(filter(None, (_stages(found["cold_stages_s"]), _stages(found["warm_stages_s"]))))
+            table.add_row(job_id, phase, _short(found["cold_s"]), _short(found["warm_s"]), _times(found["times_faster"], 0), stages)
+    return table
+
+
+def _lines(figures: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if gained := figures["throughput"]:
+        if gained["gain"] is not None:
+            bound = f", {100 * gained['of_bound']:.0f}% of the bound {gained['bound']:.2f}x" if gained["of_bound"] else ""
+            lines.append(f"throughput per node-hour against solo: {gained['gain']:.2f}x while groups are shared{bound}")
+        if gained["gain_whole_run"] is not None:
+            lines.append(
+                f"whole run, starts and tails included: {gained['gain_whole_run']:.2f}x; node-hours {gained['node_hours']:.3f}, "
+                f"solo {gained['solo_node_hours']:.3f}"
+            )
+    if permits := figures["permit_ms"]:
+        lines.append(f"permit to phase: {permits['p50']:.1f} ms at the median, {permits['p99']:.1f} ms at the 99th percentile")
+    syncs = figures["syncs"]
+    if syncs["count"]:
+        beside = f"{syncs['beside_others']} of them while another job held a node"
+        lines.append(f"syncs: {syncs['count']}, {1e3 * syncs['mean_s']:.0f} ms in the mean, {beside}")
+    return lines
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f} s"
+
+
+def _short(value: float | None) -> str:
+    """Seconds, or milliseconds below one."""
+    return "" if value is None else f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.1f} ms"
+
+
+def _times(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}x"
+
+
+def _stages(stages: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {_short(seconds)}" for name, seconds in stages.items())

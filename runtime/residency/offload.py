@@ -1,0 +1,141 @@
+"""Moves named tensors to host memory and back, in place: parameters, buffers, optimizer state, all the same.
+
+What moves is the memory below the tensors (their storage), not the tensors: whoever refers to a parameter, an optimizer's state
+or a view of either finds it restored, and tensors that share memory, such as tied weights, still do.
+
+On a GPU the host side is page-locked and kept, since locking is slow. On a CPU the device is the process's own memory: it is really
+released, and its resident size falls by those bytes, while shared memory holds them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from runtime.residency.footprint import Footprint
+from runtime.residency.segment import Segment
+
+_ALIGNMENT = 64  # bytes; whole cache lines
+
+
+class Offloader:
+    """The tensors of one owner, on the device or in host memory.
+
+    Args:
+        tensors: gives {name: tensor}, asked now and at each offload, since an optimizer makes its state with its first step. If
+            any is on a GPU, those that are not stay where they are: they are in host memory already. DTensors count by their
+            local part. See `own_memory` for tensors over a file.
+    """
+
+    def __init__(self, tensors: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._tensors = tensors
+        own_memory(tensors().values())
+        self._segment: Segment | None = None
+        self._parked: list[tuple[UntypedStorage, int, int]] = []  # storage, its offset in the segment, its bytes
+        self.offloaded = False
+
+    def offload(self) -> Footprint:
+        """Copy to host memory, then release the device's; again: no effect."""
+        if self.offloaded:
+            return self.footprint()
+        tensors = self._tensors().values()
+        own_memory(tensors)
+        storages = _storages(tensors)
+        self._parked, total = [], 0
+        for storage in storages:
+            self._parked.append((storage, total, storage.nbytes()))
+            total += -(-storage.nbytes() // _ALIGNMENT) * _ALIGNMENT
+        on_gpu = any(storage.device.type == "cuda" for storage in storages)
+        segment = self._room(total, on_gpu)
+        for storage, offset, size in self._parked:
+            segment.bytes[offset : offset + size].copy_(_bytes(storage), non_blocking=on_gpu)
+        if on_gpu:
+            torch.cuda.synchronize()  # before the memory that is being read goes
+        for storage, _, _ in self._parked:
+            storage.resize_(0)
+        self.offloaded = True
+        if on_gpu:
+            torch.cuda.empty_cache()
+        else:
+            segment.unmap_pages()
+            release_free_memory()
+        return self.footprint()
+
+    def restore(self) -> Footprint:
+        """Bring everything back in place; again: no effect."""
+        if not self.offloaded or self._segment is None:
+            return self.footprint()
+        segment = self._segment
+        for storage, offset, size in self._parked:
+            storage.resize_(size)
+            _bytes(storage).copy_(segment.bytes[offset : offset + size], non_blocking=segment.pinned)
+        self.offloaded = False
+        if segment.pinned:
+            torch.cuda.synchronize()
+        else:
+            self._drop_segment()
+        return self.footprint()
+
+    def footprint(self) -> Footprint:
+        """Bytes on the device, and of the host memory held for it."""
+        host = self._segment.resident() if self._segment is not None else 0
+        if self.offloaded:
+            return Footprint(0, host)
+        return Footprint(sum(storage.nbytes() for storage in _storages(self._tensors().values())), host)
+
+    def close(self) -> None:
+        """Give the host memory back. Tensors that are offloaded are lost."""
+        self._drop_segment()
+        self._parked = []
+
+    def _room(self, nbytes: int, pinned: bool) -> Segment:
+        if self._segment is None or len(self._segment.bytes) < nbytes:
+            self._drop_segment()
+            self._segment = Segment(max(nbytes, 1), pinned)
+        return self._segment
+
+    def _drop_segment(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+
+def release_free_memory() -> None:
+    """Hand memory that was freed back to the system, which glibc otherwise keeps for later; nothing with another C library."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def own_memory(tensors: Iterable[Tensor]) -> None:
+    """Give tensors over memory that is not torch's own (a file's, NumPy's) memory of their own, in place.
+
+    Such memory cannot be released. It is also aligned anyhow, so that kernels round differently in it: state that comes back from
+    host memory would compute other last bits than it did before it went.
+    """
+    copies: dict[int, UntypedStorage] = {}
+    for tensor in _local(tensors):
+        storage = tensor.untyped_storage()
+        if storage.nbytes() and not storage.resizable():
+            copy = copies.setdefault(storage.data_ptr(), _bytes(storage).clone().untyped_storage())
+            with torch.no_grad():
+                tensor.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def _storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
+    """Each storage below the tensors once: those on a GPU if any is."""
+    local = _local(tensors)
+    device = "cuda" if any(tensor.device.type == "cuda" for tensor in local) else "cpu"
+    storages = [tensor.untyped_storage() for tensor in local if tensor.device.type == device]
+    return list({storage.data_ptr(): storage for storage in storages if storage.nbytes()}.values())
+
+
+def _local(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+
+
+def _bytes(storage: UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

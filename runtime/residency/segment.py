@@ -1,0 +1,80 @@
+"""Shared memory without a name: where state waits between phases.
+
+A memfd, not a file in /dev/shm: it has no name to leave behind, so the kernel frees it with the last process that holds it, also
+after `kill -9`, and the size of /dev/shm (64 MB in a default container) does not limit it. Another process of the same user may
+open it by `path` as long as the owner lives.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Segment:
+    """A piece of shared memory, zero at first.
+
+    Args:
+        nbytes: its size, 1 or more.
+        pinned: page-lock it for fast copies to and from a CUDA device; slow to make, so keep it.
+
+    Attributes:
+        bytes: uint8 tensor over it, of shape (nbytes,); pages are taken when they are first written.
+        path: what other processes open.
+
+    Raises:
+        RuntimeError: CUDA refuses to page-lock it.
+    """
+
+    def __init__(self, nbytes: int, pinned: bool = False) -> None:
+        self._fd = os.memfd_create("rollmux", os.MFD_CLOEXEC)
+        self._map: mmap.mmap | None = None
+        try:
+            os.ftruncate(self._fd, nbytes)
+            self._map = mmap.mmap(self._fd, nbytes)
+        except OSError:
+            os.close(self._fd)
+            raise
+        self.bytes: Tensor = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+        self.pinned = False
+        if pinned:
+            status = int(_cuda().cudaHostRegister(self.bytes.data_ptr(), nbytes, 1))  # 1: for every CUDA context
+            if status:
+                self.close()
+                raise RuntimeError(
+                    f"CUDA cannot page-lock {nbytes} bytes of host memory (error {status}; `ulimit -l` may be too low)"
+                )
+            self.pinned = True
+
+    def resident(self) -> int:
+        """Bytes of memory that it takes, as the kernel counts them."""
+        return os.fstat(self._fd).st_blocks * 512
+
+    def unmap_pages(self) -> None:
+        """Leave its pages to the segment alone, out of this process's resident size, until they are touched again."""
+        if self._map is not None and not self.pinned:
+            self._map.madvise(mmap.MADV_DONTNEED)  # of a shared mapping: the content stays
+
+    def close(self) -> None:
+        """Give it back; its memory goes when the last tensor over it does. Again: no effect."""
+        if self._map is None:
+            return
+        if self.pinned:
+            _cuda().cudaHostUnregister(self.bytes.data_ptr())
+            self.pinned = False
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+        self._map = None  # not closed: tensors that others made of it stay valid
+        os.close(self._fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_map", None) is not None:
+            self.close()
+
+
+def _cuda() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

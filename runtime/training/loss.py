@@ -1,0 +1,80 @@
+"""The loss of GRPO, token by token.
+
+For token t of a response with advantage A, with p the trainer's probability now, q the trainer's before the iteration's first step,
+s the sampler's, and f that of the reference model:
+
+    ratio  = p / q
+    weight = min(q / s, cap)    no gradient flows through it
+    kl     = f / p - log(f / p) - 1
+    loss   = -weight * min(ratio * A, clip(ratio, 1 - e, 1 + e) * A) + beta * kl
+
+Sources: ratio and kl from Shao et al., DeepSeekMath, arXiv 2402.03300, equations 3 and 4; weight, truncated importance sampling,
+from Yao et al., 2025, "Your efficient RL framework secretly brings you off-policy RL training".
+
+The loss of a minibatch is the sum over all response tokens of all its responses, divided by their number: every token counts the
+same, in a long response and in a short one (Yu et al., DAPO, arXiv 2503.14476, equation 8).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+_MOST = 20.0  # of a difference of log-probs, so that no exponential overflows: its gradient would be NaN even where it is clipped
+
+SUMS = ("loss", "clipped", "gap", "capped", "entropy", "kl")
+"""What `grpo_sums` adds up, in this order."""
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    """Natural log-probs of tokens at a temperature, in float32.
+
+    Args:
+        logits: (..., V). tokens: (...) int64.
+    """
+    scaled = logits.float() / temperature
+    return -cross_entropy(scaled.flatten(0, -2), tokens.flatten(), reduction="none").view(tokens.shape)
+
+
+def grpo_sums(
+    new: Tensor,
+    old: Tensor,
+    sampler: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    reference: Tensor | None = None,
+    *,
+    clip: float,
+    cap: float,
+    beta: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over the tokens of responses, to be divided by the minibatch's number of them.
+
+    Args:
+        new, old, sampler, reference: (B, T) log-probs of p, q, s and f at the tokens; only `new` has a gradient. Without
+            a reference there is no KL term.
+        advantages: (B,). mask: (B, T) bool, the tokens that count.
+        clip: e. cap, beta: as above.
+
+    Returns:
+        (the loss, with its gradient; the sums named in `SUMS`, float64; the largest |log q - log s|, 0 where nothing counts).
+    """
+    advantages = advantages[:, None]
+    ratio = (new - old).clamp(-_MOST, _MOST).exp()
+    gap = old - sampler
+    weight = gap.clamp(max=_MOST).exp().clamp(max=cap)
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    loss = -weight * surrogate
+    kl = torch.zeros_like(loss)
+    if reference is not None:
+        apart = (reference - new).clamp(-_MOST, _MOST)
+        kl = apart.exp() - apart - 1
+        loss = loss + beta * kl
+    clipped = torch.where(advantages > 0, ratio > 1 + clip, ratio < 1 - clip) & (advantages != 0)
+    total = loss.masked_fill(~mask, 0).sum()
+    columns = (loss, clipped, gap.abs(), weight >= cap, -old, kl)
+    with torch.no_grad():
+        sums = torch.stack([column.double().masked_fill(~mask, 0).sum() for column in columns])
+        widest = gap.abs().masked_fill(~mask, 0).max()
+    return total, sums, widest

@@ -1,0 +1,279 @@
+"""One rank of a job's training: updates of GRPO, and the job's state between them.
+
+Every rank makes a `Trainer` and makes the same calls in the same order with the same arguments. The update draws no random numbers,
+so weights, Adam's moments and a count are all of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rollmux_env.complaint import one_line
+from rollmux_env.errors import InputError
+from runtime.jobs.spec import Algorithm
+from runtime.residency.footprint import Footprint
+from runtime.residency.offload import Offloader
+from runtime.training.batch import Batch, Minibatch, minibatches
+from runtime.training.errors import TrainingError
+from runtime.training.group import (
+    add_up,
+    all_finite,
+    copy_shard,
+    first_device,
+    join_group,
+    leave_group,
+    load_sharded,
+    reshard,
+    whole,
+)
+from runtime.training.loss import SUMS, grpo_sums, token_logprobs
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Trainer:
+    """A model, its optimizer, and a copy of the model as it began if a KL term asks for one.
+
+    Args:
+        model_dir: a Hugging Face directory.
+        settings: `algorithm` of the job file.
+        rank, world: this rank, and how many there are; each has one GPU, the first that it sees, or CPU threads.
+        rendezvous: `tcp://host:port` where the ranks meet; None where there is one.
+        threads: of this process, on a CPU; as many as cores that it owns.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        settings: Algorithm,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        rendezvous: str | None = None,
+        threads: int = 1,
+    ) -> None:
+        torch.set_num_threads(threads)
+        self.settings = settings
+        self.updates = 0
+        """Updates that are in the weights, since the job began."""
+        self._rank, self._world = rank, world
+        self._device = first_device()
+        self._mesh = join_group(rank, world, rendezvous, self._device)
+        self._closed = False
+        try:
+            self._model = load_sharded(model_dir, self._mesh)
+            self._reference = load_sharded(model_dir, self._mesh).requires_grad_(False) if settings.kl else None
+        except BaseException:
+            leave_group()
+            raise
+        self._names = {name: parameter for name, parameter in self._model.named_parameters()}
+        self._steps = 0  # of the optimizer
+        self._optimizer = torch.optim.AdamW(
+            self._names.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        )
+        self._offloader = Offloader(self._tensors)
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """Train on an iteration's responses: one optimizer step a minibatch.
+
+        Args:
+            batch: the whole of it, on every rank; the ranks divide it themselves.
+
+        Returns:
+            Means over response tokens, unless said otherwise, the same on every rank: `loss`; `clip_fraction`, the share of tokens
+            whose ratio is clipped; `logprob_gap` and `logprob_gap_max`, |trainer's - sampler's log-prob| under the weights that
+            sampled (rounding, where both compute alike); `capped_fraction`, the share whose importance weight is cut; `entropy`,
+            minus the trainer's log-prob; `kl` to the model as it began, where the job has such a term; `grad_norm`, the mean over
+            steps before it is cut; and `tokens`, their number.
+
+        Raises:
+            TrainingError: the sampler's log-probs or the advantages are not finite, and everything is as it was; or a gradient is
+                not, and the update ends before its step, after those of earlier minibatches. The weights stay finite.
+            RuntimeError: the trainer is offloaded.
+        """
+        self._must_be_here()
+        for name, values in (("log-probs of the sampler", batch.logprobs), ("advantages", batch.advantages)):
+            if not all_finite([values]):
+                raise TrainingError(f"update {self.updates}: {name} are not all finite; no step was made")
+        work = minibatches(batch, self.settings.minibatches, self._rank, self._world, self.settings.micro_batch)
+        old, reference = self._score_before(work)
+        sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self._device)
+        largest = torch.zeros((), device=self._device)
+        norms = 0.0
+        for number, part in enumerate(work):
+            scale = self._world / max(part.tokens, 1)  # FSDP divides the sum over the ranks by their number
+            for k, piece in enumerate(part.pieces):
+                new, at = self._score(self._model, piece)
+                total, more, widest = grpo_sums(
+                    new,
+                    new.detach() if number == 0 else old[number][k],
+                    piece.logprobs[:, at].to(self._device),
+                    piece.advantages.to(self._device),
+                    piece.mask[:, at].to(self._device),
+                    reference[number][k] if reference else None,
+                    clip=self.settings.clip,
+                    cap=self.settings.importance_cap,
+                    beta=self.settings.kl,
+                )
+                (total * scale).backward()  # type: ignore[no-untyped-call]
+                sums += more
+                largest = torch.maximum(largest, widest)
+            norms += self._step(number, len(work))
+        self.updates += 1
+        sums, largest = add_up(sums, largest)
+        tokens = sum(part.tokens for part in work)
+        mean = dict(zip(SUMS, (sums / max(tokens, 1)).tolist(), strict=True))
+        metrics = {
+            "loss": mean["loss"],
+            "clip_fraction": mean["clipped"],
+            "logprob_gap": mean["gap"],
+            "logprob_gap_max": float(largest),
+            "capped_fraction": mean["capped"],
+            "entropy": mean["entropy"],
+            "grad_norm": norms / len(work),
+            "tokens": float(tokens),
+        }
+        return metrics | ({"kl": mean["kl"]} if self._reference is not None else {})
+
+    def weights(self) -> dict[str, Tensor]:
+        """Copies of the whole weights on the CPU under their Hugging Face names, for the sampler: all on rank 0, none on others.
+
+        float32 on CPUs, bf16 on GPUs, as the model computes. A tied output matrix is left out. Ranks gather them on their devices,
+        so call it before the phase's `offload`; the copies stay valid after it.
+
+        Raises:
+            RuntimeError: the trainer is offloaded.
+        """
+        self._must_be_here()
+        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
+        return self._gather(self._names, dtype)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that a continuation needs: whole tensors in float32 on the CPU, for safetensors, and what goes into its JSON.
+
+        The tensors are on rank 0 alone. Names: `weights.NAME`, and once a step was made `exp_avg.NAME` and `exp_avg_sq.NAME`.
+
+        Raises:
+            RuntimeError: the trainer is offloaded.
+        """
+        self._must_be_here()
+        tensors = self._gather({f"weights.{name}": parameter for name, parameter in self._names.items()})
+        for moment in _MOMENTS if self._steps else ():
+            of_all = {f"{moment}.{name}": self._optimizer.state[p][moment] for name, p in self._names.items()}
+            tensors |= self._gather(of_all)
+        return tensors, {"updates": self.updates, "steps": self._steps}
+
+    def load_state(self, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
+        """Go on from a state, of a trainer with any number of ranks; on a CPU with as many, to the bit.
+
+        Args:
+            tensors: those of `state`, whole, on every rank. info: its JSON.
+
+        Raises:
+            InputError: a tensor is missing, unknown or of another shape, or a count is none; nothing is changed.
+            RuntimeError: the trainer is offloaded.
+        """
+        self._must_be_here()
+        counts = [info.get(name) for name in ("updates", "steps")]
+        if not all(isinstance(count, int) and count >= 0 for count in counts):
+            raise InputError(f"training state: updates and steps must be counts, not {one_line(str(counts))}")
+        updates, steps = counts
+        kinds = ("weights", *(_MOMENTS if steps else ()))
+        shapes = {f"{kind}.{name}": parameter.shape for kind in kinds for name, parameter in self._names.items()}
+        for name in sorted(shapes.keys() | tensors.keys()):
+            if name not in tensors or name not in shapes:
+                raise InputError(f"training state: {one_line(name)} is {'unknown' if name in tensors else 'missing'}")
+            if tensors[name].shape != shapes[name]:
+                raise InputError(f"training state: {name} is of shape {[*tensors[name].shape]}, not {[*shapes[name]]}")
+        self._optimizer.state.clear()
+        for name, parameter in self._names.items():
+            copy_shard(parameter, tensors[f"weights.{name}"], self._mesh)
+            if steps:
+                moments = {moment: torch.zeros_like(parameter) for moment in _MOMENTS}
+                for moment, values in moments.items():
+                    copy_shard(values, tensors[f"{moment}.{name}"], self._mesh)
+                step = torch.tensor(float(steps), device=self._device)
+                self._optimizer.state[parameter] = {"step": step, **moments}
+        self.updates, self._steps = int(updates or 0), int(steps or 0)
+
+    def offload(self) -> Footprint:
+        """Move weights and optimizer to host memory and give the device's back; again: no effect."""
+        for model in self._models():
+            reshard(model)
+        return self._offloader.offload()
+
+    def restore(self) -> Footprint:
+        """Bring them back in place; again: no effect."""
+        return self._offloader.restore()
+
+    def close(self) -> None:
+        """Give everything back and leave the group of ranks; the trainer is of no use afterwards. Again: no effect."""
+        if not self._closed:
+            self._closed = True
+            self._offloader.close()
+            leave_group()
+
+    def _score_before(self, work: list[Minibatch]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+        """Log-probs of each piece before the first step: the model's own, and the reference model's where there is one.
+
+        Those of the first minibatch are left out: its own pass finds them, since no step has been made by then.
+        """
+        with torch.no_grad():
+            old = [[self._score(self._model, piece)[0] for piece in part.pieces] if k else [] for k, part in enumerate(work)]
+            if self._reference is None:
+                return old, []
+            return old, [[self._score(self._reference, piece)[0] for piece in part.pieces] for part in work]
+
+    def _score(self, model: nn.Module, piece: Batch) -> tuple[Tensor, slice]:
+        """Log-probs of the tokens at the columns in the slice, from the first response token on."""
+        places = piece.mask.any(0).nonzero()
+        first = int(places[0]) if len(places) else piece.tokens.shape[1] - 1
+        at = slice(first, piece.tokens.shape[1])
+        tokens = piece.tokens.to(self._device)
+        before = torch.arange(first - 1, piece.tokens.shape[1] - 1, device=self._device)
+        logits = model(input_ids=tokens, use_cache=False, logits_to_keep=before).logits
+        return token_logprobs(logits, tokens[:, at], self.settings.temperature), at
+
+    def _step(self, number: int, of: int) -> float:
+        """One optimizer step; returns the gradient's norm over all ranks."""
+        norm = nn.utils.clip_grad_norm_(self._names.values(), self.settings.max_grad_norm)
+        length = float(whole(norm))
+        if not torch.isfinite(torch.tensor(length)):
+            self._optimizer.zero_grad()
+            raise TrainingError(
+                f"update {self.updates}, minibatch {number + 1} of {of}: the gradient's norm is {length}; its step was not made "
+                f"(a lower learning_rate than {self.settings.learning_rate:g} may help)"
+            )
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._steps += 1
+        return length
+
+    def _gather(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+        gathered = {}
+        for name, tensor in tensors.items():
+            copy = whole(tensor, dtype)
+            if self._rank == 0:
+                gathered[name] = copy
+        return gathered
+
+    def _models(self) -> list[nn.Module]:
+        return [model for model in (self._model, self._reference) if model is not None]
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All that is offloaded."""
+        found: dict[str, Tensor] = {}
+        for k, model in enumerate(self._models()):
+            found |= {f"{k}.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        for k, entry in enumerate(self._optimizer.state.values()):
+            found |= {f"state.{k}.{name}": tensor for name, tensor in entry.items()}
+        return found
+
+    def _must_be_here(self) -> None:
+        if self._closed or self._offloader.offloaded:
+            raise RuntimeError(f"the trainer is {'closed' if self._closed else 'offloaded'}")

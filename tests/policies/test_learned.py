@@ -1,0 +1,74 @@
+"""`learned`: what a network decides in `bench` is what it decides in the environment."""
+
+import numpy as np
+import pytest
+
+from policies.placement.learned import SHIPPED, Learned
+from policies.placement.policy_file import read_policy, write_policy
+from policies.placement.scorer import score
+from policies.registry import make_policy
+from rollmux_env.envs.generator import Workload
+from rollmux_env.envs.placement import PlacementVectorEnv
+from rollmux_env.errors import InputError
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import outcome
+
+
+def played(generator, seed, policy):
+    """Dollars of a stream in the environment under the highest logit of the policy's network."""
+    env = PlacementVectorEnv(1, generator=generator, candidates=400, autoreset=False)
+    seen, _ = env.reset(options={"stream_seed": seed})
+    over = False
+    while not over:
+        rows = np.flatnonzero(seen["mask"][0])
+        logits = score(policy.weights, seen["job"][0], seen["candidates"][0][rows], seen["cluster"][0])
+        seen, _, ended, _, info = env.step(np.array([rows[np.argmax(logits)]]))
+        over = ended[0]
+        assert not info["truncated"][0]
+    return float(info["cost_usd"][0])
+
+
+@pytest.mark.parametrize("spec", ["learned:default,moves=false", "learned:random"])
+@pytest.mark.parametrize("name, stays", [("production", "iterations"), ("mixed", "fixed")])
+def test_bench_decides_as_the_environment(spec, name, stays):
+    generator = Workload(name, jobs=60, stays=stays)
+    policy = make_policy(spec, seed=1)
+    found = outcome(replay(generator.scenario(3), policy, check=True)).metrics
+    assert found.slo_attainment == 1
+    assert found.cost_usd == pytest.approx(played(generator, 3, policy), rel=1e-9)
+
+
+def test_jobs_wait_where_nothing_fits():
+    scenario = Workload("mixed", jobs=30).scenario(0)
+    training = scenario.cluster.training.model_copy(update={"max_nodes": 3})
+    cluster = scenario.cluster.model_copy(update={"training": training})
+    found = outcome(replay(scenario.model_copy(update={"cluster": cluster}), Learned(), check=True)).metrics
+    assert max(found.wait_s.values()) > 0 and found.slo_attainment == 1
+
+
+def test_a_file_of_ones_own(tmp_path):
+    path = tmp_path / "mine.safetensors"
+    write_policy(path, *read_policy(SHIPPED / "admission.safetensors"))
+    scenario = Workload("mixed", jobs=20).scenario(0)
+    costs = [
+        outcome(replay(scenario, make_policy(spec))).metrics.cost_usd for spec in (f"learned:{path}", "learned:default,moves=false")
+    ]
+    assert costs[0] == costs[1]
+
+
+def test_errors_are_one_line(tmp_path):
+    path = tmp_path / "other.safetensors"
+    with pytest.raises(InputError, match="No such file"):
+        make_policy(f"learned:{path}")
+    config, weights = read_policy(SHIPPED / "admission.safetensors")
+    names = ("colour", *config.job_features[1:])
+    write_policy(path, config.model_copy(update={"job_features": names}), weights)
+    with pytest.raises(InputError, match="job_features: there is no feature 'colour'") as error:
+        make_policy(f"learned:{path}")
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="has no option 'x'"):
+        make_policy("learned:default,x=1")
+
+
+def test_the_shipped_files_are_small():
+    assert all(file.stat().st_size < 2 * 2**20 for file in SHIPPED.glob("*.safetensors"))

@@ -1,0 +1,49 @@
+"""The same group in the environment's arrays and in the event replay."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.envs.dispatch.group import Group
+from rollmux_env.envs.dispatch.replayed import replay_group
+from rollmux_env.envs.dispatch.steps import Tails, begin
+from rollmux_env.envs.dispatch.tables import TRAINING_POOL, Groups, group_tables
+from rollmux_env.envs.dispatch.vector import load_group
+from rollmux_env.timing.tail import TailModel
+
+MODEL = TailModel()
+TAILS = Tails(MODEL.share, MODEL.rate, MODEL.move_s)
+ROOM = 20_000  # spans
+
+
+def replayed(group: Group, dispatch):
+    """Spans (job, phase, iteration, nodes, start, end, switch, share) of the event replay that end before the horizon."""
+    return sorted(
+        (p.job_id, p.phase, p.iteration, p.nodes, *(round(x, 6) for x in (p.start_s, p.end_s, p.switch_s)), p.share)
+        for p in replay_group(group, dispatch).phases
+        if p.end_s < group.horizon_s - 1
+    )
+
+
+def loaded(group: Group) -> Groups:
+    """The group as row 0 of its own tables, with room for all its spans, begun."""
+    groups = group_tables(1, len(group.jobs), group.rollout_nodes + 1, 1024, spans=ROOM)
+    load_group(groups, 0, group, MODEL)
+    begin(groups, 0)
+    return groups
+
+
+def spans_of(group: Group, groups: Groups):
+    """The same of the arrays."""
+    found = []
+    for span in groups.history[0, : groups.clocks["spans"][0]]:
+        mask = int(span["nodes"])
+        nodes = tuple(range(group.training_nodes))
+        if mask != TRAINING_POOL:
+            nodes = tuple(np.flatnonzero([mask >> bit & 1 for bit in range(1, 62)]).tolist())
+        times = [float(span[name]) for name in ("start_s", "end_s", "switch_s")]
+        if times[0] < times[1] < group.horizon_s - 1:
+            what = {1: "rollout", 2: "training", 3: "tail"}[int(span["what"])]
+            times = [round(at_s, 6) for at_s in times]
+            found.append((group.jobs[span["member"]].id, what, int(span["iteration"]), nodes, *times, float(span["share"])))
+    return sorted(found)

@@ -1,0 +1,255 @@
+"""The dispatch environment is the event replay, and what Gymnasium's users rely on."""
+
+from __future__ import annotations
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+
+import rollmux_env.envs  # noqa: F401 (registers)
+from policies.dispatch import make_dispatch
+from policies.dispatch.learned import Learned
+from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.placement.scorer import random_weights, score
+from rollmux_env.envs.dispatch.group import SHAPES, Given, Group, Shapes
+from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
+from rollmux_env.envs.dispatch.replayed import figures, replay_group
+from rollmux_env.envs.dispatch.reward import Work
+from rollmux_env.envs.dispatch.steps import follow_round_robin
+from rollmux_env.envs.dispatch.tables import NOTHING, group_tables
+from rollmux_env.envs.dispatch.vector import FIRST_DRAWN_SEED, DispatchVectorEnv, figures_of
+from rollmux_env.errors import InputError
+from tests.rollmux_env.envs.dispatch.playing import ROOM, TAILS, loaded, replayed, spans_of
+
+ID = "RollMux/Dispatch-v0"
+SHORT = Shapes(rounds=4)
+
+
+def vector(num_envs, **options):
+    return gym.make_vec(ID, num_envs=num_envs, vectorization_mode="vector_entry_point", generator=SHORT, **options)
+
+
+def at_random(seed):
+    rng = np.random.default_rng(seed)
+    return lambda mask: (rng.random(mask.shape) * mask).argmax(-1)
+
+
+@pytest.mark.parametrize("options", [{}, {"render_mode": "ansi"}])
+def test_check_env_without_a_warning(options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gym.make(ID, generator=SHORT, **options).unwrapped)
+
+
+@pytest.mark.parametrize("migrates", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_round_robin_is_the_event_replays_phase_for_phase(shape, migrates):
+    dispatch = make_dispatch("round-robin,migrate=0.8" if migrates else "round-robin")
+    for seed, skew in enumerate((0.0, 0.5, 1.0)):
+        group = Shapes(shape, skew, rounds=8).group(seed)
+        groups = loaded(group)
+        follow_round_robin(groups, 0, migrates, TAILS)
+        spans = spans_of(group, groups)
+        assert spans == replayed(group, dispatch)
+        assert migrates == any(span[1] == "tail" for span in spans) or shape == "rollout-heavy"
+        ours, theirs = figures_of(groups), figures(group, replay_group(group, dispatch))
+        assert {name: ours[name][0] for name in theirs} == pytest.approx(theirs)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape, tmp_path):
+    dims = len(GROUP_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES)
+    for seed in range(3):
+        weights = random_weights(*dims, (16, 16), seed)
+        config = PolicyConfig(
+            decides="dispatch",
+            job_features=GROUP_FEATURES,
+            candidate_features=ROW_FEATURES,
+            cluster_features=STATE_FEATURES,
+            widths=(16, 16),
+        )
+        write_policy(tmp_path / "policy.safetensors", config, weights)
+        group = Shapes(shape, 0.5, rounds=6).group(seed)
+        env = DispatchVectorEnv(1, Given(group), autoreset=False)
+        env._groups = env._groups._replace(history=group_tables(1, 1, 1, 1, ROOM).history)
+        observation, _ = env.reset(seed=0, options={"stream_seed": 0})
+        over = False
+        while not over:
+            rows = np.flatnonzero(observation["mask"][0])
+            seen = observation["job"][0], observation["candidates"][0, rows], observation["cluster"][0]
+            observation, _, ended, _, _ = env.step(rows[[score(weights, *seen).argmax()]])
+            over = ended[0]
+        assert spans_of(group, env._groups) == replayed(group, Learned(str(tmp_path / "policy.safetensors")))
+
+
+def test_random_choices_keep_every_invariant():
+    """No node does more than its whole, every iteration is a rollout and then a training, and nobody starves."""
+    env = DispatchVectorEnv(40, Shapes(rounds=12), autoreset=False)
+    env._groups = env._groups._replace(history=group_tables(40, 1, 1, 1, ROOM).history)
+    observation, _ = env.reset(seed=0, options={"stream_seed": list(range(40))})
+    choose, over = at_random(1), np.zeros(40, dtype=bool)
+    while not over.all():
+        now_s = env._groups.groups["now_s"].copy()
+        observation, _, ended, _, info = env.step(choose(observation["mask"]))
+        members = env._groups.members
+        assert (env._groups.groups["now_s"] >= now_s).all() and not info["invalid_action"][~over].any()
+        assert (members["overtaken"][members["waits"] != NOTHING] <= 2 * 4).all()
+        over |= ended
+    for e in range(40):
+        group, spans = env.generator.group(e), env._groups.history[e, : env._groups.clocks["spans"][e]]
+        assert (env._groups.runners["iteration"][e, : len(group.jobs)] > 0).all()
+        for bit in range(group.rollout_nodes + 1):
+            own = spans[(spans["nodes"] >> bit & 1 == 1) & (spans["end_s"] > spans["start_s"])]
+            times = np.concatenate([own["start_s"], own["end_s"]])
+            changes = np.concatenate([own["share"], -own["share"]])
+            order = np.lexsort((changes, times.round(6)))
+            assert changes[order].cumsum().max() <= 1 + 1e-9
+        for k in range(len(group.jobs)):
+            own = spans[spans["member"] == k]
+            trainings = own[own["what"] == 2]
+            assert trainings["iteration"].tolist() == list(range(len(trainings)))
+            for training in trainings:
+                rollouts = own[(own["iteration"] == training["iteration"]) & (own["what"] != 2)]
+                assert len(rollouts) and rollouts["end_s"].max() <= training["start_s"] + 1e-6
+
+
+def test_a_group_in_which_nobody_waits_long_is_as_fast_as_its_jobs_alone():
+    """A rollout each on nodes of their own, trainings short: nearly three jobs' work, less what was planned and not needed."""
+    env = DispatchVectorEnv(1, Shapes("rollout-heavy", 0.0), autoreset=False)
+    env.reset(seed=0, options={"stream_seed": 5})
+    follow_round_robin(env._groups, 0, False, TAILS)
+    found = figures_of(env._groups)
+    hours = env._groups.clocks["horizon_s"][0] / 3600
+    assert found["cost_usd"][0] == pytest.approx(hours * (3 * 8 * 1.85 + 8 * 5.28))
+    assert found["usd_per_work_hour"][0] == pytest.approx(found["cost_usd"][0] / found["work_h"][0])
+
+
+def test_the_return_is_the_work_and_what_was_lost_against_slos():
+    env = DispatchVectorEnv(8, SHORT, autoreset=False)
+    observation, _ = env.reset(seed=0, options={"stream_seed": list(range(8))})
+    first_s = env._groups.clocks["all_work_s"].copy()
+    returns, over, choose = np.zeros(8), np.zeros(8, dtype=bool), at_random(0)
+    while not over.all():
+        observation, rewards, ended, _, _ = env.step(choose(observation["mask"]))
+        returns += np.where(over, 0, rewards)
+        over |= ended
+    clock = env._groups.clocks
+    behind_s = env._groups.runners["behind_s"].sum(1)
+    assert returns == pytest.approx((clock["all_work_s"] - first_s - behind_s) / clock["horizon_s"])
+
+
+def test_following_the_reference_gains_nothing_over_it():
+    """What the reward takes off is the reference's own work."""
+    env = DispatchVectorEnv(6, SHORT, Work(reference="round-robin", slo_penalty=0.0), autoreset=False)
+    observation, _ = env.reset(seed=0, options={"stream_seed": list(range(6))})
+    begun_s, returns, over = env._groups.clocks["all_work_s"].copy(), np.zeros(6), np.zeros(6, dtype=bool)
+    skipped_s = env._groups.groups["now_s"].copy()
+    while not over.all():
+        rows = observation["candidates"][:, :, ROW_FEATURES.index("in turn")] * observation["mask"]
+        observation, rewards, ended, _, _ = env.step(rows.argmax(1))
+        returns += np.where(over, 0, rewards)
+        over |= ended
+    horizon_s = env._groups.clocks["horizon_s"]
+    assert returns + begun_s / horizon_s - env._reference_rate * skipped_s / horizon_s == pytest.approx(0, abs=0.15)
+
+
+def test_the_scalar_environment_is_a_vector_of_one():
+    envs, env = vector(3), gym.make(ID, generator=SHORT)
+    observations, infos = envs.reset(seed=7)
+    observation, info = env.reset(seed=9)
+    assert info["stream_seed"] == infos["stream_seed"][2]
+    choose = at_random(0)
+    for _ in range(5):
+        assert all(np.array_equal(observation[name], observations[name][2]) for name in observation)
+        actions = choose(observations["mask"])
+        assert np.array_equal(env.unwrapped.action_masks(), envs.unwrapped.action_masks()[2])
+        observations, rewards, *_ = envs.step(actions)
+        observation, reward, *_ = env.step(actions[2])
+        assert reward == rewards[2]
+
+
+def test_the_same_seed_gives_the_same_bytes():
+    def bytes_of(seed):
+        envs, choose, text = vector(4), at_random(0), []
+        observations, _ = envs.reset(seed=seed)
+        for _ in range(80):
+            observations, rewards, over, _, info = envs.step(choose(observations["mask"]))
+            text += [*(column.tobytes() for column in observations.values()), rewards.tobytes(), over.tobytes()]
+            text.append(info["stream_seed"].tobytes())
+        return b"".join(text)
+
+    assert bytes_of(1) == bytes_of(1) != bytes_of(2)
+
+
+def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning():
+    envs = vector(2)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    observations, info = envs.reset(seed=0)
+    choose, over = at_random(0), np.zeros(2, dtype=bool)
+    while not over.any():
+        before = info["stream_seed"]
+        observations, _, over, truncated, info = envs.step(choose(observations["mask"]))
+    assert not truncated.any() and (info["_final_obs"] == over).all()
+    assert (info["final_info"]["stream_seed"] == before).all() and (info["stream_seed"][over] != before[over]).all()
+    assert (info["final_obs"]["mask"][over].sum(1) == 1).all() and (observations["mask"].sum(1) > 1).all()
+    assert (info["stream_seed"] >= FIRST_DRAWN_SEED).all() and (info["final_info"]["work_h"][over] > 0).all()
+
+
+def test_a_masked_action_does_what_round_robin_does_and_costs():
+    env = DispatchVectorEnv(1, SHORT, Work(invalid_penalty=0.5), autoreset=False)
+    observation, _ = env.reset(seed=0, options={"stream_seed": 3})
+    row = int(np.flatnonzero(observation["mask"][0] == 0)[0])
+    _, rewards, _, _, info = env.step(np.array([row]))
+    assert info["invalid_action"][0] and rewards[0] < 0
+    _, rewards, _, _, info = env.step(np.array([99]))
+    assert info["invalid_action"][0]
+
+
+def test_nothing_is_observed_of_what_has_not_happened():
+    """Two groups that differ in their luck alone look the same until the first phase ends."""
+    group = SHORT.group(1)
+    other = Group(group.cluster, group.jobs, group.pins, group.training_nodes, group.horizon_s * 2, group.seed + 1)
+    seen = []
+    for one in (group, other):
+        observation, _ = DispatchVectorEnv(1, Given(one)).reset(seed=0)
+        seen.append(b"".join(column.tobytes() for column in observation.values()))
+    assert seen[0] == seen[1]
+
+
+def test_pictures():
+    env = gym.make(ID, generator=Shapes("shared", 0.0), render_mode="rgb_array")
+    env.reset(seed=0)
+    frames = []
+    for _ in range(12):
+        frames.append(env.render())
+        env.step(int(np.flatnonzero(env.unwrapped.action_masks())[-1]))
+    assert frames[0].dtype == np.uint8 and frames[0].ndim == 3 and (frames[0] != frames[-1]).any()
+    text = gym.make(ID, generator=Shapes("shared", 0.0), render_mode="ansi")
+    text.reset(seed=0)
+    for _ in range(12):
+        text.step(int(np.flatnonzero(text.unwrapped.action_masks())[-1]))
+    shown = text.render()
+    assert "rollout 0" in shown and "training" in shown and "AAA" in shown and "aa" in shown
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DispatchVectorEnv(0),
+        lambda: DispatchVectorEnv(1, render_mode="human"),
+        lambda: DispatchVectorEnv(1).render(),
+        lambda: Shapes("round"),
+        lambda: Shapes(skew=-1),
+        lambda: Shapes(rounds=0),
+        Given,
+        lambda: Group(SHORT.group(0).cluster, SHORT.group(0).jobs[:1], ((1,),), 1, 100.0, 0),
+    ],
+)
+def test_what_cannot_be_made_is_said_in_a_line(make):
+    with pytest.raises(InputError) as error:
+        make()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,230 @@
+"""Both engines sample what transformers' model says, before and after every kind of weight update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rollmux_env.errors import InputError
+from runtime.engines import make_engine, vllm_problem
+from runtime.engines.interface import Engine, Progress, Sampling
+from runtime.engines.vllm_engine import VllmEngine
+from runtime.residency.staging import Layout, WeightStage, pieces
+from tests.runtime.engines.models import END, greedy, saved, scores, tiny
+
+pytestmark = [  # what vLLM and torch warn of on the way is not ours
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+PROMPTS = [[5], [9, 30, 7, 41, 8, 22], [3, 17, 60], [9, 30, 7, 41, 8, 22], [80, 2, 44, 13, 6, 50, 71, 90, 33], [64, 12]]
+GREEDY = Sampling(temperature=0, max_tokens=20)
+RANDOM = Sampling(temperature=0.8, max_tokens=20, seed=11)
+
+
+@pytest.fixture(scope="module", params=["torch", "vllm"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    if request.param == "vllm" and (problem := vllm_problem(torch.cuda.is_available())):
+        pytest.skip(problem)
+    folder = saved(tmp_path_factory.mktemp("model"), seed=0)
+    made = make_engine(request.param, folder, max_length=64, seed=0, threads=1, tensor_parallel=1)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _same_weights(engine: Engine) -> None:
+    engine.restore()
+    engine.update_weights(tiny(0).state_dict(), 0)
+
+
+def _agrees(engine: Engine, model: Any) -> None:
+    for response, prompt in zip(engine.generate(PROMPTS, GREEDY), PROMPTS, strict=True):
+        tokens, logprobs = greedy(model, prompt, GREEDY.max_tokens)
+        assert list(response.token_ids) == tokens
+        assert response.logprobs == pytest.approx(logprobs, abs=1e-3)
+        assert response.finished
+        assert response.version == engine.version
+
+
+def test_greedy_is_what_the_plain_model_says(engine: Engine) -> None:
+    _agrees(engine, tiny(0))
+
+
+def test_greedy_after_every_kind_of_weight_update(engine: Engine) -> None:
+    engine.update_weights(tiny(1).state_dict(), 1)  # at once
+    _agrees(engine, tiny(1))
+
+    engine.offload()  # away and back
+    engine.restore()
+    assert engine.version == 1
+    _agrees(engine, tiny(1))
+
+    stage, new = WeightStage(), tiny(2).state_dict()  # staged while away
+    engine.offload()
+    stage.begin(Layout.of(new), 2)
+    for offset, piece in pieces(new, Layout.of(new), most=1000):
+        stage.receive(2, offset, piece)
+    engine.restore(stage.weights(), stage.version)
+    stage.close()
+    assert engine.version == 2
+    _agrees(engine, tiny(2))
+
+
+def test_greedy_after_weights_from_a_staged_file(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(engine, VllmEngine):
+        pytest.skip("one process reads them from memory")
+    monkeypatch.setattr(engine, "_several", True)  # as the workers of tensor parallelism do
+    engine.update_weights(tiny(2).state_dict(), 2)
+    _agrees(engine, tiny(2))
+
+
+def test_logprobs_are_of_the_distribution_sampled_from(engine: Engine) -> None:
+    for response, prompt in zip(engine.generate(PROMPTS, RANDOM), PROMPTS, strict=True):
+        expected = scores(tiny(0), prompt, response.token_ids, RANDOM.temperature)
+        assert response.logprobs == pytest.approx(
+            [float(expected[place, token]) for place, token in enumerate(response.token_ids)], abs=1e-3
+        )
+
+
+def test_top_p_leaves_the_likeliest_tokens_and_their_normalised_logprobs(engine: Engine) -> None:
+    sampling = replace(RANDOM, top_p=0.5)
+    for response, prompt in zip(engine.generate(PROMPTS * 4, sampling), PROMPTS * 4, strict=True):
+        for place, (token, row) in enumerate(
+            zip(response.token_ids, scores(tiny(0), prompt, response.token_ids, sampling.temperature).exp(), strict=True)
+        ):
+            likelier = float(row[row > row[token]].sum())
+            assert likelier < 0.5
+            kept, total = row.sort(descending=True).values, 0.0
+            for probability in kept.tolist():
+                total += probability
+                if total >= 0.5:
+                    break
+            assert response.logprobs[place] == pytest.approx(float((row[token] / total).log()), abs=1e-3)
+
+
+def test_samples_follow_the_distribution(engine: Engine) -> None:
+    drawn = engine.generate([PROMPTS[1]] * 2000, Sampling(temperature=2.0, max_tokens=1, seed=3))
+    counts = torch.bincount(torch.tensor([response.token_ids[0] for response in drawn]), minlength=96) / len(drawn)
+    expected = scores(tiny(0), PROMPTS[1], (0,), 2.0)[0].exp()
+    assert float((counts - expected).abs().sum()) / 2 < 0.12  # total variation; about 0.08 is due to 2,000 draws
+
+
+def test_a_seed_gives_the_same_responses_and_another_one_others(engine: Engine) -> None:
+    first = engine.generate(PROMPTS, RANDOM)
+    assert engine.generate(PROMPTS, RANDOM) == first
+    assert engine.generate(PROMPTS, replace(RANDOM, seed=12)) != first
+    assert first[1].token_ids != first[3].token_ids  # the same prompt: two responses of its group
+
+
+def test_worst_case_runs_to_the_last_token(engine: Engine) -> None:
+    responses = engine.generate(PROMPTS * 8, replace(RANDOM, temperature=2.0, ignore_end=True))
+    assert {len(response.token_ids) for response in responses} == {RANDOM.max_tokens}
+    assert any(END in response.token_ids[:-1] for response in responses)
+    natural = engine.generate(PROMPTS * 8, replace(RANDOM, temperature=2.0))
+    assert any(len(response.token_ids) < RANDOM.max_tokens for response in natural)
+    assert all(END not in response.token_ids[:-1] for response in natural)
+
+
+def test_progress_counts_up_to_everything(engine: Engine) -> None:
+    seen: list[Progress] = []
+    responses = engine.generate(PROMPTS, RANDOM, progress=seen.append)
+    assert seen[-1] == Progress(len(PROMPTS), len(PROMPTS), sum(len(response.token_ids) for response in responses))
+    assert len(seen) >= max(len(response.token_ids) for response in responses)
+    for before, after in pairwise(seen):
+        assert before.finished <= after.finished
+        assert before.tokens <= after.tokens
+
+
+def test_stopped_responses_go_on_where_they_were(engine: Engine) -> None:
+    whole = engine.generate(PROMPTS, GREEDY)
+    steps: list[Progress] = []
+    part = engine.generate(PROMPTS, GREEDY, progress=steps.append, stop=lambda: len(steps) == 7)
+    left = [response for response in part if not response.finished]
+    assert left
+    assert all(0 < len(response.token_ids) < 20 and len(response.logprobs) == len(response.token_ids) for response in left)
+    rest = engine.generate(PROMPTS, GREEDY, resume=left)
+    for response, expected in zip(rest, whole, strict=True):
+        assert response.token_ids == expected.token_ids
+        assert response.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
+
+
+def test_a_callback_that_raises_leaves_the_engine_usable(engine: Engine) -> None:
+    def fail(_: Progress) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        engine.generate(PROMPTS, GREEDY, progress=fail)
+    _agrees(engine, tiny(0))
+
+
+def test_what_cannot_be_sampled_is_refused(engine: Engine) -> None:
+    part = engine.generate([[4]], GREEDY, stop=lambda: True)
+    assert not part[0].finished
+    assert engine.generate([], GREEDY) == []
+    for prompts, resume, words in (
+        ([[4], []], (), "prompt 1: is empty"),
+        ([[4] * 45], (), "prompt 0: 45 tokens and 20 of the response exceed the longest context, 64"),
+        ([[4], [96]], (), "prompt 1: a token is outside of the vocabulary of 96"),
+        ([[4]], (replace(part[0], prompt=-1),), "resume: prompt -1 is not there, or twice"),
+        ([[4]], (replace(part[0], prompt=1),), "resume: prompt 1 is not there, or twice"),
+        ([[4]], (replace(part[0], finished=True),), "resume: the response to prompt 0 is finished"),
+    ):
+        with pytest.raises(InputError, match=words):
+            engine.generate(prompts, GREEDY, resume=resume)
+    for sampling, words in (
+        (replace(GREEDY, temperature=2.5), "temperature: 2.5 is not between 0 and 2"),
+        (replace(GREEDY, top_p=0.0), "top_p: 0.0 is not above 0 and at most 1"),
+        (replace(GREEDY, max_tokens=0), "max_tokens: 0 is less than 1"),
+    ):
+        with pytest.raises(InputError, match=words):
+            engine.generate([[4]], sampling)
+
+
+def test_weights_that_do_not_fit_change_nothing(engine: Engine) -> None:
+    good = tiny(1).state_dict()
+    missing = {name: tensor for name, tensor in good.items() if name != "model.norm.weight"}
+    for weights, words in (
+        (missing, "model.norm.weight: missing"),
+        (good | {"model.extra": torch.zeros(1)}, "model.extra: not a weight of the model"),
+        (
+            good | {"model.norm.weight": torch.zeros(3)},
+            r"model.norm.weight: the new weights have shape \(3,\), the model has \(128,\)",
+        ),
+    ):
+        with pytest.raises(InputError, match=words):
+            engine.update_weights(weights, 5)
+        with pytest.raises(InputError, match=words):
+            engine.restore(weights, 5)
+    assert engine.version == 0
+    _agrees(engine, tiny(0))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_an_offloaded_engine_gives_device_memory_back(engine: Engine) -> None:
+    awake, free = engine.restore(), torch.cuda.mem_get_info()[0]
+    asleep = engine.offload()
+    assert asleep.device < awake.device / 2
+    assert asleep.host > 0
+    assert torch.cuda.mem_get_info()[0] > free
+    with pytest.raises(RuntimeError, match="offloaded"):
+        engine.generate(PROMPTS, GREEDY)
+    engine.restore()
+    _agrees(engine, tiny(0))
+
+
+def test_a_model_directory_that_cannot_be_used_is_refused(tmp_path: Path, engine: Engine) -> None:
+    with pytest.raises(InputError, match=r"config.json: cannot be read: No such file"):
+        make_engine("torch", tmp_path, max_length=8, seed=0, threads=1, tensor_parallel=1)
+    folder = saved(tmp_path / "model", seed=0)
+    with pytest.raises(InputError, match="65 tokens are asked for, the model attends to 64"):
+        make_engine("torch", folder, max_length=65, seed=0, threads=1, tensor_parallel=1)
+    with pytest.raises(InputError, match="tensor_parallel: 99 GPUs are asked for, "):
+        make_engine("torch", folder, max_length=8, seed=0, threads=1, tensor_parallel=99)

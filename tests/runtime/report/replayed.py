@@ -1,0 +1,80 @@
+"""A record of a run whose figures are known: an event replay, written down as a run writes down what happens."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from policies.dispatch import make_dispatch
+from policies.registry import make_runnable
+from rollmux_env.cluster.events import Admitted, Progressed
+from rollmux_env.replay.event import replay_events
+from rollmux_env.scenario import Scenario, parse_scenario
+from runtime.record import Ended, Iteration, Node, PhaseSlice, Profiled, RunRecord, Started, SyncSlice
+
+JOB = {"arrival_s": 0, "iterations": 20, "slo": 1.5, "rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 10}}
+POOL = {"gpus_per_node": 1, "usd_per_gpu_hour": 1}
+
+
+def scenario_of(*jobs: dict[str, object]) -> Scenario:
+    cluster = {"rollout": POOL, "training": POOL}
+    return parse_scenario({"version": 1, "cluster": cluster, "jobs": [JOB | job for job in jobs]})
+
+
+def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round-robin", alone: bool = False) -> RunRecord:
+    """The replay as a record; with `alone`, each job's own replay as its solo run."""
+    run = replay_events(scenario, make_runnable(policy), make_dispatch(dispatch), 0, keep_phases=True)
+    jobs = {job.id: job for job in scenario.jobs}
+    at_s = {event.job_id: event.at_s for event in run.log if isinstance(event, Admitted)}  # when each was last done with something
+    cold: dict[tuple[str, str], bool] = defaultdict(lambda: True)
+    slices: list[PhaseSlice] = []
+    syncs: list[SyncSlice] = []
+    iterations: list[Iteration] = []
+    began_s = dict(at_s)
+    for phase in sorted(run.phases, key=lambda phase: phase.end_s):
+        key = (phase.job_id, phase.phase)
+        names = tuple(f"{phase.pool}-{phase.group}-{node}" for node in phase.nodes)
+        run_s = phase.start_s + phase.switch_s
+        slices.append(
+            PhaseSlice(
+                job_id=phase.job_id,
+                phase=phase.phase,  # type: ignore[arg-type]
+                profile=False,
+                iteration=phase.iteration,
+                group=phase.group,
+                pool=phase.pool,  # type: ignore[arg-type]
+                numbers=phase.nodes,
+                nodes=names,
+                asked_s=at_s[phase.job_id],
+                start_s=phase.start_s,
+                end_s=phase.end_s,
+                run_s=run_s,
+                done_s=phase.end_s,
+                permit_s=0.001,
+                load_s=phase.switch_s,
+                cold=cold[key],
+                stages={"weights": phase.switch_s / 2},
+            )
+        )
+        cold[key] = False
+        at_s[phase.job_id] = phase.end_s
+        if phase.phase == "training":
+            at_s[phase.job_id] += (sync_s := jobs[phase.job_id].sync_s)
+            end_s = at_s[phase.job_id]
+            if sync_s:
+                syncs.append(SyncSlice(phase.job_id, False, phase.iteration, (), end_s - sync_s, end_s, ("other",)))
+            reward = {"reward": phase.iteration / 10}
+            iterations.append(Iteration(phase.job_id, phase.iteration, began_s[phase.job_id], end_s, reward))
+            began_s[phase.job_id] = end_s
+    last_s = max(iteration.end_s for iteration in iterations)
+    node = Node("rollout-0", "rollout", "here", (0,), (), 8.0, "cpu")
+    solos = {job.id: recorded(scenario.model_copy(update={"jobs": (job,)}), "solo") for job in scenario.jobs} if alone else {}
+    return RunRecord(
+        Started(0.0, 1e9, policy, dispatch, scenario.cluster, (node,), {"python": "3"}),
+        log=tuple(event for event in run.log if not isinstance(event, Progressed)),
+        profiled=tuple(Profiled(0.0, job, True) for job in scenario.jobs),
+        phases=tuple(slices),
+        syncs=tuple(syncs),
+        iterations=tuple(iterations),
+        ended=Ended(last_s, "done"),
+        solo=solos,
+    )

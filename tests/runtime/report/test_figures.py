@@ -1,0 +1,93 @@
+"""Figures of runs whose figures are known by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from runtime.record import Bound, Failed, PhaseSlice
+from runtime.report.figures import figures, shared_times
+from tests.runtime.report.replayed import recorded, scenario_of
+
+SWITCH = {"warm_s": 1, "cold_s": 5}
+SWITCHING = {"rollout": {"worst_case_s": 10, "switch": SWITCH}, "training": {"worst_case_s": 10, "switch": SWITCH}}
+
+
+def test_two_balanced_jobs_double_the_throughput_of_a_node_hour() -> None:
+    record = recorded(scenario_of({"id": "a"}, {"id": "b"}), alone=True)
+    found = figures(record)
+    assert found["jobs"]["a"]["iteration_s"] == pytest.approx(20)
+    assert found["jobs"]["b"]["slowdown"] == pytest.approx(1)
+    assert found["throughput"]["gain"] == pytest.approx(2)
+    # 20 meta-iterations of 20 s and one phase to fill the pipe, on 2 nodes; alone twice 20 times 20 s, on 2 nodes
+    assert found["throughput"]["node_hours"] == pytest.approx(410 * 2 / 3600)
+    assert found["throughput"]["solo_node_hours"] == pytest.approx(800 * 2 / 3600)
+    assert found["throughput"]["gain_whole_run"] == pytest.approx(800 / 410)
+    (group,) = found["groups"]
+    assert group["iteration_s"] == pytest.approx({"a": 20, "b": 20})
+    assert group["pools"]["rollout"] == pytest.approx({"running": 1, "switching": 0, "bubble": 0}, abs=1e-9)
+
+
+def test_a_job_alone_leaves_each_pool_idle_half_of_the_time_and_gains_nothing() -> None:
+    found = figures(recorded(scenario_of({"id": "a"}), alone=True))
+    assert found["throughput"]["gain"] == pytest.approx(1)
+    assert found["pools"]["rollout"] == pytest.approx({"running": 0.5, "switching": 0, "bubble": 0.5})
+
+
+def test_the_bound_of_a_run_is_what_its_phases_gain_in_parallel() -> None:
+    record = recorded(scenario_of({"id": "a"}, {"id": "b"}), alone=True)
+    bounds = (Bound(("a rollout", "b training"), (2, 2), (2.5, 2)), Bound(("b rollout", "a training"), (2, 2), (2, 2)))
+    gained = figures(dataclasses.replace(record, bounds=bounds))["throughput"]
+    assert gained["bound"] == pytest.approx(8 / 4.5)
+    assert gained["of_bound"] == pytest.approx(2 / (8 / 4.5))
+
+
+def test_rewards_are_those_of_the_first_and_the_last_tenth() -> None:
+    job = figures(recorded(scenario_of({"id": "a", "iterations": 40})))["jobs"]["a"]
+    assert (job["reward_first"], job["reward_last"]) == (pytest.approx(0.15), pytest.approx(3.75))
+    assert (job["iterations"], job["of"], job["failed"], job["strategy"]) == (40, 40, None, "isolated")
+
+
+def test_cold_and_warm_switches_are_told_apart_by_stage() -> None:
+    job = figures(recorded(scenario_of({"id": "a"} | SWITCHING, {"id": "b"} | SWITCHING)))["switches"]["b"]["rollout"]
+    assert (job["cold_s"], job["warm_s"], job["times_faster"]) == (pytest.approx(5), pytest.approx(1), pytest.approx(5))
+    assert job["cold_stages_s"] == {"weights": pytest.approx(2.5)}
+    assert job["warm_stages_s"] == {"weights": pytest.approx(0.5), "load": pytest.approx(1), "offload": 0}
+
+
+def test_making_a_job_is_part_of_its_cold_start_even_when_that_was_for_its_profile() -> None:
+    record = recorded(scenario_of({"id": "a"} | SWITCHING))
+    made = PhaseSlice("a", "init", True, -1, -1, "rollout", (0,), ("rollout-0",), 0, 0, 3, 0, 3, cold=True)
+    job = figures(dataclasses.replace(record, phases=(made, *record.phases)))["switches"]["a"]
+    assert (job["rollout"]["cold_s"], job["training"]["cold_s"]) == (pytest.approx(8), pytest.approx(5))
+
+
+def test_the_shared_time_of_a_group_is_when_all_members_are_warm_and_none_has_left() -> None:
+    record = recorded(scenario_of({"id": "a"}, {"id": "b", "arrival_s": 100, "iterations": 5}))
+    (shared,) = shared_times(record)
+    ends = {job_id: [part.end_s for part in record.iterations if part.job_id == job_id] for job_id in ("a", "b")}
+    assert (shared.jobs, shared.from_s, shared.until_s) == (("a", "b"), ends["b"][0], ends["b"][-1])
+
+
+def test_a_job_that_failed_has_its_problem_and_no_figures() -> None:
+    record = recorded(scenario_of({"id": "a"}))
+    found = figures(dataclasses.replace(record, failed=(Failed(1.0, "poison", "init", "it has no tongue"),)))
+    assert found["jobs"]["poison"]["failed"] == "it has no tongue"
+    assert found["jobs"]["poison"]["iteration_s"] is None
+    assert found["throughput"] is None
+
+
+def test_a_run_that_was_killed_before_anything_happened_still_has_figures() -> None:
+    record = recorded(scenario_of({"id": "a"}))
+    empty = dataclasses.replace(record, log=(), profiled=(), phases=(), iterations=(), ended=None)
+    found = figures(empty)
+    assert (found["outcome"], found["jobs"], found["pools"]["rollout"], found["permit_ms"]) == ("killed", {}, None, None)
+
+
+def test_syncs_and_permits_are_counted() -> None:
+    found = figures(recorded(scenario_of({"id": "a", "sync_s": 2}, {"id": "b"})))
+    assert found["syncs"] == {"count": 20, "mean_s": pytest.approx(2), "beside_others": 20}
+    assert found["permit_ms"]["p50"] == pytest.approx(1)
+    json.dumps(found, allow_nan=False)

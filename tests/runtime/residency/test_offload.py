@@ -1,0 +1,150 @@
+"""Between phases state waits in shared memory, comes back as it was, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.residency.footprint import Footprint
+from runtime.residency.offload import Offloader
+
+MIB = 1 << 20
+
+
+def _resident() -> int:
+    """Bytes that this process holds in memory."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS"))
+
+
+def _digest(tensors: dict[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _trained(device: str = "cpu") -> tuple[torch.nn.Module, torch.optim.AdamW]:
+    """A model after one step of its optimizer: about 96 MiB in three copies."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    _step(model, optimizer)
+    return model, optimizer
+
+
+def _step(model: torch.nn.Module, optimizer: torch.optim.AdamW) -> None:
+    device = next(model.parameters()).device
+    model(torch.linspace(-1, 1, 2048, device=device).view(2, 1024)).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _state(model: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:
+    state = {f"{i}.{j}": tensor for i, entry in enumerate(optimizer.state.values()) for j, tensor in entry.items()}
+    return state | dict(model.named_parameters())
+
+
+def test_the_process_shrinks_by_what_it_offloads_and_gets_it_back() -> None:
+    model, optimizer = _trained()
+    offloader = Offloader(lambda: _state(model, optimizer))
+    before, digest = _resident(), _digest(_state(model, optimizer))
+    moved = offloader.footprint().device
+    assert moved > 90 * MIB
+
+    away = offloader.offload()
+    assert away.device == 0
+    assert moved <= away.host < moved + MIB  # as the kernel counts the pages
+    assert before - _resident() > 0.9 * moved
+
+    back = offloader.restore()
+    assert back == Footprint(moved, 0)
+    assert _digest(_state(model, optimizer)) == digest
+
+
+def test_training_goes_on_as_if_nothing_had_happened() -> None:
+    stayed, moved = _trained(), _trained()
+    offloader = Offloader(lambda: _state(*moved))
+    for _ in range(2):
+        offloader.offload()
+        offloader.offload()
+        offloader.restore()
+        offloader.restore()
+        _step(*stayed)
+        _step(*moved)
+    assert _digest(_state(*stayed)) == _digest(_state(*moved))
+
+
+def test_shared_memory_stays_shared_and_a_mapped_file_becomes_own_memory() -> None:
+    base = torch.arange(12.0)
+    view, array = base[4:8], np.arange(6.0)
+    mapped = torch.from_numpy(array)
+    tied = mapped[2:]
+    empty = torch.empty(0)
+    offloader = Offloader(lambda: {"base": base, "view": view, "mapped": mapped, "tied": tied, "empty": empty})
+    assert mapped.data_ptr() % 64 == 0  # as it will be when it comes back: the same kernels, the same last bits
+    offloader.offload()
+    assert base.untyped_storage().nbytes() == mapped.untyped_storage().nbytes() == 0
+    offloader.restore()
+    view += 1
+    tied -= 2
+    assert base.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 8, 9, 10, 11]
+    assert mapped.tolist() == [0, 1, 0, 1, 2, 3]
+    assert array.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_nothing_has_a_name_that_could_be_left_behind() -> None:
+    here = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")}
+    tensor = torch.ones(MIB)
+    offloader = Offloader(lambda: {"tensor": tensor})
+    offloader.offload()
+    opened = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")}
+    assert {name.split()[0] for name in opened - here if "rollmux" in name} == {"/memfd:rollmux"}
+    offloader.close()
+    still = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
+    assert not [name for name in still if "memfd:rollmux" in name]
+
+
+def test_a_killed_process_leaves_nothing_in_shared_memory() -> None:
+    program = """
+        import torch
+        from runtime.residency.offload import Offloader
+        tensor = torch.ones(1 << 20)
+        offloader = Offloader(lambda: {"tensor": tensor})
+        print(offloader.offload().host, flush=True)
+        input()
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin and process.stdout
+    with process.stdin, process.stdout:
+        assert int(process.stdout.readline()) >= 4 * MIB
+        opened = Path(f"/proc/{process.pid}/fd")
+        names = [os.readlink(entry) for entry in opened.iterdir()]
+        assert any("memfd:rollmux" in name for name in names)
+        assert not any("/dev/shm/" in name for name in names)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not [name for name in os.listdir("/dev/shm") if "rollmux" in name]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_a_gpu_gets_its_memory_back() -> None:
+    model, optimizer = _trained("cuda")
+    offloader = Offloader(lambda: _state(model, optimizer))
+    digest, held = _digest(_state(model, optimizer)), torch.cuda.memory_allocated()
+    moved = offloader.footprint().device
+    assert offloader.offload().host >= moved
+    assert held - torch.cuda.memory_allocated() >= moved
+    offloader.restore()
+    assert _digest(_state(model, optimizer)) == digest
+    _step(model, optimizer)

@@ -1,0 +1,69 @@
+"""Weights are staged piece by piece, and nobody sees a part of a version."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from runtime.residency.staging import Layout, WeightStage, pieces
+
+WEIGHTS = {
+    "b": torch.arange(35.0).view(5, 7),
+    "a": torch.arange(9, dtype=torch.bfloat16),
+    "c": torch.tensor([1, 2, 3], dtype=torch.int64),
+    "scalar": torch.tensor(2.5),
+    "flags": torch.tensor([True, False, True]),
+}
+
+
+def test_pieces_in_any_order_make_the_weights() -> None:
+    layout = Layout.of(WEIGHTS)
+    cut = list(pieces(WEIGHTS, layout, most=16))
+    random.Random(0).shuffle(cut)
+    stage = WeightStage()
+    stage.begin(layout, 7)
+    for offset, data in cut:
+        assert not stage.complete
+        stage.receive(7, offset, data)
+    assert stage.complete
+    assert {name: tensor.tolist() for name, tensor in stage.weights().items()} == {name: t.tolist() for name, t in WEIGHTS.items()}
+    assert stage.path is not None
+    with safe_open(stage.path, framework="pt") as file:
+        assert set(file.keys()) == set(WEIGHTS)
+        for name, tensor in WEIGHTS.items():
+            assert torch.equal(file.get_tensor(name), tensor)
+    stage.close()
+    assert stage.resident() == 0
+
+
+def test_half_a_version_is_none() -> None:
+    stage = WeightStage()
+    with pytest.raises(RuntimeError, match="not complete"):
+        stage.weights()
+    layout = Layout.of(WEIGHTS)
+    stage.begin(layout, 1)
+    for offset, data in pieces(WEIGHTS, layout):
+        stage.receive(1, offset, data)
+    stage.begin(layout, 2)  # the memory is the same, the first version is gone
+    assert not stage.complete
+    with pytest.raises(RuntimeError, match="version 2 are not complete: 0 of"):
+        stage.weights()
+
+
+def test_a_piece_that_is_wrong_is_refused() -> None:
+    stage, layout = WeightStage(), Layout.of(WEIGHTS)
+    stage.begin(layout, 1)
+    stage.receive(1, 10, torch.zeros(10, dtype=torch.uint8))
+    for version, offset, size in ((2, 30, 4), (1, 8, 4), (1, 19, 4), (1, 12, 2), (1, layout.nbytes - 2, 4), (1, -4, 4)):
+        with pytest.raises(ValueError, match="weights"):
+            stage.receive(version, offset, torch.zeros(size, dtype=torch.uint8))
+    stage.receive(1, 8, torch.zeros(2, dtype=torch.uint8))
+    stage.receive(1, 20, torch.zeros(2, dtype=torch.uint8))
+
+
+def test_the_layout_depends_on_names_and_shapes_alone() -> None:
+    backwards = {name: torch.zeros_like(WEIGHTS[name]) for name in reversed(WEIGHTS)}
+    assert Layout.of(backwards) == Layout.of(WEIGHTS)

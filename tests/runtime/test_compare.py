@@ -1,0 +1,60 @@
+"""The prediction of a run from its beginning."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from rollmux_env.cluster.events import Moved, Placement
+from rollmux_env.errors import InputError
+from rollmux_env.report.tables import show
+from runtime.compare import compare, comparison_table
+from tests.runtime.report.replayed import recorded, scenario_of
+
+SWITCH = {"warm_s": 1, "cold_s": 8}
+SWITCHING = {"rollout": {"worst_case_s": 12, "switch": SWITCH}, "training": {"worst_case_s": 10, "switch": SWITCH}}
+
+
+@pytest.mark.parametrize("dispatch", ["round-robin", "shortest-first"])
+def test_a_run_that_goes_on_as_it_began_is_foretold_exactly(dispatch: str) -> None:
+    jobs = ({"id": "a", "sync_s": 2}, {"id": "b", "slo": 2} | SWITCHING, {"id": "c", "arrival_s": 90, "iterations": 11, "slo": 2})
+    found = compare(recorded(scenario_of(*jobs), dispatch=dispatch))
+    assert found["iterations_seen"] == {"a": 4, "b": 4, "c": 3}
+    for row in (*found["jobs"].values(), found["makespan"]):
+        assert row["error"] == pytest.approx(0, abs=0.02)
+
+
+def test_what_the_first_fifth_does_not_show_is_an_error_of_the_prediction() -> None:
+    drifting = {"id": "a", "drift": [{"iteration": 10, "rollout": 2.0}]}
+    found = compare(recorded(scenario_of(drifting)))
+    assert found["jobs"]["a"] == {
+        "predicted_s": pytest.approx(20),
+        "measured_s": pytest.approx((6 * 20 + 10 * 30) / 16),
+        "error": pytest.approx(20 / 26.25 - 1),
+    }
+    assert found["period_error"] == pytest.approx(1 - 20 / 26.25)
+
+
+def test_varying_phases_are_foretold_in_the_mean() -> None:
+    actual = {"mean_fraction": 0.7, "cv": 0.1}
+    phase = {"worst_case_s": 10, "actual": actual}
+    varying = {"rollout": phase, "training": phase, "iterations": 100}
+    found = compare(recorded(scenario_of({"id": "a"} | varying, {"id": "b"} | varying)))
+    assert found["period_error"] < 0.06
+
+
+def test_the_table_names_jobs_and_makespan(capsys: pytest.CaptureFixture[str]) -> None:
+    show(comparison_table(compare(recorded(scenario_of({"id": "a"})))))
+    printed = capsys.readouterr().out
+    assert "iteration of a" in printed and "makespan" in printed and "4 of a" in printed
+
+
+def test_a_run_that_cannot_be_compared_says_why() -> None:
+    record = recorded(scenario_of({"id": "a"}))
+    with pytest.raises(InputError, match="job a has done 1 iterations; two or more are needed"):
+        compare(dataclasses.replace(record, iterations=record.iterations[:1]))
+    with pytest.raises(InputError, match="no job was placed"):
+        compare(dataclasses.replace(record, log=()))
+    with pytest.raises(InputError, match="moved"):
+        compare(dataclasses.replace(record, log=(*record.log, Moved(5.0, "a", Placement(None, (), 1, 1)))))

@@ -1,0 +1,75 @@
+"""Training on the dispatch environment, and that what comes out decides in the event replay as it was evaluated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from policies.dispatch import make_dispatch
+from rollmux_env.envs.dispatch.replayed import figures, replay_group
+from rollmux_env.errors import InputError
+from trainers.config import check_config, read_config
+from trainers.env_state import load_state, state_of
+from trainers.evaluation import find_references
+from trainers.problem import make_problem
+from trainers.train import BEST, Run, train
+
+SMALL = {
+    "steps": 8192,
+    "streams": 32,
+    "widths": [32, 32],
+    "environment": {"name": "dispatch", "shape": "rollout-heavy", "skew": 0.5, "rounds": 10, "reference": "round-robin"},
+    "ppo": {"learning_rate": 0.002, "n_steps": 64, "batch_size": 512, "gamma": 0.97, "gae_lambda": 0.9},
+    "evaluation": {"first_seed": 1000, "seeds": 8, "every": 8192, "references": ["round-robin"]},
+    "checkpoint_every": 8192,
+}
+
+
+def test_a_short_run_beats_round_robin_and_its_file_does_so_in_the_event_replay(tmp_path):
+    config = check_config(SMALL, "small")
+    problem = make_problem(config.environment, "small")
+    references = find_references(problem, config.evaluation, tmp_path / "references.json", lambda _: None)
+    curve = train(Run(config, problem, references, 0, tmp_path, lambda *_: None))
+    best = max(curve, key=lambda found: found["return"])
+    assert best["return"] > 0 and best["dollars_over_round-robin"] < 0.95
+    dispatch = make_dispatch(f"learned:{tmp_path / BEST}")
+    usd = []
+    for seed in range(1000, 1008):
+        group = problem.generator.group(seed)
+        usd.append(figures(group, replay_group(group, dispatch))["usd_per_work_hour"])
+    assert np.mean(usd) == pytest.approx(best["usd_per_work_hour"], rel=1e-6)
+
+
+def test_an_environment_goes_on_exactly_from_its_saved_state():
+    """Arrays, generators and numbers are all there is to it."""
+
+    def made():
+        env = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin"}, "small").training(4)
+        observation, _ = env.reset(seed=3)
+        return env, observation
+
+    def played(env, observation, steps):
+        seen = []
+        for _ in range(steps):
+            observation, rewards, over, _, info = env.step(observation["mask"].argmax(1))
+            seen.append((observation["candidates"].tobytes(), rewards.tobytes(), over.tobytes(), info["stream_seed"].tobytes()))
+        return observation, seen
+
+    first, observation = made()
+    observation, _ = played(first, observation, 70)
+    arrays, plain = state_of(first)
+    second, _ = made()
+    load_state(second, arrays, plain)
+    assert played(first, observation, 150)[1] == played(second, observation, 150)[1]
+
+
+def test_the_preset_can_be_read():
+    config = read_config("dispatch")
+    assert make_problem(config.environment, "dispatch").training(2).num_envs == 2
+
+
+def test_what_does_not_fit_is_said_in_a_line():
+    for environment in ({"name": "dispatch", "rounds": 0}, {"name": "dispatch", "colour": 1}):
+        with pytest.raises(InputError, match=r"^small: environment") as error:
+            make_problem(environment, "small")
+        assert "\n" not in str(error.value)

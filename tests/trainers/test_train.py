@@ -1,0 +1,201 @@
+"""Training: it learns, it resumes exactly, and what it cannot use it refuses in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from policies.placement.policy_file import read_policy
+from rollmux_env.envs.generator import Toy
+from rollmux_env.errors import InputError
+from tests.conftest import Command
+from trainers.checkpoint import read_checkpoint
+from trainers.config import read_config
+from trainers.evaluation import References
+from trainers.problem import make_problem
+from trainers.train import BEST, CHECKPOINT, Run, train
+from trainers.vec_env import Observation, play
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    'environment={"name": "placement", "workload": "mixed", "options": {"jobs": 12}, "moves": true, "reference": "rollmux"}',
+    "steps=1536",
+    "streams=4",
+    "ppo.n_steps=32",
+    "evaluation.seeds=2",
+    "evaluation.every=512",
+    "evaluation.references=[]",
+    "checkpoint_every=384",
+    "ppo.n_epochs=2",
+    "dqn.learning_starts=100",
+    "dqn.batch_size=32",
+    "dqn.buffer_size=1024",
+    "dqn.target_update_interval=200",
+)
+
+
+class Stopped(Exception):
+    pass
+
+
+def run_of(folder: Path, changes: Sequence[str], stop_at: int | None = None) -> Run:
+    config = read_config("toy", changes)
+    folder.mkdir(exist_ok=True)
+    no_references: References = {}
+
+    def tell(steps: int, figures: dict[str, float]) -> None:
+        if stop_at is not None and steps >= stop_at:
+            raise Stopped
+
+    return Run(config, make_problem(config.environment, "toy"), no_references, config.seed, folder, tell)
+
+
+def test_masked_ppo_reaches_the_toys_optimum_and_nothing_random_does(tmp_path: Path) -> None:
+    curve = train(run_of(tmp_path, ["evaluation.references=[]", "steps=12288"]))
+    assert min(row["dollars_over_solo"] for row in curve) == pytest.approx(Toy.best)
+    assert read_policy(tmp_path / BEST)[0].provenance["dollars_over_solo"] == pytest.approx(Toy.best)
+
+    rng = np.random.default_rng(0)
+
+    def at_random(observation: Observation) -> np.ndarray:
+        return np.array([rng.choice(np.flatnonzero(mask)) for mask in observation["mask"]])
+
+    env = make_problem(read_config("toy").environment, "toy").held_out(64)
+    assert play(env, range(64), at_random)["cost_over_solo"].min() > Toy.best + 0.05
+
+
+def test_what_the_mask_is_worth(tmp_path: Path) -> None:
+    mixed = 'environment={"name": "placement", "workload": "mixed", "options": {"jobs": 40}}'
+    changes = [mixed, "steps=8192", "ppo.n_epochs=4", "evaluation.seeds=4", "evaluation.every=8192", "evaluation.references=[]"]
+    masked = train(run_of(tmp_path / "masked", changes))[-1]
+    unmasked = train(run_of(tmp_path / "unmasked", [*changes, "algorithm=ppo"]))[-1]
+    assert masked["dollars_over_solo"] < 0.9
+    assert unmasked["dollars_over_solo"] > 0.95  # it has learned to isolate every job: that is never forbidden
+
+
+@pytest.mark.parametrize("change", ["algorithm=maskable-ppo", "algorithm=ppo", "algorithm=dqn", 'environment={"name": "dispatch"}'])
+def test_a_stopped_run_goes_on_exactly(tmp_path: Path, change: str) -> None:
+    changes = [*SMALL, change]
+    whole = train(run_of(tmp_path / "whole", changes))
+    with pytest.raises(Stopped):
+        train(run_of(tmp_path / "stopped", changes, stop_at=1000))
+    assert read_checkpoint(tmp_path / "stopped" / CHECKPOINT)[1]["counters"]["num_timesteps"] == 768
+    np.random.seed(0)  # noqa: NPY002 (whatever has been drawn in between)
+    resumed = train(run_of(tmp_path / "stopped", changes), resume=True)
+    assert [row["return"] for row in resumed] == [row["return"] for row in whole]
+    same_checkpoints(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_a_killed_run_goes_on_exactly(tmp_path: Path, command: Command) -> None:
+    options = [word for change in SMALL for word in ("--set", change)]
+    assert command("train", "toy", *options, "--out", str(tmp_path / "whole"))[0] == 0
+    killed = tmp_path / "killed"
+    arguments = [sys.executable, "-m", "rollmux", "train", "toy", *options, "--out", str(killed)]
+    checkpoint = killed / "seed-0" / CHECKPOINT
+    with subprocess.Popen(arguments, cwd=ROOT, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}) as running:
+        while running.poll() is None and not (checkpoint.exists() and reached(checkpoint) >= 384):
+            time.sleep(0.01)
+        running.send_signal(signal.SIGKILL)
+    assert reached(checkpoint) > 0
+    status, out, _ = command("train", "toy", *options, "--out", str(killed), "--resume")
+    assert status == 0
+    assert "return" in out
+    same_checkpoints(tmp_path / "whole" / "seed-0", killed / "seed-0")
+
+
+def reached(checkpoint: Path) -> int:
+    return int(read_checkpoint(checkpoint)[1]["counters"]["num_timesteps"])
+
+
+def same_checkpoints(one: Path, other: Path) -> None:
+    for name in (CHECKPOINT, "last.safetensors", BEST):
+        first, second = load_file(one / name), load_file(other / name)
+        assert first.keys() == second.keys()
+        for key in first:
+            assert first[key].tobytes() == second[key].tobytes(), f"{name}: {key}"
+
+
+def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, command: Command) -> None:
+    options = [word for change in (*SMALL, "steps=256") for word in ("--set", change)]
+    arguments = ("train", "toy", *options, "--out", str(tmp_path / "run"))
+    assert command(*arguments)[0] == 0
+    file = tmp_path / "run" / "seed-0" / CHECKPOINT
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for damaged in (b"", whole[:-1], whole[:1000], bytes(flipped), b"\x80\x04K\x01."):
+        file.write_bytes(damaged)
+        status, out, err = command(*arguments, "--resume")
+        assert (status, out) == (2, "")
+        assert err.count("\n") == 1 and CHECKPOINT in err and "damaged" in err
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+    train(run_of(tmp_path, [*SMALL, "steps=256"]))
+    with pytest.raises(InputError, match=r"checkpoint\.safetensors: is of another configuration"):
+        train(run_of(tmp_path, [*SMALL, "widths=[16]"]), resume=True)
+
+
+def test_speed_and_the_environments_share_are_measured(tmp_path: Path) -> None:
+    last = train(run_of(tmp_path, [*SMALL, "steps=256"]))[-1]
+    assert 0 < last["environment_share"] < 1
+    assert last["frames_per_s"] > 0
+
+
+def test_several_seeds_a_table_and_references_once(tmp_path: Path, command: Command) -> None:
+    folder = tmp_path / "runs"
+    small = [word for change in (*SMALL[1:], "steps=256", 'evaluation.references=["rollmux"]') for word in ("--set", change)]
+    status, out, _ = command("train", "toy", *small, "--seeds", "2", "--out", str(folder))
+    assert status == 0
+    assert "dollars over rollmux" in out and "mean" in out
+    assert {path.name for path in folder.iterdir()} == {"config.json", "references.json", "seed-0", "seed-1"}
+    assert len(json.loads((folder / "references.json").read_text())) == 2
+    assert (folder / "seed-1" / "curve.csv").read_text().startswith("steps,return,dollars_over_solo,dollars_over_rollmux")
+    assert list((folder / "seed-1").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("toyy",), "presets are"),
+        (("nowhere.yaml",), "nowhere.yaml"),
+        (("toy", "--set", "steps"), "--set steps: is not of the form key=value"),
+        (("toy", "--set", "stepss=3"), "--set: stepss: is not a key"),
+        (("toy", "--set", "ppo.n_steps=1.5"), "--set: ppo.n_steps: must be a whole number, not 1.5"),
+        (("toy", "--set", "ppo.clip_range.low=1"), "ppo.clip_range"),
+        (("toy", "--set", "ppo.batch_size=77"), "ppo.batch_size: must divide"),
+        (("toy", "--set", "algorithm=sac"), "algorithm"),
+        (("toy", "--set", "evaluation.first_seed=65536"), "evaluation.first_seed"),
+        (("toy", "--set", "environment.name=chess"), "placement, dispatch"),
+        (("toy", "--set", "environment.workload=chess"), "'chess'"),
+        (("toy", "--set", "environment.options.rounds=0"), "rounds"),
+        (("toy", "--set", "environment.movs=true"), "environment.movs"),
+        (("toy", "--set", 'evaluation.references=["nobody"]'), "nobody"),
+        (("toy", "--resume"), "config.json"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = command("train", *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("rollmux: ") and err.count("\n") == 1 and named in err, err
+
+
+def test_a_folder_with_runs_is_not_written_over(command: Command, tmp_path: Path) -> None:
+    options = [word for change in (*SMALL[1:], "steps=256") for word in ("--set", change)]
+    arguments = ("train", "toy", *options, "--out", str(tmp_path))
+    assert command(*arguments)[0] == 0
+    assert "--resume goes on" in command(*arguments)[2]
+    assert "seed is 0 there, and 1 here" in command(*arguments, "--set", "seed=1", "--resume")[2]

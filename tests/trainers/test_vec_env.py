@@ -1,0 +1,106 @@
+"""The adapter for Stable-Baselines3: it is the native environment, and gives SB3 what its learners ask for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+
+from rollmux_env.envs.generator import Toy, Workload
+from rollmux_env.envs.placement import PlacementVectorEnv
+from rollmux_env.envs.reward import Dollars
+from rollmux_env.errors import InputError
+from trainers.env_state import load_state, state_of
+from trainers.vec_env import NativeVecEnv, play
+
+STREAMS = 6
+
+
+def native(moves: bool = True) -> PlacementVectorEnv:
+    return PlacementVectorEnv(STREAMS, Workload("mixed", jobs=12), reward=Dollars(reference="rollmux"), moves=moves)
+
+
+def some_choice(masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
+    return np.array([rng.choice(np.flatnonzero(mask)) for mask in masks])
+
+
+def test_it_is_the_native_environment() -> None:
+    env, plain = NativeVecEnv(native()), native()
+    env.seed(5)
+    observation = env.reset()
+    expected, _ = plain.reset(seed=5)
+    rng = np.random.default_rng(0)
+    ended = 0
+    returns = np.zeros(STREAMS)
+    for _ in range(120):
+        assert observation.keys() == expected.keys()
+        assert all((observation[name] == expected[name]).all() for name in expected)
+        assert (get_action_masks(env) == plain.action_masks()).all()
+        actions = some_choice(plain.action_masks(), rng)
+        observation, rewards, dones, infos = env.step(actions)
+        expected, gained, over, _, info = plain.step(actions)
+        returns += gained
+        assert (dones == over).all() and rewards == pytest.approx(gained, rel=1e-6)
+        for s in range(STREAMS):
+            assert bool(infos[s]) == bool(over[s])
+            if over[s]:
+                ended += 1
+                assert infos[s]["cost_usd"] == info["final_info"]["cost_usd"][s]
+                assert infos[s]["episode"]["r"] == pytest.approx(returns[s])
+                assert not infos[s]["TimeLimit.truncated"]
+                for name, column in info["final_obs"].items():
+                    assert (infos[s]["terminal_observation"][name] == column[s]).all()
+        returns[over] = 0
+    assert ended > STREAMS
+    assert env.seconds > 0
+
+
+def test_masks_come_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = NativeVecEnv(native())
+    env.reset()
+    calls = []
+    masks = env.env.action_masks  # type: ignore[attr-defined]
+    monkeypatch.setattr(env.env, "action_masks", lambda: calls.append(1) or masks())
+    assert is_masking_supported(env)
+    calls.clear()
+    assert get_action_masks(env).shape == (STREAMS, 32)
+    assert len(calls) == 1
+
+
+def test_an_environment_that_does_not_reset_itself_is_refused() -> None:
+    with pytest.raises(InputError, match="SAME_STEP"):
+        NativeVecEnv(PlacementVectorEnv(2, Toy(), autoreset=False))
+
+
+def test_a_state_goes_on_exactly() -> None:
+    first, second = native(), native()
+    first.reset(seed=3)
+    second.reset(seed=3)
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        first.step(some_choice(first.action_masks(), rng))
+    load_state(second, *state_of(first))
+    for _ in range(100):
+        actions = some_choice(first.action_masks(), rng)
+        one, other = first.step(actions), second.step(actions)
+        assert all((one[0][name] == other[0][name]).all() for name in one[0])
+        assert (one[1] == other[1]).all()
+        assert (one[4]["stream_seed"] == other[4]["stream_seed"]).all()
+
+
+def test_a_state_of_another_environment_is_refused() -> None:
+    first, second = native(), native(moves=False)
+    first.reset(seed=3)
+    second.reset(seed=3)
+    with pytest.raises(InputError, match=r"environment\._"):
+        load_state(second, *state_of(first))
+
+
+def test_played_episodes_have_the_figures_of_the_bench() -> None:
+    env: VectorEnv[object, object, object] = PlacementVectorEnv(3, Toy(), autoreset=False)
+    played = play(env, range(3), lambda observation: np.zeros(3, dtype=np.int64))
+    assert played["cost_over_solo"] == pytest.approx(1.0)
+    assert played["return"] == pytest.approx(-1.0)
+    assert (played["decisions"] == 16).all()

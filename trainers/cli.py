@@ -1,0 +1,48 @@
+"""The command of this floor: `train`. Heavy imports are inside it, so that `rollmux --help` is fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command of this floor."""
+    app.command(rich_help_panel="Learn")(train)
+
+
+def train(
+    name: Annotated[str, typer.Argument(metavar="NAME|CONFIG", help="A preset (toy, mixed, production, ...), or a YAML file.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Another value, as in ppo.n_steps=256; repeat it.", show_default=False),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many runs, from the configuration's seed on.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where to write. (default: runs/NAME)", show_default=False)
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoints there, exactly.")] = False,
+) -> None:
+    """Train a policy on a Gymnasium environment.
+
+    Every seed gets a folder: a checkpoint, the policy files last.safetensors and best.safetensors, curve.csv, TensorBoard's events.
+
+    Examples: `rollmux train toy`
+
+    `rollmux train production --set algorithm=ppo --set steps=500000 --seeds 3 --out runs/unmasked`
+
+    `tensorboard --logdir runs`
+    """
+    from rollmux_env.errors import InputError
+    from rollmux_env.report.tables import show
+    from trainers.config import read_config
+
+    config = read_config(name, changes or [])
+    try:
+        from trainers.runs import best_table, run_all
+    except ModuleNotFoundError as error:
+        raise InputError(f"train: needs the module '{error.name}', which `pip install rollmux[train]` brings") from None
+    folder = out or Path("runs") / Path(name).stem
+    show(best_table(name, folder, run_all(config, name, seeds, folder, resume)))

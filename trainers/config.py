@@ -1,0 +1,179 @@
+"""What a training run is told: a YAML preset or file, with single values set on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rollmux_env.complaint import complain, misfit, problems
+from rollmux_env.errors import InputError
+from rollmux_env.reading import read_mapping
+
+Algorithm = Literal["maskable-ppo", "ppo", "dqn"]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+FIRST_DRAWN_SEED = 2**16  # as in rollmux_env.envs.placement, which takes a second to import
+
+
+class Settings(BaseModel):
+    """A part of a configuration: no unknown keys, nothing converted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class PPO(Settings):
+    """Of `maskable-ppo` and `ppo`; names are those of Stable-Baselines3."""
+
+    learning_rate: Positive = 3e-4
+    linear: bool = False
+    """The learning rate falls to 0 at the end."""
+    n_steps: Count = 128
+    """Decisions of each stream between updates."""
+    batch_size: Count = 1024
+    n_epochs: Count = 4
+    gamma: Share = 1.0
+    """Of a decision, not of an hour: 1 is the dollars' own objective, as decisions come at irregular times."""
+    gae_lambda: Share = 0.95
+    clip_range: Positive = 0.2
+    ent_coef: Annotated[float, Field(ge=0)] = 0.0
+    vf_coef: Annotated[float, Field(ge=0)] = 0.5
+    max_grad_norm: Positive = 0.5
+    target_kl: Positive | None = None
+
+
+class DQN(Settings):
+    """Of `dqn`; names are those of Stable-Baselines3."""
+
+    learning_rate: Positive = 3e-4
+    buffer_size: Count = 20_000
+    """Decisions remembered; a checkpoint holds them all."""
+    learning_starts: Count = 1_000
+    batch_size: Count = 256
+    train_freq: Count = 4
+    """Decisions of each stream between updates."""
+    gradient_steps: Count = 4
+    gamma: Share = 1.0
+    target_update_interval: Count = 2_000
+    exploration_fraction: Share = 0.3
+    exploration_final_eps: Share = 0.02
+
+
+class Evaluation(Settings):
+    """Episodes with greedy choices on streams that training never draws."""
+
+    first_seed: Annotated[int, Field(ge=0, lt=FIRST_DRAWN_SEED)] = 1000
+    seeds: Count = 10
+    every: Count = 100_000
+    """Decisions between evaluations."""
+    references: tuple[str, ...] = ("solo", "rollmux")
+    """Policies whose dollars on the same streams the learner's are compared with; `bench` computes them once."""
+
+    @model_validator(mode="after")
+    def _held_out(self) -> Evaluation:
+        if self.first_seed + self.seeds > FIRST_DRAWN_SEED:
+            raise misfit(f"seeds from {FIRST_DRAWN_SEED} on are drawn in training", "seeds")
+        return self
+
+
+class Config(Settings):
+    """A training run.
+
+    `environment` is a mapping whose `name` says which environment (`placement`, `dispatch`); its other keys are that module's own.
+    """
+
+    algorithm: Algorithm = "maskable-ppo"
+    steps: Count
+    """Decisions in all, of all streams together."""
+    streams: Count = 64
+    """Side by side."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    threads: Count = 1
+    """Of torch; another number may round sums in another way."""
+    widths: Annotated[tuple[Count, ...], Field(min_length=1)] = (64, 64)
+    """Of the network's hidden layers."""
+    environment: dict[str, Any]
+    ppo: PPO = PPO()
+    dqn: DQN = DQN()
+    evaluation: Evaluation = Evaluation()
+    checkpoint_every: Count = 100_000
+    """Decisions between checkpoints."""
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> Config:
+        if self.algorithm != "dqn" and self.ppo.n_steps * self.streams % self.ppo.batch_size:
+            raise misfit("must divide streams times n_steps", "ppo", "batch_size")
+        return self
+
+
+def read_config(name: str, changes: Sequence[str] = ()) -> Config:
+    """Read a preset or a file.
+
+    Args:
+        name: of a file of `trainers/presets` without its suffix, or the path of a YAML or JSON file.
+        changes: `key=value`, keys as in `ppo.n_steps`, values as JSON writes them; other text is text.
+
+    Raises:
+        InputError: no such preset or file, or a value that does not fit; one line that names the file or the option, and the field.
+    """
+    presets = preset_names()
+    path = Path(name)
+    if name in presets:
+        path = Path(str(files("trainers") / "presets" / f"{name}.yaml"))
+    elif not path.suffix and not path.exists():
+        raise InputError(f"{name}: is neither a file nor a preset; presets are {', '.join(presets)}")
+    data = read_mapping(path)
+    keys = [_set(data, change) for change in changes]
+    return check_config(data, name, keys)
+
+
+def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]] = ()) -> Config:
+    """Check a mapping.
+
+    Args:
+        name: of the file, for errors. keys: fields that options have set, whose errors name the option instead.
+
+    Raises:
+        InputError: as `read_config`.
+    """
+    try:
+        return Config.model_validate_json(json.dumps(data))  # JSON: a list is as good as a tuple there
+    except ValidationError as error:
+        first = problems(error)[0]
+        at = tuple(first["loc"])
+        where = "--set" if any(at[: len(key)] == key or key[: len(at)] == at for key in keys) and at else name
+        raise InputError(f"{where}: {complain(first)}") from None
+    except ValueError as error:  # a number that JSON does not have
+        raise InputError(f"{name}: {error}") from None
+
+
+def preset_names() -> list[str]:
+    """Names of the presets that come with RollMux."""
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in (files("trainers") / "presets").iterdir() if entry.name.endswith(".yaml")
+    )
+
+
+def _set(data: dict[str, Any], change: str) -> tuple[str, ...]:
+    """Carry out `key.key=value`; returns the keys."""
+    name, equals, text = change.partition("=")
+    keys = tuple(name.split("."))
+    if not equals or not all(keys):
+        raise InputError(f"--set {change}: is not of the form key=value")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    at = data
+    for key in keys[:-1]:
+        at = at.setdefault(key, {})
+        if not isinstance(at, dict):
+            raise InputError(f"--set {name}: {key} is not a mapping")
+    at[keys[-1]] = value
+    return keys

@@ -1,0 +1,98 @@
+"""The dispatch problem as something to learn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from pydantic import Field
+
+from policies.dispatch import make_dispatch
+from policies.placement.policy_file import PolicyConfig, write_policy
+from rollmux_env.envs.dispatch.group import Shapes
+from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
+from rollmux_env.envs.dispatch.replayed import figures, replay_group
+from rollmux_env.envs.dispatch.reward import Reference, Work
+from rollmux_env.envs.dispatch.vector import DispatchVectorEnv
+from trainers.config import Settings
+from trainers.problem import Figures
+
+
+class DispatchProblem(Settings):
+    """`RollMux/Dispatch-v0`: arguments of its generator and its reward. A reference's dollars are those of a work-hour."""
+
+    name: Literal["dispatch"] = "dispatch"
+    shape: str | None = None
+    """One of the generator's shapes, or null: all."""
+    skew: float | None = None
+    """Coefficient of variation of the phases, or null: several."""
+    rounds: Annotated[int, Field(ge=1, le=40)] = 25
+    """Of the planned period, until the horizon."""
+    reference: Reference | None = None
+    """The reward is the work gained over this rule on the same group, in place of the work."""
+    slo_penalty: Annotated[float, Field(ge=0)] = 1.0
+    invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
+
+    @cached_property
+    def generator(self) -> Shapes:
+        """Where groups come from."""
+        return Shapes(self.shape, self.skew, self.rounds)
+
+    def training(self, streams: int) -> DispatchVectorEnv:
+        """See `Problem`."""
+        return self._environment(streams, autoreset=True)
+
+    def held_out(self, streams: int) -> DispatchVectorEnv:
+        """See `Problem`."""
+        return self._environment(streams, autoreset=False)
+
+    def reference_key(self, seed: int) -> str:
+        """See `Problem`."""
+        return hashlib.sha256(repr(self.generator.group(seed)).encode()).hexdigest()
+
+    def reference_usd(self, policy: str, seed: int) -> float:
+        """See `Problem`: dollars of a work-hour."""
+        group = self.generator.group(seed)
+        return figures(group, replay_group(group, make_dispatch(policy)))["usd_per_work_hour"]
+
+    def figures(
+        self, env: VectorEnv[Any, Any, Any], played: Figures, references: Mapping[str, NDArray[np.float64]]
+    ) -> dict[str, float]:
+        """See `Problem`. A ratio is taken group by group."""
+        usd = played["usd_per_work_hour"]
+        return {
+            "return": float(played["return"].mean()),
+            "usd_per_work_hour": float(usd.mean()),
+            **{f"dollars_over_{name}": float((usd / other).mean()) for name, other in references.items()},
+            "slo_attainment": float(played["slo_attainment"].mean()),
+            "worst_over_slo": float(np.minimum(played["worst_over_slo"], 10.0).mean()),
+            "tails_migrated": float(played["tails_migrated"].mean()),
+        }
+
+    def write_policy(
+        self,
+        path: Path,
+        weights: Mapping[str, NDArray[np.float32]],
+        widths: tuple[int, ...],
+        provenance: Mapping[str, str | int | float],
+    ) -> None:
+        """See `Problem`."""
+        config = PolicyConfig(
+            decides="dispatch",
+            job_features=GROUP_FEATURES,
+            candidate_features=ROW_FEATURES,
+            cluster_features=STATE_FEATURES,
+            widths=widths,
+            provenance=dict(provenance),
+        )
+        write_policy(path, config, weights)
+
+    def _environment(self, streams: int, autoreset: bool) -> DispatchVectorEnv:
+        reward = Work(self.reference, self.slo_penalty, self.invalid_penalty)
+        return DispatchVectorEnv(streams, self.generator, reward, autoreset=autoreset)

@@ -1,0 +1,232 @@
+"""Lookahead: what every choice of a decision leads to, found by carrying it out in a copy of the stream and playing on.
+
+The rest of the stream, the same jobs after every choice, is played by a base policy. This is the evaluation in a step of
+policy iteration (rollouts: Bertsekas, Tsitsiklis and Wu 1997): acting greedily on it, on average over futures, is at least as good
+as the base policy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.kernel.choices import Rules
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.features import own_usd
+from rollmux_env.kernel.looks import Seen
+from rollmux_env.kernel.steps import step_all
+from rollmux_env.kernel.stream import OVER, Records, Streams
+from rollmux_env.kernel.tables import Floats, Limits
+
+Array = NDArray[np.float32]
+
+
+class Net(NamedTuple):
+    """Weights of a two-layer `Scorer`, transposed for row vectors: what the compiled base policy scores with."""
+
+    enter: Array
+    enter_bias: Array
+    row_1: Array
+    bias_1: Array
+    context_1: Array
+    pool_1: Array
+    pool_bias_1: Array
+    row_2: Array
+    bias_2: Array
+    context_2: Array
+    score: Array
+    skip: Array
+
+
+def net_of(weights: dict[str, Array]) -> Net:
+    """The weights of a policy file."""
+
+    def turned(name: str) -> Array:
+        return np.ascontiguousarray(weights[name].T)
+
+    return Net(
+        turned("enter.weight"),
+        weights["enter.bias"],
+        turned("row.0.weight"),
+        weights["row.0.bias"],
+        turned("context.0.weight"),
+        turned("pool.0.weight"),
+        weights["pool.0.bias"],
+        turned("row.1.weight"),
+        weights["row.1.bias"],
+        turned("context.1.weight"),
+        np.ascontiguousarray(weights["score.weight"][0]),
+        np.ascontiguousarray(weights["skip.weight"][0]),
+    )
+
+
+@compiled
+def best_row(net: Net, job: Array, candidates: Array, cluster: Array, mask: NDArray[np.int8], rows: Array) -> int:
+    """The choice with the highest logit, the first of equal ones.
+
+    Args:
+        job: (Fj,), candidates: (A, Fc), cluster: (Fk,), mask: (A,) as in an observation. rows: (A, Fc) scratch.
+    """
+    n = 0
+    at = np.empty(mask.shape[0], np.int64)
+    for k in range(mask.shape[0]):
+        if mask[k] == 1:
+            rows[n] = candidates[k]
+            at[n] = k
+            n += 1
+    if n == 1:
+        return int(at[0])
+    known = np.concatenate((job, cluster))
+    context = np.maximum(np.dot(known, net.enter) + net.enter_bias, np.float32(0))
+    layer = np.dot(rows[:n], net.row_1)
+    shift = np.dot(context, net.context_1) + net.bias_1
+    width = shift.shape[0]
+    pooled = np.zeros(context.shape[0] + 2 * width, np.float32)
+    c = context.shape[0]
+    pooled[:c] = context
+    for i in range(n):
+        for j in range(width):
+            x = max(layer[i, j] + shift[j], np.float32(0))
+            layer[i, j] = x
+            pooled[c + j] += x
+            pooled[c + width + j] = max(pooled[c + width + j], x)
+    for j in range(width):
+        pooled[c + j] /= np.float32(n)
+    context = np.maximum(np.dot(pooled, net.pool_1) + net.pool_bias_1, np.float32(0))
+    layer = np.dot(layer, net.row_2)
+    shift = np.dot(context, net.context_2) + net.bias_2
+    best = 0
+    highest = -np.inf
+    for i in range(n):
+        total = np.dot(rows[i], net.skip)
+        for j in range(shift.shape[0]):
+            total += max(layer[i, j] + shift[j], np.float32(0)) * net.score[j]
+        if total > highest:
+            highest = total
+            best = i
+    return int(at[best])
+
+
+@compiled
+def cheapest_row(choices: Records, count: int, moves: bool) -> int:
+    """Algorithm 1's choice without pruning, ties to the oldest group and the fewest nodes; no more moves."""
+    if moves:
+        return 0
+    best = 0
+    usd = np.inf
+    for k in range(1, count + 1):
+        row = k % count  # a new group, choice 0, comes last
+        if choices.allowed[row] == 1 and choices.usd[row] < usd:
+            best = row
+            usd = choices.usd[row]
+    return best
+
+
+@compiled
+def work_so_far(streams: Streams, s: int, limits: Limits, out: Floats) -> None:
+    """Write the work of all jobs so far: hours of T_solo, and those hours times the price of the job's own nodes, $.
+
+    Jobs that have left are left out of neither: their `done` stays in the table.
+    """
+    c = streams.clock[s]
+    jobs, groups = streams.jobs[s], streams.groups[s]
+    out[0] = out[1] = 0.0
+    for job in range(c.admitted):
+        done = jobs.done[job]
+        group = jobs.group[job]
+        if group >= 0:
+            ran_s = max(0.0, c.now_s - max(groups.since_s[group], jobs.paused_until_s[job]))
+            done += ran_s / groups.period_s[group]
+        hours = done * jobs.solo_s[job] / 3600.0
+        out[0] += hours
+        out[1] += hours * own_usd(jobs, limits, job)
+
+
+@compiled
+def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
+    """Make stream t of `to` the same as stream s."""
+    c = streams.clock[s]
+    to.clock[t] = c
+    for job in range(c.n_jobs):
+        to.jobs[t, job] = streams.jobs[s, job]
+    for k in range(streams.order.shape[1]):
+        to.order[t, k] = streams.order[s, k]
+        to.spare[t, k] = streams.spare[s, k]
+    for k in range(c.n_groups):
+        to.groups[t, streams.order[s, k]] = streams.groups[s, streams.order[s, k]]
+    for k in range(c.n_held):
+        to.held[t, k] = streams.held[s, k]
+
+
+@compiled
+def choose(net: Net, learned: bool, streams: Streams, s: int, choices: Records, seen: Seen, rows: Array) -> int:
+    """The base policy's choice in stream s: the network's, or Algorithm 1's without pruning and without moves."""
+    c = streams.clock[s]
+    if learned:
+        return best_row(net, seen.job[s], seen.candidates[s], seen.cluster[s], seen.mask[s], rows)
+    return cheapest_row(choices[s], c.choices, c.asks == 1)
+
+
+@compiled
+def look_ahead(
+    streams: Streams,
+    s: int,
+    limits: Limits,
+    rules: Rules,
+    choices: Records,
+    net: Net,
+    learned: bool,
+    horizons_h: Floats,
+    copy: Streams,
+    copy_choices: Records,
+    copy_seen: Seen,
+    nothing: Streams,
+    out: Floats,
+) -> None:
+    """Play every allowed choice of stream s.
+
+    Args:
+        net, learned: the base policy, as in `choose`.
+        horizons_h: (H,) dollars and work count exp(-t / horizon), ascending.
+        copy, copy_choices, copy_seen: scratch of one stream. nothing: streams of none.
+        out: (A, H, 3) dollars, work in hours of T_solo, and work in dollars of the jobs' own nodes; NaN of masked choices.
+    """
+    actions = np.zeros(1, np.int64)
+    rows = np.empty(copy_seen.candidates.shape[1:], np.float32)
+    before, after = np.zeros(2), np.zeros(2)
+    from_s = streams.clock[s].now_s
+    last_h = 4.0 * horizons_h[-1]
+    for k in range(choices.shape[1]):
+        if k >= streams.clock[s].choices or choices[s, k].allowed == 0:
+            out[k] = np.nan
+            continue
+        out[k] = 0.0
+        copy_stream(streams, s, copy, 0)
+        for j in range(choices.shape[1]):
+            copy_choices[0, j] = choices[s, j]
+        work_so_far(copy, 0, limits, before)
+        actions[0] = k
+        c = copy.clock[0]
+        while True:
+            began_h = (c.now_s - from_s) / 3600.0
+            step_all(copy, actions, limits, rules, copy_choices, copy_seen, nothing, False)
+            hours = c.hours
+            work_so_far(copy, 0, limits, after)
+            for h in range(horizons_h.shape[0]):
+                weight = np.exp(-(began_h + hours / 2.0) / horizons_h[h])
+                out[k, h, 0] += weight * c.spent_usd
+                out[k, h, 1] += weight * (after[0] - before[0])
+                out[k, h, 2] += weight * (after[1] - before[1])
+            before[:] = after
+            if c.asks == OVER or began_h + hours > last_h:
+                break
+            actions[0] = choose(net, learned, copy, 0, copy_choices, copy_seen, rows)
+
+
+def no_net(job: int, candidate: int, cluster: int) -> Net:
+    """A network that is never asked."""
+    from policies.placement.scorer import random_weights
+
+    return net_of(random_weights(job, candidate, cluster, (8, 8), 0))

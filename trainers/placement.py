@@ -1,0 +1,127 @@
+"""The placement problem as something to learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from pydantic import Field
+
+from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.registry import make_policy
+from rollmux_env.bench.harness import Task, run_task
+from rollmux_env.envs.generator import Toy, Workload
+from rollmux_env.envs.observation import candidate_names
+from rollmux_env.envs.placement import PlacementVectorEnv
+from rollmux_env.envs.reward import Dollars, Reference
+from rollmux_env.envs.stream import Generator
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
+from trainers.config import Settings
+from trainers.problem import Figures
+
+
+class PlacementProblem(Settings):
+    """`RollMux/Placement-v0`: arguments of the environment, its generator and its reward."""
+
+    name: Literal["placement"] = "placement"
+    workload: str = "production"
+    """A workload by name, or `toy`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Of the workload: `jobs`, `stays`, `slo`, `max_group_size`, `semantics`; `rounds` of the toy."""
+    moves: bool = False
+    known_stays: bool = True
+    shield: bool = True
+    candidates: Annotated[int, Field(ge=2)] = 32
+    reference: Reference | None = None
+    """The reward is the saving over this policy on the same stream, in place of the dollars."""
+    invalid_penalty: Annotated[float, Field(ge=0)] = 1.0
+    slo_penalty: Annotated[float, Field(ge=0)] = 1.0
+
+    def model_post_init(self, context: Any) -> None:
+        """Make the generator now, so that what is wrong with the options is said at once."""
+        _ = self.generator
+
+    @cached_property
+    def generator(self) -> Generator:
+        """Where streams come from."""
+        options = {key: tuple(value) if isinstance(value, list) else value for key, value in self.options.items()}
+        if self.workload != "toy":
+            return Workload(self.workload, **options)
+        rounds = options.pop("rounds", 4)
+        if options or not isinstance(rounds, int) or rounds < 1:
+            raise InputError("options: the toy has one, rounds, a number of at least 1")
+        return Toy(rounds)
+
+    @property
+    def reward(self) -> Dollars:
+        """Dollars, undiscounted: SB3's learners know no discount by the hour."""
+        return Dollars(self.reference, invalid_penalty=self.invalid_penalty, slo_penalty=self.slo_penalty)
+
+    def training(self, streams: int) -> PlacementVectorEnv:
+        """See `Problem`."""
+        return self._environment(streams, autoreset=True)
+
+    def held_out(self, streams: int) -> PlacementVectorEnv:
+        """See `Problem`."""
+        return self._environment(streams, autoreset=False)
+
+    def reference_key(self, seed: int) -> str:
+        """See `Problem`."""
+        return self.generator.scenario(seed).sha256
+
+    def reference_usd(self, policy: str, seed: int) -> float:
+        """See `Problem`."""
+        return run_task(make_policy, Task(policy, seed, self.generator.scenario(seed))).outcome.metrics.cost_usd
+
+    def figures(
+        self, env: VectorEnv[Any, Any, Any], played: Figures, references: Mapping[str, NDArray[np.float64]]
+    ) -> dict[str, float]:
+        """See `Problem`. A ratio is taken stream by stream."""
+        assert isinstance(env, PlacementVectorEnv)
+        hours = (env._streams.clock["now_s"] - env._streams.jobs["arrival_s"][:, 0]) / 3600
+        return {
+            "return": float(played["return"].mean()),
+            "dollars_over_solo": float(played["cost_over_solo"].mean()),
+            **{f"dollars_over_{name}": float((played["cost_usd"] / usd).mean()) for name, usd in references.items()},
+            "usd_per_work_hour": float((played["cost_usd"] / played["work_h"]).mean()),
+            "slo_attainment": float(played["slo_attainment"].mean()),
+            "moves_per_hour": float((played["migrations"] / hours).mean()),
+        }
+
+    def write_policy(
+        self,
+        path: Path,
+        weights: Mapping[str, NDArray[np.float32]],
+        widths: tuple[int, ...],
+        provenance: Mapping[str, str | int | float],
+    ) -> None:
+        """See `Problem`."""
+        config = PolicyConfig(
+            decides="placement",
+            job_features=tuple(JOB_FEATURES),
+            candidate_features=tuple(candidate_names(self.moves)),
+            cluster_features=tuple(CLUSTER_FEATURES),
+            widths=widths,
+            moves=self.moves,
+            known_stays=self.known_stays,
+            provenance=dict(provenance),
+        )
+        write_policy(path, config, weights)
+
+    def _environment(self, streams: int, autoreset: bool) -> PlacementVectorEnv:
+        return PlacementVectorEnv(
+            streams,
+            generator=self.generator,
+            reward=self.reward,
+            moves=self.moves,
+            known_stays=self.known_stays,
+            shield=self.shield,
+            candidates=self.candidates,
+            autoreset=autoreset,
+        )

@@ -1,0 +1,90 @@
+"""What a training run asks of the problem that it learns: environments, yardsticks, figures, and a file for the result."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from rollmux_env.complaint import complain, describe, problems
+from rollmux_env.errors import InputError
+
+PROBLEMS = {"placement": "trainers.placement:PlacementProblem", "dispatch": "trainers.dispatch:DispatchProblem"}
+
+Figures = Mapping[str, NDArray[Any]]
+
+
+class Problem(Protocol):
+    """A problem to learn: a pydantic model of a configuration's `environment`."""
+
+    def training(self, streams: int) -> VectorEnv[Any, Any, Any]:
+        """Streams side by side that never end: autoreset in the same step."""
+        ...
+
+    def held_out(self, streams: int) -> VectorEnv[Any, Any, Any]:
+        """The same with `autoreset=False`, for `trainers.vec_env.play`."""
+        ...
+
+    def reference_key(self, seed: int) -> str:
+        """What tells the stream of a seed from all others, also in another run: a hash."""
+        ...
+
+    def reference_usd(self, policy: str, seed: int) -> float:
+        """Dollars of a policy on the stream of a seed, from the bench.
+
+        Raises:
+            InputError: no such policy.
+        """
+        ...
+
+    def figures(
+        self, env: VectorEnv[Any, Any, Any], played: Figures, references: Mapping[str, NDArray[np.float64]]
+    ) -> dict[str, float]:
+        """Means over the episodes that `play` has played in `env`.
+
+        Args:
+            references: (E,) dollars of each reference on the same streams.
+
+        Returns:
+            Figures by name, as TensorBoard shows them; among them `return`, by which the best network is chosen.
+        """
+        ...
+
+    def write_policy(
+        self,
+        path: Path,
+        weights: Mapping[str, NDArray[np.float32]],
+        widths: tuple[int, ...],
+        provenance: Mapping[str, str | int | float],
+    ) -> None:
+        """Write the network as a policy file."""
+        ...
+
+
+def make_problem(environment: dict[str, Any], source: str) -> Problem:
+    """The problem of a configuration's `environment`.
+
+    Raises:
+        InputError: no such problem, or a value that does not fit; one line that begins with `source`.
+    """
+    name = environment.get("name")
+    if not isinstance(name, str) or name not in PROBLEMS:
+        raise InputError(f"{source}: environment.name: must be one of {', '.join(PROBLEMS)}, not {describe(name)}")
+    module, _, kind = PROBLEMS[name].partition(":")
+    try:
+        model = getattr(importlib.import_module(module), kind)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{source}: environment.name: {name} needs the module '{error.name}', which is not installed") from None
+    try:
+        problem: Problem = model.model_validate(environment)
+        return problem
+    except ValidationError as error:
+        raise InputError(f"{source}: {complain(problems(error)[0], 'environment')}") from None
+    except InputError as error:
+        raise InputError(f"{source}: environment: {error}") from None

@@ -1,0 +1,109 @@
+"""Training runs of several seeds in one folder, with progress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.complaint import describe
+from rollmux_env.errors import InputError
+from rollmux_env.files import write_whole
+from rollmux_env.kernel.compiled import is_compiled
+from rollmux_env.report.folder import make_folder
+from rollmux_env.report.tables import heading, make_table
+from trainers.config import Config
+from trainers.evaluation import find_references
+from trainers.problem import make_problem
+from trainers.train import CHECKPOINT, Run, train
+
+Curve = list[dict[str, float]]
+
+_CONFIG, _REFERENCES = "config.json", "references.json"
+
+
+def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool) -> dict[int, Curve]:
+    """Train with seeds `config.seed` and so on, one after the other, each in `folder/seed-N`; their evaluations by seed.
+
+    Args:
+        name: of the configuration, for errors. resume: go on with the runs that the folder holds.
+
+    Raises:
+        InputError: a folder that holds runs already, or with `resume` runs of another configuration; a damaged checkpoint.
+    """
+    problem = make_problem(config.environment, name)
+    _claim(folder, config, resume)
+    console = Console(stderr=True)
+    if not is_compiled():
+        console.print("compiling the kernel, once (about a minute)", style="dim")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    curves: dict[int, Curve] = {}
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=None)
+        references = find_references(
+            problem, config.evaluation, folder / _REFERENCES, lambda task: progress.update(bar, description=f"reference {task}")
+        )
+        for seed in range(config.seed, config.seed + seeds):
+            progress.reset(bar, total=config.steps)
+            make_folder(folder / f"seed-{seed}")
+            tell = partial(_tell, progress, bar, seed, set())
+            curves[seed] = train(Run(config, problem, references, seed, folder / f"seed-{seed}", tell), resume)
+    return curves
+
+
+def best_table(name: str, folder: Path, curves: Mapping[int, Curve]) -> RenderableType:
+    """The evaluation with the highest return of every seed, and their mean."""
+    best = {seed: max(curve, key=lambda row: row["return"]) for seed, curve in curves.items()}
+    names = [key for key in next(iter(best.values())) if key not in ("frames_per_s", "environment_share")]
+    table = make_table("seed", *(key.replace("_", " ") for key in names))
+    for seed, row in best.items():
+        table.add_row(str(seed), f"{row['steps']:,.0f}", *(f"{row[key]:.4f}" for key in names[1:]))
+    if len(best) > 1:
+        table.add_row("mean", "", *(mean_interval([row[key] for row in best.values()]).text(4) for key in names[1:]), style="bold")
+    note = (
+        f"greedy choices on held-out streams, at the evaluation with the highest return; networks: {folder}/seed-*/best.safetensors"
+    )
+    return Group(heading(f"{name}: best of each run"), table, Text(note, style="dim"))
+
+
+def _tell(progress: Progress, bar: Any, seed: int, told: set[float], steps: int, figures: dict[str, float]) -> None:
+    """Show how far a run is; where no one looks at a terminal, a line for every evaluation."""
+    shown = ", ".join(f"{key.replace('_', ' ')} {figures[key]:.4f}" for key in [*figures][1:3])
+    progress.update(bar, completed=steps, description=f"seed {seed}: {shown}")
+    if progress.disable and figures["steps"] not in told:
+        progress.console.print(f"seed {seed}, {figures['steps']:,.0f} decisions: {shown}", highlight=False)
+    told.add(figures["steps"])
+
+
+def _claim(folder: Path, config: Config, resume: bool) -> None:
+    """Write the configuration into the folder, or see that it is the one that is there."""
+    file = folder / _CONFIG
+    if not resume:
+        if next(folder.glob(f"seed-*/{CHECKPOINT}"), None):
+            raise InputError(f"--out {folder}: holds runs already; --resume goes on with them")
+        make_folder(folder)
+        write_whole(file, config.model_dump_json(indent=1) + "\n")
+        return
+    try:
+        saved = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"--resume: {file}: {getattr(error, 'strerror', None) or 'is damaged'}") from None
+    if different := _difference(saved, json.loads(config.model_dump_json())):
+        raise InputError(f"--resume: {file}: {different}")
+
+
+def _difference(saved: Any, given: Any, path: Sequence[str] = ()) -> str | None:
+    """The first value that is another, in words."""
+    if isinstance(saved, dict) and isinstance(given, dict):
+        for key in sorted(saved.keys() | given.keys()):
+            if found := _difference(saved.get(key), given.get(key), (*path, key)):
+                return found
+        return None
+    return None if saved == given else f"{'.'.join(path)} is {describe(saved)} there, and {describe(given)} here"

@@ -1,0 +1,217 @@
+"""One training run: rollouts and updates, and between them evaluation, checkpoints and figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3 import DQN
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
+from torch.utils.tensorboard import SummaryWriter
+
+from rollmux_env.files import write_whole
+from trainers.checkpoint import load_checkpoint, save_checkpoint
+from trainers.config import Config
+from trainers.dqn import dqn
+from trainers.evaluation import References, evaluate
+from trainers.maskable_ppo import maskable_ppo
+from trainers.network import Scorer
+from trainers.ppo import ppo
+from trainers.problem import Problem
+from trainers.vec_env import NativeVecEnv
+
+CHECKPOINT, LAST, BEST, CURVE = "checkpoint.safetensors", "last.safetensors", "best.safetensors", "curve.csv"
+
+ALGORITHMS: dict[str, Callable[[Config, NativeVecEnv, int], BaseAlgorithm]] = {
+    "maskable-ppo": maskable_ppo,
+    "ppo": ppo,
+    "dqn": dqn,
+}
+_NO_FIGURES = {"stream_seed", "terminal_observation", "TimeLimit.truncated", "episode"}  # of an ended episode's info
+_LOG_EVERY = 4096  # decisions, at least, between figures on TensorBoard
+
+Tell = Callable[[int, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one seed's run is made of.
+
+    Attributes:
+        references: as `trainers.evaluation.find_references` gives them.
+        folder: where it writes: `checkpoint.safetensors`, the policy files `last.safetensors` and `best.safetensors`, `curve.csv`
+            (every evaluation), and TensorBoard's events.
+        tell: is told the decisions so far, and the last evaluation's figures.
+    """
+
+    config: Config
+    problem: Problem
+    references: References
+    seed: int
+    folder: Path
+    tell: Tell
+
+
+def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
+    """Train, and write everything into the folder.
+
+    Args:
+        resume: go on from the folder's checkpoint, exactly as if the run had never stopped. Without one the run begins.
+
+    Returns:
+        The figures of every evaluation, with `steps`.
+
+    Raises:
+        InputError: a damaged checkpoint, or a folder that cannot be written.
+    """
+    torch.set_num_threads(run.config.threads)
+    env = NativeVecEnv(run.problem.training(run.config.streams))
+    model = ALGORITHMS[run.config.algorithm](run.config, env, run.seed)
+    watch = _Watch(run)
+    file = run.folder / CHECKPOINT
+    resumed = resume and file.exists()
+    if resumed:
+        watch.load(load_checkpoint(file, model))
+    writer = TensorBoard(run.folder, model.num_timesteps)
+    model.set_logger(Logger(None, [writer]))
+    left = run.config.steps - model.num_timesteps
+    try:
+        if left > 0:
+            model.learn(left, callback=watch, log_interval=None, reset_num_timesteps=not resumed)  # type: ignore[arg-type]
+    finally:
+        writer.close()
+        env.close()
+    return watch.curve
+
+
+def weights_of(model: BaseAlgorithm) -> dict[str, NDArray[np.float32]]:
+    """The network's weights by the names that a policy file gives them."""
+    network = model.policy.q_net if isinstance(model, DQN) else model.policy
+    assert isinstance(network.scorer, Scorer)
+    return {name: value.numpy() for name, value in network.scorer.state_dict().items()}
+
+
+class TensorBoard(TensorBoardOutputFormat):
+    """SB3's writer; what was written of steps after a resumed run's checkpoint is not shown twice."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self.writer = SummaryWriter(log_dir=str(folder), purge_step=steps)
+        self._is_closed = False
+
+
+class _Watch(BaseCallback):
+    """Between two rollouts: evaluates, writes a checkpoint, tells figures, whatever is due.
+
+    Attributes:
+        curve: every evaluation. best: the highest return of one.
+        evaluated, saved: decisions when it was done last.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.run = run
+        self.held_out = run.problem.held_out(run.config.evaluation.seeds)
+        self.curve: list[dict[str, float]] = []
+        self.best = -np.inf
+        self.evaluated = self.saved = -1
+        self.episodes: list[dict[str, Any]] = []
+        self.logged = 0
+        self.began = self.seconds = self.env_seconds = 0.0
+
+    def load(self, progress: dict[str, Any]) -> None:
+        """Go on where another was."""
+        self.curve, self.best = progress["curve"], progress["best"]
+        self.evaluated, self.saved = progress["evaluated"], progress["saved"]
+
+    def _on_training_start(self) -> None:
+        self.logged = self.num_timesteps
+        self.env_seconds = self._env.seconds
+        self.began = perf_counter()
+
+    def _on_rollout_start(self) -> None:
+        self._between_rollouts(last=False)
+
+    def _on_training_end(self) -> None:
+        self._between_rollouts(last=True)
+
+    def _on_step(self) -> bool:
+        self.episodes += [self.locals["infos"][s] for s in np.flatnonzero(self.locals["dones"])]
+        return True
+
+    @property
+    def _env(self) -> NativeVecEnv:
+        assert isinstance(self.training_env, NativeVecEnv)
+        return self.training_env
+
+    def _between_rollouts(self, last: bool) -> None:
+        self.seconds += perf_counter() - self.began  # of rollouts and updates: what is done here does not count
+        steps, config = self.model.num_timesteps, self.run.config
+        due = steps > self.evaluated and (last or _passed(self.evaluated, steps, config.evaluation.every))
+        if due or steps >= self.logged + _LOG_EVERY:
+            speed = self._record_training(steps)
+            if due:
+                self._evaluate(steps, speed)
+            self.logger.dump(steps)
+        if last or _passed(self.saved, steps, config.checkpoint_every):
+            self.saved = steps
+            progress = {"curve": self.curve, "best": self.best, "evaluated": self.evaluated, "saved": self.saved}
+            save_checkpoint(self.run.folder / CHECKPOINT, self.model, progress)
+        self.run.tell(steps, self.curve[-1])
+        self.began = perf_counter()
+
+    def _evaluate(self, steps: int, speed: dict[str, float]) -> None:
+        run = self.run
+        self.evaluated = steps
+        found = evaluate(run.problem, self.held_out, self.model, run.config.evaluation.first_seed, run.references)
+        for name, value in found.items():
+            self.logger.record(f"evaluation/{name}", value)
+        self.curve.append({"steps": steps, **found, **speed})
+        self._write(LAST, steps, found)
+        if found["return"] > self.best:
+            self.best = found["return"]
+            self._write(BEST, steps, found)
+        write_whole(run.folder / CURVE, _as_csv(self.curve))
+
+    def _write(self, name: str, steps: int, figures: dict[str, float]) -> None:
+        run = self.run
+        provenance: dict[str, str | int | float] = {"algorithm": run.config.algorithm, "seed": run.seed, "steps": steps}
+        weights = weights_of(self.model)
+        run.problem.write_policy(run.folder / name, weights, run.config.widths, {**provenance, **figures})
+
+    def _record_training(self, steps: int) -> dict[str, float]:
+        """Means of the episodes since the last time, decisions a second, and the environment's share of that time."""
+        if self.episodes:
+            found = {name: [episode[name] for episode in self.episodes] for name in self.episodes[0] if name not in _NO_FIGURES}
+            found |= {"return": [episode["episode"]["r"] for episode in self.episodes]}
+            found |= {"decisions": [episode["episode"]["l"] for episode in self.episodes]}
+            for name, values in sorted(found.items()):
+                self.logger.record(f"rollout/{name}", float(np.mean(values)))
+        share = (self._env.seconds - self.env_seconds) / self.seconds if self.seconds else 0.0
+        speed = {"frames_per_s": (steps - self.logged) / self.seconds if self.seconds else 0.0, "environment_share": share}
+        for name, value in speed.items():
+            self.logger.record(f"time/{name}", value)
+        self.episodes, self.logged, self.seconds, self.env_seconds = [], steps, 0.0, self._env.seconds
+        return speed
+
+
+def _passed(last: int, steps: int, every: int) -> bool:
+    """Whether a multiple of `every` lies after `last` and not after `steps`."""
+    return last < 0 or steps // every > last // every
+
+
+def _as_csv(rows: Sequence[dict[str, float]]) -> str:
+    text = io.StringIO()
+    table = csv.DictWriter(text, [*rows[0]], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,146 @@
+"""Our vector environments as Stable-Baselines3 sees one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecEnv
+
+from rollmux_env.errors import InputError
+
+Observation = dict[str, NDArray[Any]]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})  # what there is to say of a stream whose episode goes on
+
+
+class NativeVecEnv(VecEnv):
+    """A natively vectorised environment as an SB3 `VecEnv`.
+
+    It asks the environment for all streams at once, masks included: sb3-contrib's `get_action_masks` calls `env_method` once.
+    The info of a stream is an empty mapping, one for all, but where an episode ended: there it holds `terminal_observation`,
+    `TimeLimit.truncated`, `episode` (return `r` and length `l`, as `VecMonitor` has them) and the episode's figures.
+
+    Attributes:
+        env: the environment. seconds: that its steps, resets and masks have taken.
+        returns, lengths: (E,) rewards and decisions of the episodes so far.
+
+    Raises:
+        InputError: an environment that does not reset a finished stream in the same step.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+            raise InputError("environment: must reset a finished stream in the same step (AutoresetMode.SAME_STEP)")
+        self.env = env
+        self.seconds = 0.0
+        self.returns = np.zeros(env.num_envs)
+        self.lengths = np.zeros(env.num_envs, dtype=np.int64)
+        self._actions: NDArray[np.int64] = np.zeros(env.num_envs, dtype=np.int64)
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+
+    def reset(self) -> Observation:
+        """First observations of new episodes; seeds and options given before are used up."""
+        began = perf_counter()
+        seeds = None if self._seeds[0] is None else self._seeds
+        options = {key: [given[key] for given in self._options] for key in self._options[0]}
+        observation, _ = self.env.reset(seed=seeds, options=options or None)  # type: ignore[arg-type]
+        self.returns[:], self.lengths[:] = 0.0, 0
+        self.reset_infos = [{} for _ in range(self.num_envs)]
+        self._reset_seeds()
+        self._reset_options()
+        self.seconds += perf_counter() - began
+        return cast(Observation, observation)
+
+    def step_async(self, actions: NDArray[np.int64]) -> None:
+        """Take the next actions."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[Observation, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+        """Carry them out."""
+        began = perf_counter()
+        observation, rewards, terminated, truncated, info = self.env.step(self._actions)
+        dones = terminated | truncated
+        self.returns += rewards
+        self.lengths += 1
+        infos = [cast(dict[str, Any], _NOTHING)] * self.num_envs
+        for s in np.flatnonzero(dones).tolist():
+            figures = info["final_info"]
+            infos[s] = {
+                **{name: column[s].item() for name, column in figures.items() if name[0] != "_"},
+                "terminal_observation": {name: column[s] for name, column in info["final_obs"].items()},
+                "TimeLimit.truncated": bool(truncated[s] and not terminated[s]),
+                "episode": {"r": float(self.returns[s]), "l": int(self.lengths[s]), "t": 0.0},
+            }
+        self.returns[dones], self.lengths[dones] = 0.0, 0
+        self.seconds += perf_counter() - began
+        return observation, rewards.astype(np.float32), dones, infos
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(E, A) True where a choice may be made."""
+        began = perf_counter()
+        masks: NDArray[np.bool_] = cast(Any, self.env).action_masks()
+        self.seconds += perf_counter() - began
+        return masks
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> Any:
+        """`action_masks`, as one array in place of a list; of other methods there are none."""
+        if method_name != "action_masks":
+            raise AttributeError(f"the streams of a native vector environment have no method '{method_name}'")
+        masks = self.action_masks()
+        return masks if indices is None else masks[[*self._get_indices(indices)]]
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """An attribute of the environment, once a stream."""
+        return [getattr(self.env, attr_name)] * len([*self._get_indices(indices)])
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """The streams have no attributes of their own to set."""
+        raise AttributeError(f"the streams of a native vector environment have no attribute '{attr_name}' of their own")
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        """No stream is wrapped."""
+        return [False] * len([*self._get_indices(indices)])
+
+    def get_images(self) -> Sequence[NDArray[np.uint8]]:
+        """One picture a stream."""
+        return cast(Sequence[NDArray[np.uint8]], self.env.render())
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+
+def play(env: VectorEnv[Any, Any, Any], seeds: Iterable[int], choose: Callable[[Observation], NDArray[np.int64]]) -> Observation:
+    """Play one episode a stream, and say what became of them.
+
+    Args:
+        env: with `autoreset=False`. seeds: of the streams, one each.
+        choose: actions (E,) for observations.
+
+    Returns:
+        The environment's figures of the finished episodes, (E,) each, `return` (sum of rewards) and `decisions`.
+    """
+    observation, _ = env.reset(seed=0, options={"stream_seed": [*seeds]})
+    returns, decisions = np.zeros(env.num_envs), np.zeros(env.num_envs, dtype=np.int64)
+    over = np.zeros(env.num_envs, dtype=np.bool_)
+    while not over.all():
+        decisions += ~over
+        observation, rewards, terminated, truncated, info = env.step(choose(observation))
+        returns += np.where(over, 0.0, rewards)
+        over |= terminated | truncated
+    figures = {name: column for name, column in info.items() if name[0] != "_" and len(column) == env.num_envs}
+    return {**figures, "return": returns, "decisions": decisions}
+
+
+def shapes(space: spaces.Space[Any]) -> tuple[int, int, int]:
+    """Numbers that describe the job, a candidate and the cluster in an observation of this space."""
+    assert isinstance(space, spaces.Dict)
+    job, candidates, cluster = (cast(Any, space[name]).shape for name in ("job", "candidates", "cluster"))
+    return int(job[0]), int(candidates[1]), int(cluster[0])
