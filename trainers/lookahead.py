@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from rollmux_env.kernel.choices import Rules
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.features import own_usd
-from rollmux_env.kernel.looks import Seen
+from rollmux_env.kernel.looks import Desk, Seen
+from rollmux_env.kernel.rows import Space
 from rollmux_env.kernel.steps import step_all
 from rollmux_env.kernel.stream import OVER, Records, Streams
 from rollmux_env.kernel.tables import Floats, Limits
@@ -182,6 +183,8 @@ def look_ahead(
     copy: Streams,
     copy_choices: Records,
     copy_seen: Seen,
+    desk: Desk,
+    space: Space,
     nothing: Streams,
     out: Floats,
 ) -> None:
@@ -190,7 +193,7 @@ def look_ahead(
     Args:
         net, learned: the base policy, as in `choose`.
         horizons_h: (H,) dollars and work count exp(-t / horizon), ascending.
-        copy, copy_choices, copy_seen: scratch of one stream. nothing: streams of none.
+        copy, copy_choices, copy_seen, desk, space: scratch of one stream. nothing: streams of none.
         out: (A, H, 3) dollars, work in hours of T_solo, and work in dollars of the jobs' own nodes; NaN of masked choices.
     """
     actions = np.zeros(1, np.int64)
@@ -211,7 +214,7 @@ def look_ahead(
         c = copy.clock[0]
         while True:
             began_h = (c.now_s - from_s) / 3600.0
-            step_all(copy, actions, limits, rules, copy_choices, copy_seen, nothing, False)
+            step_all(copy, actions, limits, rules, copy_choices, desk, space, copy_seen, nothing, False)
             hours = c.hours
             work_so_far(copy, 0, limits, after)
             for h in range(horizons_h.shape[0]):

@@ -21,7 +21,8 @@ def played(generator, seed, policy):
     over = False
     while not over:
         rows = np.flatnonzero(seen["mask"][0])
-        logits = score(policy.weights, seen["job"][0], seen["candidates"][0][rows], seen["cluster"][0])
+        job, row, cluster = policy._columns  # a file may have been made with fewer
+        logits = score(policy.weights, seen["job"][0][job], seen["candidates"][0][rows][:, row], seen["cluster"][0][cluster])
         seen, _, ended, _, info = env.step(np.array([rows[np.argmax(logits)]]))
         over = ended[0]
         assert not info["truncated"][0]
