@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -64,13 +65,8 @@ class VllmEngine:
         self._stage: WeightStage | None = None
         self._devices = tensor_parallel
         self._held = 0  # bytes on all devices
-        _environment(threads)
+        _environment(threads, self._gpu)
         torch.set_num_threads(threads)
-        if missing := missing_features():
-            raise InputError(f"the installed vLLM lacks {', '.join(missing)}")
-        avoid_faults()
-        from vllm import LLM
-
         device: dict[str, Any] = (
             {"gpu_memory_utilization": _GPU_SHARE, "enable_sleep_mode": True}
             if self._gpu
@@ -80,7 +76,12 @@ class VllmEngine:
         untied: dict[str, Any] = (
             {"hf_overrides": {"tie_word_embeddings": False}, "load_format": "dummy"} if self._files.tied else {}
         )
-        with _threads_kept(), self._measured():
+        with _as_a_guest(), self._measured():
+            if missing := missing_features():
+                raise InputError(f"the installed vLLM lacks {', '.join(missing)}")
+            avoid_faults()
+            from vllm import LLM
+
             self._llm: Any = LLM(
                 model=str(model_dir),
                 skip_tokenizer_init=True,
@@ -239,8 +240,10 @@ class VllmEngine:
             raise RuntimeError("the engine is offloaded or closed")
 
 
-def _environment(threads: int) -> None:
+def _environment(threads: int, gpu: bool) -> None:
     """vLLM reads its settings from the environment, when it is imported and later; what the user set stays."""
+    if not gpu:  # its sampler would call a C++ compiler, for seconds and no gain
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     for name, value in {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's loop in this process
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # whoever starts this process pins it to its cores
@@ -253,10 +256,12 @@ def _environment(threads: int) -> None:
 
 
 @contextmanager
-def _threads_kept() -> Iterator[None]:
-    """vLLM's CPU worker puts a function that only warns in place of `torch.set_num_threads`; others need the true one."""
+def _as_a_guest() -> Iterator[None]:
+    """Let vLLM start, but not warn of its own imports, nor leave an idle function in place of `torch.set_num_threads`."""
     true = torch.set_num_threads
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         torch.set_num_threads = true

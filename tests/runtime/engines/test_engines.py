@@ -18,11 +18,6 @@ from runtime.engines.vllm_engine import VllmEngine
 from runtime.residency.staging import Layout, WeightStage, pieces
 from tests.runtime.engines.models import END, greedy, saved, scores, tiny
 
-pytestmark = [  # what vLLM and torch warn of on the way is not ours
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
 PROMPTS = [[5], [9, 30, 7, 41, 8, 22], [3, 17, 60], [9, 30, 7, 41, 8, 22], [80, 2, 44, 13, 6, 50, 71, 90, 33], [64, 12]]
 GREEDY = Sampling(temperature=0, max_tokens=20)
 RANDOM = Sampling(temperature=0.8, max_tokens=20, seed=11)

@@ -12,10 +12,6 @@ from runtime.engines import make_engine, vllm_problem
 from runtime.engines.interface import Kind, Sampling
 from tests.runtime.engines.models import greedy, saved, tiny
 
-pytestmark = [  # what vLLM and torch warn of on the way is not ours
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
 PROMPTS = [[5], [9, 30, 7, 41, 8, 22], [3, 17, 60]]
 
 

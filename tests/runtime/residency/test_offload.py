@@ -26,6 +26,12 @@ def _resident() -> int:
     return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS"))
 
 
+def _opened(process: int) -> set[str]:
+    """Names of the files that a process holds open."""
+    folder = Path(f"/proc/{process}/fd")
+    return {os.readlink(folder / name) for name in os.listdir(folder) if (folder / name).is_symlink()}
+
+
 def _digest(tensors: dict[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
@@ -103,15 +109,13 @@ def test_shared_memory_stays_shared_and_a_mapped_file_becomes_own_memory() -> No
 
 
 def test_nothing_has_a_name_that_could_be_left_behind() -> None:
-    here = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")}
     tensor = torch.ones(MIB)
     offloader = Offloader(lambda: {"tensor": tensor})
+    before = _opened(os.getpid())
     offloader.offload()
-    opened = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")}
-    assert {name.split()[0] for name in opened - here if "rollmux" in name} == {"/memfd:rollmux"}
+    assert _opened(os.getpid()) - before == {"/memfd:rollmux (deleted)"}
     offloader.close()
-    still = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
-    assert not [name for name in still if "memfd:rollmux" in name]
+    assert _opened(os.getpid()) == before
 
 
 def test_a_killed_process_leaves_nothing_in_shared_memory() -> None:
@@ -127,8 +131,7 @@ def test_a_killed_process_leaves_nothing_in_shared_memory() -> None:
     assert process.stdin and process.stdout
     with process.stdin, process.stdout:
         assert int(process.stdout.readline()) >= 4 * MIB
-        opened = Path(f"/proc/{process.pid}/fd")
-        names = [os.readlink(entry) for entry in opened.iterdir()]
+        names = _opened(process.pid)
         assert any("memfd:rollmux" in name for name in names)
         assert not any("/dev/shm/" in name for name in names)
         process.send_signal(signal.SIGKILL)

