@@ -34,6 +34,7 @@ class Grpo:
         self._sampled: list[Any] = []
         self._weights: Any = None
         self._checkpoint: Path | None = None
+        self._profiled = False  # what the ranks have trained since is to be forgotten
 
     def load(self, phase: PhaseOfJob) -> None:
         """Bring the phase's workers to their devices; start them the first time."""
@@ -44,7 +45,9 @@ class Grpo:
         else:
             if not self._ranks:
                 self._start_ranks()
-            self._stages([worker.call("restore", runtime_hook.worst_case) for worker in self._ranks])
+            keep = runtime_hook.worst_case
+            self._stages([worker.call("restore", keep, self._profiled) for worker in self._ranks])
+            self._profiled = False
 
     def offload(self, phase: PhaseOfJob) -> Footprint:
         """Move their state to host memory; returns what the fullest node keeps of it."""
@@ -85,6 +88,7 @@ class Grpo:
         self.train()
         self.sync()
         runtime_hook.wait([worker.call("drop_stage") for worker in self._engines])
+        self._profiled = True
 
     def checkpoint(self, folder: Path) -> None:
         """Write weights, optimizer and counts; while the ranks are on their devices."""

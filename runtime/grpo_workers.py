@@ -225,17 +225,22 @@ class TrainingWorker:
                 self._trainer.load_state(load_file(Path(checkpoint) / _STATE), info)
         return Footprint(), stage.seconds
 
-    def restore(self, worst_case: bool) -> Timed:
-        """Bring the state to the device; a profile's first time keeps a copy, the first time after it goes back to that."""
+    def restore(self, keep: bool, back: bool) -> Timed:
+        """Bring the state to the device.
+
+        Args:
+            keep: a copy of it, for later; at the first time. back: go back to that copy.
+        """
         stage = _Stages()
         with stage("restore"):
             footprint = self._trainer.restore()
-        if worst_case and self._before is None:
-            self._before = self._trainer.state()
-        elif not worst_case and self._before is not None:
+        if back:
             tensors, info = self._before
             self._trainer.load_state(tensors, info)
+        if not keep:
             self._before = None
+        elif self._before is None:
+            self._before = self._trainer.state()
         return footprint, stage.seconds
 
     def offload(self) -> Timed:

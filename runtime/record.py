@@ -177,7 +177,8 @@ class Failed:
     """A job has failed, alone.
 
     Attributes:
-        where: `init`, `rollout`, `training`, `sync`, `step` (between phases), or `placement`. problem: one line. details: a traceback, or nothing.
+        where: `init`, `rollout`, `training`, `sync`, `step` (between phases), or `placement`.
+        problem: one line. details: a traceback, or nothing.
     """
 
     at_s: float

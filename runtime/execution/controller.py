@@ -60,7 +60,7 @@ class Controller:
         except Stopped:
             return End("stopped")
         except BaseException as error:
-            problem = one_line(str(error), 500) or "no message"
+            problem = one_line(" ".join(str(error).split()), 500) or "no message"
             if not isinstance(error, RuntimeError | InputError | OutOfOrder):
                 problem = f"{type(error).__name__}: {problem}"
             return End("failed", self._gate.where or where, problem, traceback.format_exc())

@@ -311,8 +311,26 @@ class Coordinator:
             if self._plan.only_profile:
                 self._tell(runner, None)
             elif runner.job is not None and not runner.gone and not self._stopping:
-                self._arrive(runner.job)
+                if problem := self._too_large(runner.job):
+                    self._refuse(runner, problem)
+                else:
+                    self._arrive(runner.job)
         self._check_over()
+
+    def _too_large(self, job: Job) -> str | None:
+        """Why no node can hold a job, if none can."""
+        for pool in ("rollout", "training"):
+            need_gb, limit_gb = getattr(job, pool).host_memory_gb, getattr(self._plan.cluster, pool).node_memory_gb
+            if limit_gb is not None and need_gb > limit_gb:
+                return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
+        return None
+
+    def _refuse(self, runner: _Runner, problem: str) -> None:
+        """A job cannot be placed at all."""
+        self._write(Failed(self._now(), runner.spec.id, "placement", problem))
+        self._say(f"{runner.spec.id}: FAILED in placement: {problem}")
+        runner.gone = True
+        self._tell(runner, None)
 
     def _start(self, runner: _Runner) -> None:
         actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2)

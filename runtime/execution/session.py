@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 
+from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import InvariantError
 from runtime.execution.coordinator import Coordinator, RunPlan
@@ -24,7 +25,9 @@ from runtime.record import Node, Pool
 
 _OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
 _WATCH_S = 0.2
-_GRACE_S = 10.0
+_GRACE_S = 5.0
+_MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
+_SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors of ours choose their GPUs themselves
@@ -49,23 +52,32 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int]) -> Iterator[tup
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    folder = tempfile.mkdtemp(prefix="rollmux-ray-") if address is None else None
+    folder = tempfile.mkdtemp(prefix="rollmux-ray-", dir=_SHORT if _SHORT.is_dir() else None) if address is None else None
+    os.environ[_MARK] = str(folder)
     options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECTS, "_temp_dir": folder}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **(options if folder else {}))
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(f"--address {address or 'local'}: {error}") from None
-    started = _descendants(os.getpid()) if folder else []
-    try:
+        try:
+            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **(options if folder else {}))
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         yield find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())
     finally:
-        if folder:
-            started += _descendants(os.getpid())
-        ray.shutdown()
-        if folder:
-            _end(set(started))
-            shutil.rmtree(folder, ignore_errors=True)
+        with _undisturbed():
+            ray.shutdown()
+            if folder:
+                _end(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let no Ctrl-C interrupt what cleans up."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
@@ -122,37 +134,27 @@ def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:
     return told + len(lines)
 
 
-def _descendants(pid: int) -> list[int]:
-    """Processes below one."""
-    parents: dict[int, list[int]] = {}
+def _started(folder: str) -> list[int]:
+    """The living processes of a Ray of ours: those that were started with its folder in their environment."""
+    mark = f"{_MARK}={folder}\0".encode()
+    found = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                parents.setdefault(parent, []).append(int(entry.name))
-    found, ahead = [], [pid]
-    while ahead:
-        below = parents.get(ahead.pop(), [])
-        found += below
-        ahead += below
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes() and _alive(entry):
+                found.append(int(entry.name))
     return found
 
 
-def _end(pids: set[int]) -> None:
-    """Wait for processes to end, and end those that do not."""
+def _end(folder: str) -> None:
+    """Wait for the processes of a Ray of ours, and end those that do not end."""
     until_s = time.monotonic() + _GRACE_S
-    while pids := {pid for pid in pids if _alive(pid)}:
+    while pids := _started(folder):
         if time.monotonic() > until_s:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            return
         time.sleep(0.05)
 
 
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+def _alive(entry: Path) -> bool:
+    return (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -153,19 +153,23 @@ class Trainer:
         dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
         return self._gather(self._names, dtype)
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def state(self, everywhere: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a continuation needs: whole tensors in float32 on the CPU, for safetensors, and what goes into its JSON.
 
-        The tensors are on rank 0 alone. Names: `weights.NAME`, and once a step was made `exp_avg.NAME` and `exp_avg_sq.NAME`.
+        Args:
+            everywhere: the tensors on every rank, as `load_state` wants them; else on rank 0 alone, for a checkpoint.
+
+        Names of tensors: `weights.NAME`, and once a step was made `exp_avg.NAME` and `exp_avg_sq.NAME`.
 
         Raises:
             RuntimeError: the trainer is offloaded.
         """
         self._must_be_here()
-        tensors = self._gather({f"weights.{name}": parameter for name, parameter in self._names.items()})
+        weights = {f"weights.{name}": parameter for name, parameter in self._names.items()}
+        tensors = self._gather(weights, everywhere=everywhere)
         for moment in _MOMENTS if self._steps else ():
             of_all = {f"{moment}.{name}": self._optimizer.state[p][moment] for name, p in self._names.items()}
-            tensors |= self._gather(of_all)
+            tensors |= self._gather(of_all, everywhere=everywhere)
         return tensors, {"updates": self.updates, "steps": self._steps}
 
     def load_state(self, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
@@ -254,11 +258,13 @@ class Trainer:
         self._steps += 1
         return length
 
-    def _gather(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    def _gather(
+        self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None, everywhere: bool = False
+    ) -> dict[str, Tensor]:
         gathered = {}
         for name, tensor in tensors.items():
             copy = whole(tensor, dtype)
-            if self._rank == 0:
+            if everywhere or self._rank == 0:
                 gathered[name] = copy
         return gathered
 

@@ -21,6 +21,10 @@ def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any) -
     """Two more updates from a state; then the error that a NaN in the weights of the last rank's shard gives."""
     found = updates(rank, world, rendezvous, model, [2, 3], WITH_KL, state, RESPONSES)
     trainer = Trainer(model, SETTINGS, rank=rank, world=world, rendezvous=rendezvous)
+    before = trainer.state(everywhere=True)
+    one = trainer.update(make_batch_of(1))
+    trainer.load_state(*before)
+    assert trainer.update(make_batch_of(1)) == one  # back and again
     if rank == world - 1:
         with torch.no_grad():
             dict(trainer._model.named_parameters())["model.norm.weight"].to_local().fill_(float("nan"))

@@ -1,0 +1,59 @@
+"""Runs of toy jobs on a Ray of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmux_env.scenario import Cluster
+from rollmux_env.scenario import Pool as PoolSpec
+from runtime.execution.coordinator import RunPlan
+from runtime.execution.session import execute, ray_session
+from runtime.jobs.spec import parse_jobs
+from runtime.journal import read_run
+from runtime.record import Node, RunRecord
+
+HERE = Path(__file__).parent
+Running = Callable[..., tuple[str, RunRecord, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, ...]]:
+    """A rollout node and a training node, the same for the tests of a module."""
+    os.environ["ROLLMUX_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    try:
+        with ray_session(None, {"rollout": 1, "training": 1}) as found:
+            yield found
+    finally:
+        del os.environ["ROLLMUX_CACHE"]
+
+
+@pytest.fixture
+def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
+    """Run jobs given as in a job file: (outcome, record, lines)."""
+
+    def running(
+        jobs: list[dict[str, Any]],
+        policy: str = "rollmux",
+        memory_gb: float = 8.0,
+        on: tuple[Node, ...] = nodes,
+        **more: Any,
+    ) -> tuple[str, RunRecord, list[str]]:
+        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        count = {pool: sum(node.pool == pool for node in on) for pool in ("rollout", "training")}
+        pools = {
+            pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=count[pool], node_memory_gb=memory_gb) for pool in count
+        }
+        defaults = {"slo": 3.0, "iterations": 3}
+        specs = parse_jobs({"version": 1, "defaults": defaults, "jobs": jobs}, "test", HERE).jobs
+        cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0)
+        lines: list[str] = []
+        outcome = execute(RunPlan(specs, cluster, on, policy, "round-robin", 0, str(folder), **more), lines.append)
+        return outcome, read_run(folder), lines
+
+    return running

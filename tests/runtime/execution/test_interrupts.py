@@ -1,0 +1,80 @@
+"""Ctrl-C, and what is left of a run afterwards: nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from runtime.execution.checks import check_run
+from runtime.journal import read_run
+
+HERE = Path(__file__).parent
+JOBS = """version: 1
+defaults:
+  {{slo: 3, iterations: 1000, folder: {folder}, class: "toy_jobs:Sleeper", options: {{rollout_s: {seconds}, train_s: {seconds}}}}}
+jobs: [{{id: a}}, {{id: b}}]
+"""
+
+
+def processes(marker: str) -> list[int]:
+    """Ids of the processes that were started with a marker in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and marker.encode() in (entry / "environ").read_bytes() and "Z" not in state(entry):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def ray_folders(marker: str) -> set[Path]:
+    """Folders in which the Ray of those processes keeps its files."""
+    texts = [Path(f"/proc/{pid}/cmdline").read_text() for pid in processes(marker)]
+    return {Path("/tmp") / found for text in texts for found in re.findall(r"/tmp/(rollmux-ray-\w+)", text)}
+
+
+def state(entry: Path) -> str:
+    return (entry / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize(("presses", "seconds"), [(1, 0.3), (2, 0.3), (2, 60)])
+def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Path, presses: int, seconds: float) -> None:
+    marker = f"rollmux-test-{uuid.uuid4().hex}"
+    file = tmp_path / "jobs.yaml"
+    file.write_text(JOBS.format(seconds=seconds, folder=HERE))
+    environment = {**os.environ, "MARKER": marker, "ROLLMUX_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-u", "-m", "rollmux", "run", str(file), "--out", str(tmp_path / "out")]
+    driver = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert driver.stdout is not None
+    if seconds < 1:
+        while "iteration 2" not in driver.stdout.readline():
+            assert driver.poll() is None, driver.communicate()
+    else:
+        while len(processes(marker)) < 5:  # Ray starts, or the first phase runs, which takes longer than this test may
+            assert driver.poll() is None, driver.communicate()
+            time.sleep(0.1)
+    folders = ray_folders(marker)
+    for _ in range(presses):
+        os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to the whole group
+        time.sleep(0.5)
+    out, err = driver.communicate(timeout=60)
+    assert driver.returncode == 130, out + err
+    assert err == ""
+    assert not processes(marker)
+    assert folders and not any(folder.exists() for folder in folders)
+    if presses == 1:
+        record = read_run(tmp_path / "out")
+        assert record.ended is not None and record.ended.outcome == "stopped"
+        assert all(part.ok for part in record.phases)
+        check_run(record)

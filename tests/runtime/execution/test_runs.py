@@ -1,0 +1,150 @@
+"""Runs of toy jobs on real Ray: turns, permits, failures, profiles, moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
+from runtime.execution.checks import check_run
+from runtime.journal import state_of
+from runtime.record import Node
+from tests.runtime.execution.conftest import Running
+
+SLEEPER = {"class": "toy_jobs:Sleeper"}
+
+
+def job(job_id: str, **options: object) -> dict[str, object]:
+    return {"id": job_id, **SLEEPER, "options": options}
+
+
+def test_two_jobs_take_turns(run: Running) -> None:
+    outcome, record, lines = run([job("a", rollout_s=0.1, train_s=0.1), job("b", rollout_s=0.1, train_s=0.1)])
+    assert outcome == "done" and not record.failed and record.ended
+    check_run(record)
+    assert [event.placement.strategy for event in record.log if isinstance(event, Admitted)] == ["isolated", "direct_packing"]
+    assert {name: sum(done.job_id == name for done in record.iterations) for name in "ab"} == {"a": 3, "b": 3}
+    assert all(done.metrics == {"reward": done.number / 10, "cores": 1.0} for done in record.iterations)
+    together = [
+        (one, other)
+        for one in record.phases
+        for other in record.phases
+        if one.job_id < other.job_id and one.group == other.group == 0 and one.start_s < other.end_s and other.start_s < one.end_s
+    ]
+    assert together and all(one.pool != other.pool for one, other in together)
+    assert state_of(record).departed == 2 and not state_of(record).group_list()
+    assert any("a: iteration 3 of 3" in line for line in lines)
+
+
+def test_the_profile_is_a_phase_like_others_and_is_made_once(run: Running) -> None:
+    options = {"rollout_s": 0.05, "train_s": 0.03}
+    _, first, _ = run([job("a", **options)])
+    phases = [part.phase for part in first.phases if part.profile]
+    assert phases == ["init", "rollout", "training"] and not first.profiled[0].cached
+    rollout, training = first.jobs["a"].rollout, first.jobs["a"].training
+    assert rollout.worst_case_s >= 0.05 and training.worst_case_s >= 0.03
+    assert 0.01 < rollout.host_memory_gb < 2 and rollout.switch.cold_s >= 0
+    _, second, _ = run([{**job("b", **options), "slo": 2.0, "iterations": 1}])
+    assert second.profiled[0].cached and not any(part.profile for part in second.phases)
+    assert [(part.phase, part.cold) for part in second.phases] == [("init", True), ("rollout", True), ("training", True)]
+    _, third, _ = run([job("c", rollout_s=0.06)])
+    assert not third.profiled[0].cached
+
+
+POISON = {
+    "init": ("init", "ValueError: no such model"),
+    "rollout": ("rollout", "ValueError: rollout went wrong in two lines"),
+    "train": ("training", "ValueError: train went wrong in two lines"),
+    "nothing left in train": ("training", "MemoryError: cannot allocate 64 GB"),
+    "sync": ("sync", "ValueError: sync went wrong in two lines"),
+    "kill in train": ("step", "its controller has died"),
+}
+
+
+def test_poison_jobs_fail_alone_with_errors_of_their_own(run: Running) -> None:
+    bad = [job(poison.replace(" ", "-"), poison=poison) for poison in POISON]
+    outcome, record, lines = run([job("good"), *bad])
+    assert outcome == "done"
+    found = {failed.job_id.replace("-", " "): (failed.where, failed.problem) for failed in record.failed}
+    assert found == POISON and len(record.failed) == len(POISON)
+    assert sum(done.job_id == "good" for done in record.iterations) == 3
+    assert {done.job_id for done in record.iterations} == {"good", *(one["id"] for one in bad)} - {"init"}
+    assert all(done.number == 0 for done in record.iterations if done.job_id != "good")
+    assert any("kill-in-train: FAILED in step: its controller has died" in line for line in lines)
+    check_run(record)
+    assert not state_of(record).group_list()
+
+
+def test_a_worker_that_dies_or_raises_ends_its_own_job(run: Running) -> None:
+    bad = [{"id": poison, "class": "toy_jobs:WithWorkers", "options": {"poison": poison}} for poison in ("die", "fail")]
+    _, record, _ = run([job("good"), *bad])
+    problems = {failed.job_id: failed.problem for failed in record.failed}
+    assert problems["die"].startswith("its process on rollout-0 (toy_jobs:Echo) has died")
+    assert problems["fail"] == "ValueError: the worker's own words"
+    assert all(failed.where == "rollout" for failed in record.failed)
+    assert sum(done.job_id == "good" for done in record.iterations) == 3
+    check_run(record)
+
+
+def test_phases_out_of_order_are_refused(run: Running) -> None:
+    _, record, _ = run([{"id": "twice", "class": "toy_jobs:Doubled"}])
+    assert record.failed[0].problem == "the phase 'train' came where 'sync' was due; an iteration is rollout, train, sync"
+
+
+def test_a_late_job_is_profiled_between_the_phases_of_others(run: Running) -> None:
+    slow = {**job("early", rollout_s=0.2, train_s=0.21), "iterations": 12}
+    _, record, _ = run([slow, {**job("late", rollout_s=0.05, train_s=0.051), "arrival_s": 3.5}])
+    assert not record.failed
+    check_run(record)
+    guest = [part for part in record.phases if part.job_id == "late" and part.profile]
+    assert [part.phase for part in guest] == ["init", "rollout", "training"]
+    assert {part.group for part in guest} == {0}
+    assert record.jobs["late"].arrival_s > 3.5
+
+
+def test_a_job_that_would_overfill_a_node_waits(run: Running) -> None:
+    _, record, lines = run([job("a"), job("b")])
+    gb = record.jobs["a"].rollout.host_memory_gb
+    _, record, lines = run([job("a"), job("b")], memory_gb=1.5 * gb)
+    assert any("b: waits for nodes" in line for line in lines)
+    placed = [event for event in record.log if isinstance(event, Admitted | Departed)]
+    assert [(type(event).__name__, event.job_id) for event in placed] == [
+        ("Admitted", "a"),
+        ("Departed", "a"),
+        ("Admitted", "b"),
+        ("Departed", "b"),
+    ]
+
+
+def test_a_job_too_large_for_any_node_fails_alone(run: Running) -> None:
+    outcome, record, _ = run([job("a"), job("b")], memory_gb=0.001)
+    assert outcome == "done"
+    assert {failed.job_id for failed in record.failed} == {"a", "b"}
+    assert "host memory" in record.failed[0].problem
+
+
+def test_solo_on_one_pair_of_nodes_queues(run: Running) -> None:
+    _, record, lines = run([job("a"), job("b")], policy="solo")
+    assert any("b: waits for nodes" in line for line in lines)
+    ends = {name: max(done.end_s for done in record.iterations if done.job_id == name) for name in "ab"}
+    starts = {name: min(done.start_s for done in record.iterations if done.job_id == name) for name in "ab"}
+    assert starts["b"] >= ends["a"]
+
+
+def test_a_move_is_a_checkpoint_and_a_restart_elsewhere(run: Running, nodes: tuple[Node, ...]) -> None:
+    twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
+    jobs = [
+        {"id": "mover", "class": "toy_jobs:WithWorkers", "iterations": 25},
+        {**job("stays", rollout_s=0.08, train_s=0.08), "iterations": 25},
+    ]
+    outcome, record, _ = run(jobs, policy="tests.runtime.execution.toy_jobs:MoveOnce", on=twice)
+    assert outcome == "done" and not record.failed
+    check_run(record)
+    (moved,) = [event for event in record.log if isinstance(event, Moved)]
+    (resumed,) = [event for event in record.log if isinstance(event, Resumed)]
+    assert moved.job_id == resumed.job_id == "mover" and moved.at_s <= resumed.at_s
+    mine = [done for done in record.iterations if done.job_id == "mover"]
+    assert [done.metrics["count"] for done in mine] == [*range(1, 26)]  # the count went with it
+    assert len({done.metrics["pid"] for done in mine}) == 2  # to other processes
+    groups = [part.group for part in record.phases if part.job_id == "mover" and not part.profile]
+    assert groups == sorted(groups) and set(groups) == {0, 1}
+    assert [fact.node for fact in record.returned if fact.at_s >= resumed.at_s][:2] == ["rollout-0", "training-0"]

@@ -1,0 +1,142 @@
+"""Jobs without a model, for tests: plain Python classes whose phases sleep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import rollmux
+from runtime.phases import WorkerHandle
+
+
+class Sleeper:
+    """Sleeps in every phase, and does what a test asks of it in one of them."""
+
+    def __init__(self, rollout_s: float = 0.02, train_s: float = 0.02, poison: str = "", at: int = 1) -> None:
+        self.rollout_s, self.train_s = rollout_s, train_s
+        self.poison, self.at = poison, at
+        if poison == "init":
+            raise ValueError("no such model")
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        self._turn("rollout")
+        time.sleep(self.rollout_s)
+        rollmux.runtime_hook.progress(4, 4, tokens=64)
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        self._turn("train")
+        time.sleep(self.train_s)
+        rollmux.runtime_hook.report(reward=rollmux.runtime_hook.iteration / 10, cores=float(len(os.sched_getaffinity(0))))
+
+    @rollmux.phase("sync")
+    def sync(self) -> None:
+        self._turn("sync")
+
+    def _turn(self, phase: str) -> None:
+        if rollmux.runtime_hook.iteration != self.at:
+            return
+        if self.poison == phase:
+            raise ValueError(f"{phase} went wrong\nin two lines")
+        if self.poison == f"kill in {phase}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.poison == f"nothing left in {phase}":
+            raise MemoryError("cannot allocate 64 GB")
+
+
+class Doubled(Sleeper):
+    """Trains twice."""
+
+    def step(self) -> None:
+        self.rollout()
+        self.train()
+        if rollmux.runtime_hook.iteration == 1:
+            self.train()
+        self.sync()
+
+
+class Echo:
+    """The object of a worker."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def say(self) -> tuple[str, int, int]:
+        return self.word, os.getpid(), len(os.sched_getaffinity(0))
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def fail(self) -> None:
+        raise ValueError("the worker's own words")
+
+
+class WithWorkers:
+    """Has a worker on each node, counts its iterations, and can be moved."""
+
+    def __init__(self, poison: str = "", at: int = 1) -> None:
+        self.poison, self.at = poison, at
+        self.count = 0
+        self.workers: dict[str, list[WorkerHandle]] = {}
+
+    def load(self, phase: str) -> None:
+        if phase not in self.workers:
+            nodes = rollmux.runtime_hook.nodes("rollout" if phase == "rollout" else "training")
+            with rollmux.runtime_hook.stage("process"):
+                self.workers[phase] = [
+                    rollmux.runtime_hook.start_worker(node, "toy_jobs:Echo", f"{phase} on {node.name}") for node in nodes
+                ]
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        words = rollmux.runtime_hook.wait([worker.call("say") for worker in self.workers["rollout"]])
+        assert all(word.startswith("rollout on rollout-") and cores == 1 for word, _, cores in words), words
+        if rollmux.runtime_hook.iteration == self.at and self.poison:
+            rollmux.runtime_hook.wait(self.workers["rollout"][0].call(self.poison))
+        time.sleep(0.02)
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        said = rollmux.runtime_hook.wait(self.workers["train"][0].call("say"))
+        assert said[0].startswith("train on training-")
+        self.count += 1
+        time.sleep(0.02)
+        rollmux.runtime_hook.report(count=float(self.count), pid=float(said[1]))
+
+    def profile(self) -> None:
+        self.rollout()
+        self.train()
+        self.count -= 1
+
+    def checkpoint(self, folder: Path) -> None:
+        (folder / "count").write_text(str(self.count))
+
+    def restore(self, folder: Path) -> None:
+        self.count = int((folder / "count").read_text())
+
+
+class MoveOnce:
+    """Places every job alone, and moves the first one into the second one's group when it is woken."""
+
+    keeps_slo = False
+    wakes_every_s = 0.4
+
+    def __init__(self) -> None:
+        self.moved = False
+
+    def decide(self, state: Any, event: Any) -> Any:
+        from policies.api import Arrived, Move, Place, Placement, Ticked, isolated, may_move
+
+        if isinstance(event, Arrived):
+            return (Place(event.job.id, isolated(event.job)),)
+        groups = state.group_list()
+        if isinstance(event, Ticked) and not self.moved and len(groups) == 2:
+            job_id = groups[0].jobs[0]
+            if may_move(state, job_id):
+                self.moved = True
+                return (Move(job_id, Placement(groups[1].id, groups[1].rollout_nodes)),)
+        return ()

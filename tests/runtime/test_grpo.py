@@ -1,0 +1,84 @@
+"""The built-in job on real engines and trainers: on-policy, staged syncs, warm switches, moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from rollmux_env.cluster.events import Moved
+from runtime.execution.checks import check_run
+from runtime.record import Node
+from tests.runtime.execution.conftest import Running, nodes, run
+
+__all__ = ["nodes", "run"]
+
+SMALL = {
+    "model": {"name": "tiny", "hidden_size": 64, "layers": 1},
+    "algorithm": {"prompts_per_iteration": 4, "group_size": 4, "max_tokens": 16, "minibatches": 2},
+    "rollout": {"engine": "torch"},
+    "iterations": 4,
+    "slo": 1000.0,
+}
+
+
+def job(job_id: str, **more: Any) -> dict[str, Any]:
+    return {**SMALL, "id": job_id, "task": "echo", **more}
+
+
+def toy(job_id: str, seconds: float, iterations: int) -> dict[str, Any]:
+    options = {"rollout_s": seconds, "train_s": seconds}
+    return {"id": job_id, "class": "toy_jobs:Sleeper", "options": options, "iterations": iterations, "slo": 1000.0}
+
+
+def test_two_jobs_share_nodes_and_stay_on_policy(run: Running) -> None:
+    slow = {**SMALL["algorithm"], "max_tokens": 200, "prompts_per_iteration": 16}
+    outcome, record, _ = run([job("a", seed=1), job("b", seed=2, task="count", algorithm=slow)], bounds=True)
+    assert outcome == "done" and not record.failed
+    check_run(record)
+    for name in "ab":
+        mine = [done for done in record.iterations if done.job_id == name]
+        versions = [(done.metrics["sampled_version"], done.metrics["trained_version"]) for done in mine]
+        assert versions == [(k, k) for k in range(4)]  # and what the profiler trained is forgotten
+        assert all(0 <= done.metrics["reward"] <= 1 and done.metrics["logprob_gap"] < 1e-4 for done in mine)
+    warm = [part for part in record.phases if not part.profile]
+    assert not any(part.cold for part in warm)
+    assert all(part.stages.keys() == {"restore", "offload"} for part in warm)
+    cold = [part for part in record.phases if part.profile and part.cold and part.phase != "init"]
+    assert all({"process", "import", "model"} <= part.stages.keys() for part in cold) and len(cold) == 4
+    assert all(part.host_gb > 0.05 for part in warm)
+    assert len(record.bounds) == 2 and all(0 < bound.gain < 4 for bound in record.bounds)
+    beside = [sync for sync in record.syncs if sync.job_id == "a" and not sync.profile and "b" in sync.beside]
+    assert beside  # weights arrive while another job holds the node
+    for sync in beside:
+        holds = [part for part in record.phases if part.job_id == "b" and part.pool == "rollout"]
+        assert any(part.start_s < sync.end_s and sync.start_s < part.end_s for part in holds)
+
+
+def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, ...]) -> None:
+    twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
+    jobs = [job("mover", iterations=40), toy("stays", 0.05, 100)]
+    _, record, _ = run(jobs, policy="tests.runtime.execution.toy_jobs:MoveOnce", on=twice)
+    assert not record.failed
+    check_run(record)
+    assert any(isinstance(event, Moved) for event in record.log)
+    mine = [done for done in record.iterations if done.job_id == "mover"]
+    assert [done.metrics["sampled_version"] for done in mine] == [*range(40)]
+    assert {part.group for part in record.phases if part.job_id == "mover" and not part.profile} == {0, 1}
+
+
+def test_what_is_wrong_with_a_job_is_said_of_that_job(run: Running) -> None:
+    poison = {"name": "tests.runtime.toy_tasks:Poison"}
+    jobs = [
+        toy("good", 0.02, 3),
+        job("raises", task={**poison, "options": {"kind": "raises"}}),
+        job("nan", task={**poison, "options": {"kind": "nan"}}),
+        job("diverges", algorithm={**SMALL["algorithm"], "learning_rate": 1e15, "max_grad_norm": 1e15}),
+    ]
+    _, record, _ = run(jobs)
+    problems = {failed.job_id: (failed.where, failed.problem) for failed in record.failed}
+    assert problems.keys() == {"raises", "nan", "diverges"}
+    assert problems["raises"][0] == "rollout" and problems["raises"][1].endswith("failed: ValueError: no verifier")
+    assert problems["nan"][0] == "rollout" and problems["nan"][1].endswith("is nan, no finite number")
+    assert "finite" in problems["diverges"][1] or "nan" in problems["diverges"][1]
+    assert sum(done.job_id == "good" for done in record.iterations) == 3
+    check_run(record)
