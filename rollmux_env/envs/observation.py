@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from gymnasium import spaces
 
-from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES
+from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, PLACE_FEATURES
 from rollmux_env.kernel.looks import Seen
 
 
 def candidate_names(moves: bool) -> tuple[str, ...]:
     """Names of the candidates' features, in order."""
-    return CANDIDATE_FEATURES + MOVE_FEATURES if moves else CANDIDATE_FEATURES
+    return CANDIDATE_FEATURES + MOVE_FEATURES if moves else PLACE_FEATURES
 
 
 def observation_space(candidates: int, moves: bool) -> spaces.Dict:

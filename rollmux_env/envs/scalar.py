@@ -50,8 +50,8 @@ class PlacementEnv(gym.Env[Observation, np.int64]):
     | Key | Shape | What |
     |---|---|---|
     | `job` | (10,) | who wants a place: phases, T_solo, SLO, nodes, memory, stay; zeros when consolidating |
-    | `candidates` | (candidates, 28) | each row: price, new nodes, loads, memory, members; dollars and work at 1, 4 and 24 h |
-    | | with moves (candidates, 41) | and who moves, from where, what that gains and costs |
+    | `candidates` | (candidates, 19) | each row: price, new nodes, loads, memory, members, how long they stay |
+    | | with moves (candidates, 41) | and dollars and work at 1, 4 and 24 h; who moves, from where, what that gains and costs |
     | `cluster` | (11,) | kind of decision, jobs running and waiting, nodes, $/h against Solo-D, loads, age, time |
     | `mask` | (candidates,), int8 | 1 where a choice may be made |
 

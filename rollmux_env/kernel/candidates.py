@@ -79,9 +79,9 @@ def period_with(
         bound = max(bound, groups.node_load_s[group, chosen[k]] + jobs.rollout_s[job])
     # A node with one pinned job is no constraint beyond that job's own cycle, so new nodes need no column.
     one_node_each = groups.general[group] == 0 and jobs.sync_s[job] == 0.0 and jobs.rollout_nodes[job] == 1
-    if one_node_each or bound > limit:
-        return float(bound)
     n = groups.n_members[group] + 1
+    if one_node_each or n == 2 or bound > limit:  # of two members, see `exact_period`
+        return float(bound)
     n_nodes = groups.n_nodes[group]
     pinned = np.zeros((n, n_nodes), np.int64)
     phases = np.empty((3, n))

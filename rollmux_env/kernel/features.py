@@ -6,7 +6,8 @@ They are read off the kernel's tables, so that the environments and a policy tha
 Columns of dollars from now on are of `rollmux_env.kernel.horizons`: until the members leave, discounted by exp(-t / horizon). Their
 `unit` is the price of the job's own nodes, $/h, where one wants a place; where jobs may be moved, the mean of the running jobs, so
 that rows compare. Where it is not known when jobs leave, they are expected to stay 24 h, and as long again as they have. Rows of
-moves have the columns of places to `stretch`, the first job's, and those of dollars and work; the others are 0.
+moves have the columns of places to `stretch`, the first job's, and those of dollars and work; the others are 0. An environment
+without moves shows the columns of places alone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ JOB_FEATURES = (
     "training_memory",  # host memory over a training node's
     "stay",  # hours that it would stay alone, scale 24; known stays only
 )
-CANDIDATE_FEATURES = (
+PLACE_FEATURES = (
     "is_row",  # 1; padding is 0 throughout
     "price",  # what it adds to the cluster's $/h, less what a move frees, over the price of the job's own nodes
     "new_nodes",  # rollout nodes to add over those asked for
@@ -54,6 +55,8 @@ CANDIDATE_FEATURES = (
     "longest",  # hours until the last member leaves at the present period, scale 24; known stays only
     "shortest",  # hours until the first one leaves, likewise
     "outlives",  # the job's remaining hours over the sum of them and `longest`; known stays only
+)
+VALUE_FEATURES = (
     "before_1h",  # what the groups concerned cost from now on without it, at that horizon, over `unit` times it, scale 1
     "before_4h",
     "before_24h",
@@ -64,6 +67,7 @@ CANDIDATE_FEATURES = (
     "work_4h",
     "work_24h",
 )
+CANDIDATE_FEATURES = PLACE_FEATURES + VALUE_FEATURES
 MOVE_FEATURES = (
     "gain",  # the order of the rows: what is saved at the shortest horizon, less the price of the move, over `unit`, scale 1
     "held",  # the price of the move: the nodes that are left, until the pauses end, over `unit`, scale 1
@@ -282,7 +286,7 @@ def candidate_features(
     parts: Floats,
     out: Out,
 ) -> None:
-    """Write `CANDIDATE_FEATURES` of a waiting job's candidate, but for those that `value_features` writes.
+    """Write `PLACE_FEATURES` of a waiting job's candidate.
 
     Args:
         group, new_nodes, nodes, period: the candidate's row, seconds. usd: what it adds, $/h.

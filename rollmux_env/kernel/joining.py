@@ -54,21 +54,35 @@ def place_type(nodes: int) -> np.dtype[Any]:
 
 
 @compiled
-def _loads_fit(
-    groups: GroupTable, limits: Limits, group: int, chosen: Ints, size: int, gb: float, rollout_s: float, limit: float
-) -> bool:
+def _loads_fit(group: Records, limits: Limits, chosen: Ints, size: int, gb: float, rollout_s: float, limit: float) -> bool:
     for k in range(size):
-        if groups.node_gb[group, chosen[k]] + gb > limits.rollout_node_gb * (1.0 + TOLERANCE):
+        if group.node_gb[chosen[k]] + gb > limits.rollout_node_gb * (1.0 + TOLERANCE):
             return False
-        if groups.node_load_s[group, chosen[k]] + rollout_s > limit:
+        if group.node_load_s[chosen[k]] + rollout_s > limit:
             return False
     return True
 
 
 @compiled
+def may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool:
+    """Whether a job, a record as the group is, might have a place there: what is known without its training seconds there.
+
+    Arrays cost more to pass than this takes, records nothing, and many pairs end here.
+    """
+    if shield and group.period_s > min(group.limit_s, job.limit_s) * (1.0 + TOLERANCE):
+        return False
+    return bool(
+        0 < group.n_members < limits.group_size_max
+        and group.exclusive == 0
+        and group.training_nodes >= job.training_nodes
+        and group.training_gb + job.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
+    )
+
+
+@compiled
 def best_place(
-    jobs: JobTable,
-    groups: GroupTable,
+    jobs: Records,
+    groups: Records,
     limits: Limits,
     stays: Stays,
     terms: Terms,
@@ -78,7 +92,7 @@ def best_place(
     scratch: Scratch,
     best: Records,
 ) -> None:
-    """Find the place in a group where a running job of another group costs least.
+    """Find the place in a group where a running job of another group costs least; call it where `may_join`.
 
     Args:
         before: (N_VALUES,) what the group comes to without the job.
@@ -86,19 +100,17 @@ def best_place(
     """
     best.ok = 0
     best.usd = np.inf
-    full = groups.n_members[group] >= limits.group_size_max or groups.exclusive[group] != 0
-    if full or groups.training_nodes[group] < jobs.training_nodes[job]:
-        return
-    if groups.training_gb[group] + jobs.training_gb[job] > limits.training_node_gb * (1.0 + TOLERANCE):
-        return
-    training_s = training_seconds(jobs, job, groups.training_nodes[group])
-    limit = min(groups.limit_s[group], jobs.limit_s[job]) * (1.0 + TOLERANCE)
+    g, j = groups[group], jobs[job]  # read once: a column of a table of records is a new view wherever it is named
+    pool = g.training_nodes
+    training_s = training_seconds(jobs, job, pool)
+    limit = min(g.limit_s, j.limit_s) * (1.0 + TOLERANCE)
     longest = limit if terms.shield else np.inf
-    if max(groups.period_s[group], groups.training_load_s[group] + training_s) > longest:
+    if max(g.period_s, g.training_load_s + training_s) > longest:
         return
-    n_nodes = groups.n_nodes[group]
-    n = jobs.rollout_nodes[job]
-    before_nodes = groups.node_before[group]
+    n_nodes = g.n_nodes
+    n = j.rollout_nodes
+    rollout_gb, rollout_s = j.rollout_gb, j.rollout_s
+    before_nodes = g.node_before
     chosen, nodes, values = scratch.chosen, scratch.nodes, scratch.values
     for new in range(max(0, n - n_nodes), n + 1):
         size = n - new
@@ -106,13 +118,12 @@ def best_place(
             break
         more = complete(chosen, 0, size, n_nodes, before_nodes)
         while more:
-            if _loads_fit(groups, limits, group, chosen, size, jobs.rollout_gb[job], jobs.rollout_s[job], longest):
+            if _loads_fit(g, limits, chosen, size, rollout_gb, rollout_s, longest):
                 period = period_with(jobs, groups, job, group, training_s, chosen, size, longest)
                 if period <= longest:
                     for k in range(size):
-                        nodes[k] = groups.node_number[group, chosen[k]]
+                        nodes[k] = g.node_number[chosen[k]]
                     pause_h = terms.migration_h
-                    pool = groups.training_nodes[group]
                     value_of(
                         jobs,
                         groups,

@@ -28,7 +28,7 @@ from rollmux_env.kernel.rows import Space, write_stop
 from rollmux_env.kernel.stream import ADMIT, CONSOLIDATE, Records, Streams
 from rollmux_env.kernel.tables import Floats, GroupTable, Ints, JobTable, Limits
 
-_PLACES = len(CANDIDATE_FEATURES)
+_CANDIDATES = len(CANDIDATE_FEATURES)
 
 
 class Seen(NamedTuple):
@@ -92,11 +92,6 @@ def look(
         if rules.known_stays:
             stay_s = min(jobs.duration_s[job], jobs.iterations[job] * jobs.solo_s[job])
         job_features(jobs, limits, job, stay_s, seen.job[s])
-        rates = present_rates(jobs, groups, order, limits)
-        write_stays(jobs, groups, order, now_s, rules.known_stays, desk.stays)
-        write_stay(jobs, desk.stays, job, jobs.duration_s[job], jobs.iterations[job], 0.0, 0.0, 0.0, rules.known_stays)
-        own = own_usd(jobs, limits, job)
-        work_usd = work_price((rates[0] + own, rates[1], rates[2] + 1.0, rates[3]))
         shared = -1  # row that has what the present group's rows have in common
         for k in range(count):
             choice = choices[k]
@@ -105,15 +100,23 @@ def look(
                 shared = k
                 known = rules.known_stays
                 shared_features(jobs, groups, limits, now_s, known, stay_s, job, group, desk.parts)
-                _value(jobs, groups, limits, desk, group, -1, choices.nodes[k, 0], 0, 0.0, work_usd, desk.base)
             new, period = choice.new_nodes[0], choice.period_s
             place = choices.nodes[k, 0]
             candidate_features(jobs, groups, limits, job, group, new, place, choice.usd, period, desk.parts, out[k])
-            _value(jobs, groups, limits, desk, group, job, place, new, period, work_usd, desk.values)
-            for v in range(desk.base.shape[0]):
-                desk.values[v] -= desk.base[v]
-            value_features(desk.base, desk.values, own, work_usd, out[k])
-            out[k, _PLACES:] = 0.0
+        if rules.moves:
+            duration_s, iterations = jobs.duration_s[job], jobs.iterations[job]
+            known = rules.known_stays
+            work_usd = _begin_values(jobs, groups, order, limits, now_s, known, duration_s, iterations, job, desk)
+            shared = -1
+            for k in range(count):
+                choice = choices[k]
+                group = choice.group[0]
+                if shared < 0 or choices.group[shared, 0] != group:
+                    shared = k
+                    _value_group(jobs, groups, limits, group, work_usd, desk)
+                new, place = choice.new_nodes[0], choices.nodes[k, 0]
+                _value_place(jobs, groups, limits, group, job, place, new, choice.period_s, work_usd, desk, out[k])
+                out[k, _CANDIDATES:] = 0.0
     elif consolidate:
         rates = present_rates(jobs, groups, order, limits)
         unit_usd = rates[1] / max(rates[3], 1)
@@ -126,26 +129,57 @@ def look(
 
 
 @compiled
-def _value(
+def _begin_values(
+    jobs: JobTable,
+    groups: GroupTable,
+    order: Ints,
+    limits: Limits,
+    now_s: float,
+    known_stays: bool,
+    duration_s: float,
+    iterations: float,
+    job: int,
+    desk: Desk,
+) -> float:
+    """Write how long the running jobs and the waiting one stay; returns what a work-hour costs with its own nodes, $."""
+    rates = present_rates(jobs, groups, order, limits)
+    write_stays(jobs, groups, order, now_s, known_stays, desk.stays)
+    write_stay(jobs, desk.stays, job, duration_s, iterations, 0.0, 0.0, 0.0, known_stays)
+    return work_price((rates[0] + own_usd(jobs, limits, job), rates[1], rates[2] + 1.0, rates[3]))
+
+
+@compiled
+def _value_group(jobs: JobTable, groups: GroupTable, limits: Limits, group: int, work_usd: float, desk: Desk) -> None:
+    """Value a group as it is, for the places in it; a new one is nothing yet."""
+    if group < 0:
+        desk.base[:] = 0.0
+        return
+    nodes = groups.node_number[group]  # of no job
+    pool, period = groups.training_nodes[group], groups.period_s[group]
+    value_of(jobs, groups, limits, desk.stays, group, pool, -1, nodes, 0, period, 0.0, work_usd, desk.needed, desk.base)
+
+
+@compiled
+def _value_place(
     jobs: JobTable,
     groups: GroupTable,
     limits: Limits,
-    desk: Desk,
     group: int,
     job: int,
     nodes: Ints,
     new: int,
     period_s: float,
     work_usd: float,
-    out: Floats,
+    desk: Desk,
+    out: Out,
 ) -> None:
-    """The values of a group with a waiting job, or as it is; 0 for a new one without a job."""
-    if group < 0 and job < 0:
-        out[:] = 0.0
-        return
+    """Write `VALUE_FEATURES` of a place of a waiting job, after `_value_group` of its group."""
     pool = jobs.training_nodes[job] if group < 0 else groups.training_nodes[group]
-    period = groups.period_s[group] if job < 0 else period_s
-    value_of(jobs, groups, limits, desk.stays, group, pool, job, nodes, new, period, 0.0, work_usd, desk.needed, out)
+    values, base = desk.values, desk.base
+    value_of(jobs, groups, limits, desk.stays, group, pool, job, nodes, new, period_s, 0.0, work_usd, desk.needed, values)
+    for v in range(base.shape[0]):
+        values[v] -= base[v]
+    value_features(base, values, own_usd(jobs, limits, job), work_usd, out)
 
 
 @compiled
@@ -181,11 +215,7 @@ def features_of_table(
     stay_s = min(duration_s, iterations * jobs.solo_s[job]) if known_stays else 0.0
     job_features(jobs, limits, job, stay_s, job_out)
     cluster_features(jobs, groups, order, limits, now_s, first_s, rollout_nodes, training_nodes, waiting, False, cluster_out)
-    rates = present_rates(jobs, groups, order, limits)
-    write_stays(jobs, groups, order, now_s, known_stays, desk.stays)
-    write_stay(jobs, desk.stays, job, duration_s, iterations, 0.0, 0.0, 0.0, known_stays)
-    own = own_usd(jobs, limits, job)
-    work_usd = work_price((rates[0] + own, rates[1], rates[2] + 1.0, rates[3]))
+    work_usd = _begin_values(jobs, groups, order, limits, now_s, known_stays, duration_s, iterations, job, desk)
     shared = -2
     for k in range(group.shape[0]):
         if new_nodes[k] == ANY_NODES:
@@ -193,13 +223,10 @@ def features_of_table(
         if group[k] != shared:
             shared = group[k]
             shared_features(jobs, groups, limits, now_s, known_stays, stay_s, job, group[k], desk.parts)
-            _value(jobs, groups, limits, desk, group[k], -1, nodes[k], 0, 0.0, work_usd, desk.base)
+            _value_group(jobs, groups, limits, group[k], work_usd, desk)
         out = candidates_out[k]
         candidate_features(jobs, groups, limits, job, group[k], new_nodes[k], nodes[k], usd[k], period_s[k], desk.parts, out)
-        _value(jobs, groups, limits, desk, group[k], job, nodes[k], new_nodes[k], period_s[k], work_usd, desk.values)
-        for v in range(desk.base.shape[0]):
-            desk.values[v] -= desk.base[v]
-        value_features(desk.base, desk.values, own, work_usd, out)
+        _value_place(jobs, groups, limits, group[k], job, nodes[k], new_nodes[k], period_s[k], work_usd, desk, out)
 
 
 @compiled

@@ -6,7 +6,7 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.horizons import HORIZONS_H, Stays, forget, net_usd
-from rollmux_env.kernel.joining import Terms, best_place, copy_group
+from rollmux_env.kernel.joining import Terms, best_place, copy_group, may_join
 from rollmux_env.kernel.membership import attach
 from rollmux_env.kernel.rows import JOBS_MOST, MERGER, MOVES_MOST, Space, add_move, begin_row, change_group, keep_group, offer
 from rollmux_env.kernel.tables import GroupTable, Ints, JobTable, Limits
@@ -60,7 +60,9 @@ def offer_merger(
                 to = b
         for t in range(touched):
             place = space.alone[k]  # not of use any more once the mergers are looked at
-            best_place(jobs, space.copies, limits, stays, terms, first + t, job, space.sums[t], space.scratch, place)
+            place.ok = 0
+            if may_join(space.copies[first + t], jobs[job], limits, terms.shield):
+                best_place(jobs, space.copies, limits, stays, terms, first + t, job, space.sums[t], space.scratch, place)
             if place.ok == 1 and (place.usd < best.usd or (place.usd == best.usd and space.touched[t] < to)):
                 space.trial[placed] = place
                 to = space.touched[t]

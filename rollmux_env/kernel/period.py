@@ -56,23 +56,26 @@ def exact_period(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: 
     Returns:
         Seconds, exact to rounding.
     """
-    if n < 2:
+    if n <= 2:  # a cycle through both members has two tokens and at most the seconds of one cycle of each
         return bound
     # Rollout of member i is event 2i, its training event 2i + 1: arcs without a token go from lower to higher numbers.
     n_events = 2 * n
     n_arcs_max = 3 * n + n * min(n_nodes, n - 1) + n
-    source = np.empty(n_arcs_max, np.int64)
-    weight = np.empty(n_arcs_max)
-    tokens = np.empty(n_arcs_max, np.int64)
-    first = np.empty(n_events + 1, np.int64)
-    last_on_node = np.empty(n_nodes, np.int64)
+    ints = np.empty(2 * n_arcs_max + 3 * n_events + 1 + n_nodes + n, np.int64)  # one piece: allocations are what costs most here
+    source, ints = ints[:n_arcs_max], ints[n_arcs_max:]
+    tokens, ints = ints[:n_arcs_max], ints[n_arcs_max:]
+    first, ints = ints[: n_events + 1], ints[n_events + 1 :]
+    parent, ints = ints[:n_events], ints[n_events:]
+    mark, ints = ints[:n_events], ints[n_events:]
+    used_by, seen = ints[:n_nodes], ints[n_nodes:]
+    floats = np.empty(n_arcs_max + n_events)
+    weight, start = floats[:n_arcs_max], floats[n_arcs_max:]
+    seen[:] = -1
     for v in range(n_nodes):
-        last_on_node[v] = -1
+        used_by[v] = -1
         for i in range(n):
             if pinned[i, v] != 0:
-                last_on_node[v] = i
-    seen = np.full(n, -1, np.int64)
-    used_by = last_on_node.copy()
+                used_by[v] = i
     n_arcs = 0
     for i in range(n):
         first[2 * i] = n_arcs
@@ -95,9 +98,6 @@ def exact_period(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: 
     first[n_events] = n_arcs
 
     period = bound
-    start = np.zeros(n_events)
-    parent = np.empty(n_events, np.int64)
-    mark = np.empty(n_events, np.int64)
     while True:
         start[:] = 0.0
         parent[:] = -1

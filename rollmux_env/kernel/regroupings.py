@@ -14,13 +14,12 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.exchanges import offer_exchanges
 from rollmux_env.kernel.horizons import Stays, iterations_done, net_usd
-from rollmux_env.kernel.joining import Records, Terms, best_place, copy_group, place_alone
+from rollmux_env.kernel.joining import Records, Terms, best_place, copy_group, may_join, place_alone
 from rollmux_env.kernel.membership import may_pause
 from rollmux_env.kernel.mergers import offer_merger
 from rollmux_env.kernel.rows import (
-    EXCHANGE,
-    GROUPS_MOST,
     JOBS_MOST,
     MOVE,
     MOVES_MOST,
@@ -29,12 +28,13 @@ from rollmux_env.kernel.rows import (
     add_move,
     begin_row,
     change_group,
+    falls_short,
     keep_group,
     offer,
     price_of,
     value_now,
 )
-from rollmux_env.kernel.tables import GroupTable, Ints, JobTable, Limits
+from rollmux_env.kernel.tables import Floats, GroupTable, Ints, JobTable, Limits
 
 
 @compiled
@@ -127,113 +127,69 @@ def _prepare(
 
 
 @compiled
+def _saved_by_leaving(limits: Limits, terms: Terms, m: int, space: Space, out: Floats) -> None:
+    """Write (m,) what each job's group costs less without it, minus the price of the nodes that it leaves, $."""
+    base, cut, home = space.base, space.cut, space.home
+    for k in range(m):
+        out[k] = net_usd(base[home[k]]) - net_usd(cut[k]) - price_of(space, limits, terms, k)
+
+
+@compiled
 def _single_moves(
-    jobs: JobTable, groups: GroupTable, looked: Ints, limits: Limits, stays: Stays, terms: Terms, m: int, space: Space, found: Ints
+    jobs: Records,
+    groups: Records,
+    looked: Ints,
+    limits: Limits,
+    stays: Stays,
+    terms: Terms,
+    m: int,
+    saved: Floats,
+    space: Space,
+    found: Ints,
 ) -> None:
     """Find the best place of every job in every other group and in one of its own, and offer the moves there."""
+    joins, base, kept, scratch = space.joins, space.base, space.kept, space.scratch
     for k in range(m):
         job, a = space.movers[k], space.home[k]
-        left = net_usd(space.base[a]) - net_usd(space.cut[k]) - price_of(space, limits, terms, k)
-        for b in range(looked.shape[0] + 1):
-            new = b == looked.shape[0]
+        alone = space.alone[k]
+        place_alone(jobs, groups, limits, stays, terms, job, scratch, alone)
+        for b in range(looked.shape[0]):
             if b == a:
                 continue
-            if new:
-                place = space.alone[k]
-                place_alone(jobs, groups, limits, stays, terms, job, space.scratch, place)
-                if groups.n_members[looked[a]] == 1:
-                    continue
-            else:
-                place = space.joins[k, b]
-                best_place(jobs, groups, limits, stays, terms, looked[b], job, space.base[b], space.scratch, place)
-            if place.ok == 0:
-                continue
-            at = offer(space, found, left - place.usd)
-            if at < 0:
-                continue
-            row = space.kept[at]
-            begin_row(row, MOVE)
-            change_group(row, limits, terms, space.freed[k, 0], space.freed[k, 1], space.base[a], space.cut[k])
-            add_move(row, jobs, limits, job, NEW_GROUP if new else looked[b], place)
-            if not new:
-                keep_group(row, space.base[b])
-
-
-@compiled
-def _exchanges(
-    jobs: JobTable, groups: GroupTable, looked: Ints, limits: Limits, stays: Stays, terms: Terms, m: int, space: Space, found: Ints
-) -> None:
-    """Offer what pairs of jobs can do: one takes the other's place, and the other goes elsewhere."""
-    n = looked.shape[0]
-    first = groups.id.shape[0]
-    for k in range(m):
-        for other in range(m):
-            if space.home[k] == space.home[other]:
-                continue
-            place = space.joins[k, GROUPS_MOST + other]
+            place = joins[k, b]
             place.ok = 0
-            copy = first + other
-            if space.copies.n_members[copy] > 0:
-                best_place(jobs, space.copies, limits, stays, terms, copy, space.movers[k], space.cut[other], space.scratch, place)
-    for k in range(m):
-        a = space.home[k]
-        left = net_usd(space.base[a]) - net_usd(space.cut[k]) - price_of(space, limits, terms, k)
-        for other in range(m):
-            b = space.home[other]
-            place = space.joins[k, GROUPS_MOST + other]
-            if a == b or place.ok == 0:
-                continue
-            freed = net_usd(space.base[b]) - net_usd(space.cut[other]) - price_of(space, limits, terms, other)
-            back = space.joins[other, GROUPS_MOST + k]
-            if k < other and back.ok == 1:
-                _exchange(jobs, looked, limits, terms, k, other, looked[a], -1, back, left + freed, space, found)
-            away, usd = -1, np.inf
-            for c in range(n):
-                if c != a and c != b and space.joins[other, c].ok == 1 and space.joins[other, c].usd < usd:
-                    away, usd = c, space.joins[other, c].usd
-            if space.alone[other].ok == 1 and space.alone[other].usd < usd:
-                away = n
-            if away == n:
-                _exchange(jobs, looked, limits, terms, k, other, NEW_GROUP, -1, space.alone[other], left + freed, space, found)
-            elif away >= 0:
-                to = space.joins[other, away]
-                _exchange(jobs, looked, limits, terms, k, other, looked[away], away, to, left + freed, space, found)
+            if may_join(groups[looked[b]], jobs[job], limits, terms.shield):
+                best_place(jobs, groups, limits, stays, terms, looked[b], job, base[b], scratch, place)
+            if place.ok == 1 and not falls_short(kept, found, saved[k] - place.usd):
+                _move(jobs, looked, limits, terms, k, b, place, saved[k], space, found)
+        several = groups[looked[a]].n_members > 1
+        if alone.ok == 1 and several and not falls_short(kept, found, saved[k] - alone.usd):
+            _move(jobs, looked, limits, terms, k, -1, alone, saved[k], space, found)
 
 
 @compiled
-def _exchange(
+def _move(
     jobs: JobTable,
     looked: Ints,
     limits: Limits,
     terms: Terms,
     k: int,
-    other: int,
-    group: int,
-    third: int,
-    to: Records,
+    b: int,
+    place: Records,
     left: float,
     space: Space,
     found: Ints,
 ) -> None:
-    """Offer one exchange: `other` goes to a place in a group first, then `k` takes its place."""
-    place = space.joins[k, GROUPS_MOST + other]
-    training = jobs.training_nodes[space.movers[other]] if group == NEW_GROUP else 0
-    if terms.rollout_nodes + place.new_nodes + to.new_nodes > limits.rollout_nodes_max:
-        return
-    if terms.training_nodes + training > limits.training_nodes_max:
-        return
-    at = offer(space, found, left - place.usd - to.usd)
+    """Offer one move: `k` goes to a place in the group, or for -1 in one of its own."""
+    at = offer(space, found, left - place.usd)
     if at < 0:
         return
     row = space.kept[at]
-    a, b = space.home[k], space.home[other]
-    begin_row(row, EXCHANGE)
-    change_group(row, limits, terms, space.freed[k, 0], space.freed[k, 1], space.base[a], space.cut[k])
-    change_group(row, limits, terms, space.freed[other, 0], space.freed[other, 1], space.base[b], space.cut[other])
-    add_move(row, jobs, limits, space.movers[other], group, to)
-    add_move(row, jobs, limits, space.movers[k], looked[b], place)
-    if third >= 0:
-        keep_group(row, space.base[third])
+    begin_row(row, MOVE)
+    change_group(row, limits, terms, space.freed[k, 0], space.freed[k, 1], space.base[space.home[k]], space.cut[k])
+    add_move(row, jobs, limits, space.movers[k], NEW_GROUP if b < 0 else looked[b], place)
+    if b >= 0:
+        keep_group(row, space.base[b])
 
 
 @compiled
@@ -260,8 +216,10 @@ def enumerate_regroupings(
     """
     found = np.zeros(3, np.int64)
     m = _prepare(jobs, groups, looked, limits, stays, terms, now_s, space)
-    _single_moves(jobs, groups, looked, limits, stays, terms, m, space, found)
-    _exchanges(jobs, groups, looked, limits, stays, terms, m, space, found)
+    saved = np.empty(m)
+    _saved_by_leaving(limits, terms, m, space, saved)
+    _single_moves(jobs, groups, looked, limits, stays, terms, m, saved, space, found)
+    offer_exchanges(jobs, groups, looked, limits, stays, terms, m, saved, space, found)
     k = 0
     while k < m:
         n = 1

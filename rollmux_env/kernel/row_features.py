@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.features import CANDIDATE_FEATURES, Out, signed, squash, unit
+from rollmux_env.kernel.features import CANDIDATE_FEATURES, PLACE_FEATURES, Out, signed, squash, unit
 from rollmux_env.kernel.horizons import HORIZONS_H, N_HORIZONS
 from rollmux_env.kernel.membership import departure_s
 from rollmux_env.kernel.rows import EXCHANGE, MERGER, MOVE, MOVES_MOST, NEW_GROUP
 from rollmux_env.kernel.tables import Floats, GroupTable, JobTable, Limits
 
-_VALUES = CANDIDATE_FEATURES.index("before_1h")
+_VALUES = len(PLACE_FEATURES)
 _MOVES = len(CANDIDATE_FEATURES)
 
 
 @compiled
 def value_features(before: Floats, more: Floats, unit_usd: float, work_usd: float, out: Out) -> None:
-    """Write the columns of dollars and work of a row.
+    """Write `VALUE_FEATURES` of a row.
 
     Args:
         before, more: (N_VALUES,) what the groups concerned come to, and how that changes: `rollmux_env.kernel.horizons`.

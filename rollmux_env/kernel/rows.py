@@ -105,24 +105,34 @@ def write_stop(choice: Records) -> None:
 
 
 @compiled
+def falls_short(kept: Records, found: Ints, gain: float) -> bool:
+    """Whether a row with this gain is not to be kept; it is counted then. `offer` finds out the same, with more to pass."""
+    short = found[0] == kept.shape[0] and not (found[0] > 0 and gain > kept[found[2]].gain)
+    if short:
+        found[1] += 1
+    return bool(short)
+
+
+@compiled
 def offer(space: Space, found: Ints, gain: float) -> int:
     """Where a row with this gain may be written, or -1; `found`: rows kept, rows offered, and the worst row of a full table."""
-    room = space.kept.shape[0]
+    kept, serial = space.kept, space.serial
+    room = kept.shape[0]
     found[1] += 1
     if found[0] < room:
         found[0] += 1
         at = found[0] - 1
-    elif room > 0 and gain > space.kept.gain[found[2]]:
+    elif room > 0 and gain > kept[found[2]].gain:
         at = found[2]
     else:
         return -1
-    space.kept.gain[at] = gain
-    space.serial[at] = found[1]
+    kept[at].gain = gain
+    serial[at] = found[1]
     if found[0] == room:
         worst = 0
         for k in range(1, room):
-            less = space.kept.gain[k] - space.kept.gain[worst]
-            if less < 0.0 or (less == 0.0 and space.serial[k] > space.serial[worst]):
+            less = kept[k].gain - kept[worst].gain
+            if less < 0.0 or (less == 0.0 and serial[k] > serial[worst]):
                 worst = k
         found[2] = worst
     return int(at)

@@ -6,23 +6,11 @@ import numpy as np
 
 from rollmux_env.kernel.choices import Rows, Rules, enumerate_rows, make_rows, write_moves, write_places
 from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.events import admit, look_for_moves, move, next_question, pass_on, pass_time
 from rollmux_env.kernel.horizons import Stays
 from rollmux_env.kernel.looks import Desk, Seen, look
 from rollmux_env.kernel.rows import Space
-from rollmux_env.kernel.stream import (
-    ADMIT,
-    LATER,
-    OVER,
-    Records,
-    Streams,
-    admit,
-    begin_interval,
-    look_for_moves,
-    move,
-    next_question,
-    pass_on,
-    pass_time,
-)
+from rollmux_env.kernel.stream import ADMIT, LATER, OVER, Records, Streams, begin_interval
 from rollmux_env.kernel.tables import Ints, Limits
 
 

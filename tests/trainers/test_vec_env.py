@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from stable_baselines3.common.env_checker import check_env
 
 from rollmux_env.envs.generator import Toy, Workload
 from rollmux_env.envs.placement import PlacementVectorEnv
@@ -55,6 +59,17 @@ def test_it_is_the_native_environment() -> None:
         returns[over] = 0
     assert ended > STREAMS
     assert env.seconds > 0
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_sb3_has_nothing_against_the_environment_but_that_rows_are_no_vector(moves: bool) -> None:
+    env = gymnasium.make("rollmux_env.envs:RollMux/Placement-v0", generator=Workload("mixed", jobs=12), moves=moves)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_env(env.unwrapped)
+    assert [str(w.message).split(". ")[0] for w in caught] == [
+        "Your observation candidates has an unconventional shape (neither an image, nor a 1D vector)"
+    ]
 
 
 def test_masks_come_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.alone import Solo
 from rollmux_env.envs.generator import Fixed, Toy, Workload
+from rollmux_env.envs.observation import candidate_names
 from rollmux_env.envs.placement import PlacementVectorEnv
 from rollmux_env.envs.reward import Dollars
+from rollmux_env.kernel.features import CANDIDATE_FEATURES
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario, parse_scenario
@@ -77,7 +79,9 @@ def test_a_policy_of_the_candidate_table_sees_what_the_environment_shows(known_s
         assert not shown["mask"][rows:].any() and not shown["candidates"][rows:].any()
         for name in ("job", "cluster"):
             np.testing.assert_allclose(shown[name], getattr(seen, name), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(shown["candidates"][:rows], seen.candidates, rtol=1e-5, atol=1e-6)
+        columns = shown["candidates"].shape[1]
+        assert candidate_names(False) == CANDIDATE_FEATURES[:columns]
+        np.testing.assert_allclose(shown["candidates"][:rows], seen.candidates[:, :columns], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("known_stays", [True, False])
@@ -93,6 +97,13 @@ def test_a_policy_that_moves_jobs_sees_what_the_environment_shows_and_may_do_all
 def check_rows(scenario, episode, known_stays, limit):
     policy = Watching(episode, min(job.arrival_s for job in scenario.jobs), known_stays, limit)
     replay(scenario, policy, check=True)
+    asked = [seen for seen in episode.seen if seen["cluster"][0] == 0]
+    assert len(asked) == len(policy.places)
+    for theirs, (ours, feasible) in zip(asked, policy.places, strict=True):
+        rows, columns = ours.candidates.shape
+        if rows <= limit:
+            assert np.array_equal(theirs["mask"][:rows], feasible) and not theirs["candidates"][:, columns:].any()
+            np.testing.assert_allclose(theirs["candidates"][:rows, :columns], ours.candidates, rtol=1e-5, atol=1e-6)
     shown = [seen for seen in episode.seen if seen["cluster"][0] == 1]
     assert len(shown) == len(policy.moves)
     for theirs, ours in zip(shown, policy.moves, strict=True):
