@@ -6,11 +6,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 GPU := $(shell which nvidia-smi 2>/dev/null)
 
-.PHONY: help setup demo test lint format benchmarks clean
+.PHONY: help setup demo test test-gpu lint format benchmarks clean
 
 help:
 	@echo "make demo        compare scheduling policies on two weeks of RL post-training jobs"
 	@echo "make test        linters, type checker, import floors and tests"
+	@echo "make test-gpu    the tests that need a GPU; without one they say so"
 	@echo "make benchmarks  print the speed figures of the README"
 	@echo "make format      let ruff format the code"
 
@@ -43,6 +44,9 @@ lint: $(READY)
 
 test: lint
 	@$(BIN)/python -m pytest
+
+test-gpu: $(READY)
+	@$(BIN)/python -m pytest -m gpu -rs
 
 format: $(READY)
 	@$(BIN)/ruff check --fix .
