@@ -82,7 +82,7 @@ def shared_times(record: RunRecord) -> list[Shared]:
 
 
 def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | None] | None:
-    """Work per provisioned node-hour against solo disaggregation; None without `--compare solo`.
+    """Work per provisioned node-hour against solo disaggregation; None unless every job that ran was also run alone.
 
     An iteration of a job is worth the node-seconds that it costs alone on nodes of its own. `gain` is what the shared times of all
     groups were worth over their provisioned node-seconds; `gain_whole_run` is that of all iterations over all node-seconds from the
@@ -90,12 +90,13 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
     other, as measured in the same run.
     """
     alone_s = {job_id: iteration_s(iterations_of(solo, job_id)) for job_id, solo in record.solo.items()}
-    if not alone_s or any(value is None for value in alone_s.values()):
+    ran = {iteration.job_id for iteration in record.iterations}
+    if not ran or any(alone_s.get(job_id) is None for job_id in ran):
         return None
     worth: dict[str, float] = {}
-    for job_id, seconds in alone_s.items():
+    for job_id in ran:
         job = record.jobs[job_id]
-        worth[job_id] = (seconds or 0.0) * (job.rollout.nodes + job.training.nodes)
+        worth[job_id] = (alone_s[job_id] or 0.0) * (job.rollout.nodes + job.training.nodes)
     done = paid = 0.0
     for shared in shared_times(record):
         if all(job_id in worth for job_id in shared.jobs):
