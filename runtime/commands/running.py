@@ -11,7 +11,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.report.tables import show
 from rollmux_env.scenario import Cluster, Scenario
 from rollmux_env.scenario import Pool as PoolSpec
-from runtime.execution.coordinator import RunPlan
+from runtime.execution.members import RunPlan
 from runtime.execution.session import execute, ray_session
 from runtime.jobs.spec import Jobs, JobSpec
 from runtime.journal import read_run
