@@ -57,6 +57,9 @@ def test_a_run_reports_and_is_compared(command: Command, tmp_path: Path) -> None
     assert record.solo.keys() == {"small", "large"} and len(record.bounds) == 2
     for each in (record, *record.solo.values()):
         check_run(each)
+    for job_id, solo in record.solo.items():  # who else is there changes nothing of what a job computes
+        together = [done.metrics for done in record.iterations if done.job_id == job_id]
+        assert together == [done.metrics for done in solo.iterations]
     results = json.loads((folder / "results.json").read_text())
     assert results["jobs"]["small"]["reward_last"] > results["jobs"]["small"]["reward_first"]
     assert {path.name for path in folder.iterdir()} >= {JOURNAL, "results.json", "trace.json", "gantt.png", "tensorboard", "solo"}
