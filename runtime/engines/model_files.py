@@ -81,7 +81,6 @@ def read_model_files(directory: Path) -> ModelFiles:
 
     config = _read_json(directory / "config.json")
     generation = _read_json(directory / "generation_config.json") if (directory / "generation_config.json").exists() else {}
-    tied = bool(config.get("tie_word_embeddings", False))
     shapes: dict[str, tuple[int, ...]] = {}
     for path in _weight_files(directory):
         try:
@@ -90,6 +89,7 @@ def read_model_files(directory: Path) -> ModelFiles:
                     shapes[name] = tuple(file.get_slice(name).get_shape())
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: cannot be read: {error}") from None
+    tied = bool(config.get("tie_word_embeddings", False)) or OUTPUT not in shapes  # configs leave out what is a class's default
     if tied:
         shapes.pop(OUTPUT, None)
     embedding = next((name for name in shapes if name.endswith(_INPUT)), None)
@@ -109,7 +109,10 @@ def read_model_files(directory: Path) -> ModelFiles:
 def _weight_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
     if index.exists():
-        return [directory / name for name in sorted(set(_read_json(index)["weight_map"].values()))]
+        names = _read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise InputError(f"{index}: no weight_map in it")
+        return [directory / name for name in sorted(set(names.values()))]
     single = directory / "model.safetensors"
     if not single.exists():
         raise InputError(f"{directory}: no model.safetensors in it")

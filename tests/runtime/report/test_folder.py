@@ -50,6 +50,8 @@ def test_tensorboard_has_metrics_and_seconds_by_iteration() -> None:
 def test_the_summary_says_rewards_gain_and_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     record = recorded(scenario_of({"id": "a", "sync_s": 1}, {"id": "b"}), alone=True)
     record = dataclasses.replace(record, failed=(Failed(1.0, "poison", "training", "loss is NaN"),))
+    named = dataclasses.replace(record.phases[-1], stages={"[/odd]": 1.0})  # stages are named by jobs
+    record = dataclasses.replace(record, phases=(*record.phases, named))
     from runtime.report.figures import figures
 
     show(summary(figures(record)))
@@ -58,6 +60,7 @@ def test_the_summary_says_rewards_gain_and_what_failed(capsys: pytest.CaptureFix
         "0.050 -> 1.850",
         "direct packing",
         "poison failed: loss is NaN",
+        "[/odd] 1.00 s",
         "throughput per node-hour against solo: 1.9",
     ):
         assert expected in printed
