@@ -13,16 +13,18 @@ from typing import Any
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Progress, Progressed, Resumed, Ticked
-from rollmux_env.cluster.plan import carry_out
+from rollmux_env.cluster.plan import Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.dispatcher import Dispatcher, PhaseName
-from rollmux_env.scenario import Job
+from rollmux_env.replay.fluid import replay
+from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
 from runtime.execution.ground import Ground, Place
 from runtime.execution.members import Gang, Hold, Runner, RunPlan
 from runtime.execution.messages import Order
 from runtime.execution.profiles import versions
 from runtime.journal import JOURNAL, Journal
-from runtime.record import LEASE, Fact, Pool, Started
+from runtime.record import LEASE, Fact, Started
+from runtime.record import Pool as PoolName
 
 
 class Placing:
@@ -50,6 +52,7 @@ class Placing:
     def _open(self) -> None:
         """Make what may fail, and start the clock."""
         plan = self._plan
+        _rehearse(make_runnable(plan.policy, plan.seed))
         self._policy = make_runnable(plan.policy, plan.seed)
         self._dispatch = make_dispatch(plan.dispatch)
         self._journal = Journal(Path(plan.folder) / JOURNAL)
@@ -133,7 +136,7 @@ class Placing:
     ) -> None:
         ground, number = self._ground, gang.number
         runner.gang, runner.numbers = gang, numbers
-        pools: dict[Pool, Pool] = {"rollout": "training" if colocated else "rollout", "training": "training"}
+        pools: dict[PoolName, PoolName] = {"rollout": "training" if colocated else "rollout", "training": "training"}
         runner.nodes = {pool: tuple(ground.node(number, kind, k) for k in numbers[pool]) for pool, kind in pools.items()}
         gang.dispatcher.now_s = self._now()
         pins = () if colocated else numbers["rollout"]
@@ -209,7 +212,7 @@ class Placing:
         self._pump(gang)
 
     @staticmethod
-    def _pool_of(runner: Runner, phase: Pool) -> Pool:
+    def _pool_of(runner: Runner, phase: PoolName) -> PoolName:
         """Whose nodes a phase holds: a co-located job's rollouts hold training nodes."""
         return runner.nodes[phase][0].pool
 
@@ -259,3 +262,15 @@ class Placing:
 
     def _now(self) -> float:
         return monotonic() - self._zero_s
+
+
+def _rehearse(policy: Policy) -> None:
+    """Let a policy of the same kind decide about a few jobs, so that nobody waits for its code to be compiled later.
+
+    Raises:
+        PlanError: it breaks an invariant.
+    """
+    pool = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
+    phase, training = Phase(worst_case_s=1.0), Training(worst_case_s=1.0)
+    jobs = tuple(Job(id=f"job{k}", arrival_s=float(k), iterations=4, slo=3.0, rollout=phase, training=training) for k in range(3))
+    replay(Scenario(version=1, cluster=Cluster(rollout=pool, training=pool, migration_s=1.0), jobs=jobs), policy)
