@@ -101,9 +101,12 @@ def read_model_files(directory: Path) -> ModelFiles:
         heads, longest = config["num_attention_heads"], config["max_position_embeddings"]
         head = config.get("head_dim") or config["hidden_size"] // heads
         cached = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head
+        counts = [int(number) for number in (longest, cached)]
     except KeyError as error:
         raise InputError(f"{directory / 'config.json'}: {error.args[0]} is missing") from None
-    return ModelFiles(directory, shapes, embedding, tied, end_ids, longest, cached)
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise InputError(f"{directory / 'config.json'}: layers, heads, sizes and positions must be counts") from None
+    return ModelFiles(directory, shapes, embedding, tied, end_ids, *counts)
 
 
 def _weight_files(directory: Path) -> list[Path]:

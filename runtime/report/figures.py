@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -104,6 +105,7 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
             paid += _provisioned(lanes, shared.group, shared.from_s, shared.until_s)
     whole = sum(len(iterations_of(record, job_id)) * worth.get(job_id, 0.0) for job_id in _job_ids(record))
     whole_solo = sum(_provisioned(follow(solo.started.cluster, solo.log)[0]) for solo in record.solo.values())
+    paid_whole = _provisioned(lanes)
     alone = sum(sum(bound.alone_s) for bound in record.bounds)
     bound = alone / sum(max(bound.parallel_s) for bound in record.bounds) if record.bounds else None
     gain = done / paid if paid else None
@@ -111,8 +113,8 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
         "gain": gain,
         "bound": bound,
         "of_bound": gain / bound if gain and bound else None,
-        "gain_whole_run": whole / _provisioned(lanes) if lanes else None,
-        "node_hours": _provisioned(lanes) / 3600,
+        "gain_whole_run": whole / paid_whole if paid_whole else None,
+        "node_hours": paid_whole / 3600,
         "solo_node_hours": whole_solo / 3600,
     }
 
@@ -151,8 +153,8 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "of": job.iterations if job else None,
         "failed": next((failure.problem for failure in record.failed if failure.job_id == job_id), None),
         "strategy": admitted[0].placement.strategy if admitted else None,
-        "reward_first": fmean(rewards[:tenth]) if rewards else None,
-        "reward_last": fmean(rewards[-tenth:]) if rewards else None,
+        "reward_first": _finite(_mean(rewards[:tenth])),
+        "reward_last": _finite(_mean(rewards[-tenth:])),
         "iteration_s": own_s,
         "solo_iteration_s": alone_s,
         "slowdown": own_s / alone_s if own_s and alone_s else None,
@@ -265,6 +267,11 @@ def _phases(record: RunRecord, job_id: str, phase: str) -> list[PhaseSlice]:
 def _warm_phases(record: RunRecord, job_id: str, phase: str) -> list[PhaseSlice]:
     parts = _phases(record, job_id, phase)
     return [part for part in parts if not part.cold] or parts
+
+
+def _finite(value: float | None) -> float | None:
+    """None in place of NaN and infinity, which a job may report and JSON does not have."""
+    return value if value is not None and isfinite(value) else None
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -228,6 +229,12 @@ def test_a_model_directory_that_cannot_be_used_is_refused(tmp_path: Path, engine
         index.write_text(text)
         with pytest.raises(InputError, match=words):
             make_engine("torch", tmp_path, max_length=8, seed=0, threads=1, tensor_parallel=1)
+    folder = saved(tmp_path / "odd", seed=0)
+    config = json.loads((folder / "config.json").read_text())
+    for name, value in (("max_position_embeddings", None), ("num_attention_heads", 0), ("num_hidden_layers", "two")):
+        (folder / "config.json").write_text(json.dumps({**config, "head_dim": None, name: value}))
+        with pytest.raises(InputError, match=r"config.json: layers, heads, sizes and positions must be counts"):
+            make_engine("torch", folder, max_length=8, seed=0, threads=1, tensor_parallel=1)
     folder = saved(tmp_path / "model", seed=0)
     with pytest.raises(InputError, match="65 tokens are asked for, the model attends to 64"):
         make_engine("torch", folder, max_length=65, seed=0, threads=1, tensor_parallel=1)

@@ -26,6 +26,16 @@ def test_a_report_is_whole_and_written_again_over_an_older_one(tmp_path: Path) -
     assert [len([*(tmp_path / "tensorboard" / job).iterdir()]) for job in ("a", "b")] == [1, 1]
 
 
+def test_a_job_that_reports_no_number_does_not_take_the_report_of_the_others_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    record = recorded(scenario_of({"id": "a"}, {"id": "b"}))
+    odd = [dataclasses.replace(part, metrics={"reward": float("nan")}) for part in record.iterations if part.job_id == "a"]
+    even = [part for part in record.iterations if part.job_id == "b"]
+    write_report(tmp_path, dataclasses.replace(record, iterations=(*odd, *even)))
+    jobs = json.loads((tmp_path / "results.json").read_text())["jobs"]
+    assert jobs["a"]["reward_last"] is None and jobs["b"]["reward_last"] > 0
+
+
 def test_the_trace_shows_phases_syncs_and_profiling() -> None:
     record = recorded(scenario_of({"id": "a", "sync_s": 1}))
     profile = PhaseSlice("a", "rollout", True, -1, LEASE, "rollout", (0,), ("rollout-0",), 0, 0, 3, 0, 3)
