@@ -6,11 +6,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 GPU := $(shell which nvidia-smi 2>/dev/null)
 
-.PHONY: help setup demo test lint format benchmarks clean
+.PHONY: help setup demo test test-gpu lint format benchmarks clean
 
 help:
-	@echo "make demo        compare scheduling policies on two weeks of RL post-training jobs"
+	@echo "make demo        compare scheduling policies on two weeks of jobs, then run two real jobs"
 	@echo "make test        linters, type checker, import floors and tests"
+	@echo "make test-gpu    the tests that need a GPU; without one they say so"
 	@echo "make benchmarks  print the speed figures of the README"
 	@echo "make format      let ruff format the code"
 
@@ -33,7 +34,10 @@ demo: $(READY)
 	@$(BIN)/rollmux bench production --stays fixed -p solo -p colocated -p random -p rollmux -p consolidate -p optimal --out demo
 	@$(BIN)/rollmux bench production -p solo -p colocated -p rollmux -p consolidate -p optimal-work
 	@$(BIN)/rollmux trace micro-temporal --from 1 --out demo
-	@echo "plots, results and a picture of two jobs taking turns: demo/"
+	@rm -rf demo/run # a folder holds one run
+	@$(BIN)/rollmux run examples/two_jobs.yaml --compare solo --out demo/run
+	@$(BIN)/rollmux compare demo/run
+	@echo "plots, results, and the report of a real run of two jobs taking turns: demo/"
 
 lint: $(READY)
 	@$(BIN)/ruff check .
@@ -43,6 +47,9 @@ lint: $(READY)
 
 test: lint
 	@$(BIN)/python -m pytest
+
+test-gpu: $(READY)
+	@$(BIN)/python -m pytest -m gpu -rs
 
 format: $(READY)
 	@$(BIN)/ruff check --fix .

@@ -148,7 +148,7 @@ class Dispatcher:
         waiting: phases that wait for a permit, in the order in which they became ready.
         busy: the nodes that run a full phase, a bit each. tails: those of which a migrated tail holds a share.
         migrations: jobs whose tails the last `permits` moved; to be carried out before its permits.
-        now_s: the driver's clock, seconds, which it sets before it asks; for policies that go by time.
+        now_s: the driver's clock, seconds, which it sets before somebody joins and before it asks; for policies that go by time.
     """
 
     def __init__(self, policy: DispatchPolicy) -> None:

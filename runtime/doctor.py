@@ -18,9 +18,11 @@ from rollmux_env.complaint import one_line
 from rollmux_env.report.tables import heading, make_table
 
 Verdict = Literal["ok", "note", "missing"]
+_NODES = 2  # one of each pool at least
+_WITHOUT_GPUS = "CUDA_VISIBLE_DEVICES='' runs on CPU cores"
 _SLOW_S = 20.0  # for nvidia-smi
 _NEEDED_GB = 4.0  # host memory of two tiny jobs on vLLM
-_SHARED_GB = 1.0  # shared memory that state waits in between phases
+_SHARED_GB = 1.0  # shared memory that Ray sends weights and responses through
 
 
 class Finding(NamedTuple):
@@ -92,9 +94,9 @@ def findings_table(findings: Sequence[Finding]) -> RenderableType:
 
 
 def find_gpus() -> list[Gpu]:
-    """The GPUs that the driver knows; none where there is no driver, or it does not answer."""
+    """The GPUs that the driver knows; none where there is no driver, it does not answer, or they are hidden."""
     command = shutil.which("nvidia-smi")
-    if command is None:
+    if command is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return []
     query = [command, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
@@ -111,7 +113,7 @@ def _python() -> Finding:
 
 def _cores() -> Finding:
     cores = len(os.sched_getaffinity(0))
-    if cores < 2:
+    if cores < _NODES:
         return Finding("CPU cores", str(cores), "note", "on CPUs, a rollout and a training node take a core each")
     return Finding("CPU cores", str(cores))
 
@@ -125,19 +127,22 @@ def _memory() -> Finding:
 
 
 def _shared_memory() -> Finding:
+    why = "new weights go through it, else through files in /tmp, which is slower"
     try:
         free = shutil.disk_usage("/dev/shm").free / 1e9
     except OSError:
-        return Finding("/dev/shm", "not there", "missing", "mount it: state waits there between phases")
+        return Finding("/dev/shm", "not there", "note", f"mount it: {why}")
     found = f"{free:.1f} GB free"
     if free < _SHARED_GB:
-        return Finding("/dev/shm", found, "note", "state waits there between phases; give containers more (--shm-size)")
+        return Finding("/dev/shm", found, "note", f"give containers more (--shm-size): {why}")
     return Finding("/dev/shm", found)
 
 
 def _gpus(gpus: Sequence[Gpu]) -> Finding:
     if not gpus:
         return Finding("GPUs", "none", "note", "jobs run on CPU cores; fit for the model tiny")
+    if len(gpus) < _NODES:
+        return Finding("GPUs", f"{gpus[0].name}, driver {gpus[0].driver}", "missing", f"both pools need one; {_WITHOUT_GPUS}")
     kinds = {(gpu.name, gpu.memory_gb): 0 for gpu in gpus}
     for gpu in gpus:
         kinds[gpu.name, gpu.memory_gb] += 1
@@ -152,9 +157,9 @@ def _torch(gpus: Sequence[Gpu]) -> Finding:
 
     found = f"{version}, built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"
     if gpus and not torch.version.cuda:
-        return Finding("torch", found, "note", "it does not use the GPUs: install a build for CUDA")
+        return Finding("torch", found, "missing", f"it cannot use the GPUs: install a build for CUDA; {_WITHOUT_GPUS}")
     if gpus and not torch.cuda.is_available():
-        return Finding("torch", found, "note", "it cannot use the GPUs: does the driver fit its CUDA version?")
+        return Finding("torch", found, "missing", f"it cannot use the GPUs: does the driver fit its CUDA version? {_WITHOUT_GPUS}")
     return Finding("torch", found)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from runtime.engines.interface import Progress, Response
+from runtime.engines.interface import Progress, Response, Sampling
 from runtime.execution.nodes import threads_of
 from runtime.jobs.spec import JobSpec
 from runtime.phases import runtime_hook
@@ -90,6 +90,10 @@ class RolloutWorker:
                 tensor_parallel=spec.rollout.tensor_parallel,
             )
             self._staged = WeightStage(pinned=bool(self._node.gpus))
+        with stage("warm-up"):  # a batch of an iteration's size: the first one of its shape takes longer than those after it
+            rows = [(0,)] * (-(-settings.prompts_per_iteration // self._of) * settings.group_size)
+            self._engine.generate(rows, Sampling(max_tokens=2, ignore_end=True))
+        with stage("checkpoint"):
             if checkpoint is not None:
                 from safetensors.torch import load_file
 
@@ -121,7 +125,6 @@ class RolloutWorker:
         Returns:
             The number of responses, and means over them.
         """
-        from runtime.engines.interface import Sampling
         from runtime.jobs.tasks import score
 
         settings = self._spec.algorithm

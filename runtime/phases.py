@@ -109,7 +109,7 @@ class RuntimeHook:
 
     @property
     def iteration(self) -> int:
-        """Number of the iteration in hand, from 0."""
+        """Number of the iteration in hand, from 0; -1 while the profiler measures."""
         return _gate.iteration if _gate is not None else 0
 
     def progress(self, done: int, total: int, tokens: int = 0) -> None:
@@ -122,8 +122,12 @@ class RuntimeHook:
             _gate.progress(done, total, tokens)
 
     def report(self, **metrics: float) -> None:
-        """Add metrics to those of the iteration in hand."""
-        self.metrics.update(metrics)
+        """Add metrics to those of the iteration in hand.
+
+        Raises:
+            TypeError, ValueError: one is no number.
+        """
+        self.metrics.update({name: float(value) for name, value in metrics.items()})
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

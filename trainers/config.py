@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rollmux_env.complaint import complain, misfit, problems
+from rollmux_env.complaint import complain, field_of, misfit, problems
 from rollmux_env.errors import InputError
 from rollmux_env.reading import read_mapping
 
@@ -19,6 +19,7 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
+LAST_SEED = 2**32 - 1  # that NumPy's global generator takes
 FIRST_DRAWN_SEED = 2**16  # as in rollmux_env.envs.placement, which takes a second to import
 
 
@@ -36,7 +37,8 @@ class PPO(Settings):
     """The learning rate falls to 0 at the end."""
     n_steps: Count = 128
     """Decisions of each stream between updates."""
-    batch_size: Count = 1024
+    batch_size: Annotated[int, Field(ge=2)] = 1024
+    """At least 2: advantages are divided by their deviation in the batch."""
     n_epochs: Count = 4
     gamma: Share = 1.0
     """Of a decision, not of an hour: 1 is the dollars' own objective, as decisions come at irregular times."""
@@ -93,7 +95,7 @@ class Config(Settings):
     """Decisions in all, of all streams together."""
     streams: Count = 64
     """Side by side."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, le=LAST_SEED)] = 0
     threads: Count = 1
     """Of torch; another number may round sums in another way."""
     widths: Annotated[tuple[Count, ...], Field(min_length=1)] = (64, 64)
@@ -146,7 +148,7 @@ def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]
         return Config.model_validate_json(json.dumps(data))  # JSON: a list is as good as a tuple there
     except ValidationError as error:
         first = problems(error)[0]
-        at = tuple(first["loc"])
+        at = field_of(first)
         where = "--set" if any(at[: len(key)] == key or key[: len(at)] == at for key in keys) and at else name
         raise InputError(f"{where}: {complain(first)}") from None
     except ValueError as error:  # a number that JSON does not have

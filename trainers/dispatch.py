@@ -39,6 +39,10 @@ class DispatchProblem(Settings):
     slo_penalty: Annotated[float, Field(ge=0)] = 1.0
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
 
+    def model_post_init(self, context: Any) -> None:
+        """Make the generator now, so that what is wrong with its options is said at once."""
+        _ = self.generator
+
     @cached_property
     def generator(self) -> Shapes:
         """Where groups come from."""

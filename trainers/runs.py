@@ -19,7 +19,7 @@ from rollmux_env.files import write_whole
 from rollmux_env.kernel.compiled import is_compiled
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
-from trainers.config import Config
+from trainers.config import LAST_SEED, Config
 from trainers.evaluation import find_references
 from trainers.problem import make_problem
 from trainers.train import CHECKPOINT, Run, train
@@ -36,9 +36,12 @@ def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool) -
         name: of the configuration, for errors. resume: go on with the runs that the folder holds.
 
     Raises:
-        InputError: a folder that holds runs already, or with `resume` runs of another configuration; a damaged checkpoint.
+        InputError: a folder that holds runs already, or with `resume` runs of another configuration; a damaged checkpoint;
+            seeds that do not exist.
     """
     problem = make_problem(config.environment, name)
+    if config.seed + seeds - 1 > LAST_SEED:
+        raise InputError(f"--seeds {seeds}: from {config.seed} on goes beyond the last seed, {LAST_SEED}")
     _claim(folder, config, resume)
     console = Console(stderr=True)
     if not is_compiled():

@@ -128,6 +128,7 @@ class _Runner:
         self.sync_s = float(state.jobs.placed_sync_s[row])
         self.leaves_s = float(state.jobs.leaves_s[row])
         planned_s = self.base_s["rollout"], self.base_s["training"], self.sync_s
+        group.dispatcher.now_s = state.now_s
         group.dispatcher.joined(self.job.id, pins, *planned_s, self.job.slo)
 
     def progress(self) -> Progress:

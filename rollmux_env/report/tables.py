@@ -17,9 +17,9 @@ from rollmux_env.replay.admission import Admission
 
 def show(*parts: RenderableType) -> None:
     """Print to standard output: as wide as the terminal, or as wide as it takes where that is a file or a pipe."""
-    console = Console()
+    console = Console(markup=False)  # names come from users, and may hold brackets
     if not console.is_terminal:
-        console = Console(width=180)
+        console = Console(width=180, markup=False)
     console.print(Group(*parts))
 
 

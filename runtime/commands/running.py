@@ -8,13 +8,16 @@ from pathlib import Path
 import typer
 
 from rollmux_env.errors import InputError
+from rollmux_env.report.tables import show
 from rollmux_env.scenario import Cluster, Scenario
 from rollmux_env.scenario import Pool as PoolSpec
-from runtime.execution.coordinator import RunPlan
+from runtime.execution.members import RunPlan
 from runtime.execution.session import execute, ray_session
 from runtime.jobs.spec import Jobs, JobSpec
 from runtime.journal import read_run
 from runtime.record import Node, Pool, RunRecord
+from runtime.report.folder import write_report
+from runtime.report.summary import summary
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
 _USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
@@ -40,8 +43,10 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
                 if outcome == "done" and (own := nodes_of(record, spec)):
                     typer.echo(f"{spec.id} alone:")
                     outcome = execute(alone(plan, spec, own, folder / "solo" / spec.id), typer.echo)
-    failed = read_run(folder).failed
-    return "failed" if outcome == "done" and failed else outcome
+    record = read_run(folder)
+    found = write_report(folder, record)
+    show(summary(found))
+    return "failed" if outcome == "done" and record.failed else outcome
 
 
 def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, address: str | None) -> None:
@@ -52,7 +57,7 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     """
     from policies.registry import make_runnable
     from rollmux_env.replay.admission import admit_all
-    from rollmux_env.report.tables import plan_tables, show
+    from rollmux_env.report.tables import plan_tables
 
     with ray_session(address, nodes_wanted(jobs)) as nodes:
         cluster = cluster_of(jobs, nodes)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Kind = Literal["auto", "vllm", "torch"]
+COLDEST, HOTTEST = 0.01, 2.0
+"""Temperatures between which every engine samples as it is told: vLLM refuses higher ones, and takes the lowest for lower ones."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Sampling:
     """How to sample.
 
     Attributes:
-        temperature: 0 is greedy; 2 at most.
+        temperature: 0 is greedy, else from `COLDEST` to `HOTTEST`.
         top_p: the smallest set of tokens of this probability or more is sampled from; 1 is all of them.
         max_tokens: tokens of a response, those of `resume` included.
         seed: the same seed, prompts and weights give the same responses from the same engine.

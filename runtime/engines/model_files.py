@@ -81,7 +81,6 @@ def read_model_files(directory: Path) -> ModelFiles:
 
     config = _read_json(directory / "config.json")
     generation = _read_json(directory / "generation_config.json") if (directory / "generation_config.json").exists() else {}
-    tied = bool(config.get("tie_word_embeddings", False))
     shapes: dict[str, tuple[int, ...]] = {}
     for path in _weight_files(directory):
         try:
@@ -90,6 +89,7 @@ def read_model_files(directory: Path) -> ModelFiles:
                     shapes[name] = tuple(file.get_slice(name).get_shape())
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: cannot be read: {error}") from None
+    tied = bool(config.get("tie_word_embeddings", False)) or OUTPUT not in shapes  # configs leave out what is a class's default
     if tied:
         shapes.pop(OUTPUT, None)
     embedding = next((name for name in shapes if name.endswith(_INPUT)), None)
@@ -101,15 +101,21 @@ def read_model_files(directory: Path) -> ModelFiles:
         heads, longest = config["num_attention_heads"], config["max_position_embeddings"]
         head = config.get("head_dim") or config["hidden_size"] // heads
         cached = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head
+        counts = [int(number) for number in (longest, cached)]
     except KeyError as error:
         raise InputError(f"{directory / 'config.json'}: {error.args[0]} is missing") from None
-    return ModelFiles(directory, shapes, embedding, tied, end_ids, longest, cached)
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise InputError(f"{directory / 'config.json'}: layers, heads, sizes and positions must be counts") from None
+    return ModelFiles(directory, shapes, embedding, tied, end_ids, *counts)
 
 
 def _weight_files(directory: Path) -> list[Path]:
     index = directory / "model.safetensors.index.json"
     if index.exists():
-        return [directory / name for name in sorted(set(_read_json(index)["weight_map"].values()))]
+        names = _read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise InputError(f"{index}: no weight_map in it")
+        return [directory / name for name in sorted(set(names.values()))]
     single = directory / "model.safetensors"
     if not single.exists():
         raise InputError(f"{directory}: no model.safetensors in it")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
-from runtime.engines.interface import Response, Sampling
+from runtime.engines.interface import COLDEST, HOTTEST, Response, Sampling
 
 
 def begun(
@@ -19,8 +19,8 @@ def begun(
     Raises:
         InputError: see `Engine.generate`; or a token is outside of the vocabulary, or `resume` does not fit the prompts.
     """
-    if not 0 <= sampling.temperature <= 2:  # vLLM's limits
-        raise InputError(f"temperature: {sampling.temperature} is not between 0 and 2")
+    if sampling.temperature and not COLDEST <= sampling.temperature <= HOTTEST:
+        raise InputError(f"temperature: {sampling.temperature} is neither 0 nor from {COLDEST} to {HOTTEST:g}")
     if not 0 < sampling.top_p <= 1:
         raise InputError(f"top_p: {sampling.top_p} is not above 0 and at most 1")
     if sampling.max_tokens < 1:

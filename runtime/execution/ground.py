@@ -76,8 +76,9 @@ class Ground:
             InvariantError: it did not.
         """
         for node in nodes:
-            if self._holders.pop(node.name, None) != job_id:
-                raise InvariantError(f"R3: {job_id} gives {node.name} back, which it did not hold")
+            if self._holders.get(node.name) != job_id:
+                raise InvariantError(f"R3: {job_id} gives {node.name} back, which it does not hold")
+            del self._holders[node.name]
 
     def holders(self, nodes: Sequence[Node]) -> tuple[str, ...]:
         """Ids of the jobs that hold any of these nodes."""

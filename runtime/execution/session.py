@@ -19,7 +19,8 @@ import ray
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import InvariantError
-from runtime.execution.coordinator import Coordinator, RunPlan
+from runtime.execution.coordinator import Coordinator
+from runtime.execution.members import RunPlan
 from runtime.execution.nodes import find_nodes
 from runtime.record import Node, Pool
 

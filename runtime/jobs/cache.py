@@ -16,7 +16,9 @@ def cache_folder(name: str) -> Path:
         InputError: it cannot be made or written; one line.
     """
     own = os.environ.get("ROLLMUX_CACHE")
-    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollmux"
+    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "rollmux"
+    if base.parts[0] == "~":
+        raise InputError("no home folder is known; ROLLMUX_CACHE names a folder for what is made once and used again")
     folder = base / name
     try:
         folder.mkdir(parents=True, exist_ok=True)

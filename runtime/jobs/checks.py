@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from runtime.jobs.named import find_module
 from runtime.jobs.spec import TINY, JobSpec
 
 
 def check_names(job: JobSpec, where: str) -> None:
-    """Look for the model's directory, the task's file, and modules.
+    """Look for folders, the model's directory, the task's file, and modules, and whether responses fit into the model's context.
 
     Args:
         where: the file and the path of the job, which error messages begin with.
@@ -19,16 +21,20 @@ def check_names(job: JobSpec, where: str) -> None:
     Raises:
         InputError: one of them is missing or malformed; one line.
     """
+    with _at(f"{where}.folder"):
+        if not Path(job.folder).is_dir():
+            raise InputError(f"{one_line(job.folder, 4096)}: there is no such folder")
     with _at(f"{where}.class"):
         if job.job_class is not None:
             find_module(job.job_class, job.folder)
     if job.task is None:
         return
     with _at(f"{where}.model"):
-        if job.model.name != TINY:
-            from runtime.jobs.models import local_directory
-
-            local_directory(job.path(job.model.name))
+        longest = _context(job)
+    with _at(f"{where}.algorithm"):
+        asked = job.algorithm.max_prompt_tokens + job.algorithm.max_tokens
+        if asked > longest:
+            raise InputError(f"max_prompt_tokens and max_tokens are {asked} together; the model attends to {longest}")
     with _at(f"{where}.task"):
         for named in (job.task.name if ":" in job.task.name else None, job.task.reward):
             if named is not None:
@@ -37,6 +43,17 @@ def check_names(job: JobSpec, where: str) -> None:
             from runtime.jobs.jsonl import read_lines
 
             read_lines(job.path(job.task.file))
+
+
+def _context(job: JobSpec) -> int:
+    """Tokens that the job's model attends to."""
+    from runtime.jobs.models import TINY_CONTEXT, local_directory
+
+    if job.model.name == TINY:
+        return TINY_CONTEXT
+    from runtime.engines.model_files import read_model_files
+
+    return read_model_files(local_directory(job.path(job.model.name))).longest
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """
     name = one_line(str(path), 4096)
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # not splitlines: JSON's text may hold other ends of lines
     except UnicodeDecodeError:
         raise InputError(f"{name}: is not a text file (UTF-8)") from None
     except (OSError, ValueError) as error:
@@ -35,12 +35,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             record = json.loads(line)
         except (json.JSONDecodeError, RecursionError):
             raise InputError(f"{name}: line {number}: is not JSON") from None
+        except ValueError as error:  # Python's limit on digits
+            raise InputError(f"{name}: line {number}: is not JSON that can be read: {one_line(str(error))}") from None
         if not isinstance(record, dict):
             raise InputError(f"{name}: line {number}: must be a mapping, not {describe(record)}")
         for key in ("prompt", "answer"):
             value = record.get(key, "" if key == "answer" else None)
             if not isinstance(value, str) or (key == "prompt" and not value):
                 raise InputError(f"{name}: line {number}: {key}: must be text, not {describe(value)}")
+            if any("\ud800" <= character <= "\udfff" for character in value):
+                raise InputError(f"{name}: line {number}: {key}: holds half a character (a lone surrogate)")
         records.append(record)
     if not records:
         raise InputError(f"{name}: holds no prompts")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from runtime.jobs.cache import cache_folder
+from runtime.jobs.named import located
 from runtime.jobs.spec import TINY, ModelSpec
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ LENGTHS = {"A": 8, "B": 24, "C": 72, "D": 216, "E": 648}
 """Mean characters of a newborn's response, by the capital that the prompt ends in."""
 _SIGNS = "0123456789 \n.,:;?!+-*/=()<>'\"#"
 _SIGNS_LENGTH = 64
+TINY_CONTEXT = 4096
+"""Tokens that `tiny` attends to."""
 VOCABULARY_SIZE = len(_SPECIAL) + 256
 END = 1
 """Token of the end of a response."""
@@ -53,7 +56,7 @@ def model_directory(model: ModelSpec, seed: int, folder: Path = Path()) -> Path:
         InputError: it is missing or incomplete; one line.
     """
     if model.name != TINY:
-        return local_directory(folder / Path(model.name).expanduser())
+        return local_directory(located(folder, model.name))
     recipe = json.dumps([_FORMAT, model.hidden_size, model.layers, seed])
     name = f"tiny-{model.hidden_size}x{model.layers}-seed{seed}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
     target = cache_folder("models") / name
@@ -105,7 +108,7 @@ def tiny_config(model: ModelSpec) -> dict[str, Any]:
         "max_window_layers": model.layers,
         "num_attention_heads": heads,
         "num_key_value_heads": heads // 2 if heads % 2 == 0 else heads,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": TINY_CONTEXT,
         "tie_word_embeddings": False,
         "pad_token_id": 0,
         "bos_token_id": None,

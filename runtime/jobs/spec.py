@@ -6,6 +6,7 @@ of a class of the user's own. `load_jobs` merges `defaults` under every job, as 
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,6 +29,8 @@ from rollmux_env.scenario import (
     Version,
     only_in_defaults,
 )
+from runtime.engines.interface import COLDEST, HOTTEST
+from runtime.jobs.named import located
 
 TINY = "tiny"
 _OF_A_TASK = ("task", "model", "algorithm")  # keys of the built-in kind of job alone
@@ -111,7 +114,7 @@ class Algorithm(FileModel):
     """Longest prompt; a longer one is an error."""
     max_tokens: Count = 64
     """Longest response, its end token included."""
-    temperature: Positive = 1.0
+    temperature: Annotated[float, Field(ge=COLDEST, le=HOTTEST)] = 1.0
     """Of sampling."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The smallest set of tokens of so much probability is sampled from."""
@@ -201,7 +204,7 @@ class JobSpec(FileModel):
 
     def path(self, name: str) -> Path:
         """A file that the job names, seen from `folder`."""
-        return Path(self.folder) / Path(name).expanduser()
+        return located(self.folder, name)
 
 
 class Jobs(FileModel):
@@ -258,7 +261,7 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
     """
     try:
         jobs = Jobs.model_validate(_merged(data))
-        here = [job.model_copy(update={"folder": str((folder / job.folder).resolve())}) for job in jobs.jobs]
+        here = [job.model_copy(update={"folder": os.path.abspath(located(folder, job.folder))}) for job in jobs.jobs]
         return jobs.model_copy(update={"jobs": tuple(here)})
     except ValidationError as error:
         first = problems(error)[0]

@@ -12,14 +12,13 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from rollmux_env.complaint import describe, one_line
 from rollmux_env.errors import InputError
-from runtime.jobs.named import load_named
+from runtime.jobs.named import load_named, located
 
 if TYPE_CHECKING:
     from runtime.jobs.spec import TaskSpec
@@ -101,7 +100,7 @@ class LongTail:
     """The prompt ends in a capital, A to E, and the share of the response that is the first letter of the capital's kind is earned.
 
     How long the newborn `tiny` goes on depends on the capital, from 8 characters to 648 on the average, and the shares of the
-    capitals make a mixture with a heavy tail: half of the responses end within a dozen characters, one in fifty passes 300. The
+    capitals make a mixture with a heavy tail: half of the responses end within a dozen characters, one in forty passes 300. The
     reward is silent on length, so that it stays so while the model learns.
     """
 
@@ -145,7 +144,9 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "") -> Task:
 
         assert spec.file is not None
         reward = load_named(spec.reward, folder) if spec.reward else None
-        return JsonlTask(read_lines(Path(folder) / Path(spec.file).expanduser()), reward, seed)
+        if reward is not None and not callable(reward):
+            raise InputError(f"{spec.reward}: is no function, but {describe(reward)}")
+        return JsonlTask(read_lines(located(folder, spec.file)), reward, seed)
     task_class = load_named(spec.name, folder)
     try:
         task: Task = task_class(seed=seed, **spec.options)
@@ -165,9 +166,10 @@ def score(task: Task, example: Example, response: str) -> float:
     """
     shown = f"the reward of {describe(response)} to the prompt {describe(example.prompt)}"
     try:
-        reward = float(task.reward(example, response))
+        given = task.reward(example, response)
+        reward = math.nan if isinstance(given, str | bytes) else float(given)
     except Exception as error:  # whatever a user's function raises
         raise RuntimeError(f"{shown} failed: {one_line(f'{type(error).__name__}: {error}')}") from error
     if not math.isfinite(reward):
-        raise RuntimeError(f"{shown} is {reward}, no finite number")
+        raise RuntimeError(f"{shown} is {describe(given)}, no finite number")
     return reward

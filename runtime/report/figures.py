@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -82,7 +83,7 @@ def shared_times(record: RunRecord) -> list[Shared]:
 
 
 def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | None] | None:
-    """Work per provisioned node-hour against solo disaggregation; None without `--compare solo`.
+    """Work per provisioned node-hour against solo disaggregation; None unless every job that ran was also run alone.
 
     An iteration of a job is worth the node-seconds that it costs alone on nodes of its own. `gain` is what the shared times of all
     groups were worth over their provisioned node-seconds; `gain_whole_run` is that of all iterations over all node-seconds from the
@@ -90,12 +91,13 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
     other, as measured in the same run.
     """
     alone_s = {job_id: iteration_s(iterations_of(solo, job_id)) for job_id, solo in record.solo.items()}
-    if not alone_s or any(value is None for value in alone_s.values()):
+    ran = {iteration.job_id for iteration in record.iterations}
+    if not ran or any(alone_s.get(job_id) is None for job_id in ran):
         return None
     worth: dict[str, float] = {}
-    for job_id, seconds in alone_s.items():
+    for job_id in ran:
         job = record.jobs[job_id]
-        worth[job_id] = (seconds or 0.0) * (job.rollout.nodes + job.training.nodes)
+        worth[job_id] = (alone_s[job_id] or 0.0) * (job.rollout.nodes + job.training.nodes)
     done = paid = 0.0
     for shared in shared_times(record):
         if all(job_id in worth for job_id in shared.jobs):
@@ -103,6 +105,7 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
             paid += _provisioned(lanes, shared.group, shared.from_s, shared.until_s)
     whole = sum(len(iterations_of(record, job_id)) * worth.get(job_id, 0.0) for job_id in _job_ids(record))
     whole_solo = sum(_provisioned(follow(solo.started.cluster, solo.log)[0]) for solo in record.solo.values())
+    paid_whole = _provisioned(lanes)
     alone = sum(sum(bound.alone_s) for bound in record.bounds)
     bound = alone / sum(max(bound.parallel_s) for bound in record.bounds) if record.bounds else None
     gain = done / paid if paid else None
@@ -110,8 +113,8 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
         "gain": gain,
         "bound": bound,
         "of_bound": gain / bound if gain and bound else None,
-        "gain_whole_run": whole / _provisioned(lanes) if lanes else None,
-        "node_hours": _provisioned(lanes) / 3600,
+        "gain_whole_run": whole / paid_whole if paid_whole else None,
+        "node_hours": paid_whole / 3600,
         "solo_node_hours": whole_solo / 3600,
     }
 
@@ -150,8 +153,8 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "of": job.iterations if job else None,
         "failed": next((failure.problem for failure in record.failed if failure.job_id == job_id), None),
         "strategy": admitted[0].placement.strategy if admitted else None,
-        "reward_first": fmean(rewards[:tenth]) if rewards else None,
-        "reward_last": fmean(rewards[-tenth:]) if rewards else None,
+        "reward_first": _finite(_mean(rewards[:tenth])),
+        "reward_last": _finite(_mean(rewards[-tenth:])),
         "iteration_s": own_s,
         "solo_iteration_s": alone_s,
         "slowdown": own_s / alone_s if own_s and alone_s else None,
@@ -264,6 +267,11 @@ def _phases(record: RunRecord, job_id: str, phase: str) -> list[PhaseSlice]:
 def _warm_phases(record: RunRecord, job_id: str, phase: str) -> list[PhaseSlice]:
     parts = _phases(record, job_id, phase)
     return [part for part in parts if not part.cold] or parts
+
+
+def _finite(value: float | None) -> float | None:
+    """None in place of NaN and infinity, which a job may report and JSON does not have."""
+    return value if value is not None and isfinite(value) else None
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -44,11 +44,27 @@ def test_gpus_are_read_off_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monkey
     fake = tmp_path / "nvidia-smi"
     fake.write_text("#!/bin/sh\necho 'NVIDIA H20, 97871, 550.54.15'\necho 'NVIDIA H20, 97871, 550.54.15'\necho 'odd [N/A]'\n")
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert find_gpus() == [Gpu("NVIDIA H20", 97871 / 1024, "550.54.15")] * 2
     assert doctor._gpus(find_gpus()).found == "2 x NVIDIA H20 with 96 GB, driver 550.54.15"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert find_gpus() == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     fake.write_text("#!/bin/sh\nexit 9\n")
     assert find_gpus() == []
+
+
+def test_what_to_install_is_printed_with_its_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    show(findings_table([*FINE, Finding("ray", "not installed", "missing", "pip install 'rollmux[run]'")]))
+    assert "pip install 'rollmux[run]'" in capsys.readouterr().out
+
+
+def test_one_gpu_is_too_few_to_share_out() -> None:
+    gpu = Gpu("NVIDIA H20", 96.0, "550")
+    assert doctor._gpus([gpu]).verdict == "missing"
+    assert doctor._gpus([gpu]).advice == "both pools need one; CUDA_VISIBLE_DEVICES='' runs on CPU cores"
+    assert doctor._gpus([gpu] * 2).verdict == "ok"
 
 
 def test_what_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

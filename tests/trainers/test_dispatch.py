@@ -69,7 +69,7 @@ def test_the_preset_can_be_read():
 
 
 def test_what_does_not_fit_is_said_in_a_line():
-    for environment in ({"name": "dispatch", "rounds": 0}, {"name": "dispatch", "colour": 1}):
+    for wrong in ({"rounds": 0}, {"colour": 1}, {"shape": "round"}, {"skew": 9.0}):
         with pytest.raises(InputError, match=r"^small: environment") as error:
-            make_problem(environment, "small")
+            make_problem({"name": "dispatch", **wrong}, "small")
         assert "\n" not in str(error.value)

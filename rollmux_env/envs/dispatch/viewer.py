@@ -26,7 +26,7 @@ class Bar(NamedTuple):
 
 
 def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
-    """The spans of a group since a time that its history still has, and what runs now."""
+    """The spans of a group that ended after a time that its history reaches back to, and what runs now."""
     now_s = float(groups.groups["now_s"][e])
     spans = groups.history[e, : min(int(groups.clocks["spans"][e]), groups.history.shape[1])]
     bars = [
@@ -36,23 +36,24 @@ def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
     tails = int(groups.groups["tails"][e])
     for k, member in enumerate(groups.members[e, : groups.groups["n"][e]]):
         nodes, start_s = int(member["nodes"]), float(groups.runners["start_s"][e, k])
-        match int(member["runs"]):
-            case 1:
-                bars.append(Bar(k, ROLLOUT, nodes & ~tails, start_s, now_s, 1.0))
-                bars.append(Bar(k, ROLLOUT, nodes & tails, start_s, now_s, 1 - share))
-            case 2:
-                bars.append(Bar(k, TRAINING, TRAINING_POOL, start_s, now_s, 1.0))
-            case 3:
-                bars.append(Bar(k, TAIL, nodes, start_s, now_s, share))
+        if member["runs"] == ROLLOUT:
+            bars.append(Bar(k, ROLLOUT, nodes & ~tails, start_s, now_s, 1.0))
+            bars.append(Bar(k, ROLLOUT, nodes & tails, start_s, now_s, 1 - share))
+        elif member["runs"] == TRAINING:
+            bars.append(Bar(k, TRAINING, TRAINING_POOL, start_s, now_s, 1.0))
+        elif member["runs"] == TAIL:
+            bars.append(Bar(k, TAIL, nodes, start_s, now_s, share))
     return [bar for bar in bars if bar.nodes and bar.end_s > max(since_s, bar.start_s)]
 
 
 def _window(groups: Groups, e: int) -> tuple[float, float]:
-    """The last six planned iterations of the longest member, seconds."""
+    """The last six planned iterations of the longest member, or what of them the history still has whole, seconds."""
     members = groups.members[e, : groups.groups["n"][e]]
     width_s = 6 * float((members["planned_rollout_s"] + members["planned_training_s"] + members["sync_s"]).max())
     now_s = float(groups.groups["now_s"][e])
-    return max(0.0, now_s - width_s), max(now_s, width_s)
+    spans = groups.history[e]
+    known_s = float(spans["end_s"].min()) if groups.clocks["spans"][e] > len(spans) else 0.0
+    return max(known_s, now_s - width_s), max(now_s, width_s)
 
 
 def _lanes(groups: Groups, e: int) -> list[tuple[str, int]]:

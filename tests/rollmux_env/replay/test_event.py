@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.dispatch import DISPATCH, make_dispatch
+from policies.dispatch.round_robin import RoundRobin
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.alone import Colocated, Solo
 from rollmux_env.cluster.events import Departed, Moved, Placement, Progressed, isolated
@@ -355,6 +357,23 @@ def test_a_moved_job_is_a_member_at_once_and_enters_at_the_next_meta_iteration_a
     after = [(name, at_s) for name, at_s in starts(run) if at_s > 33]
     assert "".join(name[0] for name, _ in after)[:12] == "bblbalbalbal"
     assert next(at_s for name, at_s in after if name == "a") == 63
+
+
+def test_a_dispatcher_knows_when_its_members_joined():
+    """A network goes by what a member has left of its SLO since then."""
+
+    class Spy(RoundRobin):
+        joined: ClassVar[dict[tuple[int, str], float]] = {}
+
+        def choose(self, group):
+            self.joined.update({(id(group), member.job_id): member.joined_s for member in group.members})
+            return super().choose(group)
+
+    away = Move("a", Placement(None, (), 1, 1))
+    jobs = [job("c", arrival=100, iterations=4), job("a", arrival=107), job("b", arrival=111.5)]
+    run = replay_events(scenario(*jobs, migration_s=1), Together(moves={"c": (away,)}), Spy(), 0)
+    moved_s = next(event.at_s for event in run.log if isinstance(event, Moved))
+    assert sorted(Spy.joined.values()) == [100, 107, 111.5, moved_s]
 
 
 def test_a_stay_that_is_over_ends_with_the_iteration():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -174,7 +175,8 @@ def test_what_cannot_be_sampled_is_refused(engine: Engine) -> None:
         with pytest.raises(InputError, match=words):
             engine.generate(prompts, GREEDY, resume=resume)
     for sampling, words in (
-        (replace(GREEDY, temperature=2.5), "temperature: 2.5 is not between 0 and 2"),
+        (replace(GREEDY, temperature=2.5), "temperature: 2.5 is neither 0 nor from 0.01 to 2"),
+        (replace(GREEDY, temperature=1e-3), "temperature: 0.001 is neither 0 nor from 0.01 to 2"),
         (replace(GREEDY, top_p=0.0), "top_p: 0.0 is not above 0 and at most 1"),
         (replace(GREEDY, max_tokens=0), "max_tokens: 0 is less than 1"),
     ):
@@ -218,6 +220,21 @@ def test_an_offloaded_engine_gives_device_memory_back(engine: Engine) -> None:
 def test_a_model_directory_that_cannot_be_used_is_refused(tmp_path: Path, engine: Engine) -> None:
     with pytest.raises(InputError, match=r"config.json: cannot be read: No such file"):
         make_engine("torch", tmp_path, max_length=8, seed=0, threads=1, tensor_parallel=1)
+    index = tmp_path / "model.safetensors.index.json"
+    (tmp_path / "config.json").write_text("{}")
+    for text, words in (
+        ("{}", "no weight_map in it"),
+        ('{"weight_map": {"a": "none.safetensors"}}', "none.safetensors: cannot be"),
+    ):
+        index.write_text(text)
+        with pytest.raises(InputError, match=words):
+            make_engine("torch", tmp_path, max_length=8, seed=0, threads=1, tensor_parallel=1)
+    folder = saved(tmp_path / "odd", seed=0)
+    config = json.loads((folder / "config.json").read_text())
+    for name, value in (("max_position_embeddings", None), ("num_attention_heads", 0), ("num_hidden_layers", "two")):
+        (folder / "config.json").write_text(json.dumps({**config, "head_dim": None, name: value}))
+        with pytest.raises(InputError, match=r"config.json: layers, heads, sizes and positions must be counts"):
+            make_engine("torch", folder, max_length=8, seed=0, threads=1, tensor_parallel=1)
     folder = saved(tmp_path / "model", seed=0)
     with pytest.raises(InputError, match="65 tokens are asked for, the model attends to 64"):
         make_engine("torch", folder, max_length=65, seed=0, threads=1, tensor_parallel=1)

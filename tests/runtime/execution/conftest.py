@@ -11,7 +11,7 @@ import pytest
 
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
-from runtime.execution.coordinator import RunPlan
+from runtime.execution.members import RunPlan
 from runtime.execution.session import execute, ray_session
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import read_run

@@ -90,3 +90,8 @@ def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path: Path, monk
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "file"))
     with pytest.raises(InputError, match="ROLLMUX_CACHE"):
         model_directory(SMALL, 0)
+    for name in ("ROLLMUX_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user whom the system does not know
+    with pytest.raises(InputError, match="no home folder is known; ROLLMUX_CACHE names a folder"):
+        model_directory(SMALL, 0)

@@ -23,6 +23,9 @@ jobs:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "data.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
     (tmp_path / "own.py").write_text("raise RuntimeError('imported by a check')\n")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "__init__.py").write_text("1 / 0\n")
+    (tmp_path / "broken" / "part.py").write_text("")
     (tmp_path / "jobs.yaml").write_text(GOOD)
     return tmp_path
 
@@ -75,6 +78,17 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         ),
         (("id: a,", "id: a, options: {x: 1},"), "jobs[0].options: go with class; a task of one's own takes task.options"),
         (("id: a,", "id: a, rollout: {engine: vlm},"), "jobs[0].rollout.engine: Input should be 'auto', 'vllm' or 'torch'"),
+        (("data.jsonl", "~no-such-user/a.jsonl"), "jobs[1].task: {folder}/~no-such-user/a.jsonl: No such file or directory"),
+        (("layers: 2", "name: ~no-such-user/a"), "jobs[1].model: {folder}/~no-such-user/a: there is no such folder"),
+        (("id: a,", "id: a, folder: none,"), "jobs[0].folder: {folder}/none: there is no such folder"),
+        (("id: a,", 'id: a, folder: "n\\0",'), "jobs[0].folder: {folder}/n\\x00: there is no such folder"),
+        (("own:Job", "broken.part:Job"), "jobs[2].class: broken.part: ZeroDivisionError: division by zero"),
+        (("id: a,", "id: a, algorithm: {temperature: 5},"), "jobs[0].algorithm.temperature: must be at most 2, not 5"),
+        (("id: a,", "id: a, algorithm: {temperature: 1e-3},"), "jobs[0].algorithm.temperature: must be at least 0.01, not 0.001"),
+        (
+            ("id: a,", "id: a, algorithm: {max_tokens: 3841},"),
+            "jobs[0].algorithm: max_prompt_tokens and max_tokens are 4097 together; the model attends to 4096",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line_that_names_the_field(folder: Path, change: tuple[str, str], problem: str) -> None:
@@ -94,6 +108,8 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_field(folder: Path, 
         ("[1]", "line 2: must be a mapping, not a list"),
         ('{"answer": "2"}', "line 2: prompt: must be text, not null"),
         ('{"prompt": "1", "answer": 2}', "line 2: answer: must be text, not 2"),
+        ('{"prompt": "1", "size": ' + "1" * 5000 + "}", "line 2: is not JSON that can be read: Exceeds the limit"),
+        ('{"prompt": "\\ud800"}', r"line 2: prompt: holds half a character \(a lone surrogate\)"),
     ],
 )
 def test_a_wrong_line_of_a_jsonl_file_is_named(folder: Path, line: str, problem: str) -> None:

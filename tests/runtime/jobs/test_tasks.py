@@ -22,6 +22,8 @@ class Half:
     def prompts(self, count, position): return []
 def shout(example, response): return float(response == example["answer"].upper())
 def broken(example, response): return float("nan") if response else 1 / 0
+def wordy(example, response): return "1"
+half = 0.5
 """
 
 
@@ -30,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "own_task", raising=False)
     (tmp_path / "own_task.py").write_text(OWN)
+    (tmp_path / "half_made.py").write_text("import sys\nsys.absent\n")
     lines = [json.dumps({"prompt": f"word {k}", "answer": f"answer {k}"}) for k in range(5)]
     (tmp_path / "data.jsonl").write_text("\n\n".join(lines))
     return tmp_path
@@ -52,6 +55,13 @@ def test_a_jsonl_file_is_gone_through_once_before_anything_comes_again(folder: P
     assert len({tuple(found[k : k + 5]) for k in (0, 5, 10)}) > 1
     assert score(task, Example("", "2"), " 2\n") == 1.0
     assert score(task, Example("", "2"), "22") == 0.0
+
+
+def test_a_line_of_a_jsonl_file_ends_where_json_says_so(folder: Path) -> None:
+    record = {"prompt": "a\u2028b\u0085c", "answer": "d"}
+    (folder / "data.jsonl").write_text(json.dumps(record, ensure_ascii=False) + "\r\n", encoding="utf-8", newline="")
+    task = make_task(TaskSpec(name="jsonl", file="data.jsonl"), 0, str(folder))
+    assert task.prompts(1, 0)[0].record == record
 
 
 @pytest.mark.parametrize(
@@ -96,6 +106,7 @@ def test_a_reward_function_of_ones_own_gets_the_line(folder: Path) -> None:
         ("own_task:Half", "own_task:Half: has no method reward"),
         ("own_task:None_such", "the module own_task has no None_such"),
         ("own_tusk:Own", "ModuleNotFoundError: No module named 'own_tusk'"),
+        ("half_made:Own", "half_made:Own: AttributeError: module 'sys' has no attribute 'absent'"),
     ],
 )
 def test_a_task_that_cannot_be_made_is_refused_in_one_line(folder: Path, name: str, problem: str) -> None:
@@ -111,3 +122,11 @@ def test_a_broken_reward_is_an_error_that_names_the_response(folder: Path) -> No
         score(task, example, "x")
     with pytest.raises(RuntimeError, match="the reward of '' to the prompt 'hi' failed: ZeroDivisionError: division by zero"):
         score(task, example, "")
+    task = make_task(TaskSpec(name="jsonl", file="data.jsonl", reward="own_task:wordy"), 0, str(folder))
+    with pytest.raises(RuntimeError, match="the reward of 'x' to the prompt 'hi' is '1', no finite number"):
+        score(task, example, "x")
+
+
+def test_a_reward_that_is_no_function_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"own_task:half: is no function, but 0\.5"):
+        make_task(TaskSpec(name="jsonl", file="data.jsonl", reward="own_task:half"), 0, str(folder))

@@ -44,6 +44,13 @@ def test_the_bound_of_a_run_is_what_its_phases_gain_in_parallel() -> None:
     assert gained["of_bound"] == pytest.approx(2 / (8 / 4.5))
 
 
+def test_nothing_is_said_of_a_gain_where_a_job_was_not_run_alone() -> None:
+    record = recorded(scenario_of({"id": "a"}, {"id": "b"}), alone=True)
+    partly = dataclasses.replace(record, solo={"a": record.solo["a"]})
+    assert figures(partly)["throughput"] is None
+    assert figures(partly)["jobs"]["a"]["slowdown"] == pytest.approx(1)
+
+
 def test_rewards_are_those_of_the_first_and_the_last_tenth() -> None:
     job = figures(recorded(scenario_of({"id": "a", "iterations": 40})))["jobs"]["a"]
     assert (job["reward_first"], job["reward_last"]) == (pytest.approx(0.15), pytest.approx(3.75))

@@ -26,6 +26,16 @@ def test_a_report_is_whole_and_written_again_over_an_older_one(tmp_path: Path) -
     assert [len([*(tmp_path / "tensorboard" / job).iterdir()]) for job in ("a", "b")] == [1, 1]
 
 
+def test_a_job_that_reports_no_number_does_not_take_the_report_of_the_others_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    record = recorded(scenario_of({"id": "a"}, {"id": "b"}))
+    odd = [dataclasses.replace(part, metrics={"reward": float("nan")}) for part in record.iterations if part.job_id == "a"]
+    even = [part for part in record.iterations if part.job_id == "b"]
+    write_report(tmp_path, dataclasses.replace(record, iterations=(*odd, *even)))
+    jobs = json.loads((tmp_path / "results.json").read_text())["jobs"]
+    assert jobs["a"]["reward_last"] is None and jobs["b"]["reward_last"] > 0
+
+
 def test_the_trace_shows_phases_syncs_and_profiling() -> None:
     record = recorded(scenario_of({"id": "a", "sync_s": 1}))
     profile = PhaseSlice("a", "rollout", True, -1, LEASE, "rollout", (0,), ("rollout-0",), 0, 0, 3, 0, 3)
@@ -50,6 +60,8 @@ def test_tensorboard_has_metrics_and_seconds_by_iteration() -> None:
 def test_the_summary_says_rewards_gain_and_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     record = recorded(scenario_of({"id": "a", "sync_s": 1}, {"id": "b"}), alone=True)
     record = dataclasses.replace(record, failed=(Failed(1.0, "poison", "training", "loss is NaN"),))
+    named = dataclasses.replace(record.phases[-1], stages={"[/odd]": 1.0})  # stages are named by jobs
+    record = dataclasses.replace(record, phases=(*record.phases, named))
     from runtime.report.figures import figures
 
     show(summary(figures(record)))
@@ -58,6 +70,7 @@ def test_the_summary_says_rewards_gain_and_what_failed(capsys: pytest.CaptureFix
         "0.050 -> 1.850",
         "direct packing",
         "poison failed: loss is NaN",
+        "[/odd] 1.00 s",
         "throughput per node-hour against solo: 1.9",
     ):
         assert expected in printed

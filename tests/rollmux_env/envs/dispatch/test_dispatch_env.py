@@ -15,6 +15,7 @@ from policies.dispatch import make_dispatch
 from policies.dispatch.learned import Learned
 from policies.placement.policy_file import PolicyConfig, write_policy
 from policies.placement.scorer import random_weights, score
+from rollmux_env.envs.dispatch import viewer
 from rollmux_env.envs.dispatch.group import SHAPES, Given, Group, Shapes
 from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
 from rollmux_env.envs.dispatch.replayed import figures, replay_group
@@ -146,15 +147,13 @@ def test_following_the_reference_gains_nothing_over_it():
     """What the reward takes off is the reference's own work."""
     env = DispatchVectorEnv(6, SHORT, Work(reference="round-robin", slo_penalty=0.0), autoreset=False)
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(6))})
-    begun_s, returns, over = env._groups.clocks["all_work_s"].copy(), np.zeros(6), np.zeros(6, dtype=bool)
-    skipped_s = env._groups.groups["now_s"].copy()
+    returns, over = np.zeros(6), np.zeros(6, dtype=bool)
     while not over.all():
         rows = observation["candidates"][:, :, ROW_FEATURES.index("in turn")] * observation["mask"]
         observation, rewards, ended, _, _ = env.step(rows.argmax(1))
         returns += np.where(over, 0, rewards)
         over |= ended
-    horizon_s = env._groups.clocks["horizon_s"]
-    assert returns + begun_s / horizon_s - env._reference_rate * skipped_s / horizon_s == pytest.approx(0, abs=0.15)
+    assert returns == pytest.approx(0, abs=1e-9)
 
 
 def test_the_scalar_environment_is_a_vector_of_one():
@@ -209,15 +208,22 @@ def test_a_masked_action_does_what_round_robin_does_and_costs():
     assert info["invalid_action"][0]
 
 
-def test_nothing_is_observed_of_what_has_not_happened():
-    """Two groups that differ in their luck alone look the same until the first phase ends."""
-    group = SHORT.group(1)
-    other = Group(group.cluster, group.jobs, group.pins, group.training_nodes, group.horizon_s * 2, group.seed + 1)
-    seen = []
-    for one in (group, other):
-        observation, _ = DispatchVectorEnv(1, Given(one)).reset(seed=0)
-        seen.append(b"".join(column.tobytes() for column in observation.values()))
-    assert seen[0] == seen[1]
+@pytest.mark.parametrize("first", [0, 1])
+def test_nothing_is_observed_of_what_has_not_happened(first):
+    """Groups that differ in their horizon and in all luck from an iteration on look the same until that has made a difference:
+    while the clock stands at 0, or nobody has done an iteration."""
+    group = Shapes("rollout-heavy", 0.5, rounds=4).group(1)
+    longer = Group(group.cluster, group.jobs, group.pins, group.training_nodes, group.horizon_s * 2, group.seed)
+    envs = [DispatchVectorEnv(1, Given(one), autoreset=False) for one in (group, longer)]
+    observations = [env.reset(seed=0)[0] for env in envs]
+    envs[1]._groups.luck[:, :, :, first:] *= 0.9
+    choose, compared = at_random(0), 0
+    while not any((env._groups.runners["iteration"].max() if first else env._groups.groups["now_s"][0]) > 0 for env in envs):
+        assert all(np.array_equal(observations[0][name], observations[1][name]) for name in observations[0])
+        compared += 1
+        action = choose(observations[0]["mask"])
+        observations = [env.step(action)[0] for env in envs]
+    assert compared > 1
 
 
 def test_pictures():
@@ -234,6 +240,22 @@ def test_pictures():
         text.step(int(np.flatnonzero(text.unwrapped.action_masks())[-1]))
     shown = text.render()
     assert "rollout 0" in shown and "training" in shown and "AAA" in shown and "aa" in shown
+
+
+def test_a_picture_begins_where_the_history_does():
+    """What has been forgotten would look like idle time."""
+    group, share = Shapes("multi-node", 0.0).group(3), TAILS.share
+    envs = [DispatchVectorEnv(1, Given(group), autoreset=False) for _ in range(2)]
+    for env, spans in zip(envs, (12, ROOM), strict=True):
+        env._groups = env._groups._replace(history=group_tables(1, 1, 1, 1, spans).history)
+        choose = at_random(0)
+        observation, _ = env.reset(seed=0)
+        for _ in range(60):
+            observation, *_ = env.step(choose(observation["mask"]))
+    short, whole = (env._groups for env in envs)
+    since_s, until_s = viewer._window(short, 0)
+    assert viewer._window(whole, 0)[0] < since_s < until_s
+    assert sorted(viewer.bars_of(short, 0, since_s, share)) == sorted(viewer.bars_of(whole, 0, since_s, share))
 
 
 @pytest.mark.parametrize(

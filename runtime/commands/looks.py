@@ -1,0 +1,49 @@
+"""`rollmux compare` and `rollmux doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from policies.commands.options import TableOrJson
+
+How = Annotated[TableOrJson, typer.Option("--format", help="How to print it.")]
+
+
+def compare(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
+    format: How = TableOrJson.table,
+) -> None:
+    """Hold the event replay against a real run: what its beginning foretells, and what came.
+
+    Example: `rollmux compare run`
+    """
+    from rollmux_env.report.results import to_json
+    from rollmux_env.report.tables import show
+    from runtime.compare import compare as compare_run
+    from runtime.compare import comparison_table
+    from runtime.journal import read_run
+
+    found = compare_run(read_run(folder))
+    if format is TableOrJson.json:
+        typer.echo(to_json(found), nl=False)
+    else:
+        show(comparison_table(found))
+
+
+def doctor(format: How = TableOrJson.table) -> None:
+    """Say what this machine has, what a run would use, and what to install.
+
+    Example: `rollmux doctor`
+    """
+    from rollmux_env.report.results import to_json
+    from rollmux_env.report.tables import show
+    from runtime.doctor import as_report, examine, findings_table
+
+    findings = examine()
+    if format is TableOrJson.json:
+        typer.echo(to_json(as_report(findings)), nl=False)
+    else:
+        show(findings_table(findings))

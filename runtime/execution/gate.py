@@ -1,0 +1,245 @@
+"""The run, as the process of one job sees it: what stands behind `@phase` and `runtime_hook`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import ray
+
+from runtime.execution.messages import Nodes, OutOfOrder, Report
+from runtime.execution.nodes import move_process, prepare_process, resident_gb
+from runtime.execution.worker import ProgressReporter, Worker
+from runtime.jobs.spec import JobSpec
+from runtime.phases import POOL_OF, PhaseOfJob, WorkerError, WorkerHandle, runtime_hook
+from runtime.record import Node, Pool
+from runtime.residency.footprint import Footprint
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """What says that two processes share a clock: an id of this machine's uptime."""
+    return _BOOT.read_text() if _BOOT.exists() else os.uname().nodename
+
+
+class JobGate:
+    """The run, as the job sees it (see `runtime.phases.Gate`)."""
+
+    def __init__(self, spec: JobSpec, coordinator: Any) -> None:
+        self.iteration = 0
+        self.worst_case = False
+        self.where = ""  # what is being done, for whoever asks where it failed
+        self.workers: list[_Handle] = []
+        self._spec = spec
+        self._coordinator = coordinator
+        self._nodes: Nodes = {}
+        self._folder = Path()
+        self._moves = False  # the job is to be moved after the iteration in hand
+        self._offset_s = 0.0
+        self._held = False  # the permit of a rollout, by `initialise`
+        self._next: PhaseOfJob = "rollout"
+        self._prepared = False
+        self._loaded: set[str] = set()  # pools on which the job's state has been since it was made
+        self.progress = ProgressReporter(coordinator, spec.id).tell
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the coordinator, as this job, and wait for the answer."""
+        try:
+            return ray.get(getattr(self._coordinator, method).remote(self._spec.id, *arguments))
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause or error) from None
+
+    def align_clocks(self) -> None:
+        """Learn the coordinator's clock: on its machine it differs by a constant, elsewhere by what a round trip tells."""
+        boot, zero_s = self.ask("clock")
+        if boot == boot_id():
+            self._offset_s = -zero_s
+            return
+        best_s = float("inf")
+        for _ in range(5):
+            began_s = monotonic()
+            now_s = self.ask("now")
+            trip_s = monotonic() - began_s
+            if trip_s < best_s:
+                best_s, self._offset_s = trip_s, now_s - began_s - trip_s / 2
+
+    def now(self) -> float:
+        return monotonic() + self._offset_s
+
+    def place(self, nodes: Nodes, folder: Path) -> bool:
+        """Take up a placement; whether it is another one."""
+        changed = nodes != self._nodes
+        self._nodes, self._folder = nodes, folder
+        return changed
+
+    def iteration_done(self) -> None:
+        """Make sure that an iteration had its phases."""
+        if self._next == "train" or self._held:
+            raise OutOfOrder("the step ended without a training; an iteration is a rollout, a training and a sync")
+        self._next = "rollout"
+
+    @contextlib.contextmanager
+    def initialise(self) -> Iterator[None]:
+        """Hold the permit of the first rollout while the job is made, and keep it for that rollout."""
+        self.where = "init"
+        self._moves = self.ask("acquire", "rollout")
+        begun_s = self.now()
+        here = self._nodes["rollout"]
+        if not self._prepared:
+            prepare_process(here)
+            self._prepared = True
+        move_process(here)
+        runtime_hook.stages = {}
+        yield
+        done_s = self.now()
+        self._held = True
+        self._loaded.clear()
+        self._release(Report("init", True, begun_s, begun_s, done_s, stages=dict(runtime_hook.stages), cold=True))
+        self.where = ""
+
+    @contextlib.contextmanager
+    def hold(self, job: Any, phase: PhaseOfJob) -> Iterator[None]:
+        """A phase of the job: permit, load, the method, offload, nodes given back."""
+        self._check_order(phase)
+        self.where = "training" if phase == "train" else phase
+        if phase == "sync":
+            start_s = self.now()
+            yield
+            self.ask("synced", start_s, self.now())
+            self._next = "rollout"
+            self.where = ""
+            return
+        pool = POOL_OF[phase]
+        if not self._held:
+            self._moves = self.ask("acquire", pool)
+        self._held = False
+        begun_s = self.now()
+        if not self.workers:
+            move_process(self._nodes[pool])
+        runtime_hook.stages = {}
+        cold = pool not in self._loaded
+        self._loaded.add(pool)
+        load_s = self._timed(job, "load", phase)[0]
+        run_s = self.now()
+        yield
+        if phase == "train" and self._moves and hasattr(job, "checkpoint"):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            job.checkpoint(self._folder)
+        done_s = self.now()
+        offload_s, footprint = self._timed(job, "offload", phase)
+        warm_s = 0.0
+        if self.worst_case:  # a warm switch is measured, beside the cold one
+            warm_s = self._timed(job, "load", phase)[0]
+            again_s, footprint = self._timed(job, "offload", phase)
+            warm_s += again_s
+            offload_s += warm_s
+        host_gb = self._host_gb(pool, footprint)
+        stages = dict(runtime_hook.stages)
+        movable = phase == "train" and self._moves and (hasattr(job, "checkpoint") or not self.workers)
+        self._release(Report(pool, False, begun_s, run_s, done_s, load_s, offload_s, warm_s, cold, stages, host_gb, movable))
+        self._next = "train" if phase == "rollout" else "sync"
+        self.where = ""
+
+    def nodes(self, pool: Pool) -> tuple[Node, ...]:
+        return self._nodes.get(pool, ())
+
+    def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
+        actor = ray.remote(Worker).options(
+            num_cpus=0,
+            scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.machine, soft=False),
+        )
+        handle = _Handle(
+            actor.remote(node, self._coordinator, self._spec.id, target, self._spec.folder, arguments, options), node, target
+        )
+        self.workers.append(handle)
+        self.ask("started_worker", handle.actor)
+        return handle
+
+    def wait(self, calls: Any) -> Any:
+        several = isinstance(calls, list | tuple)
+        results = []
+        for call in calls if several else (calls,):
+            try:
+                results.append(ray.get(call.reference))
+            except ray.exceptions.RayTaskError as error:
+                cause = error.cause
+                if cause is None:
+                    raise
+                raise cause from None
+            except ray.exceptions.RayActorError as error:
+                why = _first_failure(error)
+                raise WorkerError(f"its process on {call.handle.node.name} ({call.handle.target}) {why}") from None
+        return results if several else results[0]
+
+    def close_workers(self) -> None:
+        """End all workers of the job."""
+        for handle in self.workers:
+            handle.close()
+        self.workers.clear()
+
+    def _host_gb(self, pool: Pool, footprint: Any) -> float:
+        """Host memory of the job on a node: what its processes there have, and what they keep for the next phase."""
+        mine = [handle for handle in self.workers if handle.node in self._nodes[pool]]
+        measured = {handle.node.name: 0.0 for handle in mine}
+        for handle, (_, own_gb) in zip(mine, ray.get([handle.actor.identity.remote() for handle in mine]), strict=True):
+            measured[handle.node.name] += own_gb
+        kept_gb = footprint.host / 1e9 if isinstance(footprint, Footprint) else 0.0
+        return kept_gb + (max(measured.values()) if measured else resident_gb())
+
+    def _check_order(self, phase: PhaseOfJob) -> None:
+        expected = self._next
+        if phase == expected or (expected == "sync" and phase == "rollout"):
+            return
+        raise OutOfOrder(f"the phase '{phase}' came where '{expected}' was due; an iteration is rollout, train, sync")
+
+    @staticmethod
+    def _timed(job: Any, method: str, phase: PhaseOfJob) -> tuple[float, Any]:
+        if not hasattr(job, method):
+            return 0.0, None
+        began = monotonic()
+        result = getattr(job, method)(phase)
+        return monotonic() - began, result
+
+    def _release(self, report: Report) -> None:
+        self.ask("release", report)  # and wait, since calls of an asynchronous actor may overtake each other
+
+
+def _first_failure(error: Exception) -> str:
+    """What became of a process, from what Ray says about it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if "creation task" in str(error):
+        return f"could not be made: {lines[-1]}"
+    return "has died" + (
+        f": {found[0]}" if (found := [line for line in lines if "exit" in line or "killed" in line.lower()]) else ""
+    )
+
+
+class _Call:
+    """A call of a worker that is under way; as an argument of another call it stands for its result."""
+
+    def __init__(self, handle: _Handle, reference: Any) -> None:
+        self.handle = handle
+        self.reference = reference
+
+
+class _Handle:
+    """A worker, as the job sees it (see `runtime.phases.WorkerHandle`)."""
+
+    def __init__(self, actor: Any, node: Node, target: str) -> None:
+        self.actor = actor
+        self.node = node
+        self.target = target
+
+    def call(self, method: str, *arguments: Any) -> _Call:
+        given = [argument.reference if isinstance(argument, _Call) else argument for argument in arguments]
+        return _Call(self, self.actor.call.remote(method, *given))
+
+    def close(self) -> None:
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(self.actor.close.remote(), timeout=10)
+        ray.kill(self.actor)

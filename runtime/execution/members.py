@@ -1,0 +1,88 @@
+"""What the coordinator knows of a run and of its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollmux_env.dispatcher import Dispatcher
+from rollmux_env.scenario import Cluster, Job
+from runtime.execution.messages import Nodes, Order
+from runtime.execution.profiles import Measured
+from runtime.jobs.spec import JobSpec
+from runtime.record import Node, Pool
+
+PROFILE = -1  # in place of an iteration's number
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run is asked to do.
+
+    Attributes:
+        specs: the jobs. cluster: pools, prices and limits that the policy sees. nodes: all nodes.
+        policy, dispatch: by name. seed: of policies that take one.
+        folder: where the journal and checkpoints go.
+        cached: profiles that were measured before may be used.
+        only_profile: stop when all jobs are profiled.
+        bounds: measure what taking turns could gain, with the first two jobs that arrive together.
+    """
+
+    specs: tuple[JobSpec, ...]
+    cluster: Cluster
+    nodes: tuple[Node, ...]
+    policy: str
+    dispatch: str
+    seed: int
+    folder: str
+    cached: bool = True
+    only_profile: bool = False
+    bounds: bool = False
+
+
+class Gang:
+    """The members of a group, or jobs that are being profiled: those who share a dispatcher."""
+
+    def __init__(self, number: int, dispatcher: Dispatcher) -> None:
+        self.number = number
+        self.dispatcher = dispatcher
+
+
+@dataclass
+class Hold:
+    """A permit in a job's hands."""
+
+    pool: Pool
+    asked_s: float
+    start_s: float
+    switched: bool
+    paired: bool  # another one was given at the same time
+
+
+@dataclass(eq=False)
+class Runner:
+    """A job, as the coordinator knows it."""
+
+    spec: JobSpec
+    controller: Any = None
+    gang: Gang | None = None
+    numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    nodes: Nodes = field(default_factory=dict)
+    iteration: int = 0  # the one in hand, or the next
+    began_s: float | None = None  # when its rollout was ready
+    job: Job | None = None  # as the policy sees it; None until it is profiled
+    passes: int = 0  # of the profiler, that it still has to make
+    passed: asyncio.Future[None] | None = None  # they are over, or it has ended
+    next: asyncio.Future[Order | None] | None = None  # what it waits to be told between iterations
+    wanted: asyncio.Future[None] | None = None  # the permit that it waits for
+    asked_s: float = 0.0
+    hold: Hold | None = None
+    moves_to: Gang | None = None
+    movable: bool = False  # as it said in the iteration in hand
+    measured: dict[str, Measured] = field(default_factory=dict)
+    sync_s: float = 0.0
+    busy_s: dict[str, float] = field(default_factory=lambda: {"rollout": 0.0, "training": 0.0})
+    workers: list[Any] = field(default_factory=list)
+    progress: tuple[int, int, int] = (0, 0, 0)
+    gone: bool = False

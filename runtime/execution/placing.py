@@ -1,0 +1,276 @@
+"""The part of the coordinator that carries out what the policy decides: groups, their nodes, their members, their permits.
+
+Nothing in here decides where a job goes: an event is applied, `policy.decide` answers, `carry_out` checks and applies the plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from time import monotonic, time
+from typing import Any
+
+from policies.dispatch import make_dispatch
+from policies.registry import make_runnable
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Progress, Progressed, Resumed, Ticked
+from rollmux_env.cluster.plan import Policy, carry_out
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.dispatcher import Dispatcher, PhaseName
+from rollmux_env.replay.fluid import replay
+from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
+from runtime.execution.ground import Ground, Place
+from runtime.execution.members import Gang, Hold, Runner, RunPlan
+from runtime.execution.messages import Order
+from runtime.execution.profiles import versions
+from runtime.journal import JOURNAL, Journal
+from runtime.record import LEASE, Fact, Started
+from runtime.record import Pool as PoolName
+
+
+class Placing:
+    """Who is where, and who holds what.
+
+    Args:
+        plan: what is to be done.
+    """
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+        self._state = State(plan.cluster, observed=True)
+        self._ground = Ground(plan.nodes)
+        self._gangs: dict[int, Gang] = {}
+        self._lease: Gang | None = None
+        self._lease_need: dict[str, int] = {}
+        self._deferred: list[Event] = []
+        self._runners = {spec.id: Runner(spec) for spec in plan.specs}
+        self._changed: dict[str, None] = {}  # jobs of which the state does not know all that they have done
+        self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._news: list[str] = []
+        self._zero_s = monotonic()
+
+    def _open(self) -> None:
+        """Make what may fail, and start the clock."""
+        plan = self._plan
+        _rehearse(make_runnable(plan.policy, plan.seed))
+        self._policy = make_runnable(plan.policy, plan.seed)
+        self._dispatch = make_dispatch(plan.dispatch)
+        self._journal = Journal(Path(plan.folder) / JOURNAL)
+        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._freed = asyncio.Event()  # nodes have become free
+        self._zero_s = monotonic()
+        self._write(Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions()))
+
+    def _arrive(self, job: Job) -> None:
+        job = job.model_copy(update={"arrival_s": self._now()})
+        event = Arrived(self._now(), job)
+        self._note(event)
+        if len(self._state.waiting) == 1:
+            self._answer(event)
+        if job.id in self._state.waiting:
+            self._say(f"{job.id}: waits for nodes")
+
+    def _answer(self, event: Event) -> None:
+        """Ask the policy about an event that has been applied, and carry out what it says; after a departure, serve the queue."""
+        if self._lease is not None:  # its nodes are free to the policy, but not in truth
+            self._deferred.append(event)
+            return
+        waiting = isinstance(event, Arrived)
+        if not waiting or (isinstance(event, Arrived) and event.job.id in self._state.waiting[:1]):
+            self._carry_out(event)
+        if not waiting:
+            while self._state.waiting:
+                first = self._state.waiting[0]
+                self._carry_out(Arrived(self._now(), self._state.job(first)))
+                if first in self._state.waiting[:1]:
+                    break
+
+    def _carry_out(self, event: Event) -> None:
+        self._note_progress()
+        self._state.now_s = self._now()
+        plan = self._policy.decide(self._state, event)
+        events = carry_out(self._state, plan, self._policy.keeps_slo)
+        self._write(*events)
+        self._settle()
+        for done in events:
+            if isinstance(done, Admitted | Moved):
+                self._place(done)
+
+    def _place(self, event: Admitted | Moved) -> None:
+        """A job has a place, or another one."""
+        runner, state = self._runners[event.job_id], self._state
+        row = state.row(event.job_id)
+        group_row = int(state.jobs.group[row])
+        number = int(state.groups.id[group_row])
+        gang = self._gangs.setdefault(number, Gang(number, Dispatcher(self._dispatch)))
+        self._say(f"{event.job_id}: {event.placement.strategy.replace('_', ' ')}, group {number}")
+        if isinstance(event, Moved):
+            runner.moves_to = gang
+            return
+        self._join(runner, gang)
+        runner.iteration = 0
+        self._tell(runner, Order(0, False, runner.nodes, self._checkpoint(runner)))
+        if runner.gone:  # it failed while it waited
+            self._quit(runner)
+            self._depart(runner)
+
+    def _join(self, runner: Runner, gang: Gang) -> None:
+        """Make a job a member of the group that the state says."""
+        state, job_id = self._state, runner.spec.id
+        row = state.row(job_id)
+        training = tuple(range(int(state.groups.training_nodes[state.jobs.group[row]])))
+        numbers = {"rollout": state.pins(job_id) or training, "training": training}
+        table = state.jobs
+        seconds = float(table.placed_rollout_s[row]), float(table.placed_training_s[row]), float(table.placed_sync_s[row])
+        self._enter(runner, gang, numbers, *seconds, colocated=not state.pins(job_id))
+
+    def _enter(
+        self,
+        runner: Runner,
+        gang: Gang,
+        numbers: dict[str, tuple[int, ...]],
+        rollout_s: float,
+        training_s: float,
+        sync_s: float,
+        colocated: bool = False,
+    ) -> None:
+        ground, number = self._ground, gang.number
+        runner.gang, runner.numbers = gang, numbers
+        pools: dict[PoolName, PoolName] = {"rollout": "training" if colocated else "rollout", "training": "training"}
+        runner.nodes = {pool: tuple(ground.node(number, kind, k) for k in numbers[pool]) for pool, kind in pools.items()}
+        gang.dispatcher.now_s = self._now()
+        pins = () if colocated else numbers["rollout"]
+        gang.dispatcher.joined(runner.spec.id, pins, rollout_s, training_s, sync_s, runner.spec.slo)
+
+    def _depart(self, runner: Runner) -> None:
+        """A job that has a place leaves it."""
+        runner.gone = True
+        if runner.moves_to is not None:
+            runner.moves_to = None
+            self._note(Resumed(self._now(), runner.spec.id))
+        self._note_progress()
+        event = Departed(self._now(), runner.spec.id)
+        self._note(event)
+        self._settle()
+        if not self._stopping:
+            self._answer(event)
+        self._freed.set()
+
+    def _settle(self) -> None:
+        """Let the nodes of groups be those that the state says."""
+        places: set[Place] = set()
+        for group in self._state.group_list():
+            places |= {(group.id, "rollout", number) for number in group.rollout_nodes}
+            places |= {(group.id, "training", number) for number in range(group.training_nodes)}
+        if self._lease is not None:
+            for pool in ("rollout", "training"):
+                places |= {(LEASE, pool, number) for number in range(self._lease_need[pool])}
+        used = {node.name for runner in self._runners.values() if runner.gang for nodes in runner.nodes.values() for node in nodes}
+        facts = self._ground.settle(places, used, self._now())
+        if facts:
+            self._write(*facts)
+
+    async def _tick(self, every_s: float) -> None:
+        """Wake a policy that asks for it."""
+        while True:
+            await asyncio.sleep(every_s)
+            if self._state.order.size:
+                event = Ticked(self._now())
+                self._note(event)
+                self._answer(event)
+
+    def _pump(self, gang: Gang) -> None:
+        """Give the permits that are due."""
+        if self._stopping:
+            return
+        gang.dispatcher.now_s = self._now()
+        try:
+            permits = gang.dispatcher.permits()
+            for permit in permits:
+                self._grant(self._runners[permit.job_id], permit.phase, len(permits) > 1)
+        except Exception as error:
+            self._break(error)
+
+    def _grant(self, runner: Runner, phase: PhaseName, paired: bool) -> None:
+        switched = self._ground.take(runner.spec.id, runner.nodes[phase])
+        runner.hold = Hold(phase, runner.asked_s, self._now(), switched, paired)
+        assert runner.wanted is not None
+        runner.wanted.set_result(None)
+
+    def _quit(self, runner: Runner) -> None:
+        """A job leaves the dispatcher that it is a member of; what it holds is free."""
+        gang, job_id = runner.gang, runner.spec.id
+        if gang is None:
+            return
+        if runner.hold is not None:
+            self._ground.give(job_id, runner.nodes[runner.hold.pool])
+            runner.hold = None
+        gang.dispatcher.gone(job_id)
+        runner.gang = None
+        if not gang.dispatcher.members:
+            self._gangs.pop(gang.number, None)
+        self._pump(gang)
+
+    @staticmethod
+    def _pool_of(runner: Runner, phase: PoolName) -> PoolName:
+        """Whose nodes a phase holds: a co-located job's rollouts hold training nodes."""
+        return runner.nodes[phase][0].pool
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    def _tell(self, runner: Runner, order: Order | None) -> None:
+        if runner.next is None or runner.next.done():
+            runner.next = asyncio.get_running_loop().create_future()
+        runner.next.set_result(order)
+
+    def _checkpoint(self, runner: Runner) -> str:
+        return str(Path(self._plan.folder) / "checkpoints" / runner.spec.id)
+
+    def _note(self, event: Event) -> None:
+        apply(self._state, event)
+        self._write(event)
+
+    def _note_progress(self) -> None:
+        """Let the state know what jobs have done."""
+        known = [job_id for job_id in self._changed if self._state.is_running(job_id)]
+        if known:
+            parts = tuple(self._progress_of(self._runners[job_id]) for job_id in known)
+            self._note(Progressed(self._now(), parts))
+        self._changed.clear()
+
+    @staticmethod
+    def _progress_of(runner: Runner) -> Progress:
+        return Progress(runner.spec.id, max(0, runner.iteration), runner.busy_s["rollout"], runner.busy_s["training"])
+
+    def _write(self, *facts: Fact) -> None:
+        self._journal.write(*facts)
+
+    def _say(self, line: str) -> None:
+        self._news.append(f"{self._now():8.1f} s  {line}")
+
+    def _now(self) -> float:
+        return monotonic() - self._zero_s
+
+
+def _rehearse(policy: Policy) -> None:
+    """Let a policy of the same kind decide about a few jobs, so that nobody waits for its code to be compiled later.
+
+    Raises:
+        PlanError: it breaks an invariant.
+    """
+    pool = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
+    phase, training = Phase(worst_case_s=1.0), Training(worst_case_s=1.0)
+    jobs = tuple(Job(id=f"job{k}", arrival_s=float(k), iterations=4, slo=3.0, rollout=phase, training=training) for k in range(3))
+    replay(Scenario(version=1, cluster=Cluster(rollout=pool, training=pool, migration_s=1.0), jobs=jobs), policy)

@@ -1,0 +1,148 @@
+"""The part of the coordinator that lets jobs arrive and measures those that nobody knows.
+
+A profile is an iteration like others: its phases wait for permits of a dispatcher, that of a group whose guest the job then is, or
+one of free nodes that are lent for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from rollmux_env.dispatcher import Dispatcher
+from rollmux_env.scenario import Job
+from runtime.execution.lives import Lives
+from runtime.execution.lockstep import Lockstep, Timings
+from runtime.execution.members import PROFILE, Gang, Runner
+from runtime.execution.messages import Order
+from runtime.execution.profiles import Profile, load_profile, profile_key, save_profile
+from runtime.jobs.spec import JobSpec
+from runtime.record import LEASE, Node, Pool, Profiled
+
+_ALONE, _PAIRED = 2, 4  # worst-case iterations that a bound is measured with; of the paired ones the first rollout is alone
+
+
+class Profiling(Lives):
+    """Arrivals, profiles, and what taking turns could gain."""
+
+    _timings: Timings | None = None
+
+    async def _bring_all(self) -> None:
+        """Let jobs arrive, those of one time together."""
+        times = sorted({spec.arrival_s for spec in self._plan.specs})
+        for at_s in times:
+            await asyncio.sleep(max(0.0, at_s - self._now()))
+            await self._bring([runner for runner in self._runners.values() if runner.spec.arrival_s == at_s])
+
+    async def _bring(self, runners: Sequence[Runner]) -> None:
+        """Start jobs' controllers, profile those that nobody knows, and hand them to the policy in order."""
+        keys = {runner.spec.id: profile_key(runner.spec, self._node_types()) for runner in runners}
+        for runner in runners:
+            profile = load_profile(keys[runner.spec.id]) if self._plan.cached else None
+            if profile is not None:
+                self._learn(runner, profile, True)
+        unknown = [runner for runner in runners if runner.job is None]
+        for runner in unknown if self._plan.only_profile else runners:
+            self._start(runner)
+        if unknown:
+            await self._profile(unknown, keys)
+        for runner in runners:
+            self._coming -= 1
+            if self._plan.only_profile:
+                self._tell(runner, None)
+            elif runner.job is not None and not runner.gone and not self._stopping:
+                if problem := self._too_large(runner.job):
+                    self._refuse(runner, problem)
+                else:
+                    self._arrive(runner.job)
+        self._check_over()
+
+    def _too_large(self, job: Job) -> str | None:
+        """Why no node can hold a job, if none can."""
+        for pool in ("rollout", "training"):
+            need_gb, limit_gb = getattr(job, pool).host_memory_gb, getattr(self._plan.cluster, pool).node_memory_gb
+            if limit_gb is not None and need_gb > limit_gb:
+                return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
+        return None
+
+    def _learn(self, runner: Runner, profile: Profile, cached: bool) -> None:
+        job = runner.job = profile.job(runner.spec, self._now())
+        self._write(Profiled(self._now(), job, cached))
+        how = "profile from the cache" if cached else "profiled"
+        self._say(
+            f"{job.id}: {how}: rollout {job.rollout.worst_case_s:.2f} s, training {job.training.worst_case_s:.2f} s, "
+            f"sync {job.sync_s:.3f} s, {job.rollout.host_memory_gb:.2f} and {job.training.host_memory_gb:.2f} GB"
+        )
+
+    async def _profile(self, runners: Sequence[Runner], keys: dict[str, str]) -> None:
+        """Let jobs run a worst-case iteration each: on free nodes, where there are enough, else as guests of a group."""
+        need = {pool: max(getattr(runner.spec, pool).nodes for runner in runners) for pool in ("rollout", "training")}
+        while (gang := self._slot(need)) is None and not self._stopping:
+            self._freed.clear()
+            await self._freed.wait()
+        if gang is None:
+            return
+        await self._pass_all(runners, gang, 1)
+        for runner in runners:
+            if not runner.gone and runner.measured.keys() == {"rollout", "training"}:
+                parts = runner.measured
+                profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=runner.sync_s)
+                save_profile(keys[runner.spec.id], profile)
+                self._learn(runner, profile, False)
+        pair = [runner for runner in runners if runner.job is not None and not runner.gone][:2]
+        if self._plan.bounds and gang is self._lease and len(pair) == 2 and not self._timings:
+            await self._measure_bounds(pair, gang)
+        if gang is self._lease:
+            self._lease = None
+            self._settle()
+            deferred, self._deferred = self._deferred, []
+            for event in deferred:
+                self._answer(event)
+
+    async def _pass_all(self, runners: Sequence[Runner], gang: Gang, passes: int) -> None:
+        """Let jobs run worst-case iterations under a dispatcher, and wait until all have."""
+        present = [runner for runner in runners if not runner.gone]
+        for runner in present:
+            runner.passed = asyncio.get_running_loop().create_future()
+            runner.iteration, runner.passes = PROFILE, passes
+            self._enter(runner, gang, self._numbers(gang, runner.spec), 1.0, 1.0, 0.0)
+            self._tell(runner, Order(PROFILE, True, runner.nodes, self._checkpoint(runner)))
+        for runner in present:
+            assert runner.passed is not None
+            await runner.passed
+
+    async def _measure_bounds(self, pair: Sequence[Runner], gang: Gang) -> None:
+        """Run the phases of two jobs one at a time, then in pairs."""
+        lockstep = self._lockstep = Lockstep()
+        self._timings = Timings()
+        gang.dispatcher = Dispatcher(lockstep)
+        for lockstep.mode, passes in (("alone", _ALONE), ("paired", _PAIRED)):
+            await self._pass_all(pair, gang, passes)
+        bounds = self._timings.bounds([runner.spec.id for runner in pair])
+        self._write(*bounds)
+        for bound in bounds:
+            self._say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
+
+    def _slot(self, need: dict[str, int]) -> Gang | None:
+        """Whose dispatcher grants a profile its permits: one of free nodes, or that of the oldest group with nodes enough."""
+        pools: tuple[Pool, Pool] = ("rollout", "training")
+        if all(len(self._ground.free(pool)) >= need[pool] for pool in pools):
+            self._lease = Gang(LEASE, Dispatcher(self._dispatch))
+            self._lease_need = need
+            self._settle()
+            return self._lease
+        for group in self._state.group_list():
+            if len(group.rollout_nodes) >= need["rollout"] and group.training_nodes >= need["training"]:
+                return self._gangs[group.id]
+        return None
+
+    def _numbers(self, gang: Gang, spec: JobSpec) -> dict[str, tuple[int, ...]]:
+        """The first nodes of a slot, as many as a job asks for."""
+        rollout = tuple(range(spec.rollout.nodes))
+        if gang.number != LEASE:
+            group = next(group for group in self._state.group_list() if group.id == gang.number)
+            rollout = group.rollout_nodes[: spec.rollout.nodes]
+        return {"rollout": rollout, "training": tuple(range(spec.training.nodes))}
+
+    def _node_types(self) -> list[Node]:
+        return [next(node for node in self._plan.nodes if node.pool == pool) for pool in ("rollout", "training")]

@@ -1,0 +1,67 @@
+"""`rollmux run` and `rollmux compare`, on the example of a job of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runtime.execution.checks import check_run
+from runtime.journal import JOURNAL, Journal, read_run
+from tests.conftest import Command
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_job.yaml"
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+
+
+def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, engin: torch}]\n")
+    Journal(tmp_path / JOURNAL).close()
+    large = tmp_path / "large.yaml"
+    large.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, rollout: {nodes: 999}}]\n")
+    for arguments, problem in [
+        ([file], "jobs[0].engin: "),
+        ([tmp_path / "none.yaml"], "none.yaml: "),
+        ([EXAMPLE, "--policy", "optimal"], "no one could run it"),
+        ([EXAMPLE, "--policy", "gavell"], "no such policy"),
+        ([EXAMPLE, "--dispatch", "first"], "there is none"),
+        ([EXAMPLE, "--dispatch", "round-robin,migrate=0.8"], "real rollouts are not migrated"),
+        ([EXAMPLE, "--dry-run", "--compare", "solo"], "--compare"),
+        ([EXAMPLE, "--out", tmp_path], "holds a run already"),
+        ([large], "1000 nodes are asked of a machine with"),
+    ]:
+        status, out, err = command("run", *map(str, arguments))
+        assert status == 2 and out == "" and problem in err and err.count("\n") == 1, (arguments, out, err)
+
+
+def test_a_dry_run_profiles_and_runs_nothing(command: Command) -> None:
+    status, out, err = command("run", str(EXAMPLE), "--dry-run")
+    assert (status, err) == (0, "")
+    assert "small: profiled" in out and "Co-execution groups" in out and "direct_packing" in out
+    assert "iteration 1" not in out
+
+
+def test_a_run_reports_and_is_compared(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    status, out, err = command("run", str(EXAMPLE), "--compare", "solo", "--out", str(folder))
+    assert (status, err) == (0, "")
+    for text in ("large: iteration 15 of 15", "small alone:", "against solo", "times as fast as one after the other"):
+        assert text in out
+    record = read_run(folder)
+    assert record.solo.keys() == {"small", "large"} and len(record.bounds) == 2
+    for each in (record, *record.solo.values()):
+        check_run(each)
+    for job_id, solo in record.solo.items():  # who else is there changes nothing of what a job computes
+        together = [done.metrics for done in record.iterations if done.job_id == job_id]
+        assert together == [done.metrics for done in solo.iterations]
+    results = json.loads((folder / "results.json").read_text())
+    assert results["jobs"]["small"]["reward_last"] > results["jobs"]["small"]["reward_first"]
+    assert {path.name for path in folder.iterdir()} >= {JOURNAL, "results.json", "trace.json", "gantt.png", "tensorboard", "solo"}
+    status, out, _ = command("compare", str(folder), "--format", "json")
+    assert status == 0 and set(json.loads(out)["jobs"]) == {"small", "large"}

@@ -1,0 +1,145 @@
+"""The parts of the executor that need no Ray: nodes, the ground, lockstep, invariants, profiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.dispatcher import Dispatcher
+from rollmux_env.errors import InputError
+from rollmux_env.replay.checks import InvariantError
+from runtime.execution.checks import check_run
+from runtime.execution.ground import Ground
+from runtime.execution.lockstep import Lockstep, Timings
+from runtime.execution.nodes import find_nodes, threads_of
+from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
+from runtime.jobs.spec import parse_jobs
+from runtime.journal import record_of
+from runtime.record import Assigned, Node, PhaseSlice, Returned
+from tests.runtime.test_journal import FACTS
+
+NODES = tuple(Node(f"{pool}-{k}", pool, "m", (k,), (), 4.0, "1 core") for pool in ("rollout", "training") for k in range(2))
+
+
+def machine(name: str, **resources: float) -> dict[str, object]:
+    return {"NodeID": name, "Alive": True, "NodeManagerHostname": f"host-{name}", "Resources": {"memory": 32e9, **resources}}
+
+
+def test_nodes_are_those_of_the_custom_resources() -> None:
+    machines = [
+        machine("a", GPU=8, CPU=16, rollout_node=1),
+        machine("b", CPU=8, rollout_node=1, training_node=1),
+        machine("c", CPU=4),
+    ]
+    nodes = find_nodes(machines, {"rollout": 1, "training": 1}, "c")
+    assert [(node.name, node.machine, node.cores, node.gpus) for node in nodes] == [
+        ("rollout-0", "a", tuple(range(16)), tuple(range(8))),
+        ("rollout-1", "b", (0, 1, 2, 3), ()),
+        ("training-0", "b", (4, 5, 6, 7), ()),
+    ]
+    assert [node.memory_gb for node in nodes] == [32, 16, 16]
+    assert threads_of(nodes[1:]) == 8
+
+
+def test_this_machine_is_carved_up_where_no_node_has_a_pool() -> None:
+    nodes = find_nodes([machine("a", GPU=8, CPU=16)], {"rollout": 1, "training": 1}, "a")
+    assert [node.gpus for node in nodes] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    with pytest.raises(InputError, match="3 nodes are asked of a machine with 2 cores"):
+        find_nodes([machine("a", CPU=2)], {"rollout": 2, "training": 1}, "a")
+    with pytest.raises(InputError, match="no machine of the cluster has the resource training_node"):
+        find_nodes([machine("a", CPU=2, rollout_node=1)], {"rollout": 1, "training": 1}, "a")
+
+
+def test_the_ground_gives_every_place_a_node_and_every_node_one_holder() -> None:
+    ground = Ground(NODES)
+    facts = ground.settle([(0, "rollout", 0), (0, "training", 0), (1, "rollout", 0)], (), 1.0)
+    assert facts == [
+        Assigned(1.0, 0, "rollout", 0, "rollout-0"),
+        Assigned(1.0, 0, "training", 0, "training-0"),
+        Assigned(1.0, 1, "rollout", 0, "rollout-1"),
+    ]
+    assert not ground.free("rollout") and [node.name for node in ground.free("training")] == ["training-1"]
+    node = ground.node(0, "rollout", 0)
+    assert not ground.take("a", [node])
+    with pytest.raises(InvariantError, match="R3: rollout-0 is given to b while a runs on it"):
+        ground.take("b", [node])
+    with pytest.raises(InvariantError, match="R3"):
+        ground.give("b", [node])
+    ground.give("a", [node])
+    assert ground.take("b", [node]) and ground.holders([node]) == ("b",)
+    assert ground.settle([(1, "rollout", 0)], {"rollout-0"}, 2.0) == [Returned(2.0, "training-0")]
+    with pytest.raises(InvariantError, match="R5"):
+        ground.settle([(1, "rollout", 0), (2, "rollout", 0)], {"rollout-0"}, 2.0)
+
+
+def test_lockstep_runs_phases_alone_then_in_pairs() -> None:
+    policy = Lockstep()
+    group = Dispatcher(policy)
+    for name in "ab":
+        group.joined(name, (0,), 1.0, 1.0)
+        group.ready(name, "rollout")
+    assert [permit.job_id for permit in group.permits()] == ["a"]
+    policy.mode = "paired"
+    group.finished("a", "rollout", 1.0)
+    group.ready("a", "training")
+    assert [tuple(permit) for permit in group.permits()] == [("b", "rollout"), ("a", "training")]
+    group.finished("b", "rollout", 1.0)
+    group.ready("b", "training")
+    assert not group.permits()  # not beside a's training, nor before a is ready again
+    group.finished("a", "training", 1.0)
+    assert not group.permits()
+    group.ready("a", "rollout")
+    assert len(group.permits()) == 2
+
+
+def test_a_bound_is_what_two_phases_take_one_after_the_other_over_the_longer_of_the_pair() -> None:
+    timings = Timings()
+    for job_id in "ab":
+        timings.add("alone", job_id, "rollout", 1.0)
+        timings.add("alone", job_id, "training", 2.0)
+        timings.add("paired", job_id, "rollout", 1.2)
+    timings.add("paired", "b", "training", 2.4)
+    (bound,) = timings.bounds("ab")
+    assert bound.phases == ("a rollout", "b training") and bound.gain == pytest.approx(3.0 / 2.4)
+
+
+def test_the_record_of_a_run_is_checked() -> None:
+    record = record_of(FACTS)
+    check_run(record)
+    first = record.phases[0]
+    for change, number in [
+        ({"start_s": 1.5, "end_s": 2.5}, "R3"),
+        ({"asked_s": 9.0}, "R2"),
+    ]:
+        with pytest.raises(InvariantError, match=number):
+            check_run(replace(record, phases=(first, replace(first, job_id="b", **change))))
+    with pytest.raises(InvariantError, match="R1"):
+        check_run(replace(record, iterations=record.iterations * 2))
+    pool = record.started.cluster.rollout.model_copy(update={"node_memory_gb": 1.0})
+    started = replace(record.started, cluster=record.started.cluster.model_copy(update={"rollout": pool}))
+    later: PhaseSlice = replace(first, job_id="b", asked_s=3.0, start_s=3.0, end_s=4.0, host_gb=0.6)
+    with pytest.raises(InvariantError, match="R4"):
+        check_run(replace(record, started=started, phases=(replace(first, host_gb=0.6), later)))
+
+
+def test_a_profile_is_cached_by_what_determines_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine.py").write_text("class Mine: pass\n")
+
+    def key(nodes: tuple[Node, ...] = NODES[1:3], **changes: object) -> str:
+        job = {"id": "a", "iterations": 3, "slo": 2.0, "class": "mine:Mine", "options": {"size": 1}, **changes}
+        return profile_key(parse_jobs({"version": 1, "jobs": [job]}, "test", tmp_path).jobs[0], nodes)
+
+    same = key()
+    assert key(id="b", iterations=9, slo=3.0, seed=4, arrival_s=7.0) == same
+    assert key(options={"size": 2}) != same and key(training={"nodes": 2}) != same
+    assert key(tuple(replace(node, device="8 GPU") for node in NODES[1:3])) != same
+    (tmp_path / "mine.py").write_text("class Mine: slower = True\n")
+    assert key() != same
+    part = Measured(seconds=1.0, warm_s=0.1, cold_s=2.0, host_gb=0.5)
+    profile = Profile(rollout=part, training=part, sync_s=0.1)
+    assert load_profile(same) is None
+    save_profile(same, profile)
+    assert load_profile(same) == profile

@@ -1,0 +1,114 @@
+"""The journal: what was written is read back, the same; states come from it; other files are refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Progress, Progressed, Resumed, Ticked
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
+from runtime.journal import JOURNAL, Journal, read_facts, read_run, record_of, state_of
+from runtime.record import (
+    Assigned,
+    Bound,
+    Ended,
+    Fact,
+    Failed,
+    Iteration,
+    Node,
+    PhaseSlice,
+    Profiled,
+    Returned,
+    Started,
+    SyncSlice,
+)
+
+POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
+CLUSTER = Cluster(rollout=POOL, training=POOL, migration_s=1.0)
+JOBS = [
+    Job(
+        id=name,
+        arrival_s=0.0,
+        iterations=3,
+        slo=2.0,
+        rollout=Phase(worst_case_s=1.0, host_memory_gb=0.5),
+        training=Training(worst_case_s=2.0, by_nodes={2: 1.5}),
+    )
+    for name in "ab"
+]
+NODE = Node("rollout-0", "rollout", "machine", (0, 1), (), 8.0, "2 core")
+FACTS: list[Fact] = [
+    Started(0.0, 1e9, "rollmux", "round-robin", CLUSTER, (NODE,), {"python": "3.11"}),
+    Profiled(1.0, JOBS[0], False),
+    Bound(("a rollout", "b training"), (1.0, 1.0), (1.1, 1.2)),
+    Arrived(1.0, JOBS[0]),
+    Admitted(1.0, "a", Placement(None, (), 1, 1)),
+    Assigned(1.0, 0, "rollout", 0, "rollout-0"),
+    Arrived(1.5, JOBS[1]),
+    Admitted(1.5, "b", Placement(0, (0,), 0, 0)),
+    PhaseSlice("a", "rollout", False, 0, 0, "rollout", (0,), ("rollout-0",), 1.0, 1.1, 2.0, 1.2, 1.9, stages={"restore": 0.01}),
+    SyncSlice("a", False, 0, ("rollout-0",), 3.0, 3.1, ("b",)),
+    Iteration("a", 0, 1.0, 3.1, {"reward": 0.5}),
+    Progressed(3.2, (Progress("a", 1, 0.7, 1.0),)),
+    Ticked(3.2),
+    Moved(3.3, "b", Placement(None, (), 1, 1)),
+    Resumed(4.3, "b"),
+    Failed(5.0, "b", "rollout", "ValueError: no", "Traceback"),
+    Departed(5.0, "b"),
+    Returned(5.0, "rollout-0"),
+    Ended(6.0, "done"),
+]
+
+
+def test_facts_come_back_as_they_were(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / JOURNAL)
+    for fact in FACTS:
+        journal.write(fact)
+    journal.close()
+    assert [path.name for path in tmp_path.iterdir()] == [JOURNAL]
+    assert read_facts(tmp_path / JOURNAL) == FACTS
+    record = read_run(tmp_path)
+    assert record == record_of(FACTS)
+    state = state_of(record)
+    assert [group.jobs for group in state.group_list()] == [("a",)] and state.iterations_done("a") == 1
+    assert record.bounds[0].gain == pytest.approx(2 / 1.2)
+    assert [(run.job_id, run.phase, run.start_s, run.switch_s) for run in record.phase_runs()] == [
+        ("a", "rollout", 1.1, pytest.approx(0.1))
+    ]
+
+
+def test_placements_are_on_the_disk_at_once_and_phases_soon(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / JOURNAL)
+    journal.write(FACTS[0])
+    for _ in range(5):
+        journal.write(FACTS[8])
+    assert len(read_facts(tmp_path / JOURNAL)) == 1
+    journal.write(FACTS[3])
+    assert len(read_facts(tmp_path / JOURNAL)) == 7
+    for _ in range(40):
+        journal.write(FACTS[8])
+    assert len(read_facts(tmp_path / JOURNAL)) >= 7 + 32
+
+
+def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no journal"):
+        read_run(tmp_path)
+    Journal(tmp_path / JOURNAL).close()
+    with pytest.raises(InputError, match="is the journal of a run already"):
+        Journal(tmp_path / JOURNAL)
+    with pytest.raises(InputError, match="does not begin with the start"):
+        read_run(tmp_path)
+    other = tmp_path / "other"
+    other.write_text("nothing of the kind, but long enough to be looked at" * 40)
+    with pytest.raises(InputError, match="is no journal"):
+        read_facts(other)
+    newer = tmp_path / "newer"
+    database = sqlite3.connect(newer)
+    database.execute("PRAGMA user_version=99")
+    database.execute("CREATE TABLE facts (number INTEGER)")
+    database.close()
+    with pytest.raises(InputError, match="is of version 99"):
+        read_facts(newer)

@@ -1,0 +1,43 @@
+"""`@phase` and the hook outside of a run: the class works as it stands."""
+
+from __future__ import annotations
+
+import pytest
+
+import rollmux
+
+
+class Job:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    @rollmux.phase("rollout")
+    def rollout(self, count: int) -> int:
+        """Sample."""
+        rollmux.runtime_hook.progress(1, count)
+        self.calls.append("rollout")
+        return count
+
+
+def test_outside_of_a_run_phases_are_plain_methods() -> None:
+    job = Job()
+    assert job.rollout(3) == 3 and job.calls == ["rollout"]
+    assert Job.rollout.__doc__ == "Sample." and Job.rollout.__name__ == "rollout"
+    assert Job.rollout.rollmux_phase == "rollout"  # type: ignore[attr-defined]
+    hook = rollmux.runtime_hook
+    assert (hook.worst_case, hook.iteration, hook.nodes("rollout")) == (False, 0, ())
+
+
+def test_reports_are_numbers() -> None:
+    rollmux.runtime_hook.report(reward=1)
+    assert rollmux.runtime_hook.metrics["reward"] == 1.0
+    rollmux.runtime_hook.metrics.clear()
+    with pytest.raises(ValueError, match="could not convert"):
+        rollmux.runtime_hook.report(reward="high")  # type: ignore[arg-type]
+
+
+def test_what_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be 'rollout', 'train' or 'sync'"):
+        rollmux.phase("training")  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="workers can be started in a run alone"):
+        rollmux.runtime_hook.wait([])
