@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from policies.dispatch import make_dispatch
-from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.placement.policy_file import PolicyConfig
 from rollmux_env.envs.dispatch.group import Shapes
 from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
 from rollmux_env.envs.dispatch.replayed import figures, replay_group
@@ -79,23 +78,16 @@ class DispatchProblem(Settings):
             "tails_migrated": float(played["tails_migrated"].mean()),
         }
 
-    def write_policy(
-        self,
-        path: Path,
-        weights: Mapping[str, NDArray[np.float32]],
-        widths: tuple[int, ...],
-        provenance: Mapping[str, str | int | float],
-    ) -> None:
+    def policy_config(self, widths: tuple[int, ...], provenance: dict[str, str | int | float]) -> PolicyConfig:
         """See `Problem`."""
-        config = PolicyConfig(
+        return PolicyConfig(
             decides="dispatch",
             job_features=GROUP_FEATURES,
             candidate_features=ROW_FEATURES,
             cluster_features=STATE_FEATURES,
             widths=widths,
-            provenance=dict(provenance),
+            provenance=provenance,
         )
-        write_policy(path, config, weights)
 
     def _environment(self, streams: int, autoreset: bool) -> DispatchVectorEnv:
         reward = Work(self.reference, self.slo_penalty, self.invalid_penalty)

@@ -12,13 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.kernel.choices import Rules
+from policies.placement.scorer import random_weights
+from rollmux_env.envs.observation import seen_table
+from rollmux_env.envs.placement import PlacementVectorEnv
+from rollmux_env.kernel.choices import Rules, choice_table
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.features import own_usd
-from rollmux_env.kernel.looks import Desk, Seen
-from rollmux_env.kernel.rows import Space
+from rollmux_env.kernel.looks import Desk, Seen, make_desk
+from rollmux_env.kernel.rows import Space, move_space
 from rollmux_env.kernel.steps import step_all
-from rollmux_env.kernel.stream import OVER, Records, Streams
+from rollmux_env.kernel.stream import CONSOLIDATE, OVER, Records, Streams, stream_table
 from rollmux_env.kernel.tables import Floats, Limits
 
 Array = NDArray[np.float32]
@@ -111,10 +114,8 @@ def best_row(net: Net, job: Array, candidates: Array, cluster: Array, mask: NDAr
 
 
 @compiled
-def cheapest_row(choices: Records, count: int, moves: bool) -> int:
-    """Algorithm 1's choice without pruning, ties to the oldest group and the fewest nodes; no more moves."""
-    if moves:
-        return 0
+def cheapest_row(choices: Records, count: int) -> int:
+    """Algorithm 1's choice without pruning: ties to the oldest group and the fewest nodes."""
     best = 0
     usd = np.inf
     for k in range(1, count + 1):
@@ -129,7 +130,7 @@ def cheapest_row(choices: Records, count: int, moves: bool) -> int:
 def work_so_far(streams: Streams, s: int, limits: Limits, out: Floats) -> None:
     """Write the work of all jobs so far: hours of T_solo, and those hours times the price of the job's own nodes, $.
 
-    Jobs that have left are left out of neither: their `done` stays in the table.
+    Jobs that have left count too: their `done` stays in the table.
     """
     c = streams.clock[s]
     jobs, groups = streams.jobs[s], streams.groups[s]
@@ -163,11 +164,11 @@ def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
 
 @compiled
 def choose(net: Net, learned: bool, streams: Streams, s: int, choices: Records, seen: Seen, rows: Array) -> int:
-    """The base policy's choice in stream s: the network's, or Algorithm 1's without pruning and without moves."""
+    """The base policy's choice in stream s: the network's, or Algorithm 1's without pruning, which moves nothing."""
     c = streams.clock[s]
     if learned:
         return best_row(net, seen.job[s], seen.candidates[s], seen.cluster[s], seen.mask[s], rows)
-    return cheapest_row(choices[s], c.choices, c.asks == 1)
+    return 0 if c.asks == CONSOLIDATE else cheapest_row(choices[s], c.choices)
 
 
 @compiled
@@ -177,32 +178,34 @@ def look_ahead(
     limits: Limits,
     rules: Rules,
     choices: Records,
+    wanted: NDArray[np.bool_],
     net: Net,
     learned: bool,
     horizons_h: Floats,
+    last_h: float,
     copy: Streams,
     copy_choices: Records,
-    copy_seen: Seen,
     desk: Desk,
     space: Space,
+    copy_seen: Seen,
     nothing: Streams,
     out: Floats,
 ) -> None:
-    """Play every allowed choice of stream s.
+    """Play choices of stream s.
 
     Args:
+        wanted: (A,) which, if they are allowed.
         net, learned: the base policy, as in `choose`.
-        horizons_h: (H,) dollars and work count exp(-t / horizon), ascending.
-        copy, copy_choices, copy_seen, desk, space: scratch of one stream. nothing: streams of none.
-        out: (A, H, 3) dollars, work in hours of T_solo, and work in dollars of the jobs' own nodes; NaN of masked choices.
+        horizons_h: (H,) dollars and work count exp(-t / horizon). last_h: play no further than so many hours.
+        copy, copy_choices, desk, space, copy_seen: scratch of one stream. nothing: streams of none.
+        out: (A, H, 3) dollars, work in hours of T_solo, and work in dollars of the jobs' own nodes; NaN of choices not played.
     """
     actions = np.zeros(1, np.int64)
     rows = np.empty(copy_seen.candidates.shape[1:], np.float32)
     before, after = np.zeros(2), np.zeros(2)
     from_s = streams.clock[s].now_s
-    last_h = 4.0 * horizons_h[-1]
     for k in range(choices.shape[1]):
-        if k >= streams.clock[s].choices or choices[s, k].allowed == 0:
+        if k >= streams.clock[s].choices or not wanted[k] or choices[s, k].allowed == 0:
             out[k] = np.nan
             continue
         out[k] = 0.0
@@ -228,8 +231,55 @@ def look_ahead(
             actions[0] = choose(net, learned, copy, 0, copy_choices, copy_seen, rows)
 
 
-def no_net(job: int, candidate: int, cluster: int) -> Net:
-    """A network that is never asked."""
-    from policies.placement.scorer import random_weights
+class Player:
+    """Chooses in an environment as the base policy does, and looks ahead in its first stream.
 
-    return net_of(random_weights(job, candidate, cluster, (8, 8), 0))
+    Args:
+        env: an environment without autoreset.
+        weights: of a policy file with two layers; None for Algorithm 1 without pruning.
+    """
+
+    def __init__(self, env: PlacementVectorEnv, weights: dict[str, Array] | None) -> None:
+        observed = env.single_observation_space
+        job, row, cluster = (observed[name].shape[-1] for name in ("job", "candidates", "cluster"))  # type: ignore[index]
+        self._env = env
+        self._net = net_of(weights or random_weights(job, row, cluster, (8, 8), 0))
+        self._learned = weights is not None
+        sizes = env.generator.jobs, env.generator.cluster.max_group_size, env.generator.nodes, env.generator.steps
+        rows, moves = observed["candidates"].shape[0], env._rules.moves  # type: ignore[index]
+        self._copy, self._nothing = stream_table(1, *sizes), stream_table(0, *sizes)
+        self._copy_choices, self._copy_seen = choice_table(self._copy, rows), seen_table(1, rows, moves)
+        jobs, groups = self._copy.jobs, self._copy.groups[0]
+        self._desk = make_desk(jobs.shape[1], groups.dtype["node_number"].shape[0])
+        self._space = move_space(groups, rows - 1, jobs.dtype["pins"].shape[0])
+        self._rows = np.zeros(observed["candidates"].shape, dtype=np.float32)  # type: ignore[index]
+
+    def choose(self, s: int) -> int:
+        """The base policy's choice in stream s."""
+        env = self._env
+        return choose(self._net, self._learned, env._streams, s, env._choices, env._seen, self._rows)
+
+    def look_ahead(self, horizon_h: float) -> Floats:
+        """(A, 3) of the choices in the first stream: dollars, and work in hours and in dollars, as in `look_ahead`."""
+        env = self._env
+        out = np.zeros((len(self._rows), 1, 3))
+        look_ahead(
+            env._streams,
+            0,
+            env._limits,
+            env._rules,
+            env._choices,
+            np.ones(len(self._rows), dtype=np.bool_),
+            self._net,
+            self._learned,
+            np.array([horizon_h]),
+            2.5 * horizon_h,
+            self._copy,
+            self._copy_choices,
+            self._desk,
+            self._space,
+            self._copy_seen,
+            self._nothing,
+            out,
+        )
+        return out[:, 0]

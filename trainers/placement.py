@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from pydantic import Field
 
-from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.placement.policy_file import PolicyConfig
 from policies.registry import make_policy
 from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.envs.generator import Toy, Workload
@@ -94,15 +93,9 @@ class PlacementProblem(Settings):
             "moves_per_hour": float((played["migrations"] / hours).mean()),
         }
 
-    def write_policy(
-        self,
-        path: Path,
-        weights: Mapping[str, NDArray[np.float32]],
-        widths: tuple[int, ...],
-        provenance: Mapping[str, str | int | float],
-    ) -> None:
+    def policy_config(self, widths: tuple[int, ...], provenance: dict[str, str | int | float]) -> PolicyConfig:
         """See `Problem`."""
-        config = PolicyConfig(
+        return PolicyConfig(
             decides="placement",
             job_features=tuple(JOB_FEATURES),
             candidate_features=tuple(candidate_names(self.moves)),
@@ -110,9 +103,8 @@ class PlacementProblem(Settings):
             widths=widths,
             moves=self.moves,
             known_stays=self.known_stays,
-            provenance=dict(provenance),
+            provenance=provenance,
         )
-        write_policy(path, config, weights)
 
     def _environment(self, streams: int, autoreset: bool) -> PlacementVectorEnv:
         return PlacementVectorEnv(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from policies.placement.policy_file import PolicyConfig
 from rollmux_env.complaint import complain, describe, problems
 from rollmux_env.errors import InputError
 
@@ -56,14 +56,8 @@ class Problem(Protocol):
         """
         ...
 
-    def write_policy(
-        self,
-        path: Path,
-        weights: Mapping[str, NDArray[np.float32]],
-        widths: tuple[int, ...],
-        provenance: Mapping[str, str | int | float],
-    ) -> None:
-        """Write the network as a policy file."""
+    def policy_config(self, widths: tuple[int, ...], provenance: dict[str, str | int | float]) -> PolicyConfig:
+        """What a policy file says of a network with these layers."""
         ...
 
 

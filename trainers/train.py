@@ -19,6 +19,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
+from policies.placement.policy_file import write_policy
 from rollmux_env.files import write_whole
 from trainers.checkpoint import load_checkpoint, save_checkpoint
 from trainers.config import Config
@@ -184,9 +185,10 @@ class _Watch(BaseCallback):
 
     def _write(self, name: str, steps: int, figures: dict[str, float]) -> None:
         run = self.run
-        provenance: dict[str, str | int | float] = {"algorithm": run.config.algorithm, "seed": run.seed, "steps": steps}
-        weights = weights_of(self.model)
-        run.problem.write_policy(run.folder / name, weights, run.config.widths, {**provenance, **figures})
+        config = run.problem.policy_config(
+            run.config.widths, {"algorithm": run.config.algorithm, "seed": run.seed, "steps": steps, **figures}
+        )
+        write_policy(run.folder / name, config, weights_of(self.model))
 
     def _record_training(self, steps: int) -> dict[str, float]:
         """Means of the episodes since the last time, decisions a second, and the environment's share of that time."""

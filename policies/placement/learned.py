@@ -1,75 +1,143 @@
-"""`learned`: a network scores the candidate table."""
+"""`learned`: a network scores the candidate table, and after every event the moves that there are."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.placement.policy_file import PolicyConfig, read_policy
 from policies.placement.scorer import random_weights, score
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.features import features
-from rollmux_env.cluster.plan import Place, Plan, Wait
+from rollmux_env.cluster.plan import Place, Plan, Wait, carry_out
+from rollmux_env.cluster.regroupings import regroupings
 from rollmux_env.cluster.state import State
 from rollmux_env.complaint import describe
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES
+from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES
+from rollmux_env.kernel.rows import GROUPS_MOST
 
 SHIPPED = Path(__file__).parent / "weights"
+_ROWS = CANDIDATE_FEATURES + MOVE_FEATURES
 
 
 class Learned:
-    """Place an arriving job where a trained network's score is highest, of all feasible candidates.
+    """Place an arriving job where a trained network's score is highest, of all feasible candidates. Then, and after departures,
+    carry out the moves with the highest score, row after row, until `stop` has it. Other rows to begin with are tried out too.
 
     Args:
         path: of a policy file; `default` is what comes with this package; `random` the same network before it has learned anything.
         seed: of the weights of `random`.
-        moves: move running jobs too, where the network was trained to. `default` has a network of its own for each.
+        moves: move running jobs too, if the network was trained to. `default` has a network of its own for each.
+        tries: rows, `stop` among them, that the moves may begin with; 1 is what the network does in the environment.
 
     Attributes:
         config: what the file says of the network. weights: the network.
 
     Raises:
-        InputError: no policy file, a damaged one, or one for other features.
+        InputError: no policy file, a damaged one, or one that reads features which this version does not know.
     """
 
     keeps_slo = True
 
-    def __init__(self, path: str = "default", seed: int = 0, moves: bool = True) -> None:
+    def __init__(self, path: str = "default", seed: int = 0, moves: bool = True, tries: int = 8) -> None:
         if not isinstance(moves, bool):
-            raise InputError(f"moves: must be true or false, not {moves!r}")
-        shipped = SHIPPED / "admission.safetensors"
+            raise InputError(f"moves: must be true or false, not {describe(moves)}")
+        if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
+            raise InputError(f"tries: must be a whole number, 1 or more, not {describe(tries)}")
+        shipped = SHIPPED / ("moves.safetensors" if moves else "admission.safetensors")
         config, weights = read_policy(shipped if path in ("default", "random") else path)
         self._columns = _columns(path, config)
         if path == "random":
-            dims = (len(config.job_features), len(config.candidate_features), len(config.cluster_features))
-            weights = random_weights(*dims, config.widths, seed)
+            of_job, of_row, of_cluster = self._columns
+            weights = random_weights(len(of_job), len(of_row), len(of_cluster), config.widths, seed)
         self.config = config
+        self.tries = tries
         self.weights = weights
+        self._moves = moves and config.moves
 
     def decide(self, state: State, event: Event) -> Plan:
-        """Answer an arrival with the feasible candidate of the highest score, or let the job wait."""
-        if not isinstance(event, Arrived):
-            return ()
-        job_id = event.job.id
+        """Answer an arrival with a place, or let the job wait; answer both it and any other event with moves."""
+        plan: Plan = ()
+        if isinstance(event, Arrived):
+            plan = self._place(state, event.job.id)
+        if not self._moves or any(isinstance(action, Wait) for action in plan):
+            return plan
+        return plan + self._regroup(state, plan)
+
+    def _place(self, state: State, job_id: str) -> Plan:
         table = candidates(state, job_id)
         # The environment's order, which decides between equal scores: a new group first, then the rest of the table.
         rows = np.roll(np.arange(len(table)), 1)
         rows = rows[table.feasible[rows]]
         if rows.size == 0:
             return (Wait(job_id),)
-        first_s = state.job(state.job_id(0)).arrival_s
-        seen = features(state, table, first_s, self.config.known_stays)
-        job, row, cluster = self._columns
-        scores = score(self.weights, seen.job[job], seen.candidates[rows][:, row], seen.cluster[cluster])
-        return (Place(job_id, table.placement(int(rows[np.argmax(scores)]))),)
+        seen = features(state, table, _first_s(state), self.config.known_stays)
+        wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)
+        wide[:, : len(CANDIDATE_FEATURES)] = seen.candidates[rows]
+        return (Place(job_id, table.placement(int(rows[np.argmax(self._scores(seen.job, wide, seen.cluster))]))),)
+
+    def _regroup(self, state: State, begun: Plan) -> Plan:
+        """The moves after what the plan has begun with: of the chains of rows that begin with one of the best-scored, the best.
+
+        A chain goes on with the row of the highest score until that is `stop`, and is worth what its rows' scores are above that of
+        `stop`. In a cluster too large to look at all groups it is one row.
+        """
+        large = state.order.size > GROUPS_MOST
+        start = _after(state, begun)
+        plans, worths = self._rows(start)
+        order = np.argsort(-worths, kind="stable")[: 1 if large else self.tries]
+        chosen: Plan = ()
+        most = 0.0
+        for first in order[order > 0].tolist():
+            worth, moves, next_moves = float(worths[first]), plans[first], plans[first]
+            twin = start
+            while not large:
+                twin = _after(twin, next_moves)
+                then, more = self._rows(twin)
+                best = int(np.argmax(more))
+                if best == 0:
+                    break
+                next_moves = then[best]
+                moves += next_moves
+                worth += float(more[best])
+            if worth > most:
+                chosen, most = moves, worth
+        return chosen
+
+    def _rows(self, state: State) -> tuple[tuple[Plan, ...], NDArray[np.float32]]:
+        """What may be done now, `stop` first, and how far each row's score is above that of `stop`."""
+        rows = regroupings(state, _first_s(state), self.config.known_stays)
+        if len(rows.plans) == 1:
+            return rows.plans, np.zeros(1, dtype=np.float32)
+        scores = self._scores(rows.job, rows.candidates, rows.cluster)
+        return rows.plans, scores - scores[0]
+
+    def _scores(self, job: NDArray[np.float32], rows: NDArray[np.float32], cluster: NDArray[np.float32]) -> NDArray[np.float32]:
+        of_job, of_row, of_cluster = self._columns
+        return score(self.weights, job[of_job], rows[:, of_row], cluster[of_cluster])
+
+
+def _after(state: State, plan: Plan) -> State:
+    """A copy of a state in which a plan has been carried out."""
+    if not plan:
+        return state
+    twin = state.copy()
+    carry_out(twin, plan, keeps_slo=True)
+    return twin
+
+
+def _first_s(state: State) -> float:
+    """When the first job of all arrived, seconds."""
+    return float(state.job(state.job_id(0)).arrival_s)
 
 
 def _columns(path: str, config: PolicyConfig) -> tuple[list[int], list[int], list[int]]:
     """Which of the features that are computed here the file's network reads, in its order."""
-    known = {"job_features": JOB_FEATURES, "candidate_features": CANDIDATE_FEATURES, "cluster_features": CLUSTER_FEATURES}
+    known = {"job_features": JOB_FEATURES, "candidate_features": _ROWS, "cluster_features": CLUSTER_FEATURES}
     columns = []
     for field, names in known.items():
         for name in getattr(config, field):

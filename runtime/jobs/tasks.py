@@ -135,7 +135,7 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "") -> Task:
         folder: where its file and modules are looked for.
 
     Raises:
-        InputError: a file or a module cannot be used; one line.
+        InputError: a file, a module or a class of one's own cannot be used; one line.
     """
     if spec.name in BUILT_IN:
         return BUILT_IN[spec.name](seed)
@@ -155,6 +155,12 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "") -> Task:
     for method in ("prompts", "reward"):
         if not callable(getattr(task, method, None)):
             raise InputError(f"{spec.name}: has no method {method}")
+    try:
+        first = task.prompts(1, 0)
+    except Exception as error:  # whatever a user's class raises
+        raise InputError(f"{spec.name}: prompts(1, 0) fails: {one_line(f'{type(error).__name__}: {error}')}") from None
+    if not (isinstance(first, list | tuple) and len(first) == 1 and isinstance(first[0], Example)):
+        raise InputError(f"{spec.name}: prompts(1, 0) gives {describe(first)}, not a list of one Example")
     return task
 
 

@@ -60,6 +60,8 @@ def _switches(figures: Mapping[str, Any]) -> RenderableType:
     table.columns[-1].justify = "left"
     for job_id, phases in figures["switches"].items():
         for phase, found in phases.items():
+            if found["cold_s"] is None and found["warm_s"] is None:
+                continue  # it failed before
             stages = "; ".join(filter(None, (_stages(found["cold_stages_s"]), _stages(found["warm_stages_s"]))))
             table.add_row(job_id, phase, _short(found["cold_s"]), _short(found["warm_s"]), _times(found["times_faster"], 0), stages)
     return table

@@ -8,6 +8,7 @@ from policies.placement.policy_file import read_policy, write_policy
 from policies.placement.scorer import score
 from policies.registry import make_policy
 from rollmux_env.envs.generator import Workload
+from rollmux_env.envs.observation import candidate_names
 from rollmux_env.envs.placement import PlacementVectorEnv
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
@@ -16,20 +17,21 @@ from rollmux_env.replay.metrics import outcome
 
 def played(generator, seed, policy):
     """Dollars of a stream in the environment under the highest logit of the policy's network."""
-    env = PlacementVectorEnv(1, generator=generator, candidates=400, autoreset=False)
+    moves = policy.config.moves
+    env = PlacementVectorEnv(1, generator=generator, moves=moves, candidates=32 if moves else 400, autoreset=False)
     seen, _ = env.reset(options={"stream_seed": seed})
     over = False
     while not over:
         rows = np.flatnonzero(seen["mask"][0])
-        job, row, cluster = policy._columns  # a file may have been made with fewer
-        logits = score(policy.weights, seen["job"][0][job], seen["candidates"][0][rows][:, row], seen["cluster"][0][cluster])
+        columns = [candidate_names(moves).index(name) for name in policy.config.candidate_features]
+        logits = score(policy.weights, seen["job"][0], seen["candidates"][0][rows][:, columns], seen["cluster"][0])
         seen, _, ended, _, info = env.step(np.array([rows[np.argmax(logits)]]))
         over = ended[0]
-        assert not info["truncated"][0]
+        assert moves or not info["truncated"][0]
     return float(info["cost_usd"][0])
 
 
-@pytest.mark.parametrize("spec", ["learned:default,moves=false", "learned:random"])
+@pytest.mark.parametrize("spec", ["learned:default,moves=false", "learned:random,moves=false", "learned:default,tries=1"])
 @pytest.mark.parametrize("name, stays", [("production", "iterations"), ("mixed", "fixed")])
 def test_bench_decides_as_the_environment(spec, name, stays):
     generator = Workload(name, jobs=60, stays=stays)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.env_checker import check_env
 
+import rollmux_env.envs  # noqa: F401 (registers)
 from rollmux_env.envs.generator import Toy, Workload
 from rollmux_env.envs.placement import PlacementVectorEnv
 from rollmux_env.envs.reward import Dollars
@@ -82,6 +83,15 @@ def test_masks_come_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     calls.clear()
     assert get_action_masks(env).shape == (STREAMS, 32)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("name", ["Placement", "Dispatch"])
+def test_sb3_finds_no_fault_with_the_environments(name: str) -> None:
+    """But that images and flat boxes are all that its own networks take: ours takes the candidates as a table."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_env(gymnasium.make(f"RollMux/{name}-v0").unwrapped)
+    assert all("unconventional shape" in str(warning.message) for warning in caught), [str(w.message) for w in caught]
 
 
 def test_an_environment_that_does_not_reset_itself_is_refused() -> None:

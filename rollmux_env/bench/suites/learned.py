@@ -16,7 +16,7 @@ _POLICIES = (
     "learned:default,moves=false",
     "consolidate",
     "learned:default",
-    "learned:random",
+    "learned:random,tries=1",
 )
 TIGHT, LOOSE = (1.0, 1.5), (1.5, 3.0)
 

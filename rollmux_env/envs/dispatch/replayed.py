@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollmux_env.cluster.events import Departed, Event, Placement, isolated
+from rollmux_env.cluster.events import Arrived, Event, Placement, isolated
 from rollmux_env.cluster.plan import Place, Plan
 from rollmux_env.cluster.state import State
 from rollmux_env.dispatcher import DispatchPolicy
@@ -34,19 +34,14 @@ def figures(group: Group, run: Run) -> dict[str, float]:
             ended[phase.job_id, name, phase.iteration] = phase
     work_s, over_slo = 0.0, []
     for job in group.jobs:
-        done = {"rollout": 0, "training": 0}
-        last_s = 0.0
+        training_s = job.training_s(group.training_nodes) + job.sync_s
+        whole, last_s = 0, 0.0
         for (job_id, name, _), phase in ended.items():
-            if job_id == job.id and phase.end_s <= group.horizon_s:
-                done[name] += 1
-                if name == "training" and phase.end_s + job.sync_s <= group.horizon_s:
-                    last_s = max(last_s, phase.end_s + job.sync_s)
-        work_s += done["rollout"] * job.rollout.worst_case_s
-        work_s += done["training"] * (job.training_s(group.training_nodes) + job.sync_s)
-        whole = sum(
-            name == "training" and job_id == job.id and phase.end_s + job.sync_s <= group.horizon_s
-            for (job_id, name, _), phase in ended.items()
-        )
+            if job_id != job.id or phase.end_s > group.horizon_s:
+                continue
+            work_s += training_s if name == "training" else job.rollout.worst_case_s
+            if name == "training" and phase.end_s + job.sync_s <= group.horizon_s:
+                whole, last_s = whole + 1, max(last_s, phase.end_s + job.sync_s)
         luck = Durations(job, group.seed)
         while len(luck.rollout) < whole:
             luck.extend()
@@ -71,7 +66,7 @@ class _Pinned:
         self._names = [job.id for job in group.jobs]
 
     def decide(self, state: State, event: Event) -> Plan:
-        if isinstance(event, Departed) or not hasattr(event, "job"):
+        if not isinstance(event, Arrived):
             return ()
         k = self._names.index(event.job.id)
         if k == 0:

@@ -13,13 +13,20 @@ from runtime.jobs.spec import TaskSpec
 from runtime.jobs.tasks import BUILT_IN, Example, Task, make_task, score
 
 OWN = """
+from runtime.jobs.tasks import Example
 class Own:
     def __init__(self, seed, word): self.word = word
-    def prompts(self, count, position): return []
+    def prompts(self, count, position): return [Example(f"{position + k}") for k in range(count)]
     def reward(self, example, response): return 1.0 if self.word in response else 0.0
 class Half:
     def __init__(self, seed): pass
     def prompts(self, count, position): return []
+class Empty(Half):
+    def reward(self, example, response): return 0.0
+class Bare(Empty):
+    def prompts(self, count, position): return ["a prompt"] * count
+class Stuck(Empty):
+    def prompts(self, count, position): raise OSError("no data")
 def shout(example, response): return float(response == example["answer"].upper())
 def broken(example, response): return float("nan") if response else 1 / 0
 def wordy(example, response): return "1"
@@ -104,6 +111,9 @@ def test_a_reward_function_of_ones_own_gets_the_line(folder: Path) -> None:
     [
         ("own_task:Own", "own_task:Own: TypeError: .*word"),
         ("own_task:Half", "own_task:Half: has no method reward"),
+        ("own_task:Empty", r"own_task:Empty: prompts\(1, 0\) gives a list, not a list of one Example"),
+        ("own_task:Bare", r"own_task:Bare: prompts\(1, 0\) gives a list, not a list of one Example"),
+        ("own_task:Stuck", r"own_task:Stuck: prompts\(1, 0\) fails: OSError: no data"),
         ("own_task:None_such", "the module own_task has no None_such"),
         ("own_tusk:Own", "ModuleNotFoundError: No module named 'own_tusk'"),
         ("half_made:Own", "half_made:Own: AttributeError: module 'sys' has no attribute 'absent'"),

@@ -1,0 +1,273 @@
+"""Learning what lookahead finds best, round by round.
+
+    python -m trainers.imitation admission --out DIR
+
+This is approximate policy iteration. In every round streams are played by the present network with some exploration (so it is shown
+the decisions that it will meet: DAgger, Ross et al. 2011), the choices of some decisions are played out by `trainers.lookahead`,
+and the network is fitted to how much better each choice is than the decision's mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from policies.placement.policy_file import PolicyConfig, write_policy
+from rollmux_env.envs.generator import Workload
+from rollmux_env.envs.observation import candidate_names
+from rollmux_env.envs.placement import FIRST_DRAWN_SEED, PlacementVectorEnv
+from rollmux_env.files import write_whole
+from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
+from trainers.lookahead import Player
+from trainers.network import Scorer
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Streams to learn from: a workload with its options, and how many streams a round."""
+
+    workload: str
+    streams: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def generator(self) -> Workload:
+        """Where the streams come from."""
+        return Workload(self.workload, **self.options)
+
+
+class Labels(NamedTuple):
+    """Decisions and what their choices lead to: observations of the environment, and (B, A) values, NaN where unknown."""
+
+    job: Array
+    candidates: Array
+    cluster: Array
+    mask: NDArray[np.int8]
+    values: Array
+
+
+def joined(parts: Sequence[Labels]) -> Labels:
+    """All of them."""
+    return Labels(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+LOOKAHEAD, WORTH = "lookahead", "worth"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained.
+
+    Attributes:
+        moves: whether it moves running jobs. sources: streams of a round.
+        teacher: `lookahead`, what choices lead to when the present network goes on; or `worth`, what the observation says that they
+            are worth at the shortest horizon, which is known without noise.
+        rounds: of collecting and fitting; the labels of the last two are used.
+        horizon_h: of lookahead: dollars and work count exp(-t / horizon), hours.
+        work_price: work counts so much of what it costs alone; about 1 over the saving, so that dollars per work-hour fall.
+        share: of the decisions that are labelled. exploration: of the choices that are made at random.
+        epochs, learning_rate: of fitting.
+        reluctance: taken off the scores of rows of moves at the end, so that errors of the fit cause none.
+    """
+
+    moves: bool
+    sources: tuple[Source, ...]
+    teacher: str = LOOKAHEAD
+    rounds: int = 5
+    horizon_h: float = 24.0
+    work_price: float = 0.7
+    share: float = 1.0
+    exploration: float = 0.1
+    epochs: int = 10
+    learning_rate: float = 1e-3
+    reluctance: float = 0.0
+
+
+_FIXED, _TIGHT, _LOOSE = {"stays": "fixed"}, {"slo": (1.0, 1.5)}, {"slo": (1.5, 3.0)}
+RECIPES = {
+    "admission": Recipe(
+        moves=False,
+        sources=(
+            *(Source(name, streams, options) for name in ("production", "mixed") for streams, options in ((60, {}), (30, _FIXED))),
+            *(Source(name, 12, options) for name in ("production", "mixed") for options in (_TIGHT, {**_TIGHT, **_FIXED})),
+            *(Source(name, 12) for name in ("balanced", "rollout-heavy", "train-heavy")),
+            Source("production", 12, _LOOSE),
+        ),
+    ),
+    "moves": Recipe(
+        moves=True,
+        sources=(
+            *(Source(name, 8, options) for name in ("production", "mixed") for options in ({}, _FIXED)),
+            *(Source("production", 4, options) for options in (_TIGHT, {**_TIGHT, **_FIXED}, _LOOSE)),
+        ),
+        teacher=WORTH,
+        rounds=2,
+        share=0.5,
+        exploration=0.02,
+        epochs=25,
+        learning_rate=2e-3,
+        reluctance=0.03,
+    ),
+}
+WIDTHS = (64, 64)
+_UNIT_USD = 150.0  # of lookahead's labels, so that they are of order 1
+
+
+def worth(observation: dict[str, NDArray[Any]]) -> Array:
+    """(E, A) what rows are worth at the shortest horizon, as observed: a move's gain, or minus what a place adds."""
+
+    def column(name: str) -> Array:
+        squashed = observation["candidates"][..., candidate_names(True).index(name)]
+        return np.asarray(squashed / (1 - np.minimum(np.abs(squashed), 0.995)), dtype=np.float32)
+
+    places = column("work_1h") - column("more_1h")
+    return np.clip(np.where(observation["cluster"][:, :1] > 0.5, column("gain"), places), -6, 6)
+
+
+def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
+    """Play a source's streams with the present network, None for Algorithm 1, and label decisions."""
+    env = PlacementVectorEnv(1, source.generator(), moves=recipe.moves, autoreset=False)
+    player = Player(env, weights)
+    parts: list[Labels] = []
+    for seed in rng.integers(FIRST_DRAWN_SEED, 2**31, source.streams).tolist():
+        seen, _ = env.reset(options={"stream_seed": seed})
+        over = False
+        while not over:
+            allowed = np.flatnonzero(seen["mask"][0])
+            if allowed.size > 1 and rng.random() < recipe.share:
+                if recipe.teacher == LOOKAHEAD:
+                    usd, _, work_usd = player.look_ahead(recipe.horizon_h).T
+                    values = (recipe.work_price * work_usd - usd)[None] / _UNIT_USD
+                else:
+                    values = worth(seen)
+                values = np.where(seen["mask"] > 0, values, np.nan).astype(np.float32)
+                parts.append(Labels(seen["job"], seen["candidates"], seen["cluster"], seen["mask"], values))
+            action = rng.choice(allowed[:6]) if rng.random() < recipe.exploration else player.choose(0)
+            seen, _, ended, _, _ = env.step(np.array([action]))
+            over = bool(ended[0])
+    return joined(parts)
+
+
+def fit(network: Scorer, labels: Labels, epochs: int, learning_rate: float, seed: int, batch: int = 256) -> float:
+    """Fit logits to values, both less their mean over the decision's rows; returns the last epoch's mean Huber loss."""
+    job, candidates, cluster, mask, values = (torch.from_numpy(column) for column in labels)
+    known = mask.bool() & ~values.isnan()
+    values = _centred(values.nan_to_num(), known)
+    size, generator = len(values), torch.Generator().manual_seed(seed)
+    batch = min(batch, size)
+    steps = size // batch
+    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=epochs * steps, pct_start=0.1)
+    total = 0.0
+    for _ in range(epochs):
+        order, total = torch.randperm(size, generator=generator), 0.0
+        for step in range(steps):
+            rows = order[step * batch : (step + 1) * batch]
+            logits, _ = network(job[rows], candidates[rows], cluster[rows], mask[rows])
+            errors = nn.functional.smooth_l1_loss(_centred(logits, known[rows]), values[rows], reduction="none")
+            loss = errors[known[rows]].mean()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            total += loss.item() / steps
+    return total
+
+
+def _centred(values: Tensor, known: Tensor) -> Tensor:
+    """Values less their mean over the known rows; 0 elsewhere."""
+    values = values.masked_fill(~known, 0.0)
+    return (values - values.sum(dim=1, keepdim=True) / known.sum(dim=1, keepdim=True).clamp(min=1)).masked_fill(~known, 0.0)
+
+
+def saving(source: Source, moves: bool, weights: dict[str, Array], seeds: Sequence[int]) -> float:
+    """Solo-D's dollars over the network's, greedy choices, mean over streams."""
+    env = PlacementVectorEnv(len(seeds), source.generator(), moves=moves, autoreset=False)
+    player = Player(env, weights)
+    env.reset(options={"stream_seed": list(seeds)})
+    over = np.zeros(len(seeds), dtype=np.bool_)
+    while not over.all():
+        actions = np.array([0 if over[s] else player.choose(s) for s in range(len(seeds))])
+        _, _, over, _, info = env.step(actions)
+    return float(np.mean(1 / info["cost_over_solo"]))
+
+
+def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int], tell: Callable[[str], None]) -> None:
+    """Train a network, and write OUT/NAME.safetensors and OUT/NAME.csv after every round.
+
+    Args:
+        seed: of everything that is drawn. seeds: of the streams that it is tried on after every round.
+
+    Raises:
+        InputError: a folder that cannot be written.
+    """
+    began = perf_counter()
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    names = tuple(JOB_FEATURES), tuple(candidate_names(recipe.moves)), tuple(CLUSTER_FEATURES)
+    network = Scorer(len(names[0]), len(names[1]), len(names[2]), WIDTHS)
+    weights: dict[str, Array] | None = None
+    rounds: list[Labels] = []
+    curve = [["round", "labels", "loss", "seconds", *(f"{s.workload} {s.options}" for s in recipe.sources)]]
+    for number in range(recipe.rounds):
+        rounds.append(joined([collect(source, recipe, weights, rng) for source in recipe.sources]))
+        labels = joined(rounds[-2:])
+        loss = fit(network, labels, recipe.epochs, recipe.learning_rate, number)
+        weights = {key: tensor.numpy().copy() for key, tensor in network.state_dict().items()}
+        for kind in ("is_move", "is_exchange", "is_merger") if recipe.moves else ():
+            weights["skip.weight"][0, names[1].index(kind)] -= recipe.reluctance
+        savings = [f"{saving(source, recipe.moves, weights, seeds):.4f}" for source in recipe.sources]
+        curve.append([str(number), str(len(labels.values)), f"{loss:.4f}", f"{perf_counter() - began:.0f}", *savings])
+        provenance: dict[str, str | int | float] = {
+            "command": f"python -m trainers.imitation {name} --seed {seed}",
+            "rounds": number + 1,
+            "labels": len(labels.values),
+        }
+        config = PolicyConfig(
+            job_features=names[0],
+            candidate_features=names[1],
+            cluster_features=names[2],
+            widths=WIDTHS,
+            moves=recipe.moves,
+            provenance=provenance,
+        )
+        write_policy(out / f"{name}.safetensors", config, weights)
+        text = io.StringIO()
+        csv.writer(text).writerows(curve)
+        write_whole(out / f"{name}.csv", text.getvalue())
+        tell(", ".join(f"{heading} {value}" for heading, value in zip(curve[0], curve[-1], strict=True)))
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=RECIPES)
+    parser.add_argument("--out", type=Path, required=True, help="an existing folder")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    train(
+        arguments.name,
+        RECIPES[arguments.name],
+        arguments.out,
+        arguments.seed,
+        range(1000, 1008),
+        lambda line: print(line, flush=True),
+    )
+
+
+if __name__ == "__main__":
+    main()
