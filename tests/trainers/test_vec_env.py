@@ -62,17 +62,6 @@ def test_it_is_the_native_environment() -> None:
     assert env.seconds > 0
 
 
-@pytest.mark.parametrize("moves", [False, True])
-def test_sb3_has_nothing_against_the_environment_but_that_rows_are_no_vector(moves: bool) -> None:
-    env = gymnasium.make("rollmux_env.envs:RollMux/Placement-v0", generator=Workload("mixed", jobs=12), moves=moves)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        check_env(env.unwrapped)
-    assert [str(w.message).split(". ")[0] for w in caught] == [
-        "Your observation candidates has an unconventional shape (neither an image, nor a 1D vector)"
-    ]
-
-
 def test_masks_come_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     env = NativeVecEnv(native())
     env.reset()
