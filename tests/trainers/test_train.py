@@ -37,6 +37,7 @@ SMALL = (
     "evaluation.references=[]",
     "checkpoint_every=384",
     "ppo.n_epochs=2",
+    "ppo.linear=true",
     "dqn.learning_starts=100",
     "dqn.batch_size=32",
     "dqn.buffer_size=1024",

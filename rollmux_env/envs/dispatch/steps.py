@@ -123,8 +123,8 @@ def _span(groups: Groups, e: int, k: int, what: int, share: float, nodes: int, n
 def _close(groups: Groups, e: int, k: int, tails: int, now_s: float, share: float) -> None:
     """The shares of the nodes that a member's phase holds change now, or it is over; `tails` have been there until now."""
     m, r = groups.members[e, k], groups.runners[e, k]
-    if m.runs == TRAINING or m.nodes == 0:
-        _span(groups, e, k, m.runs, 1.0, TRAINING_POOL, now_s)
+    if m.runs == TRAINING:
+        _span(groups, e, k, TRAINING, 1.0, TRAINING_POOL, now_s)
     elif m.runs == TAIL:
         _span(groups, e, k, TAIL, share, m.nodes, now_s)
     else:
@@ -190,8 +190,6 @@ def _start(groups: Groups, e: int, k: int, tails: Tails) -> None:
     luck = groups.luck[e, k]
     if phase == TRAINING:
         _wake(groups, e, k, now_s + (switch_s + r.base_training_s * luck[1, r.iteration]), TRAINING)
-    elif m.nodes == 0:
-        _wake(groups, e, k, now_s + (switch_s + r.base_rollout_s * luck[0, r.iteration]), ROLLOUT)
     else:
         r.went_s = now_s + switch_s
         r.left_s = r.base_rollout_s * luck[0, r.iteration]
