@@ -38,14 +38,15 @@ def find_nodes(machines: Sequence[Mapping[str, Any]], wanted: Mapping[Pool, int]
     ]
     if not named:
         own = next(machine for machine in alive if machine["NodeID"] == here)
-        return _carve([(own, dict(wanted))])
+        return _carve([(own, dict(wanted))], here=True)
     for pool in POOLS:
         if not any(counts[pool] for _, counts in named):
             raise InputError(f"--address: no machine of the cluster has the resource {RESOURCE[pool]}, so there is no {pool} node")
     return _carve(named)
 
 
-def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]]) -> tuple[Node, ...]:
+def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]], here: bool = False) -> tuple[Node, ...]:
+    """Cut machines into so many nodes of each pool; `here`: it is this machine alone, which a run may start as it likes."""
     nodes: list[Node] = []
     numbers = dict.fromkeys(POOLS, 0)
     for machine, counts in machines:
@@ -56,8 +57,10 @@ def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]]) -> 
         cores = sorted(os.sched_getaffinity(0)) if local else list(range(int(resources.get("CPU", 1))))
         devices = gpus or cores
         if total > len(devices):
-            kind = "GPUs" if gpus else "cores"
-            raise InputError(f"{total} nodes are asked of a machine with {len(devices)} {kind}: a node has one of its own at least")
+            kind = ("GPU" if gpus else "core") + "s" * (len(devices) != 1)
+            instead = "; CUDA_VISIBLE_DEVICES='' runs on CPU cores" if gpus and here else ""
+            problem = f"{total} nodes are asked of a machine with {len(devices)} {kind}: a node has one of its own at least"
+            raise InputError(problem + instead)
         memory_gb = float(resources.get("memory", 0)) / 1e9 if not local else _memory_gb()
         place = 0
         for pool in POOLS:
