@@ -124,13 +124,20 @@ class RolloutWorker:
 
         Returns:
             The number of responses, and means over them.
+
+        Raises:
+            RuntimeError: the task gives not as many examples as asked for, a prompt is too long, or a reward is no finite number.
         """
         from runtime.jobs.tasks import score
 
+        assert self._spec.task is not None
         settings = self._spec.algorithm
         first = settings.prompts_per_iteration * self._place // self._of
         last = settings.prompts_per_iteration * (self._place + 1) // self._of
-        examples = self._task.prompts(last - first, iteration * settings.prompts_per_iteration + first)
+        count, position = last - first, iteration * settings.prompts_per_iteration + first
+        examples = self._task.prompts(count, position)
+        if len(examples) != count:
+            raise RuntimeError(f"{self._spec.task.name}: prompts({count}, {position}) gives {len(examples)} of {count} examples")
         prompts: list[tuple[int, ...]] = []
         for example in examples:
             tokens = tuple(self._tokenizer(example.prompt)["input_ids"])
@@ -149,14 +156,13 @@ class RolloutWorker:
         for k, response in enumerate(responses):
             text = str(self._tokenizer.decode(list(response.token_ids), skip_special_tokens=True))
             rewards.append(score(self._task, examples[k // settings.group_size], text))
-        count = len(responses)
         self._sampled = Sampled(tuple(prompts), tuple(responses), tuple(rewards))
-        count = len(responses)
+        of = max(len(responses), 1)
         return {
-            "responses": count,
-            "reward": sum(rewards) / max(count, 1),
-            "response_tokens": sum(len(response.token_ids) for response in responses) / max(count, 1),
-            "cut_off": sum(len(response.token_ids) == settings.max_tokens for response in responses) / max(count, 1),
+            "responses": len(responses),
+            "reward": sum(rewards) / of,
+            "response_tokens": sum(len(response.token_ids) for response in responses) / of,
+            "cut_off": sum(len(response.token_ids) == settings.max_tokens for response in responses) / of,
         }
 
     def take(self) -> Sampled:
@@ -243,7 +249,7 @@ class TrainingWorker:
         if not keep:
             self._before = None
         elif self._before is None:
-            self._before = self._trainer.state()
+            self._before = self._trainer.state(everywhere=True)
         return footprint, stage.seconds
 
     def offload(self) -> Timed:

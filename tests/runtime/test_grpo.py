@@ -75,13 +75,15 @@ def test_what_is_wrong_with_a_job_is_said_of_that_job(run: Running) -> None:
         toy("good", 0.02, 3),
         job("raises", task={**poison, "options": {"kind": "raises"}}),
         job("nan", task={**poison, "options": {"kind": "nan"}}),
+        job("short", task={**poison, "options": {"kind": "short"}}),
         job("diverges", algorithm={**SMALL["algorithm"], "learning_rate": 1e15, "max_grad_norm": 1e15}),
     ]
     _, record, _ = run(jobs)
     problems = {failed.job_id: (failed.where, failed.problem) for failed in record.failed}
-    assert problems.keys() == {"raises", "nan", "diverges"}
+    assert problems.keys() == {"raises", "nan", "short", "diverges"}
     assert problems["raises"][0] == "rollout" and problems["raises"][1].endswith("failed: ValueError: no verifier")
     assert problems["nan"][0] == "rollout" and problems["nan"][1].endswith("is nan, no finite number")
+    assert problems["short"][0] == "rollout" and problems["short"][1].endswith(":Poison: prompts(4, 0) gives 1 of 4 examples")
     assert "finite" in problems["diverges"][1] or "nan" in problems["diverges"][1]
     assert sum(done.job_id == "good" for done in record.iterations) == 3
     check_run(record)

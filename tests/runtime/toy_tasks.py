@@ -1,4 +1,4 @@
-"""A task whose reward goes wrong."""
+"""A task that goes wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Poison:
         self.kind = kind
 
     def prompts(self, count: int, position: int) -> list[Example]:
-        return [Example("1", "1")] * count
+        return [Example("1", "1")] * (1 if self.kind == "short" else count)
 
     def reward(self, example: Example, response: str) -> float:
         if self.kind == "raises":
