@@ -70,6 +70,7 @@ class RolloutWorker:
         stage = _Stages()
         with stage("import"):
             from runtime.engines import make_engine
+            from runtime.engines.model_files import read_model_files
             from runtime.jobs.models import load_tokenizer, model_directory
             from runtime.jobs.tasks import make_task
             from runtime.residency.staging import WeightStage
@@ -79,7 +80,8 @@ class RolloutWorker:
             self._tokenizer = load_tokenizer(directory)
             assert spec.task is not None
             self._task = make_task(spec.task, spec.seed, spec.folder)
-            self._model_bytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+            number_bytes = 2 if self._node.gpus else 4  # as `Trainer.weights` gives them, whatever the files hold
+            self._stage_bytes = read_model_files(directory).parameters * number_bytes
         with stage("engine"):
             self._engine = make_engine(
                 spec.rollout.engine,
@@ -117,7 +119,7 @@ class RolloutWorker:
         stage = _Stages()
         with stage("offload"):
             footprint = self._engine.offload()
-        return footprint + Footprint(0, self._staged.resident() or self._model_bytes), stage.seconds
+        return footprint + Footprint(0, self._staged.resident() or self._stage_bytes), stage.seconds
 
     def sample(self, iteration: int, worst_case: bool) -> dict[str, float]:
         """Sample and reward this engine's share of the iteration's prompts.

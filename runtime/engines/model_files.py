@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,11 @@ class ModelFiles:
     def vocabulary(self) -> int:
         """Number of token ids."""
         return self.shapes[self.embedding][0]
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that the weights are; a tied output matrix counts once."""
+        return sum(prod(shape) for shape in self.shapes.values())
 
     def checked(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights under exactly the names of `shapes`.

@@ -1,0 +1,35 @@
+"""What the workers of the built-in job say of the memory that they take."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from runtime.grpo_workers import RolloutWorker
+from runtime.jobs.models import model_directory
+from runtime.jobs.spec import ModelSpec, parse_jobs
+from runtime.record import Node
+from tests.runtime.engines.models import VOCABULARY, tiny
+
+_HEADER = 16 << 10  # most that a safetensors header of a small model and the last page take
+
+
+def test_a_stage_is_counted_before_it_is_filled(tmp_path: Path) -> None:
+    model = tiny(0, tied=True).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "model")
+    for file in model_directory(ModelSpec(hidden_size=64, layers=1), 0).glob("tokenizer*"):
+        shutil.copyfile(file, tmp_path / "model" / file.name)
+    algorithm = {"max_prompt_tokens": 16, "max_tokens": 8, "prompts_per_iteration": 2, "group_size": 2}
+    job = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "model": "model", "rollout": {"engine": "torch"}}
+    spec = parse_jobs({"version": 1, "jobs": [job | {"algorithm": algorithm}]}, "test", tmp_path).jobs[0]
+    worker = RolloutWorker(spec, 0, 1, Node("rollout-0", "rollout", "m", (0,), (), 4.0, "1 core"))
+    worker.open(None)
+    try:
+        before = worker.offload()[0].host
+        worker.stage((1, {name: tensor.detach().float() for name, tensor in model.named_parameters()}))
+        counted = worker.offload()[0].host
+        assert VOCABULARY * 4 * 128 < before <= counted <= before + _HEADER
+    finally:
+        worker.close()
