@@ -11,16 +11,16 @@ import torch
 
 from runtime.training.errors import TrainingError
 from runtime.training.trainer import Trainer
-from tests.runtime.training.world import SETTINGS, apart, make_batch_of, make_model, train_together, updates
+from tests.runtime.training.world import SETTINGS, apart, make_batch_of, make_model, meeting_place, train_together, updates
 
 WITH_KL = SETTINGS.model_copy(update={"kl": 0.1})
 RESPONSES = 9  # minibatches of 5 and 4: neither rank nor passes come out even
 
 
-def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any) -> tuple[Any, str]:
+def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any, again: str) -> tuple[Any, str]:
     """Two more updates from a state; then the error that a NaN in the weights of the last rank's shard gives."""
     found = updates(rank, world, rendezvous, model, [2, 3], WITH_KL, state, RESPONSES)
-    trainer = Trainer(model, SETTINGS, rank=rank, world=world, rendezvous=rendezvous)
+    trainer = Trainer(model, SETTINGS, rank=rank, world=world, rendezvous=again)
     before = trainer.state(everywhere=True)
     one = trainer.update(make_batch_of(1))
     trainer.load_state(*before)
@@ -50,7 +50,7 @@ def begun(model: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def ranks(model: Path, begun: Any) -> list[tuple[Any, str]]:
-    return train_together(2, _rescaled, model, begun)
+    return train_together(2, _rescaled, model, begun, meeting_place())
 
 
 def test_after_rescaling_the_update_is_the_same(model: Path, begun: Any, ranks: list[tuple[Any, str]]) -> None:

@@ -70,15 +70,19 @@ def apart(a: Mapping[str, Any], b: Mapping[str, Any], start: Mapping[str, Any] |
     return float(np.linalg.norm(one - other) / np.linalg.norm(other - zero))
 
 
-def train_together(world: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `work(rank, world, rendezvous, *arguments)` returns in each of so many processes."""
+def meeting_place() -> str:
+    """Where the ranks of one group may meet; a group that comes after it needs another."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        rendezvous = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+
+
+def train_together(world: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What `work(rank, world, rendezvous, *arguments)` returns in each of so many processes."""
     context = processes.get_context("spawn")
     answers = context.SimpleQueue()
     started = processes.start_processes(
-        _one, (work, world, rendezvous, answers, arguments), world, join=False, start_method="spawn"
+        _one, (work, world, meeting_place(), answers, arguments), world, join=False, start_method="spawn"
     )
     found: dict[int, Any] = {}
     while len(found) < world:
