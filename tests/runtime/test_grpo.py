@@ -59,7 +59,7 @@ def test_two_jobs_share_nodes_and_stay_on_policy(run: Running) -> None:
 
 def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, ...]) -> None:
     twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
-    jobs = [job("mover", iterations=40), toy("stays", 0.05, 100)]
+    jobs = [job("mover", iterations=40), toy("stays", 0.05, 250)]  # there for as long as a busy machine takes to start the other
     _, record, _ = run(jobs, policy="tests.runtime.execution.toy_jobs:MoveOnce", on=twice)
     assert not record.failed
     check_run(record)
