@@ -79,7 +79,7 @@ class Controller:
         gate, spec = self._gate, self._spec
         with gate.initialise():
             if spec.job_class is None:
-                from runtime.grpo import Grpo
+                from runtime.grpo.job import Grpo
 
                 self._job = Grpo(spec)
             else:

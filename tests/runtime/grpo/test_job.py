@@ -13,7 +13,7 @@ from tests.runtime.execution.conftest import Running, nodes, run
 
 __all__ = ["nodes", "run"]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 SMALL = {
     "model": {"name": "tiny", "hidden_size": 64, "layers": 1},

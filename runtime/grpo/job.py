@@ -1,4 +1,4 @@
-"""The built-in job: GRPO on a language model and a task, written with nothing but what a job of the user's own has.
+"""The job itself: GRPO on a language model and a task, written with nothing but what a job of the user's own has.
 
 The job itself only says what happens when; models live in its workers, an engine or a rank of training each. What a rollout samples
 goes from worker to worker without passing through here, and new weights wait in host memory of the rollout nodes until the next
@@ -16,8 +16,8 @@ from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hoo
 from runtime.record import Node
 from runtime.residency.footprint import Footprint
 
-_ROLLOUT = "runtime.grpo_workers:RolloutWorker"
-_TRAINING = "runtime.grpo_workers:TrainingWorker"
+_ROLLOUT = "runtime.grpo.rollout_worker:RolloutWorker"
+_TRAINING = "runtime.grpo.training_worker:TrainingWorker"
 
 
 class Grpo:

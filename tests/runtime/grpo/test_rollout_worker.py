@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from runtime.grpo_workers import RolloutWorker
+from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.models import model_directory
 from runtime.jobs.spec import ModelSpec, parse_jobs
 from runtime.record import Node

@@ -1,0 +1,1 @@
+"""The built-in job: GRPO on a language model and a task."""

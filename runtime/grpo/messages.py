@@ -1,0 +1,42 @@
+"""What a job's workers hand to each other and to the job."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+
+from runtime.engines.interface import Response
+from runtime.residency.footprint import Footprint
+
+STATE = "training.safetensors"  # of a checkpoint
+INFO = "training.json"
+Timed = tuple[Footprint, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What an engine sampled in one iteration.
+
+    Attributes:
+        prompts: token ids, one a response: those of a group are alike and stand together.
+        responses, rewards: one each.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    responses: tuple[Response, ...]
+    rewards: tuple[float, ...]
+
+
+class Stages:
+    """Seconds of the parts of a load or offload."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        began = monotonic()
+        yield
+        self.seconds[name] = monotonic() - began

@@ -1,0 +1,128 @@
+"""The training worker of the built-in job: a rank that trains."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from runtime.execution.nodes import threads_of
+from runtime.grpo.messages import INFO, STATE, Sampled, Stages, Timed
+from runtime.jobs.spec import JobSpec
+from runtime.record import Node
+from runtime.residency.footprint import Footprint
+
+
+class TrainingWorker:
+    """One rank of training.
+
+    Args:
+        spec: of the job. rank, world: which rank it is, and how many there are. node: its own.
+    """
+
+    def __init__(self, spec: JobSpec, rank: int, world: int, node: Node) -> None:
+        self._spec, self._rank, self._world, self._node = spec, rank, world, node
+        self._before: Any = None  # the state that a profile is to leave
+
+    def ready(self) -> bool:
+        """The process is there."""
+        return True
+
+    def meeting(self) -> str | None:
+        """Where the ranks meet: at rank 0; nowhere where it is alone."""
+        if self._world == 1:
+            return None
+        import ray
+
+        host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return f"tcp://{host}:{probe.getsockname()[1]}"
+
+    def open(self, meeting: str | None, checkpoint: str | None) -> Timed:
+        """Load model and optimizer, and those of a checkpoint."""
+        stage = Stages()
+        with stage("import"):
+            from runtime.jobs.models import model_directory
+            from runtime.training.trainer import Trainer
+        with stage("model"):
+            directory = model_directory(self._spec.model, self._spec.seed, Path(self._spec.folder))
+            place = {"rank": self._rank, "world": self._world}
+            self._trainer = Trainer(directory, self._spec.algorithm, rendezvous=meeting, threads=threads_of((self._node,)), **place)
+        if checkpoint is not None:
+            with stage("checkpoint"):
+                from safetensors.torch import load_file
+
+                info = json.loads((Path(checkpoint) / INFO).read_text())
+                self._trainer.load_state(load_file(Path(checkpoint) / STATE), info)
+        return Footprint(), stage.seconds
+
+    def restore(self, keep: bool, back: bool) -> Timed:
+        """Bring the state to the device.
+
+        Args:
+            keep: a copy of it, for later; at the first time. back: go back to that copy.
+        """
+        stage = Stages()
+        with stage("restore"):
+            footprint = self._trainer.restore()
+        if back:
+            tensors, info = self._before
+            self._trainer.load_state(tensors, info)
+        if not keep:
+            self._before = None
+        elif self._before is None:
+            self._before = self._trainer.state(everywhere=True)
+        return footprint, stage.seconds
+
+    def offload(self) -> Timed:
+        """Take it off the device."""
+        stage = Stages()
+        with stage("offload"):
+            footprint = self._trainer.offload()
+        return footprint, stage.seconds
+
+    def update(self, *sampled: Sampled) -> dict[str, float]:
+        """Train on an iteration's responses.
+
+        Raises:
+            RuntimeError: they were sampled with other weights than those that are trained.
+            TrainingError: something is not finite.
+        """
+        from runtime.training.batch import make_batch
+
+        prompts = [prompt for part in sampled for prompt in part.prompts]
+        responses = [response for part in sampled for response in part.responses]
+        rewards = [reward for part in sampled for reward in part.rewards]
+        version = self._trainer.updates
+        versions = sorted({response.version for response in responses})
+        if versions != [version]:
+            raise RuntimeError(f"responses were sampled with version {versions} of the weights, trained is version {version}")
+        batch = make_batch(prompts, responses, rewards, self._spec.algorithm.group_size)
+        metrics = self._trainer.update(batch)
+        return metrics | {"sampled_version": float(versions[0]), "trained_version": float(version)}
+
+    def weights(self) -> tuple[int, dict[str, Any]]:
+        """The weights and their version; on rank 0."""
+        return self._trainer.updates, self._trainer.weights()
+
+    def updates(self) -> int:
+        """Updates that are in the weights."""
+        return self._trainer.updates
+
+    def write(self, folder: str) -> None:
+        """Write a checkpoint; every rank is called, rank 0 writes."""
+        from safetensors.torch import save
+
+        from rollmux_env.files import write_whole
+
+        tensors, info = self._trainer.state()
+        if self._rank == 0:
+            write_whole(Path(folder) / STATE, save(tensors))
+            write_whole(Path(folder) / INFO, json.dumps(info))
+
+    def close(self) -> None:
+        """Give everything back."""
+        if hasattr(self, "_trainer"):
+            self._trainer.close()
