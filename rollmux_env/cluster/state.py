@@ -8,7 +8,7 @@ from typing import assert_never
 
 import numpy as np
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, Resumed, Ticked
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, Resized, Resumed, Ticked
 from rollmux_env.kernel import membership
 from rollmux_env.kernel.candidates import is_saturated
 from rollmux_env.kernel.tables import NOWHERE, GroupTable, JobTable, Limits, copy_into, group_table, job_table
@@ -332,6 +332,11 @@ def apply(state: State, event: Event) -> None:
                 state.jobs.training_busy_s[row] = training_busy_s
         case Ticked():
             pass
+        case Resized():
+            pools = {name: getattr(state.cluster, name) for name in ("rollout", "training")}
+            sized = {name: pool.model_copy(update={"max_nodes": getattr(event, f"{name}_nodes")}) for name, pool in pools.items()}
+            state.cluster = state.cluster.model_copy(update=sized)
+            state.limits = limits_of(state.cluster)
         case _:
             assert_never(event)
 
