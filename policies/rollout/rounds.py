@@ -1,84 +1,143 @@
-"""A round of a rollout, as plain bookkeeping: what is launched, which responses count, when it is over.
+"""Tail batching (RollPacker, arXiv 2509.21009): which prompts a rollout launches, and which of its responses count.
 
-No clock, no lengths, no input or output: the simulator and the real rollout worker report what finished, and do what follows.
+State machines without clock, lengths, input or output: simulator and runtime report what happened and do what they are told.
+
+A short round launches more prompts than an iteration trains, and more responses to each than it needs. A prompt is complete when
+enough of its responses are finished; the others are dropped. The round is over when enough prompts are complete; the others are
+dropped and wait in a queue. When the queue holds an iteration's worth, a long round runs those, nothing extra, to the end. What was
+dropped is sampled afresh, so that every sample is of the weights that it trains.
+
+With `eta` 1 every round launches what it needs and waits for all of it: a plain rollout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one rollout launches and when it is over.
+    """What a rollout launches, and when it is over.
 
     Attributes:
-        kind: `plain`: all that is launched is wanted; `short`: more is launched than wanted; `long`: prompts that short rounds
-            left, all of them wanted.
-        prompts: keys of the prompts that are launched. responses: how many of each are.
-        need_prompts: so many complete prompts end the round. need_responses: so many finished responses complete a prompt.
+        long: it runs prompts of the queue, to the end.
+        prompts: numbers of those that it launches. responses: that it launches to each.
+        wanted: it is over when so many prompts are complete. needed: a prompt is when so many of its responses are finished.
     """
 
-    kind: Literal["plain", "short", "long"]
+    long: bool
     prompts: tuple[int, ...]
     responses: int
-    need_prompts: int
-    need_responses: int
+    wanted: int
+    needed: int
+
+    def shares(self, count: int) -> list[Round]:
+        """Cut it into rounds that run and end each for itself, on an engine each; together they complete as many prompts.
+
+        What is launched beyond need is dealt out as evenly as what is needed, in order of the prompts.
+        """
+        extra = len(self.prompts) - self.wanted
+        wanted, more = ([total * (k + 1) // count - total * k // count for k in range(count)] for total in (self.wanted, extra))
+        ends = [sum(wanted[:k]) + sum(more[:k]) for k in range(count + 1)]
+        return [
+            Round(self.long, self.prompts[first:last], self.responses, want, self.needed)
+            for (first, last), want in zip(pairwise(ends), wanted, strict=True)
+        ]
 
 
 class Race:
-    """A round in progress. A response is named by (prompt, number below `Round.responses`).
+    """A round as it runs.
 
     Attributes:
-        round: what was launched.
-        complete: {prompt: numbers of the responses that count, in order of their end}, in the order in which prompts completed.
+        complete: prompts that are complete, in the order in which they became so.
     """
 
     def __init__(self, round: Round) -> None:
         self.round = round
-        self.complete: dict[int, tuple[int, ...]] = {}
-        self._ended: dict[int, list[int]] = {prompt: [] for prompt in round.prompts}
+        self.complete: list[int] = []
+        self._finished: dict[int, list[int]] = {prompt: [] for prompt in round.prompts}
 
     @property
     def over(self) -> bool:
-        """Whether enough prompts are complete."""
-        return len(self.complete) >= self.round.need_prompts
-
-    @property
-    def unfinished(self) -> tuple[int, ...]:
-        """Prompts that are not complete, in the order of launch."""
-        return tuple(prompt for prompt in self.round.prompts if prompt not in self.complete)
+        """Enough prompts are complete: nothing else counts."""
+        return len(self.complete) == self.round.wanted
 
     def finished(self, prompt: int, response: int) -> list[tuple[int, int]]:
-        """A response ended by itself.
+        """A response has come to its end.
+
+        Args:
+            prompt: number. response: which of those to it, from 0.
 
         Returns:
-            The responses to abort now: the rest of its prompt when that is complete; all that run when the round is over.
-
-        Raises:
-            ValueError: it was not launched, has ended before, or its prompt is complete: it should have been aborted.
+            (prompt, response) of those that are to be dropped now: what still runs for a prompt that is complete, or, when the
+            round is over, for any.
         """
-        ended = self._ended.get(prompt)
-        if ended is None or not 0 <= response < self.round.responses or response in ended:
-            raise ValueError(f"response {response} of prompt {prompt} does not run in this round")
-        if prompt in self.complete or self.over:
-            raise ValueError(f"response {response} of prompt {prompt} was to be aborted")
-        ended.append(response)
-        if len(ended) < self.round.need_responses:
+        counted = self._finished[prompt]
+        if self.over or len(counted) == self.round.needed:
+            return []  # it was to be dropped, and has ended in the same instant
+        counted.append(response)
+        if len(counted) < self.round.needed:
             return []
-        self.complete[prompt] = tuple(ended)
-        losers = self._ended if self.over else (prompt,)
+        self.complete.append(prompt)
+        if not self.over:
+            return [(prompt, other) for other in range(self.round.responses) if other not in counted]
         return [
-            (loser, number)
-            for loser in losers
-            if loser == prompt or loser not in self.complete
-            for number in range(self.round.responses)
-            if number not in self._ended[loser]
+            (number, other)
+            for number, found in self._finished.items()
+            if number == prompt or len(found) < self.round.needed
+            for other in range(self.round.responses)
+            if other not in found
         ]
 
+    def counted(self, prompt: int) -> list[int]:
+        """Which responses to a complete prompt are trained on: those that finished first, in the order of their launch."""
+        return sorted(self._finished[prompt])
 
-def plain_round(prompts: Sequence[int], responses: int) -> Round:
-    """A round that waits for everything."""
-    return Round("plain", tuple(prompts), responses, len(prompts), responses)
+
+class Rounds:
+    """The rounds of a job: every prompt of its data is trained on once, however they fall.
+
+    Args:
+        prompts, responses: an iteration trains on so many prompts, with so many responses to each.
+        eta: how many times as many of both a short round launches, rounded up; at least 1.
+        position: the first prompt that no round has taken yet. queue: prompts that were taken and not completed.
+    """
+
+    def __init__(self, prompts: int, responses: int, eta: float, position: int = 0, queue: Collection[int] = ()) -> None:
+        if eta < 1:
+            raise ValueError(f"eta: must be 1 or more, not {eta}")
+        exact = Fraction(str(eta))  # so that 1.1 times 10 is 11
+        self._prompts, self._responses = prompts, responses
+        self._launched = ceil(exact * prompts), ceil(exact * responses)
+        self.position = position
+        self.queue = list(queue)
+
+    def next(self) -> Round:
+        """The round that is due; the same until it is `done`."""
+        if len(self.queue) >= self._prompts:
+            return Round(True, tuple(self.queue[: self._prompts]), self._responses, self._prompts, self._responses)
+        prompts, responses = self._launched
+        fresh = tuple(range(self.position, self.position + prompts))
+        return Round(False, fresh, responses, self._prompts, self._responses)
+
+    def done(self, complete: Sequence[int]) -> None:
+        """The round that was due is over, and trained on.
+
+        Args:
+            complete: the prompts that were completed.
+
+        Raises:
+            ValueError: they are none, too many, or not those of the round.
+        """
+        due = self.next()
+        if len(complete) != due.wanted or not set(complete) <= set(due.prompts) or len(set(complete)) != len(complete):
+            raise ValueError(f"{len(complete)} prompts are said to be complete; the round is over with {due.wanted} of its own")
+        if due.long:
+            del self.queue[: due.wanted]
+            return
+        self.position += len(due.prompts)
+        self.queue += [prompt for prompt in due.prompts if prompt not in set(complete)]
