@@ -98,8 +98,9 @@ def test_the_kubernetes_manifest_has_both_pools_and_a_token() -> None:
     for group in spec["workerGroupSpecs"]:
         own = json.loads(shlex.split(group["rayStartParams"]["resources"])[0])  # the operator puts it into a shell command
         resources += [own] * group["replicas"]
-        (container,) = group["template"]["spec"]["containers"]
-        assert {mount["name"] for mount in container["volumeMounts"]} == {part["name"] for part in group["template"]["spec"]["volumes"]}
+        pod = group["template"]["spec"]
+        (container,) = pod["containers"]
+        assert {mount["name"] for mount in container["volumeMounts"]} == {part["name"] for part in pod["volumes"]}
     found = find_nodes(cluster({}, *resources), {}, "0")
     assert [node.name for node in found] == ["rollout-0", "rollout-1", "training-0"]
     with pytest.raises(InputError, match="no training node"):
