@@ -67,7 +67,7 @@ def batch_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
     memory_s = timing.weights_s + timing.kv_s_per_token * (read + batch * begin)  # of its first step; then it grows by `slope`
     slope, arithmetic_s = timing.kv_s_per_token * batch, timing.sequence_s * batch
     steps = lengths - begin
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         until = np.where(memory_s >= arithmetic_s, 0.0, np.ceil((arithmetic_s - memory_s) / slope))
     bound = np.minimum(np.nan_to_num(until, nan=0.0, posinf=np.inf), steps)  # steps that arithmetic bounds
     reading = steps - bound

@@ -133,3 +133,8 @@ def test_a_smaller_cache_is_never_faster(timing: ReplicaTiming, batch: list[tupl
     roomy = dataclasses.replace(timing, kv_tokens=10**6)
     small = dataclasses.replace(timing, kv_tokens=kv_tokens)
     assert replica_s(small, prompts, lengths) >= replica_s(roomy, prompts, lengths) * (1 - 1e-9)
+
+
+def test_a_cache_that_costs_next_to_nothing_to_read_is_no_warning() -> None:
+    timing = ReplicaTiming(1e-3, 0.0, 5e-324, 1.0, 0.0, 0.0, 0.0, 10**6)
+    assert batch_s(timing, np.array([10]), np.array([20])) == pytest.approx(20 * 1.001)
