@@ -27,6 +27,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.record import (
     Assigned,
     Bound,
+    Cancelled,
     Checkpointed,
     Ended,
     Fact,
@@ -52,6 +53,7 @@ _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Event), *g
 _FIELDS: dict[type, str] = {
     Submitted: "submitted",
     Relaunched: "relaunched",
+    Cancelled: "cancelled",
     Profiled: "profiled",
     Bound: "bounds",
     Assigned: "assigned",
@@ -274,10 +276,9 @@ def _upgrade(database: sqlite3.Connection, name: str) -> None:
 
 def _plain(value: Any) -> Any:
     """A fact as JSON has it."""
-    if isinstance(value, JobSpec):  # it may hold nothing but what it was given: some keys exclude each other
-        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_none=True)
+        as_given = isinstance(value, JobSpec)  # some keys of it exclude each other
+        return value.model_dump(mode="json", exclude_none=True, exclude_unset=as_given, by_alias=True)
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple | list):

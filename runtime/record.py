@@ -65,14 +65,6 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """A job is a part of the run from now on; it arrives when its `arrival_s` has come."""
-
-    at_s: float
-    spec: JobSpec
-
-
-@dataclass(frozen=True)
 class Relaunched:
     """The run goes on after its end, whatever that was: a kill, a stop, a power cut.
 
@@ -86,6 +78,26 @@ class Relaunched:
     wall_s: float
     nodes: tuple[Node, ...]
     versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job is to be run.
+
+    Attributes:
+        spec: all of it, as its job file says; its `arrival_s` counts from the run's beginning.
+    """
+
+    at_s: float
+    spec: JobSpec
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """A user wants a job no longer."""
+
+    at_s: float
+    job_id: str
 
 
 @dataclass(frozen=True)
@@ -281,6 +293,7 @@ Fact = (
     Started
     | Submitted
     | Relaunched
+    | Cancelled
     | Profiled
     | Bound
     | Assigned
@@ -308,9 +321,10 @@ class RunRecord:
     """
 
     started: Started
-    submitted: tuple[Submitted, ...] = ()
     relaunched: tuple[Relaunched, ...] = ()
     log: tuple[Event, ...] = ()
+    submitted: tuple[Submitted, ...] = ()
+    cancelled: tuple[Cancelled, ...] = ()
     profiled: tuple[Profiled, ...] = ()
     assigned: tuple[Assigned, ...] = ()
     returned: tuple[Returned, ...] = ()
@@ -339,7 +353,7 @@ class RunRecord:
     def last_s(self) -> float:
         """The last time that the record knows, seconds."""
         placed = (*self.log, *self.profiled, *self.assigned, *self.returned)
-        told = (*self.submitted, *self.relaunched, *self.checkpointed, *self.restarted, *self.failed)
+        told = (*self.submitted, *self.cancelled, *self.relaunched, *self.checkpointed, *self.restarted, *self.failed)
         done = (*self.phases, *self.syncs, *self.iterations, *self.repeated)
         ended_s = self.ended.at_s if self.ended else 0.0
         times = (*(fact.at_s for fact in placed), *(fact.at_s for fact in told), *(part.end_s for part in done), ended_s)

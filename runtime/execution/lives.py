@@ -56,7 +56,7 @@ class Lives(Placing):
                     if not runner.gone:
                         await self._fail(runner, end)
             elif end.outcome == "died":
-                await self._die(runner, end.problem)
+                await self._die(runner, end)
             elif end.outcome == "full":
                 problem = f"job {runner.spec.id}: its checkpoint cannot be written: {end.problem}"
                 raise InputError(f"{problem}; free some room, then `rollmux run --resume` goes on")
@@ -79,42 +79,44 @@ class Lives(Placing):
         runner.gone = True
         self._quit(runner)
         self._pass(runner)
-        if self._state.knows(job_id) and self._state.is_running(job_id):
+        if self._state.is_running(job_id):
             self._depart(runner)
+        elif job_id in self._state.waiting:
+            self._withdraw(runner)
 
-    async def _die(self, runner: Runner, why: str) -> None:
+    async def _die(self, runner: Runner, end: End) -> None:
         """A job has lost a process, or hangs: what is left of it ends, and it arrives anew."""
         async with self._mending:
             if runner.gone or self._over.done():
                 return
             dead = await asyncio.to_thread(dead_machines, self._ground.machines())
-            await self._restart({runner: why}, dead)
+            await self._restart({runner: end}, dead)
 
-    async def _restart(self, dying: Mapping[Runner, str], dead: Collection[str]) -> None:
+    async def _restart(self, dying: Mapping[Runner, End], dead: Collection[str]) -> None:
         """Let jobs arrive anew, from their checkpoints: those given, and those that have nodes on machines that have gone.
 
         Args:
             dying: why, by job. dead: ids of the machines.
         """
         nodes = {node.name for pool in POOLS for node in self._ground.nodes(pool) if node.machine in dead}
-        whys = dict(dying)
+        ends = dict(dying)
         for other in self._runners.values():
             gone = sorted({node.name for held in other.nodes.values() for node in held} & nodes)
             if gone and other.gang is not None and not other.gone:
-                whys.setdefault(other, f"its node {gone[0]} has gone")
+                ends.setdefault(other, End("died", "step", f"its node {gone[0]} has gone"))
         found = {}
-        for runner in whys:
+        for runner in ends:
             await self._end_processes(runner)
             found[runner] = await asyncio.to_thread(newest, self._checkpoints(runner.spec.id), runner.iteration)
         now_s, last = self._now(), None
         fresh: list[Runner] = []
-        for runner, why in whys.items():
+        for runner, end in ends.items():
             if self._stopping:
                 self._cut(runner)
                 self._quit(runner)
                 runner.gone = True
             else:
-                last = self._leave(runner, why, found[runner], fresh) or last
+                last = self._leave(runner, end, found[runner], fresh) or last
             self._pass(runner)
         if nodes:
             facts = self._ground.lose(dead, now_s)
@@ -134,28 +136,30 @@ class Lives(Placing):
             self._enlist(runner)
         self._check_over()
 
-    def _leave(self, runner: Runner, why: str, found: Found, fresh: list[Runner]) -> Departed | None:
+    def _leave(self, runner: Runner, end: End, found: Found, fresh: list[Runner]) -> Departed | None:
         """Take a job that has died out of its place, if it had one, and make it anew; or let it fail, if that was too often.
 
         Args:
             fresh: gets the job that is made, where it has to arrive again.
         """
-        job_id, now_s = runner.spec.id, self._now()
+        job_id, now_s, why = runner.spec.id, self._now(), end.problem
         self._cut(runner)
         self._quit(runner)
         begins = min(found.iterations, max(0, runner.iteration))
         again = Restarted(now_s, job_id, begins, found.problems[0] if found.problems else why)
-        placed = self._state.knows(job_id) and self._state.is_running(job_id)
+        placed = self._state.is_running(job_id)
         deaths = runner.deaths + 1
         self._say(f"{job_id}: {why}; {f'goes on at iteration {begins + 1}' if deaths < DEATHS else 'is given up'}")
         if deaths >= DEATHS:
             problem = f"{why} ({DEATHS} times in a row without an iteration done)"
-            failed = Failed(now_s, job_id, "step", problem)
-            self._say(f"{job_id}: FAILED in step: {problem}")
+            failed = Failed(now_s, job_id, end.where, problem)
+            self._say(f"{job_id}: FAILED in {end.where}: {problem}")
             if placed:
                 return self._vacate(runner, failed)
             self._write(failed)
             runner.gone = True
+            if job_id in self._state.waiting:
+                self._withdraw(runner)
             return None
         begun = Runner(runner.spec, iteration=begins, begins=begins, job=runner.job, done=runner.done, deaths=deaths)
         begun.checkpoint = str(found.folder) if found.folder is not None else None
@@ -227,8 +231,9 @@ class Lives(Placing):
                     continue
                 limit_s = self._deadline_s(runner)
                 if now_s - runner.since_s > limit_s:
-                    what = f"its {runner.hold.pool} phase" if runner.hold else "what it does between its phases"
-                    await self._die(runner, f"{what} hangs: it has not ended after {limit_s:.0f} s")
+                    where = runner.hold.pool if runner.hold else "step"
+                    what = f"its {where}" if runner.hold else "what it does between its phases"
+                    await self._die(runner, End("died", where, f"{what} hangs: it has not ended after {limit_s:.0f} s"))
             if now_s - looked_s > _LOOK_S:
                 looked_s = now_s
                 if dead := await asyncio.to_thread(dead_machines, self._ground.machines()):

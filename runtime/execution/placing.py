@@ -12,7 +12,7 @@ from typing import Any
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Progress, Progressed, Resumed, Ticked
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Progress, Progressed, Resumed, Ticked, Withdrawn
 from rollmux_env.cluster.plan import Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.dispatcher import Dispatcher, PhaseName
@@ -130,9 +130,6 @@ class Placing:
         self._join(runner, gang)
         runner.iteration = runner.begins
         self._tell(runner, self._order(runner))
-        if runner.gone:  # it failed while it waited
-            self._quit(runner)
-            self._depart(runner)
 
     def _join(self, runner: Runner, gang: Gang) -> None:
         """Make a job a member of the group that the state says."""
@@ -169,6 +166,13 @@ class Placing:
         if not self._stopping:
             self._answer(event)
         self._freed.set()
+
+    def _withdraw(self, runner: Runner) -> None:
+        """A job that waits for a place wants none any more."""
+        runner.gone = True
+        self._note(Withdrawn(self._now(), runner.spec.id))
+        if not self._stopping and self._lease is None:
+            self._serve_queue()
 
     def _vacate(self, runner: Runner, *why: Fact) -> Departed:
         """Take a job out of its place; why, if there is more to say, is in the journal with it or not at all."""

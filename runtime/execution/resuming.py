@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from time import monotonic, time
 
-from rollmux_env.cluster.events import Departed, Resized, Resumed
+from rollmux_env.cluster.events import Departed, Resized, Resumed, Withdrawn
 from rollmux_env.dispatcher import Dispatcher
 from runtime.checkpoints import drop, newest
 from runtime.execution.members import Gang, Runner
@@ -33,8 +33,11 @@ class Resuming(Profiling):
             if self._state.is_paused(job_id):
                 self._note(Resumed(self._now(), job_id))
         for runner in [*self._runners.values()]:
-            if runner.gone and self._state.is_running(runner.spec.id):  # its end is in the journal, but not that it left
-                self._note(Departed(self._now(), runner.spec.id))
+            job_id = runner.spec.id
+            if runner.gone and self._state.is_running(job_id):  # its end is in the journal, but not that it left
+                self._note(Departed(self._now(), job_id))
+            elif runner.gone and job_id in self._state.waiting:
+                self._note(Withdrawn(self._now(), job_id))
         again = self._fit(record)
         self._settle()
         for group in self._state.group_list():
@@ -45,8 +48,7 @@ class Resuming(Profiling):
                 self._start(runner)
                 self._tell(runner, self._order(runner))
         for job_id in self._state.waiting:
-            if not self._runners[job_id].gone:
-                self._start(self._runners[job_id])
+            self._start(self._runners[job_id])
         self._serve_queue()
         for runner in again:
             self._start(runner)
@@ -55,10 +57,10 @@ class Resuming(Profiling):
     def _recall(self, runner: Runner, record: RunRecord) -> None:
         """What the journal and the checkpoints know of a job."""
         job_id, folder = runner.spec.id, self._checkpoints(runner.spec.id)
-        runner.job = record.jobs.get(job_id)
+        runner.job = self._state.job(job_id) if self._state.knows(job_id) else record.jobs.get(job_id)
         runner.done = sum(done.job_id == job_id for done in record.iterations)
-        over = runner.done == runner.spec.iterations or any(failed.job_id == job_id for failed in record.failed)
-        if over:
+        ended = {fact.job_id for fact in (*record.failed, *record.cancelled)}
+        if runner.done == runner.spec.iterations or job_id in ended:
             runner.gone = True
             return
         found = newest(folder, runner.done)
