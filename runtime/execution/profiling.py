@@ -25,10 +25,8 @@ class Profiling(Lives):
 
     _timings: Timings | None = None
 
-    async def _bring_all(self) -> None:
+    async def _bring_all(self, coming: Sequence[Runner]) -> None:
         """Let jobs arrive, those of one time together."""
-        coming = [runner for runner in self._runners.values() if not runner.gone and not self._knows(runner.spec.id)]
-        self._coming = len(coming)
         self._check_over()
         for at_s in sorted({runner.spec.arrival_s for runner in coming}):
             await asyncio.sleep(max(0.0, at_s - self._now()))
