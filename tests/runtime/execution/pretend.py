@@ -1,4 +1,4 @@
-"""The coordinator without Ray: the processes of jobs are tasks of the same loop, and it can be killed at any write to its journal."""
+"""The coordinator without Ray: processes of jobs are tasks of the same loop, and it can be killed at any write to its journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import Runner, RunPlan
 from runtime.execution.messages import Done, End, Order, Report, Stopped
 from runtime.jobs.spec import parse_jobs
-from runtime.record import Fact, Node
+from runtime.record import Node
 
 NODES = tuple(Node(f"{pool}-{k}", pool, "m", (k,), (), 8.0, "1 core") for pool in ("rollout", "training") for k in range(2))
 
@@ -27,7 +27,6 @@ class Pretended(Coordinator):
 
     Args:
         dies_at: number of the write to the journal with which it is killed. before: just before it, else just after it.
-        fails: the job of this id raises in its second iteration.
     """
 
     def __init__(self, plan: RunPlan, dies_at: int = -1, before: bool = False) -> None:
@@ -135,7 +134,3 @@ def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False) -> str:
             coordinator._journal._lock.close()
 
     return asyncio.run(main())
-
-
-def facts_of_kind(facts: list[Fact], kind: type) -> list[Any]:
-    return [fact for fact in facts if isinstance(fact, kind)]
