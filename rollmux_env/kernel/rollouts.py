@@ -93,7 +93,7 @@ def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
     if bound and growth > 0:
         bound = min(float(n), np.ceil((arithmetic - memory) / growth))
     rest = n - bound
-    return n * cost[STEP] + bound * arithmetic + rest * memory + growth * (bound + n - 1) * rest / 2
+    return float(n * cost[STEP] + bound * arithmetic + rest * memory + growth * (bound + n - 1) * rest / 2)
 
 
 @compiled
@@ -294,6 +294,7 @@ def run(all: Responses, replicas: Replicas, now_s: float, until_s: float, respon
                 g = all.group[all.order[done]]
                 if all.finished[g] == all.needed[g]:
                     losers = np.flatnonzero((all.group == g) & ((all.state == RUNNING) | (all.state == WAITING)))
-                    take_off(all, replicas, losers, now_s, ABORTED)
+                    if losers.size:
+                        take_off(all, replicas, losers, now_s, ABORTED)
         settle(all, replicas, k)
     return now_s
