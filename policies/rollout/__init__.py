@@ -1,0 +1,1 @@
+"""Rollout policies: what happens inside a rollout."""

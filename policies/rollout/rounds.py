@@ -1,0 +1,143 @@
+"""Tail batching (RollPacker, arXiv 2509.21009): which prompts a rollout launches, and which of its responses count.
+
+State machines without clock, lengths, input or output: simulator and runtime report what happened and do what they are told.
+
+A short round launches more prompts than an iteration trains, and more responses to each than it needs. A prompt is complete when
+enough of its responses are finished; the others are dropped. The round is over when enough prompts are complete; the others are
+dropped and wait in a queue. When the queue holds an iteration's worth, a long round runs those, nothing extra, to the end. What was
+dropped is sampled afresh, so that every sample is of the weights that it trains.
+
+With `eta` 1 every round launches what it needs and waits for all of it: a plain rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a rollout launches, and when it is over.
+
+    Attributes:
+        long: it runs prompts of the queue, to the end.
+        prompts: numbers of those that it launches. responses: that it launches to each.
+        wanted: it is over when so many prompts are complete. needed: a prompt is when so many of its responses are finished.
+    """
+
+    long: bool
+    prompts: tuple[int, ...]
+    responses: int
+    wanted: int
+    needed: int
+
+    def shares(self, count: int) -> list[Round]:
+        """Cut it into rounds that run and end each for itself, on an engine each; together they complete as many prompts.
+
+        What is launched beyond need is dealt out as evenly as what is needed, in order of the prompts.
+        """
+        extra = len(self.prompts) - self.wanted
+        wanted, more = ([total * (k + 1) // count - total * k // count for k in range(count)] for total in (self.wanted, extra))
+        ends = [sum(wanted[:k]) + sum(more[:k]) for k in range(count + 1)]
+        return [
+            Round(self.long, self.prompts[first:last], self.responses, want, self.needed)
+            for (first, last), want in zip(pairwise(ends), wanted, strict=True)
+        ]
+
+
+class Race:
+    """A round as it runs.
+
+    Attributes:
+        complete: prompts that are complete, in the order in which they became so.
+    """
+
+    def __init__(self, round: Round) -> None:
+        self.round = round
+        self.complete: list[int] = []
+        self._finished: dict[int, list[int]] = {prompt: [] for prompt in round.prompts}
+
+    @property
+    def over(self) -> bool:
+        """Enough prompts are complete: nothing else counts."""
+        return len(self.complete) == self.round.wanted
+
+    def finished(self, prompt: int, response: int) -> list[tuple[int, int]]:
+        """A response has come to its end.
+
+        Args:
+            prompt: number. response: which of those to it, from 0.
+
+        Returns:
+            (prompt, response) of those that are to be dropped now: what still runs for a prompt that is complete, or, when the
+            round is over, for any.
+        """
+        counted = self._finished[prompt]
+        if self.over or len(counted) == self.round.needed:
+            return []  # it was to be dropped, and has ended in the same instant
+        counted.append(response)
+        if len(counted) < self.round.needed:
+            return []
+        self.complete.append(prompt)
+        if not self.over:
+            return [(prompt, other) for other in range(self.round.responses) if other not in counted]
+        return [
+            (number, other)
+            for number, found in self._finished.items()
+            if number == prompt or len(found) < self.round.needed
+            for other in range(self.round.responses)
+            if other not in found
+        ]
+
+    def counted(self, prompt: int) -> list[int]:
+        """Which responses to a complete prompt are trained on: those that finished first, in the order of their launch."""
+        return sorted(self._finished[prompt])
+
+
+class Rounds:
+    """The rounds of a job: every prompt of its data is trained on once, however they fall.
+
+    Args:
+        prompts, responses: an iteration trains on so many prompts, with so many responses to each.
+        eta: how many times as many of both a short round launches, rounded up; at least 1.
+        position: the first prompt that no round has taken yet. queue: prompts that were taken and not completed.
+    """
+
+    def __init__(self, prompts: int, responses: int, eta: float, position: int = 0, queue: Collection[int] = ()) -> None:
+        if eta < 1:
+            raise ValueError(f"eta: must be 1 or more, not {eta}")
+        exact = Fraction(str(eta))  # so that 1.1 times 10 is 11
+        self._prompts, self._responses = prompts, responses
+        self._launched = ceil(exact * prompts), ceil(exact * responses)
+        self.position = position
+        self.queue = list(queue)
+
+    def next(self) -> Round:
+        """The round that is due; the same until it is `done`."""
+        if len(self.queue) >= self._prompts:
+            return Round(True, tuple(self.queue[: self._prompts]), self._responses, self._prompts, self._responses)
+        prompts, responses = self._launched
+        fresh = tuple(range(self.position, self.position + prompts))
+        return Round(False, fresh, responses, self._prompts, self._responses)
+
+    def done(self, complete: Sequence[int]) -> None:
+        """The round that was due is over, and trained on.
+
+        Args:
+            complete: the prompts that were completed.
+
+        Raises:
+            ValueError: they are none, too many, or not those of the round.
+        """
+        due = self.next()
+        if len(complete) != due.wanted or not set(complete) <= set(due.prompts) or len(set(complete)) != len(complete):
+            raise ValueError(f"{len(complete)} prompts are said to be complete; the round is over with {due.wanted} of its own")
+        if due.long:
+            del self.queue[: due.wanted]
+            return
+        self.position += len(due.prompts)
+        self.queue += [prompt for prompt in due.prompts if prompt not in set(complete)]
