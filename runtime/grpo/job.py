@@ -102,7 +102,7 @@ class Grpo:
         self._profiled = True
 
     def checkpoint(self, folder: Path) -> None:
-        """Write weights, optimizer and counts; while the ranks are on their devices."""
+        """Write weights, optimizer and counts, each rank its own part, from host memory."""
         runtime_hook.wait([worker.call("write", str(folder)) for worker in self._ranks])
 
     def restore(self, folder: Path) -> None:

@@ -15,8 +15,6 @@ from runtime.sync.plan import Ranges
 if TYPE_CHECKING:
     from runtime.residency.layout import Layout
 
-STATE = "training.safetensors"  # of a checkpoint
-INFO = "training.json"
 Timed = tuple[Footprint, dict[str, float]]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runtime.engines.interface import Progress, Sampling
 from runtime.execution.nodes import threads_of
-from runtime.grpo.messages import INFO, STATE, Sampled, Stages, Timed
+from runtime.grpo.messages import Sampled, Stages, Timed
+from runtime.grpo.state import read_state
 from runtime.jobs.spec import JobSpec
 from runtime.phases import runtime_hook
 from runtime.record import Node
@@ -65,12 +65,9 @@ class RolloutWorker:
             self._engine.generate(rows, Sampling(max_tokens=2, ignore_end=True))
         with stage("checkpoint"):
             if checkpoint is not None:
-                from safetensors.torch import load_file
-
-                tensors = load_file(Path(checkpoint) / STATE)
-                version = int(json.loads((Path(checkpoint) / INFO).read_text())["updates"])
-                weights = {name.removeprefix("weights."): t for name, t in tensors.items() if name.startswith("weights.")}
-                self._engine.update_weights(weights, version)
+                tensors, info = read_state(Path(checkpoint), ("weights",))
+                weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()}
+                self._engine.update_weights(weights, int(info["updates"]))
         return Footprint(), stage.seconds
 
     def restore(self) -> Timed:
