@@ -53,7 +53,7 @@ def read_state(
     for rank in range(info["ranks"]):
         if not (folder / _name(rank)).is_file():
             raise InputError(f"{folder}: {_name(rank)} is missing")
-        with safe_open(folder / _name(rank), "pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(folder / _name(rank), "pt") as file:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
                 if name.partition(".")[0] in kinds:
                     shards.setdefault(name, []).append(file.get_tensor(name))
