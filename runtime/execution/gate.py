@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,7 +13,7 @@ import ray
 
 from runtime.execution.messages import Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process, resident_gb
-from runtime.execution.worker import ProgressReporter, Worker
+from runtime.execution.worker import ProgressReporter, Watch, Worker
 from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerError, WorkerHandle, runtime_hook
 from runtime.record import Node, Pool
@@ -45,7 +45,9 @@ class JobGate:
         self._next: PhaseOfJob = "rollout"
         self._prepared = False
         self._loaded: set[str] = set()  # pools on which the job's state has been since it was made
-        self.progress = ProgressReporter(coordinator, spec.id).tell
+        self.parts: tuple[int, ...] = ()
+        self._reporter, self._watch = ProgressReporter(coordinator, spec.id, "job"), Watch(coordinator, spec.id)
+        self.progress, self.stops = self._reporter.tell, self._watch.stops
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the coordinator, as this job, and wait for the answer."""
@@ -115,8 +117,15 @@ class JobGate:
             self.where = ""
             return
         pool = POOL_OF[phase]
+        parts = tuple(job.parts()) if phase == "rollout" and hasattr(job, "parts") else ()
+        self.parts = tuple(range(len(parts)))
+        if self._held or self.worst_case or len(parts) < 2:  # the first rollout, and a measured one, have all of their nodes
+            parts = ()
         if not self._held:
-            self._moves = self.ask("acquire", pool)
+            self._moves = self.ask("acquire", pool, parts)
+        if parts:
+            self.parts = self.ask("parts")
+            self._watch.renew()
         self._held = False
         begun_s = self.now()
         if not self.workers:
@@ -131,6 +140,7 @@ class JobGate:
             self._folder.mkdir(parents=True, exist_ok=True)
             job.checkpoint(self._folder)
         done_s = self.now()
+        self._reporter.flush()
         offload_s, footprint = self._timed(job, "offload", phase)
         warm_s = 0.0
         if self.worst_case:  # a warm switch is measured, beside the cold one
@@ -175,6 +185,14 @@ class JobGate:
                 why = _first_failure(error)
                 raise WorkerError(f"its process on {call.handle.node.name} ({call.handle.target}) {why}") from None
         return results if several else results[0]
+
+    def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
+        parts: tuple[int, ...] = self.ask("parts")
+        self._watch.renew()
+        leave(tuple(part for part in self.parts if part not in parts))
+        self.ask("left")
+        self.parts = parts
+        return parts
 
     def close_workers(self) -> None:
         """End all workers of the job."""
