@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policies.rollout.rounds import Round
 from runtime.engines.interface import Progress, Response, Sampling
@@ -18,6 +18,9 @@ from runtime.jobs.spec import JobSpec
 from runtime.phases import runtime_hook
 from runtime.record import Node
 from runtime.residency.footprint import Footprint
+
+if TYPE_CHECKING:
+    from runtime.sync.streams import Address, Transfer
 
 
 class RolloutWorker:
@@ -200,15 +203,25 @@ class RolloutWorker:
 
         return score(self._task, example, str(self._tokenizer.decode(list(response.token_ids), skip_special_tokens=True)))
 
-    def stage(self, weights: tuple[int, dict[str, Any]]) -> None:
-        """Take new weights into host memory; neither device nor permit is needed."""
-        from runtime.residency.staging import Layout, pieces
+    def open_inbox(self) -> Address:
+        """Where new weights may be sent to."""
+        import ray
 
-        version, tensors = weights
-        layout = Layout.of(tensors)
-        self._staged.begin(layout, version)
-        for offset, piece in pieces(tensors, layout):
-            self._staged.receive(version, offset, piece)
+        from runtime.sync.streams import Inbox
+
+        self._inbox = Inbox(str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
+        return self._inbox.address
+
+    def stage(self, transfer: Transfer) -> int:
+        """Take new weights into host memory; neither device nor permit is needed. Returns the bytes that came over the link.
+
+        Raises:
+            RuntimeError: a stream broke; one line. The engine's weights are as they were.
+        """
+        try:
+            return self._inbox.receive(self._place, transfer, self._staged)
+        finally:
+            self._inbox.close()
 
     def drop_stage(self) -> None:
         """Forget what was staged."""

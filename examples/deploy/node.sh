@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Makes this machine a part of a RollMux cluster (docs/deploy.md):
+#   node.sh head                  the machine that `rollmux run --address` is started on; it is a node of no pool
+#   node.sh rollout HEAD[:PORT]   one rollout node
+#   node.sh training HEAD[:PORT]  one training node
+# Further arguments go to `ray start`, as --block or --port. The token must be in ~/.ray/auth_token, or where RAY_AUTH_TOKEN_PATH
+# says, and be the same on all machines; without one Ray refuses to start.
+set -euo pipefail
+
+export RAY_AUTH_MODE=token
+export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0 # jobs' processes choose their GPUs themselves
+export OMP_NUM_THREADS=1                    # until a process knows its node's cores
+
+role=${1:?head, rollout or training}
+case $role in
+head)
+    shift
+    exec ray start --head --port=6379 --num-cpus=0 --dashboard-host=127.0.0.1 --disable-usage-stats "$@"
+    ;;
+rollout | training)
+    head=${2:?the address of the head}
+    shift 2
+    [[ $head == *:* ]] || head=$head:6379
+    exec ray start --address="$head" --resources="{\"${role}_node\": 1}" --disable-usage-stats "$@"
+    ;;
+*)
+    echo "node.sh: '$role' is not head, rollout or training" >&2
+    exit 2
+    ;;
+esac

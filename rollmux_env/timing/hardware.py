@@ -1,0 +1,180 @@
+"""What accelerators do: published peaks, how much of them is achieved, and rates that were measured.
+
+`Gpu` holds what is printed, `Factors` the four numbers that were fitted to published phase times (docs/timing.md), and `Hardware`
+the rates that come of both, or of `rollmux profile` on a real engine. Only `Hardware` is calculated with.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from rollmux_env.complaint import describe, one_line
+from rollmux_env.errors import InputError
+
+FORMAT = 1  # of hardware files
+HBM_SHARE = 0.8  # of the peak that reading weights and KV cache reaches; a usual figure, not fitted
+MEMORY_SHARE = 0.9  # of a GPU's memory that weights and KV cache may take: vLLM's own default
+PREFILL_S = 0.01  # fixed, for each prompt that is read: scheduling and launching
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as a paper gives it.
+
+    Attributes:
+        tflops: bf16, dense, peak. hbm_gb: memory. hbm_tb_s: its bandwidth. cross_gb_s: link of one GPU to the other cluster.
+        inside_gb_s: link of one GPU to another machine of its cluster. source: the paper.
+    """
+
+    tflops: float
+    hbm_gb: float
+    hbm_tb_s: float
+    cross_gb_s: float
+    inside_gb_s: float
+    source: str
+
+
+_ROLLMUX = "RollMux (arXiv 2512.11306)"
+_HEX = "AReaL-Hex (arXiv 2511.00796)"
+# RollMux: 20 Gbps Ethernet between clusters fits its sync times only if each GPU has it; 400 Gbps InfiniBand a node of 8 inside.
+# AReaL-Hex: 1.5 GB/s between types, 5 GB/s between machines of a type. It gives the H800 other peaks; memory sizes are RollMux's.
+GPUS = {
+    "H20": Gpu(148.0, 96.0, 4.0, 2.5, 6.25, _ROLLMUX),
+    "H800": Gpu(989.5, 80.0, 3.35, 2.5, 6.25, _ROLLMUX),
+    "H20-areal-hex": Gpu(148.0, 96.0, 4.0, 1.5, 5.0, _HEX),
+    "H800-areal-hex": Gpu(756.0, 80.0, 2.0, 1.5, 5.0, _HEX),
+}
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What is fitted, for all GPUs and models alike.
+
+    Attributes:
+        step_s: fixed seconds of a decode step. arithmetic: share of the peak that matrix products reach. update_s: fixed seconds
+            of a training phase. link: share of a network link's peak that weights travel at.
+    """
+
+    step_s: float
+    arithmetic: float
+    update_s: float
+    link: float
+
+
+FITTED = Factors(step_s=0.0168, arithmetic=0.188, update_s=20.1, link=0.848)
+"""Least squares in log space over the published rows; `python benchmarks/timing.py --fit` finds them again."""
+
+
+_MAY_BE_0 = ("training_tflops", "step_s", "prefill_s", "update_s")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Rates that are achieved on one device.
+
+    Attributes:
+        name: of the GPU or of the measurement. memory_gb: that weights and KV cache may take. number_bytes: of a weight.
+        weights_gb_s, kv_gb_s: reading weights, and the KV cache, in a decode step. decode_tflops, prefill_tflops: of products with
+            the weights. attention_tflops: of prefilled tokens with each other. training_tflops: of training; 0 where it is unknown.
+        step_s, prefill_s, update_s: fixed seconds of a decode step, of a prefill, of a training phase.
+        cross_gb_s, inside_gb_s: from one device to the other cluster, and to another machine of its own.
+    """
+
+    name: str
+    memory_gb: float
+    number_bytes: float
+    weights_gb_s: float
+    kv_gb_s: float
+    decode_tflops: float
+    prefill_tflops: float
+    attention_tflops: float
+    training_tflops: float
+    step_s: float
+    prefill_s: float
+    update_s: float
+    cross_gb_s: float
+    inside_gb_s: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "name":
+                continue
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+                raise InputError(f"{field.name}: must be a number of at least 0, not {describe(value)}")
+            if value == 0 and field.name not in _MAY_BE_0:
+                raise InputError(f"{field.name}: must be above 0")
+
+    def to_json(self) -> str:
+        """The text of a hardware file."""
+        return json.dumps({"version": FORMAT, **asdict(self)}, indent=1) + "\n"
+
+
+def achieved(name: str, gpu: Gpu, factors: Factors = FITTED) -> Hardware:
+    """What a GPU of the catalogue reaches."""
+    arithmetic = gpu.tflops * factors.arithmetic
+    reading = 1000 * gpu.hbm_tb_s * HBM_SHARE
+    return Hardware(
+        name=name,
+        memory_gb=gpu.hbm_gb * MEMORY_SHARE,
+        number_bytes=2.0,
+        weights_gb_s=reading,
+        kv_gb_s=reading,
+        decode_tflops=arithmetic,
+        prefill_tflops=arithmetic,
+        attention_tflops=arithmetic,
+        training_tflops=arithmetic,
+        step_s=factors.step_s,
+        prefill_s=PREFILL_S,
+        update_s=factors.update_s,
+        cross_gb_s=gpu.cross_gb_s * factors.link,
+        inside_gb_s=gpu.inside_gb_s * factors.link,
+    )
+
+
+def hardware(name: str, folder: Path = Path()) -> Hardware:
+    """The hardware of a name.
+
+    Args:
+        name: a key of `GPUS`, or the path of a file that `rollmux profile --out` wrote.
+        folder: what a relative path is relative to.
+
+    Raises:
+        InputError: neither, or no such file; one line.
+    """
+    if name in GPUS:
+        return achieved(name, GPUS[name])
+    path = folder / name
+    if path.suffix != ".json" or not path.is_file():
+        names = ", ".join(GPUS)
+        raise InputError(
+            f"must be one of {names}, or a file of `rollmux profile --out`, for jobs with a model, not {describe(name)}"
+        )
+    return read_hardware(path)
+
+
+def read_hardware(path: Path) -> Hardware:
+    """Read a hardware file.
+
+    Raises:
+        InputError: it cannot be read or is none; one line.
+    """
+    name = one_line(str(path), 4096)
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or one_line(str(error))}") from None
+    known = {field.name for field in fields(Hardware)}
+    if (
+        not isinstance(data, dict)
+        or data.pop("version", None) != FORMAT
+        or data.keys() != known
+        or not isinstance(data["name"], str)
+    ):
+        raise InputError(f"{name}: is not a hardware file, version {FORMAT}, of `rollmux profile --out`")
+    try:
+        return Hardware(**data)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None

@@ -1,0 +1,161 @@
+"""Distributions of response lengths, in tokens, up to a cap.
+
+Three kinds: lognormal, piecewise (quantiles with straight lines between them, as papers print them) and empirical (lengths that
+were seen). All answer the same four questions: `sample`, `quantile`, `mean`, `worst`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.complaint import describe, one_line
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import Floats
+
+Tokens = NDArray[np.int64]
+_GRID = 4096  # equal shares whose quantiles make a mean
+_KEPT = 201  # quantiles that stand for a file of lengths
+
+
+class Lengths(Protocol):
+    """How long responses are."""
+
+    @property
+    def cap(self) -> int:
+        """Most tokens of a response."""
+        ...
+
+    def quantile(self, shares: Floats) -> Floats:
+        """(n,) lengths, tokens, that such shares of the responses do not pass; between 1 and the cap."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """Lognormal, cut at the cap.
+
+    Attributes:
+        median: before the cut, tokens. sigma: of the logarithm.
+    """
+
+    cap: int
+    median: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        if self.cap < 1 or not 0 < self.median < float("inf") or not 0 <= self.sigma < float("inf"):
+            raise InputError("needs a cap of at least 1, a median above 0 and a sigma of at least 0")
+
+    def quantile(self, shares: Floats) -> Floats:
+        """See `Lengths`."""
+        from scipy.special import ndtri
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            spread = np.where(self.sigma > 0, self.sigma * ndtri(shares), 0.0)
+            return np.asarray(np.clip(self.median * np.exp(spread), 1.0, self.cap))
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """Quantiles, and straight lines between them: from 1 token before the first to the cap after the last.
+
+    Attributes:
+        points: (share of the responses, tokens that they do not pass), both rising, shares between 0 and 1.
+    """
+
+    cap: int
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        if self.cap < 1:
+            raise InputError("needs a cap of at least 1")
+        shares, tokens = [0.0, *(share for share, _ in self.points)], [1.0, *(length for _, length in self.points)]
+        rising = all(a <= b for a, b in zip(tokens, [*tokens[1:], self.cap], strict=True))
+        if not self.points or not rising or any(a > b for a, b in zip(shares, [*shares[1:], 1.0], strict=True)):
+            raise InputError("quantiles must rise with their shares, from 1 token at 0 to the cap at 1")
+
+    def quantile(self, shares: Floats) -> Floats:
+        """See `Lengths`."""
+        at = [*([] if self.points[0][0] <= 0 else [0.0]), *(share for share, _ in self.points)]
+        tokens = [*([] if self.points[0][0] <= 0 else [1.0]), *(length for _, length in self.points)]
+        if at[-1] < 1:
+            at, tokens = [*at, 1.0], [*tokens, float(self.cap)]
+        return np.asarray(np.interp(shares, at, tokens))
+
+
+def sample(lengths: Lengths, generator: np.random.Generator, count: int) -> Tokens:
+    """(count,) lengths that are drawn, whole tokens."""
+    return whole(lengths.quantile(generator.random(count)))
+
+
+def typical(lengths: Lengths, count: int) -> Tokens:
+    """(count,) the lengths at the middles of so many equal shares: a batch without luck, rising."""
+    return whole(lengths.quantile((np.arange(count) + 0.5) / count))
+
+
+def mean(lengths: Lengths) -> float:
+    """Mean length, tokens, to about 0.1%."""
+    return float(np.mean(lengths.quantile((np.arange(_GRID) + 0.5) / _GRID)))
+
+
+def worst(lengths: Lengths, count: int) -> Tokens:
+    """(count,) all at the cap."""
+    return np.full(count, lengths.cap, dtype=np.int64)
+
+
+def whole(tokens: Floats) -> Tokens:
+    """Lengths in whole tokens, at least one."""
+    return np.asarray(np.maximum(np.ceil(tokens), 1), dtype=np.int64)
+
+
+# RollMux, arXiv 2512.11306, read off its figure of response lengths. At 98% the 4k and 8k jobs of 7B have reached their cap.
+_PUBLISHED: Mapping[str, tuple[tuple[float, float], ...]] = {
+    "7B-4k": ((0.1, 267), (0.25, 500), (0.5, 709), (0.75, 1163), (0.9, 1910), (0.95, 3143), (0.98, 4096)),
+    "7B-8k": ((0.1, 240), (0.5, 662), (0.75, 1187), (0.9, 3214), (0.95, 5064), (0.98, 8192)),
+    "14B-8k": ((0.1, 263), (0.5, 785), (0.75, 1504), (0.9, 3231), (0.95, 4001), (0.98, 4847)),
+}
+PUBLISHED = {kind: Piecewise(4096 if kind.endswith("4k") else 8192, points) for kind, points in _PUBLISHED.items()}
+"""Published distributions, by the job type of the paper."""
+
+
+def read_lengths(path: Path, cap: int | None = None) -> Piecewise:
+    """The distribution of lengths that were seen, kept as 201 quantiles.
+
+    Args:
+        path: a text file, one number of tokens a line; empty lines are skipped.
+        cap: most tokens of a response; None takes the longest that was seen.
+
+    Raises:
+        InputError: it cannot be read, a line is no number from 1 up, there is none, or one passes the cap; one line.
+    """
+    name = one_line(str(path), 4096)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or 'is not a text file'}") from None
+    seen: list[float] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            tokens = float(line)
+        except ValueError:
+            tokens = 0.0
+        if not 1 <= tokens < 1e15:
+            raise InputError(f"{name}: line {number}: must be a number of tokens from 1 up, not {describe(line.strip())}")
+        seen.append(tokens)
+    if not seen:
+        raise InputError(f"{name}: holds no lengths")
+    most = max(seen)
+    if cap is not None and most > cap:
+        raise InputError(f"{name}: a length of {most:.10g} tokens passes the cap of {cap}")
+    shares = np.linspace(0, 1, _KEPT)
+    found = np.quantile(np.array(seen), shares)
+    points = tuple((round(float(share), 6), float(tokens)) for share, tokens in zip(shares, found, strict=True))
+    return Piecewise(int(cap if cap is not None else np.ceil(most)), points)

@@ -1,0 +1,125 @@
+"""Shapes of language models: by a size name, or by the `config.json` of a Hugging Face directory.
+
+A size name stands for one published shape: 0.5B to 32B are Qwen2.5's, 4B and 8B (which Qwen2.5 has not) Qwen3's, 70B Llama 3's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from rollmux_env.complaint import describe, one_line
+from rollmux_env.errors import InputError
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder-only transformer with grouped-query attention and a gated feed-forward network.
+
+    Attributes:
+        hidden: width. layers: their number. heads, kv_heads: of attention, and those of keys and values. head: width of one.
+        intermediate: width of the feed-forward network. vocabulary: tokens. tied: the output matrix is the input embedding.
+    """
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head: int
+    intermediate: int
+    vocabulary: int
+    tied: bool
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if (value := getattr(self, field.name)) < 1 and field.name != "tied":
+                raise InputError(f"model: {field.name} must be at least 1, not {value}")
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Numbers that every token is multiplied with: attention and feed-forward of each layer, and the output matrix."""
+        attention = self.hidden * self.head * (2 * self.heads + 2 * self.kv_heads)
+        return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that the weights are, but for norms and biases (below 0.1%)."""
+        return self.matrix_parameters + (0 if self.tied else self.vocabulary * self.hidden)
+
+    @property
+    def cached(self) -> int:
+        """Numbers that the KV cache holds a token."""
+        return 2 * self.layers * self.kv_heads * self.head
+
+    @property
+    def attended(self) -> int:
+        """Multiplications that a token makes with one token of its context, scores and values together."""
+        return 2 * self.layers * self.heads * self.head
+
+
+SHAPES = {
+    "0.5B": ModelShape(896, 24, 14, 2, 64, 4864, 151936, True),
+    "1.5B": ModelShape(1536, 28, 12, 2, 128, 8960, 151936, True),
+    "3B": ModelShape(2048, 36, 16, 2, 128, 11008, 151936, True),
+    "4B": ModelShape(2560, 36, 32, 8, 128, 9728, 151936, True),
+    "7B": ModelShape(3584, 28, 28, 4, 128, 18944, 152064, False),
+    "8B": ModelShape(4096, 36, 32, 8, 128, 12288, 151936, False),
+    "14B": ModelShape(5120, 48, 40, 8, 128, 13824, 152064, False),
+    "32B": ModelShape(5120, 64, 40, 8, 128, 27648, 152064, False),
+    "70B": ModelShape(8192, 80, 64, 8, 128, 28672, 128256, False),
+}
+
+
+def model_shape(name: str, folder: Path = Path()) -> ModelShape:
+    """The shape of a model.
+
+    Args:
+        name: a key of `SHAPES`, or the path of a `config.json` or of the directory that holds it.
+        folder: what a relative path is relative to.
+
+    Raises:
+        InputError: neither, or the file does not describe such a model; one line.
+    """
+    if name in SHAPES:
+        return SHAPES[name]
+    path = folder / name
+    path = path / "config.json" if path.is_dir() else path
+    if path.suffix != ".json" or not path.is_file():
+        raise InputError(f"must be one of {', '.join(SHAPES)}, or a Hugging Face model's config.json, not {describe(name)}")
+    return read_shape(path)
+
+
+def read_shape(path: Path) -> ModelShape:
+    """The shape that a Hugging Face `config.json` describes.
+
+    Raises:
+        InputError: it cannot be read, a size is missing or no count, or it has experts; one line.
+    """
+    name = one_line(str(path), 4096)
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or one_line(str(error))}") from None
+    if not isinstance(config, dict):
+        raise InputError(f"{name}: is not a JSON object")
+    if any("expert" in key for key in config):
+        raise InputError(f"{name}: is a mixture of experts; only dense models have a phase time here")
+    try:
+        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+        return ModelShape(
+            hidden=hidden,
+            layers=int(config["num_hidden_layers"]),
+            heads=heads,
+            kv_heads=int(config.get("num_key_value_heads") or heads),
+            head=int(config.get("head_dim") or hidden // heads),
+            intermediate=int(config["intermediate_size"]),
+            vocabulary=int(config["vocab_size"]),
+            tied=bool(config.get("tie_word_embeddings", False)),
+        )
+    except KeyError as error:
+        raise InputError(f"{name}: {error.args[0]} is missing") from None
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise InputError(f"{name}: layers, heads and sizes must be counts") from None

@@ -1,0 +1,188 @@
+"""Published phase times, sync times and host memory beside what the model says, and the fit of its factors to them.
+
+What the papers leave open is assumed once for all rows and named here: 256 responses to prompts of 1,024 tokens (the 256 are from
+RollMux's Table 3); the trainer pads sequences to the cap; 3B, 14B-4k and 32B jobs have the lengths of the 7B job of their cap. 4B
+and 8B jobs, whose lengths are not published, get a lognormal of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rollmux_env.kernel.tables import Floats
+from rollmux_env.timing.hardware import GPUS, Factors, Hardware, achieved
+from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, typical
+from rollmux_env.timing.memory import rollout_memory_gb, training_memory_gb
+from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.roofline import Responses, replica_timing, rollout_s, training_timing
+from rollmux_env.timing.sync import flat_s, topology_aware_s
+from rollmux_env.workloads.catalogue import MEMORY_GB, PHASES_S
+
+RESPONSES = Responses(batch=256, prompt_tokens=1024)
+THINKING_MEDIAN, THINKING_SIGMA = 4096.0, 1.2  # of 4B and 8B jobs: assumed
+TENSOR_PARALLEL = {"32B": 2, "70B": 8}
+GPUS_OF = {"32B": 16}  # of each pool; 8 else
+
+Quantity = Literal["rollout", "training", "sync", "memory"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published figure.
+
+    Attributes:
+        name: what it is of. quantity: which part of the model it tests. unit: `s` or `GB`. published: the figure. predict: the
+            model's, from its factors. fitted: whether the factors are fitted to it.
+    """
+
+    name: str
+    quantity: Quantity
+    unit: str
+    published: float
+    predict: Callable[[Factors], float]
+    fitted: bool
+
+
+def job_lengths(kind: str) -> Lengths:
+    """Lengths of a job type such as `8B-16k`: published, or assumed as said above."""
+    size, _, cap = kind.partition("-")
+    if kind in PUBLISHED:
+        return PUBLISHED[kind]
+    if size in ("4B", "8B"):
+        return Lognormal(1024 * int(cap.removesuffix("k")), THINKING_MEDIAN, THINKING_SIGMA)
+    return PUBLISHED[f"7B-{cap}"]
+
+
+def rows() -> list[Row]:
+    """All published figures."""
+    return [*_phases(), *_syncs(), *_memory(), *_rollpacker(), *_areal_hex()]
+
+
+def _phases() -> Iterator[Row]:
+    for kind, seconds in PHASES_S.items():
+        for pool, gpu, at in (("8 H20", "H20", 0), ("8 H800", "H800", 2)):
+            size = kind.partition("-")[0]
+            where = pool if size not in GPUS_OF else pool.replace("8 ", "16 ", 1)
+            yield Row(f"{kind} rollout, {where}", "rollout", "s", seconds[at], _rollout(kind, gpu), True)
+            beside = "" if at == 0 else ", co-located"
+            yield Row(f"{kind} training{beside}", "training", "s", seconds[at + 1], _training(kind), True)
+
+
+def _rollout(kind: str, gpu: str) -> Callable[[Factors], float]:
+    size = kind.partition("-")[0]
+    parallel, devices = TENSOR_PARALLEL.get(size, 1), GPUS_OF.get(size, 8)
+    lengths = typical(job_lengths(kind), RESPONSES.batch)
+
+    def predict(factors: Factors) -> float:
+        timing = replica_timing(SHAPES[size], achieved(gpu, GPUS[gpu], factors), parallel)
+        return rollout_s(timing, devices // parallel, RESPONSES, lengths)
+
+    return predict
+
+
+def _training(kind: str) -> Callable[[Factors], float]:
+    size = kind.partition("-")[0]
+    tokens = RESPONSES.prompt_tokens + job_lengths(kind).cap
+
+    def predict(factors: Factors) -> float:
+        timing = training_timing(SHAPES[size], achieved("H800", GPUS["H800"], factors), GPUS_OF.get(size, 8))
+        return timing.seconds(RESPONSES.batch, tokens)
+
+    return predict
+
+
+def _weights_gb(size: str) -> float:
+    return 2 * SHAPES[size].parameters / 1e9
+
+
+# RollMux, flat and topology-aware: GPUs on each side -> size -> seconds.
+_SYNC_S = {
+    8: {"7B": (7.5, 0.9), "14B": (13.8, 1.7), "32B": (30.7, 3.9)},
+    16: {"7B": (8.2, 3.1), "14B": (15.2, 5.8), "32B": (33.8, 12.3)},
+}
+
+
+def _syncs() -> Iterator[Row]:
+    for devices, sizes in _SYNC_S.items():
+        for size, (flat, aware) in sizes.items():
+            name = f"{size} sync, {devices} to {devices} GPUs"
+            yield Row(f"{name}, flat", "sync", "s", flat, _flat(size, "H800", devices, devices), True)
+            yield Row(f"{name}, topology-aware", "sync", "s", aware, _aware(size, devices), True)
+
+
+def _flat(size: str, gpu: str, copies: int, links: int) -> Callable[[Factors], float]:
+    return lambda factors: flat_s(_weights_gb(size), copies, links, _links(gpu, factors).cross_gb_s)
+
+
+def _aware(size: str, devices: int) -> Callable[[Factors], float]:
+    def predict(factors: Factors) -> float:
+        links = _links("H800", factors)
+        return topology_aware_s(_weights_gb(size), devices, devices // 8, links.cross_gb_s, links.inside_gb_s)
+
+    return predict
+
+
+def _links(gpu: str, factors: Factors) -> Hardware:
+    return achieved(gpu, GPUS[gpu], factors)
+
+
+def _memory() -> Iterator[Row]:
+    for billions, (rollout_gb, training_gb) in MEMORY_GB.items():
+        size, nodes = f"{billions}B", {32: 2, 70: 4}.get(billions, 1)  # 70B: TP 8 and PP 4, 32 GPUs
+        predicted_gb = rollout_memory_gb(SHAPES[size], 8, TENSOR_PARALLEL.get(size, 1))
+        yield Row(f"{size} rollout's host memory", "memory", "GB", rollout_gb, _constant(predicted_gb), False)
+        predicted_gb = training_memory_gb(SHAPES[size], 8, nodes)
+        yield Row(f"{size} training's host memory", "memory", "GB", training_gb, _constant(predicted_gb), False)
+
+
+def _constant(value: float) -> Callable[[Factors], float]:
+    return lambda _: value
+
+
+# RollPacker (arXiv 2509.21009), rollouts of veRL with 128 x 8 responses: size, cap, H800s, median and 90% of the lengths, seconds.
+_ROLLPACKER = (("7B", 8192, 16, 82.0), ("14B", 16384, 32, 277.0), ("32B", 32768, 64, 673.0))
+
+
+def _rollpacker() -> Iterator[Row]:
+    for size, cap, devices, seconds in _ROLLPACKER:
+        lengths = Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
+        name = f"{size}-{cap // 1024}k rollout, {devices} H800 (RollPacker)"
+        yield Row(name, "rollout", "s", seconds, _packed(size, devices, lengths), False)
+
+
+def _packed(size: str, devices: int, lengths: Lengths) -> Callable[[Factors], float]:
+    parallel = TENSOR_PARALLEL.get(size, 1)
+    responses = Responses(1024, RESPONSES.prompt_tokens)
+
+    def predict(factors: Factors) -> float:
+        timing = replica_timing(SHAPES[size], achieved("H800", GPUS["H800"], factors), parallel)
+        return rollout_s(timing, devices // parallel, responses, typical(lengths, 1024))
+
+    return predict
+
+
+# AReaL-Hex (arXiv 2511.00796): one link of 1.5 GB/s, a whole copy to each of three machines (24 H20).
+def _areal_hex() -> Iterator[Row]:
+    for size, seconds in (("1.5B", 10.0), ("7B", 58.0), ("14B", 113.0)):
+        yield Row(f"{size} weight update (AReaL-Hex)", "sync", "s", seconds, _flat(size, "H800-areal-hex", 3, 1), False)
+
+
+def fit(found: list[Row] | None = None) -> Factors:
+    """The four factors that make the squared logarithms of predicted over published least, over the rows that are fitted to."""
+    from scipy.optimize import least_squares
+
+    fitted = [row for row in (rows() if found is None else found) if row.fitted]
+
+    def errors(logs: Floats) -> list[float]:
+        factors = Factors(*np.exp(logs).tolist())
+        return [float(np.log(row.predict(factors) / row.published)) for row in fitted]
+
+    begin = Factors(0.01, 0.3, 10.0, 0.8)
+    upper = Factors(1.0, 1.0, 1e4, 1.0)
+    logs = [np.log([f.step_s, f.arithmetic, f.update_s, f.link]) for f in (begin, upper)]
+    solved = least_squares(errors, logs[0], bounds=(np.full(4, np.log(1e-6)), logs[1]))
+    return Factors(*np.exp(solved.x).tolist())

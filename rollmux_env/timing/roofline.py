@@ -1,0 +1,189 @@
+"""Seconds of a rollout and of a training, from a model's shape, the hardware and the lengths.
+
+Decoding reads the weights and the cached keys and values in every step, or is limited by arithmetic where many sequences share it
+(`ReplicaTiming`); prefill and training are arithmetic. The shapes of these formulas are those of roofline models such as HexGen's
+(in AReaL-Hex, arXiv 2511.00796), with the reading of the KV cache, which it leaves out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from rollmux_env.errors import InputError
+from rollmux_env.timing.hardware import Hardware
+from rollmux_env.timing.lengths import Tokens
+from rollmux_env.timing.models import ModelShape
+from rollmux_env.timing.replica import ReplicaTiming
+
+PASSES = 8  # floating-point operations of a trained token and parameter: 2 forward, 4 backward, 2 for its old log-probability
+
+
+def replica_timing(shape: ModelShape, hardware: Hardware, tensor_parallel: int = 1) -> ReplicaTiming:
+    """What one replica on so many devices costs. Traffic between its devices is part of the fixed seconds of a step.
+
+    Raises:
+        InputError: the weights leave no room for a KV cache.
+    """
+    if tensor_parallel < 1:
+        raise InputError(f"tensor_parallel: must be at least 1, not {tensor_parallel}")
+    weights = shape.parameters * hardware.number_bytes
+    cached = shape.cached * hardware.number_bytes
+    room = hardware.memory_gb * 1e9 * tensor_parallel - weights
+    if room < cached:
+        have = f"{tensor_parallel} x {hardware.name} with {hardware.memory_gb:.10g} GB for it"
+        raise InputError(f"{weights / 1e9:.1f} GB of weights leave no room for a KV cache on {have}")
+    product = 2 * shape.matrix_parameters
+    return ReplicaTiming(
+        step_s=hardware.step_s,
+        weights_s=weights / (hardware.weights_gb_s * 1e9 * tensor_parallel),
+        kv_s_per_token=cached / (hardware.kv_gb_s * 1e9 * tensor_parallel),
+        sequence_s=product / (hardware.decode_tflops * 1e12 * tensor_parallel),
+        prefill_s_per_token=product / (hardware.prefill_tflops * 1e12 * tensor_parallel),
+        prefill_s_per_token2=shape.attended / (hardware.attention_tflops * 1e12 * tensor_parallel),
+        prefill_s=hardware.prefill_s,
+        kv_tokens=int(room // cached),
+    )
+
+
+def batch_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
+    """Seconds of one replica for sequences that all start at once and all fit into its cache.
+
+    From one completion to the next the batch stays as it is and each context grows by a token a step, so that the steps between
+    are an arithmetic series, or two where memory traffic overtakes arithmetic.
+
+    Args:
+        prompts: (n,) tokens read before the first step. lengths: (n,) tokens sampled, one a step.
+    """
+    order = np.argsort(lengths, kind="stable")
+    prompts, lengths = prompts[order].astype(np.float64), lengths[order].astype(np.float64)
+    prefill_s = len(prompts) * timing.prefill_s + timing.prefill_s_per_token * prompts.sum()
+    prefill_s += timing.prefill_s_per_token2 * (prompts**2).sum()
+    begin = np.concatenate([[0.0], lengths[:-1]])  # steps done when the batch has shrunk to those that end no earlier
+    batch = np.arange(len(lengths), 0, -1, dtype=np.float64)
+    read = np.cumsum(prompts[::-1])[::-1]  # prompts of the batch
+    memory_s = timing.weights_s + timing.kv_s_per_token * (read + batch * begin)  # of its first step; then it grows by `slope`
+    slope, arithmetic_s = timing.kv_s_per_token * batch, timing.sequence_s * batch
+    steps = lengths - begin
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        until = np.where(memory_s >= arithmetic_s, 0.0, np.ceil((arithmetic_s - memory_s) / slope))
+    bound = np.minimum(np.nan_to_num(until, nan=0.0, posinf=np.inf), steps)  # steps that arithmetic bounds
+    reading = steps - bound
+    traffic_s = reading * (memory_s + slope * bound) + slope * reading * (reading - 1) / 2
+    return float(prefill_s + np.sum(timing.step_s * steps + bound * arithmetic_s + traffic_s))
+
+
+def replica_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
+    """Seconds of one replica for sequences that need not fit into its cache together.
+
+    They then run in waves, in their order, each as many as fit with their last token; a wave begins when the one before it has
+    ended. What really happens (free room is filled at once, and who outgrows it is preempted and read again) is the simulator's
+    to say; waves are on the slow side.
+
+    Raises:
+        InputError: one sequence alone exceeds the cache.
+    """
+    ends = prompts + lengths
+    if len(ends) and ends.max() > timing.kv_tokens:
+        raise _too_long(timing, int(ends.max()))
+    total, first = 0.0, 0
+    while first < len(ends):
+        fits = int(np.searchsorted(np.cumsum(ends[first:]), timing.kv_tokens, side="right"))
+        total += batch_s(timing, prompts[first : first + fits], lengths[first : first + fits])
+        first += fits
+    return total
+
+
+@dataclass(frozen=True)
+class Responses:
+    """What a rollout is asked for, beside how long its responses get.
+
+    Attributes:
+        batch: responses. prompt_tokens: read before each turn. turns: of a response. environment_s: wait before each further turn.
+    """
+
+    batch: int
+    prompt_tokens: int = 0
+    turns: int = 1
+    environment_s: float = 0.0
+
+    @property
+    def prompts(self) -> Tokens:
+        """(batch,) tokens that are read of each response, over all turns; earlier turns stay in the cache."""
+        return np.full(self.batch, self.prompt_tokens * self.turns, dtype=np.int64)
+
+
+def rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, lengths: Tokens) -> float:
+    """Seconds of a rollout: of its slowest replica, and all waits for the environment.
+
+    The longest response goes to the first replica, the next to the second, and so on in turns. A response of several turns is one
+    long one whose prompts are read at once; nobody else's steps hide its waits.
+
+    Args:
+        lengths: (batch,) tokens of each response, over all turns.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    prompts = responses.prompts
+    slowest = max(
+        replica_s(timing, prompts[order[k::replicas]], lengths[order[k::replicas]]) for k in range(min(replicas, responses.batch))
+    )
+    return slowest + (responses.turns - 1) * responses.environment_s
+
+
+def worst_rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, cap: int) -> float:
+    """Seconds of a rollout whose responses all get `cap` tokens in each turn. Bounds those of shorter ones.
+
+    Sequences that wait for room in the cache are counted as read twice, for a preemption each.
+
+    Raises:
+        InputError: one response exceeds the cache.
+    """
+    share = ceil(responses.batch / replicas)
+    prompt, length = responses.prompt_tokens * responses.turns, cap * responses.turns
+    end = prompt + length
+    if end > timing.kv_tokens:
+        raise _too_long(timing, end)
+    together = timing.kv_tokens // end
+
+    def wave_s(count: int) -> float:
+        return batch_s(timing, np.full(count, prompt, dtype=np.int64), np.full(count, length, dtype=np.int64)) if count else 0.0
+
+    again_s = max(0, share - together) * timing.prefill_seconds(end)
+    seconds = share // together * wave_s(min(together, share)) + wave_s(share % together) + again_s
+    return seconds + (responses.turns - 1) * responses.environment_s
+
+
+def _too_long(timing: ReplicaTiming, tokens: int) -> InputError:
+    return InputError(f"a response of {tokens} tokens, its prompts included, exceeds a KV cache of {timing.kv_tokens} tokens")
+
+
+@dataclass(frozen=True)
+class TrainingTiming:
+    """What a training phase costs on all its devices: `update_s + s_per_token * n + s_per_token2 * m`, of n tokens whose
+    sequences' squared lengths sum to m."""
+
+    update_s: float
+    s_per_token: float
+    s_per_token2: float
+
+    def seconds(self, sequences: int, tokens: float) -> float:
+        """Seconds for so many sequences of so many tokens each."""
+        return self.update_s + sequences * (self.s_per_token * tokens + self.s_per_token2 * tokens**2)
+
+
+def training_timing(shape: ModelShape, hardware: Hardware, devices: int) -> TrainingTiming:
+    """What training costs on so many devices: a forward and a backward pass and one pass for the old log-probabilities.
+
+    Raises:
+        InputError: the hardware's rate of training is not known.
+    """
+    if not hardware.training_tflops:
+        raise InputError(f"{hardware.name}: its rate of training was not measured; a training pool needs a GPU of the catalogue")
+    rate = hardware.training_tflops * 1e12 * devices
+    return TrainingTiming(
+        hardware.update_s,
+        PASSES * shape.matrix_parameters / rate,
+        PASSES * shape.attended / 2 / rate,  # causal: half of all pairs, two operations a multiplication, as of a parameter
+    )

@@ -1,0 +1,31 @@
+"""Seconds that bring new weights from the training pool to the rollout pool (RollMux, arXiv 2512.11306, its topology-aware sync).
+
+Flat: every rollout device pulls a whole copy over its own link between the clusters. Topology-aware: as many disjoint shards as
+there are training devices cross at once, so that one copy crosses in all; then it is broadcast inside the rollout cluster, where
+only copies to other nodes take time that counts, at the rate of one device's link.
+"""
+
+from __future__ import annotations
+
+from rollmux_env.timing.hardware import Hardware
+
+
+def flat_s(weights_gb: float, copies: int, links: int, link_gb_s: float) -> float:
+    """Seconds for so many whole copies over so many equal links."""
+    return weights_gb * copies / (links * link_gb_s)
+
+
+def topology_aware_s(weights_gb: float, links: int, rollout_nodes: int, cross_gb_s: float, inside_gb_s: float) -> float:
+    """Seconds for one copy in shards over so many links, and its broadcast over so many nodes."""
+    across_s = weights_gb / (links * cross_gb_s)
+    return across_s + (weights_gb / inside_gb_s if rollout_nodes > 1 else 0.0)
+
+
+def sync_s(weights_gb: float, training: Hardware, training_devices: int, rollout: Hardware, devices: int, nodes: int) -> float:
+    """Seconds of a topology-aware sync.
+
+    Args:
+        training_devices: that send. devices: of the rollout pool that receive, in all. nodes: that these are on.
+    """
+    cross_gb_s = min(training.cross_gb_s, rollout.cross_gb_s)
+    return topology_aware_s(weights_gb, min(training_devices, devices), nodes, cross_gb_s, rollout.inside_gb_s)

@@ -1,0 +1,126 @@
+"""The files in examples/deploy that a cluster is started with: what they would run, without a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from rollmux_env.errors import InputError
+from runtime.execution.nodes import RESOURCE, find_nodes
+
+DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
+PRINTS = '#!/usr/bin/env bash\necho "$(basename "$0") $RAY_AUTH_MODE: $*"\n'
+
+
+def started(words: list[str]) -> dict[str, Any]:
+    """The custom resources of a `ray start`."""
+    given = [word.partition("=")[2] for word in words if word.startswith("--resources=")]
+    return dict(json.loads(given[0])) if given else {}
+
+
+def cluster(*resources: dict[str, Any]) -> list[dict[str, Any]]:
+    """Machines as Ray lists them."""
+    return [
+        {"Alive": True, "NodeID": str(k), "NodeManagerHostname": "elsewhere", "Resources": {"CPU": 4.0, "memory": 8e9, **one}}
+        for k, one in enumerate(resources)
+    ]
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A folder of commands that print what they are asked, in place of those of Ray, Slurm and RollMux."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("ray", "rollmux"):
+        (folder / name).write_text(PRINTS)
+    (folder / "hostname").write_text("#!/usr/bin/env bash\necho '10.0.0.12 172.17.0.1 '\n")
+    (folder / "srun").write_text('#!/usr/bin/env bash\necho "srun $1"; shift; exec "$@"\n')
+    (folder / "scontrol").write_text("#!/usr/bin/env bash\ntr , '\\n' <<<\"$3\"\n")
+    (folder / "python").write_text('#!/usr/bin/env bash\necho "waits for $2"\n')
+    for path in folder.iterdir():
+        path.chmod(0o755)
+    return folder
+
+
+def bash(tools: Path, *words: str, status: int = 0, **environment: str) -> list[str]:
+    """Lines that a script prints."""
+    known = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(tools.parent), **environment}
+    done = subprocess.run(["bash", *words], cwd=tools.parent, env=known, capture_output=True, text=True, timeout=20)
+    assert done.returncode == status, done.stderr
+    return done.stdout.splitlines() + done.stderr.splitlines()
+
+
+def test_a_machine_joins_as_a_node_of_the_pool_that_it_is_started_for(tools: Path) -> None:
+    script = str(DEPLOY / "node.sh")
+    (head,) = bash(tools, script, "head", "--port=6399")
+    assert head.startswith("ray token: start --head ") and head.endswith(" --port=6399")
+    assert not started(shlex.split(head, posix=False))
+    resources = []
+    for pool, resource in RESOURCE.items():
+        (line,) = bash(tools, script, pool, "10.0.0.10", "--block")
+        words = line.split(": ", 1)[1].replace('": 1', '":1').split()
+        assert "--address=10.0.0.10:6379" in words and words[-1] == "--block"
+        resources.append(started(words))
+        assert resources[-1] == {resource: 1}
+    assert [node.pool for node in find_nodes(cluster({}, *resources), {}, "0")] == ["rollout", "training"]
+    bash(tools, script, "trainer", "10.0.0.10", status=2)
+
+
+def test_ray_up_takes_the_file_and_every_worker_finds_its_pool(tools: Path) -> None:
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    file = YAML(typ="safe").load(DEPLOY / "ray-up.yaml")
+    config = prepare_config(dict(file))
+    validate_config(config)
+    assert config["max_workers"] == len(file["provider"]["worker_ips"])
+    assert (DEPLOY / file["file_mounts"]["~/rollmux-node.sh"]).is_file()
+    shutil.copy(DEPLOY / "node.sh", tools.parent / "rollmux-node.sh")
+    command = file["worker_start_ray_commands"][-1].replace("/opt/rollmux/bin", str(tools))
+    assert "rollout_node" in bash(tools, "-c", command, RAY_HEAD_IP="10.0.0.10")[0]
+    (tools / "hostname").write_text("#!/usr/bin/env bash\necho '10.0.0.21 '\n")
+    assert "training_node" in bash(tools, "-c", command, RAY_HEAD_IP="10.0.0.10")[0]
+    assert "start --head" in bash(tools, "-c", file["head_start_ray_commands"][-1].replace("/opt/rollmux/bin", str(tools)))[0]
+
+
+def test_the_kubernetes_manifest_has_both_pools_and_a_token() -> None:
+    spec = YAML(typ="safe").load(DEPLOY / "kuberay.yaml")["spec"]
+    assert spec["authOptions"] == {"mode": "token"}
+    assert all(isinstance(value, str) for value in spec["headGroupSpec"]["rayStartParams"].values())
+    resources = []
+    for group in spec["workerGroupSpecs"]:
+        own = json.loads(shlex.split(group["rayStartParams"]["resources"])[0])  # the operator puts it into a shell command
+        resources += [own] * group["replicas"]
+        pod = group["template"]["spec"]
+        (container,) = pod["containers"]
+        assert {mount["name"] for mount in container["volumeMounts"]} == {part["name"] for part in pod["volumes"]}
+    found = find_nodes(cluster({}, *resources), {}, "0")
+    assert [node.name for node in found] == ["rollout-0", "rollout-1", "training-0"]
+    with pytest.raises(InputError, match="no training node"):
+        find_nodes(cluster({}, resources[0]), {}, "0")
+
+
+def test_the_slurm_script_brings_up_both_partitions_and_goes_on_with_a_run_that_was_cut_off(tools: Path) -> None:
+    script = tools.parent / "slurm.sbatch"
+    script.write_text((DEPLOY / "slurm.sbatch").read_text().replace("/opt/rollmux/bin", str(tools)))
+    shutil.copy(DEPLOY / "node.sh", tools.parent)
+    (tools.parent / "jobs.yaml").touch()
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST_HET_GROUP_0": "a,b", "SLURM_JOB_NODELIST_HET_GROUP_1": "c"}
+    lines = bash(tools, str(script), "jobs.yaml", **slurm)
+    assert lines[0].startswith("ray token: start --head ") and "--node-ip-address=10.0.0.12" in lines[0]
+    assert {"srun --het-group=0", "srun --het-group=1", "waits for 4"} <= set(lines)
+    joined = [line for line in lines if line.startswith("ray token: start --address=10.0.0.12:6379")]
+    assert [sum(resource in line for line in joined) for resource in RESOURCE.values()] == [1, 1]
+    out = tools.parent / "jobs-run"
+    assert f"rollmux token: run {tools.parent / 'jobs.yaml'} --out {out} --address 10.0.0.12:6379" in lines
+    assert not list(tools.parent.glob(".rollmux-token-*"))
+    out.mkdir()
+    (out / "journal.sqlite").touch()
+    assert f"rollmux token: run --resume {out} --address 10.0.0.12:6379" in bash(tools, str(script), "jobs.yaml", **slurm)
