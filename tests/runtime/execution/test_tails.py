@@ -1,4 +1,4 @@
-"""Which parts of their nodes rollouts use beside a migrated tail: no Ray, no clock."""
+"""Which parts of their nodes rollouts use beside a migrated tail: without a clock, and in real runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from runtime.execution.ground import Ground
 from runtime.execution.tails import Tails, devices, kept
 from runtime.journal import record_of
 from runtime.record import Node, Span
+from tests.runtime.execution.conftest import Running
 from tests.runtime.test_journal import FACTS
 
 
@@ -116,6 +117,42 @@ def test_no_device_is_ever_held_by_two(steps: list[tuple[str, str]]) -> None:
         tails.end(job_id)
     assert tails.begin("d", nodes, (), 99.0) is not None
     assert devices(nodes[0]) == (0, 1)
+
+
+def test_tails_move_and_the_next_rollout_runs_beside_them(run: Running, nodes: tuple[Node, ...]) -> None:
+    rollout = next(one for one in nodes if one.pool == "rollout")
+    on = (*nodes, replace(rollout, name="rollout-1"))
+    wide = {"class": "toy_jobs:Tailed", "rollout": {"nodes": 2}, "slo": 1000.0, "iterations": 5}
+    outcome, record, _ = run([{"id": "a", **wide}, {"id": "b", **wide}], on=on, dispatch="round-robin,migrate=0.8")
+    assert outcome == "done" and not record.failed
+    check_run(record)
+    tails = [part for part in record.phases if any(span.tail for span in part.spans)]
+    assert tails and all(part.phase == "rollout" and not part.profile for part in tails)
+    beside = [
+        other
+        for part in tails
+        for other in record.phases
+        if other.job_id != part.job_id and part.start_s < other.start_s < part.end_s and other.phase == "rollout"
+    ]
+    assert beside  # a rollout began before the one in front of it was over
+    for part in beside:
+        first, last = part.held()[0], part.held()[-1]
+        assert len({span.node for span in part.spans if span.from_s == first.from_s}) == 1 and not first.tail
+        assert last.until_s == part.end_s
+    done = [one.metrics for one in record.iterations]
+    assert any(one["shrank"] for one in done) and any(one["began_with"] == 1 and one["ended_with"] == 2 for one in done)
+
+
+def test_a_job_that_cannot_do_with_a_part_waits_and_is_never_asked(run: Running, nodes: tuple[Node, ...]) -> None:
+    rollout = next(one for one in nodes if one.pool == "rollout")
+    on = (*nodes, replace(rollout, name="rollout-1"))
+    wide = {"rollout": {"nodes": 2}, "slo": 1000.0, "iterations": 4}
+    jobs = [{"id": "tailed", "class": "toy_jobs:Tailed", **wide}, {"id": "whole", "class": "toy_jobs:Sleeper", **wide}]
+    outcome, record, _ = run(jobs, on=on, dispatch="round-robin,migrate=0.8")
+    assert outcome == "done" and not record.failed
+    check_run(record)
+    assert any(part.spans for part in record.phases if part.job_id == "tailed")
+    assert not any(part.spans for part in record.phases if part.job_id == "whole")
 
 
 def test_the_record_of_a_run_shows_who_held_what_of_a_node() -> None:
