@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from policies.rollout.rounds import Rounds
 from rollmux_env.files import write_whole
 from runtime.grpo.messages import DATA, Kept
+from runtime.grpo.shares import rounds_of
 from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
 from runtime.record import Node
@@ -43,9 +43,7 @@ class Grpo:
         self._machines: list[str] = []  # of the engines
         self._kept: list[Kept] = []
         self._checkpoint: Path | None = None
-        settings = spec.algorithm
-        eta = spec.rollout.eta if spec.rollout.policy == "tail-batching" else 1.0
-        self._rounds = Rounds(settings.prompts_per_iteration, settings.group_size, eta)
+        self._rounds = rounds_of(spec)
         self._complete: list[int] = []  # prompts of the iteration in hand
         self._profiled = False  # what the ranks have trained since is to be forgotten
 

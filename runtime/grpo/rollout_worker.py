@@ -13,7 +13,7 @@ from policies.rollout.rounds import Round
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.execution.nodes import threads_of
 from runtime.grpo.messages import INFO, STATE, Sampled, Stages, Timed
-from runtime.grpo.shares import RunningShare, Share
+from runtime.grpo.shares import RunningShare, Share, rounds_of
 from runtime.jobs.spec import JobSpec
 from runtime.phases import runtime_hook
 from runtime.record import Node
@@ -68,7 +68,8 @@ class RolloutWorker:
             )
             self._staged = WeightStage(pinned=bool(self._node.gpus))
         with stage("warm-up"):  # a batch of an iteration's size: the first one of its shape takes longer than those after it
-            rows = [(0,)] * (-(-settings.prompts_per_iteration // self._of) * settings.group_size)
+            share = rounds_of(spec).next().shares(self._of)[self._place]
+            rows = [(0,)] * (len(share.prompts) * share.responses)
             self._engine.generate(rows, Sampling(max_tokens=2, ignore_end=True))
         with stage("checkpoint"):
             if checkpoint is not None:

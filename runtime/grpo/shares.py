@@ -7,12 +7,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from policies.rollout.rounds import Race, Round
+from policies.rollout.rounds import Race, Round, Rounds
 from runtime.engines.interface import Response
 from runtime.grpo.messages import Sampled
+from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
 
 Key = tuple[int, int]  # number of a prompt, and which of the responses to it
+
+
+def rounds_of(spec: JobSpec) -> Rounds:
+    """The rounds of a job; without tail batching they wait for everything."""
+    eta = spec.rollout.eta if spec.rollout.policy == "tail-batching" else 1.0
+    return Rounds(spec.algorithm.prompts_per_iteration, spec.algorithm.group_size, eta)
 
 
 class Finished(NamedTuple):
