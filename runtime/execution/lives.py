@@ -308,4 +308,5 @@ class Lives(Placing):
             switched=hold.switched,
             stages=report.stages,
             host_gb=report.host_gb,
+            spans=self._tails.spans(runner.spec.id, now_s) if report.phase == "rollout" else (),
         )

@@ -29,7 +29,7 @@ def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Ma
     with (folder / _name(rank)).open("xb") as file:
         file.write(layout.header())
         for _, piece in pieces(shards, layout):
-            file.write(memoryview(piece.numpy()))
+            file.write(piece.numpy().data)
     if rank == 0:
         (folder / _INFO).write_text(json.dumps(dict(info)))
 
