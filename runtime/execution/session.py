@@ -8,7 +8,9 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,11 +22,19 @@ from rollmux_env.replay.checks import InvariantError
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import find_nodes
-from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, SHORT, end_processes
 from runtime.record import Node, Pool
 
+_OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
 _WATCH_S = 0.2
 _GRACE_S = 5.0
+_MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
+_SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors of ours choose their GPUs themselves
+    "RAY_DEDUP_LOGS": "0",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 @contextlib.contextmanager
@@ -41,11 +51,11 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int]) -> Iterator[tup
     Raises:
         InputError: there is no such cluster, or it has not the nodes; one line.
     """
-    for name, value in ENVIRONMENT.items():
+    for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    folder = tempfile.mkdtemp(prefix="rollmux-ray-", dir=SHORT if SHORT.is_dir() else None) if address is None else None
-    os.environ[MARK] = str(folder)
-    options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder}
+    folder = tempfile.mkdtemp(prefix="rollmux-ray-", dir=_SHORT if _SHORT.is_dir() else None) if address is None else None
+    os.environ[_MARK] = str(folder)
+    options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECTS, "_temp_dir": folder}
     try:
         try:
             ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **(options if folder else {}))
@@ -57,7 +67,7 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int]) -> Iterator[tup
         with _undisturbed():
             ray.shutdown()
             if folder:
-                end_processes(folder, _GRACE_S)
+                _end(folder)
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -123,3 +133,29 @@ def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:
     for line in lines:
         say(line)
     return told + len(lines)
+
+
+def _started(folder: str) -> list[int]:
+    """The living processes of a Ray of ours: those that were started with its folder in their environment."""
+    mark = f"{_MARK}={folder}\0".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes() and _alive(entry):
+                found.append(int(entry.name))
+    return found
+
+
+def _end(folder: str) -> None:
+    """Wait for the processes of a Ray of ours, and end those that do not end."""
+    until_s = time.monotonic() + _GRACE_S
+    while pids := _started(folder):
+        if time.monotonic() > until_s:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _alive(entry: Path) -> bool:
+    return (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
