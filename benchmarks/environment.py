@@ -1,16 +1,17 @@
-"""Decisions a second of the placement environment on one core: vectorised, and through `gymnasium.make`.
+"""Decisions a second of the environments on one core: vectorised, and through `gymnasium.make`.
 
     python benchmarks/environment.py
 
-The agent takes the cheapest place, as Algorithm 1 without pruning does, and the first row of moves while it gains; what it takes to
-choose is not counted. Drawing new streams at the ends of episodes is. Every stream is played to its end at least once: a decision
-takes longer the more jobs run. Seconds are of this process's own computing (`process_time`), so that neighbours on the machine
-count less.
+In placement the agent takes the cheapest place, as Algorithm 1 without pruning does, and the first row of moves while it gains; in
+dispatch the last member that may be served. What it takes to choose is not counted, drawing new streams at the ends of episodes is.
+Every stream is played to its end at least once: a decision takes longer the more jobs run. Seconds are of this process's own
+computing (`process_time`), so that neighbours on the machine count less.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from time import process_time
 
 import gymnasium
@@ -21,11 +22,12 @@ import rollmux_env.envs  # noqa: F401 (registers)
 from rollmux_env.envs.observation import candidate_names
 from rollmux_env.report.tables import show
 
-ID = "RollMux/Placement-v0"
+PLACEMENT, DISPATCH = "RollMux/Placement-v0", "RollMux/Dispatch-v0"
 PRICE, GAIN = (candidate_names(True).index(name) for name in ("price", "gain"))
+Agent = Callable[[dict[str, np.ndarray]], np.ndarray]
 
 
-def choose(observation: dict[str, np.ndarray]) -> np.ndarray:
+def place(observation: dict[str, np.ndarray]) -> np.ndarray:
     """From the features: the first of the cheapest allowed places; where jobs may be moved, row 1 if it gains, else stop."""
     rows = observation["candidates"]
     places = np.where(observation["mask"] == 1, rows[..., PRICE], np.inf).argmin(-1)
@@ -34,9 +36,15 @@ def choose(observation: dict[str, np.ndarray]) -> np.ndarray:
     return np.where(observation["cluster"][..., 0] == 1, rows[..., 1, GAIN] > 0, places)
 
 
-def vectorised(workload: str, streams: int, decisions: int, **options: bool) -> tuple[float, float]:
+def serve(observation: dict[str, np.ndarray]) -> np.ndarray:
+    """The last member that may be served, else wait."""
+    mask = observation["mask"]
+    return mask.shape[-1] - 1 - mask[..., ::-1].argmax(-1)
+
+
+def vectorised(name: str, choose: Agent, streams: int, decisions: int, **options: object) -> tuple[float, float]:
     """Decisions a second of the vector environment, and mean rows of a table."""
-    envs = gymnasium.make_vec(ID, num_envs=streams, vectorization_mode="vector_entry_point", generator=workload, **options)
+    envs = gymnasium.make_vec(name, num_envs=streams, vectorization_mode="vector_entry_point", **options)
     observation, _ = envs.reset(seed=0)
     envs.step(choose(observation))  # compiles, or loads what was compiled
     observation, _ = envs.reset(seed=0)
@@ -46,15 +54,15 @@ def vectorised(workload: str, streams: int, decisions: int, **options: bool) -> 
         began = process_time()
         observation, _, over, _, _ = envs.step(actions)
         seconds += process_time() - began
-        rows += float(observation["candidates"][:, :, 0].sum(1).mean())
+        rows += float(observation["candidates"].any(-1).sum(1).mean())
         ended += int(over.sum())
         steps += 1
     return streams * steps / seconds, rows / steps
 
 
-def single(workload: str, decisions: int, **options: bool) -> float:
+def single(name: str, choose: Agent, decisions: int, **options: object) -> float:
     """Decisions a second through `gymnasium.make`, with its wrappers."""
-    env = gymnasium.make(ID, generator=workload, **options)
+    env = gymnasium.make(name, **options)
     observation, _ = env.reset(seed=0)
     seconds = 0.0
     for _ in range(decisions):
@@ -73,16 +81,18 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="*", default=[16, 64, 256])
     parser.add_argument("--decisions", type=int, default=200_000)
     arguments = parser.parse_args()
-    table = Table(
-        "workload", "moves", "rows of a table", *(f"{n} streams, decisions/s" for n in arguments.streams), "gymnasium.make"
-    )
+    cases: list[tuple[str, str, Agent, int, dict[str, object]]] = []
     for workload in arguments.workloads:
-        for moves in (False, True):
-            decisions = arguments.decisions // (10 if moves else 1)
-            found = [vectorised(workload, streams, decisions, moves=moves) for streams in arguments.streams]
-            cells = [f"{speed:,.0f}" for speed, _ in found]
-            alone = single(workload, decisions // 10, moves=moves)
-            table.add_row(workload, str(moves).lower(), f"{found[-1][1]:.0f}", *cells, f"{alone:,.0f}")
+        cases.append((PLACEMENT, f"{workload}, no moves", place, 1, {"generator": workload}))
+        cases.append((PLACEMENT, f"{workload}, moves", place, 10, {"generator": workload, "moves": True}))
+    cases.append((DISPATCH, "all shapes", serve, 1, {}))
+    speeds = (f"{streams} streams, decisions/s" for streams in arguments.streams)
+    table = Table("environment", "streams", "rows of a table", *speeds, "gymnasium.make")
+    for name, streams_of, agent, slower, options in cases:
+        decisions = arguments.decisions // slower
+        found = [vectorised(name, agent, streams, decisions, **options) for streams in arguments.streams]
+        alone = single(name, agent, decisions // 10, **options)
+        table.add_row(name, streams_of, f"{found[-1][1]:.0f}", *(f"{speed:,.0f}" for speed, _ in found), f"{alone:,.0f}")
     show(table)
 
 

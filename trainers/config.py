@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from rollmux_env.complaint import complain, field_of, misfit, problems
 from rollmux_env.errors import InputError
+from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.reading import read_mapping
 
 Algorithm = Literal["maskable-ppo", "ppo", "dqn"]
@@ -20,7 +21,6 @@ Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 LAST_SEED = 2**32 - 1  # that NumPy's global generator takes
-FIRST_DRAWN_SEED = 2**16  # as in rollmux_env.envs.placement, which takes a second to import
 
 
 class Settings(BaseModel):

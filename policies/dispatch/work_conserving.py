@@ -20,7 +20,7 @@ class WorkConserving:
     Args:
         sign: 1 for the shortest first, -1 for the longest first, 0 for first come, first served.
         migrate: the share of a rollout's responses after which the rest leaves its nodes (RollMux, arXiv 2512.11306: 0.8), as
-            soon as a rollout waits for them; None never.
+            soon as a rollout that waits for them could begin; None never.
     """
 
     def __init__(self, sign: int, migrate: float | None = None) -> None:
@@ -29,8 +29,20 @@ class WorkConserving:
         self.migrates_at = migrate
 
     def choose(self, group: Dispatcher) -> Request | Member | None:
-        """The first waiting phase, in this order, whose nodes are free and not kept for an overdue one; else a tail to move."""
-        taken = group.busy
+        """The first phase, in this order, whose nodes are free and not kept for an overdue one; else a tail that is in the way of
+        the first rollout that could begin once tails have moved."""
+        best = self._first(group, group.busy)
+        movable = group.movable if best is None and self.migrates_at is not None else []
+        if not movable:
+            return best
+        freed = 0
+        for member in movable:
+            freed |= member.nodes["rollout"]
+        first = self._first(group, group.busy & ~freed)
+        return first and next(member for member in movable if member.nodes["rollout"] & first.nodes)
+
+    def _first(self, group: Dispatcher, taken: int) -> Request | None:
+        """The first waiting phase whose nodes are not taken, nor kept for an overdue one."""
         members = len(group.members)
         sign = self.sign
         best: Request | None = None
@@ -45,6 +57,4 @@ class WorkConserving:
                 key = (sign * request.member.expected_s(request.phase) if sign else 0.0, request.number)
                 if best is None or key < best_key:
                     best, best_key = request, key
-        if best is None and self.migrates_at is not None:
-            return next(iter(group.movable), None)
         return best

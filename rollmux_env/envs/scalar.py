@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
-from rollmux_env.envs.placement import Observation, PlacementVectorEnv
+from rollmux_env.envs.drawn import FirstEnv, Info, Observation
+from rollmux_env.envs.placement import PlacementVectorEnv
 from rollmux_env.envs.reward import Reward
 from rollmux_env.envs.stream import Generator
 
 
-class PlacementEnv(gym.Env[Observation, np.int64]):
+class PlacementEnv(FirstEnv):
     """## Description
 
     Jobs of RL post-training arrive at two pools of GPU nodes, one for rollouts and one for training, and leave again. A
@@ -111,36 +110,25 @@ class PlacementEnv(gym.Env[Observation, np.int64]):
         candidates: int = 32,
         render_mode: str | None = None,
     ) -> None:
-        self.vector = PlacementVectorEnv(1, generator, reward, moves, known_stays, shield, candidates, render_mode, autoreset=False)
-        self.render_mode = render_mode
-        self.action_space = self.vector.single_action_space
-        self.observation_space = self.vector.single_observation_space
-        self._action = np.zeros(1, dtype=np.int64)
+        super().__init__(
+            PlacementVectorEnv(1, generator, reward, moves, known_stays, shield, candidates, render_mode, autoreset=False)
+        )
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
-        """Start a new episode; see `PlacementVectorEnv.reset`."""
-        super().reset(seed=seed)
-        observation, info = self.vector.reset(seed=seed, options=options)
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
+        """Start a new episode; see `DrawnVectorEnv.reset`."""
+        begun = super().reset(seed=seed, options=options)
         self._show()
-        return _first(observation), _plain(info)
+        return begun
 
-    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
         """Carry out a decision and go on to the next."""
-        self._action[0] = action
-        observation, rewards, terminated, _, info = self.vector.step(self._action)
+        stepped = super().step(action)
         self._show()
-        return _first(observation), float(rewards[0]), bool(terminated[0]), False, _plain(info)
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """(A,) True where a choice may be made; sb3-contrib's name for it."""
-        mask: NDArray[np.bool_] = self.vector.action_masks()[0]
-        return mask
+        return stepped
 
     def render(self) -> Any:
         """A frame: an (H, W, 3) array (`rgb_array`) or a text (`ansi`); `human` shows it in a window at every step."""
-        if self.render_mode == "human":
-            return None
-        return self.vector.render()[0]
+        return None if self.render_mode == "human" else super().render()
 
     def close(self) -> None:
         """Close the window."""
@@ -149,12 +137,3 @@ class PlacementEnv(gym.Env[Observation, np.int64]):
     def _show(self) -> None:
         if self.render_mode == "human":
             self.vector.render()
-
-
-def _first(observation: Observation) -> Observation:
-    return {name: column[0] for name, column in observation.items()}
-
-
-def _plain(info: dict[str, Any]) -> dict[str, Any]:
-    """The one stream's values, as Python's own types."""
-    return {name: values[0].item() for name, values in info.items() if name[0] != "_"}

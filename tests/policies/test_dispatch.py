@@ -117,6 +117,35 @@ def test_short_jobs_do_not_starve_a_long_one():
     assert rollouts(drive(make_dispatch("shortest-first"), players, 400), 18) == "ababacbababcababac"
 
 
+@pytest.mark.parametrize("name", FREE)
+def test_a_tail_moves_only_where_a_waiting_rollout_can_begin_then(name):
+    """Job w waits for both nodes. While b runs on the other one, a's tail would lose its node to nobody."""
+    dispatcher = Dispatcher(make_dispatch(f"{name},migrate=0.8"))
+    for job, nodes in (("a", (0,)), ("b", (1,)), ("w", (0, 1))):
+        dispatcher.joined(job, nodes, 10, 1)
+        dispatcher.ready(job, "rollout")
+    assert sorted(dispatcher.permits()) == [("a", "rollout"), ("b", "rollout")]
+    dispatcher.threshold("a")
+    assert dispatcher.permits() == [] and dispatcher.migrations == []
+    dispatcher.threshold("b")
+    assert dispatcher.permits() == [("w", "rollout")] and sorted(dispatcher.migrations) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_a_tail_does_not_move_for_a_rollout_whose_nodes_are_kept_for_an_overdue_one(name):
+    """Job w, on both nodes, was overtaken as often as there are members. So node 0 would wait for w, and not go to c."""
+    dispatcher = Dispatcher(make_dispatch(f"{name},migrate=0.8"))
+    for job, nodes in (("a", (0,)), ("b", (1,)), ("c", (0,)), ("w", (0, 1))):
+        dispatcher.joined(job, nodes, 10, 1)
+    for job in "abw":
+        dispatcher.ready(job, "rollout")
+    assert sorted(dispatcher.permits()) == [("a", "rollout"), ("b", "rollout")]
+    next(request for request in dispatcher.waiting if request.member.job_id == "w").overtaken = 4
+    dispatcher.ready("c", "rollout")
+    dispatcher.threshold("a")
+    assert dispatcher.permits() == [] and dispatcher.migrations == []
+
+
 @given(players=lively_groups())
 @examples(60)
 def test_the_learned_policy_starves_nobody_whoever_joins_and_leaves(players):

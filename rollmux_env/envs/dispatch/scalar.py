@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium as gym
-import numpy as np
-from numpy.typing import NDArray
-
 from rollmux_env.envs.dispatch.group import Generator
 from rollmux_env.envs.dispatch.reward import Reward
-from rollmux_env.envs.dispatch.vector import DispatchVectorEnv, Observation
+from rollmux_env.envs.dispatch.vector import DispatchVectorEnv
+from rollmux_env.envs.drawn import FirstEnv
 from rollmux_env.timing.tail import TailModel
 
 
-class DispatchEnv(gym.Env[Observation, np.int64]):
+class DispatchEnv(FirstEnv):
     """## Description
 
     Jobs of RL post-training share the nodes of one co-execution group. Each is a cycle: a rollout on all the rollout nodes that
@@ -103,38 +98,4 @@ class DispatchEnv(gym.Env[Observation, np.int64]):
         tails: TailModel | None = None,
         render_mode: str | None = None,
     ) -> None:
-        self.vector = DispatchVectorEnv(1, generator, reward, tails, render_mode, autoreset=False)
-        self.render_mode = render_mode
-        self.action_space = self.vector.single_action_space
-        self.observation_space = self.vector.single_observation_space
-        self._action = np.zeros(1, dtype=np.int64)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
-        """Start a new episode; see `DispatchVectorEnv.reset`."""
-        super().reset(seed=seed)
-        observation, info = self.vector.reset(seed=seed, options=options)
-        return _first(observation), _plain(info)
-
-    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Carry out a decision and go on to the next."""
-        self._action[0] = action
-        observation, rewards, terminated, _, info = self.vector.step(self._action)
-        return _first(observation), float(rewards[0]), bool(terminated[0]), False, _plain(info)
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """(A,) True where a choice may be made; sb3-contrib's name for it."""
-        mask: NDArray[np.bool_] = self.vector.action_masks()[0]
-        return mask
-
-    def render(self) -> Any:
-        """A frame: an (H, W, 3) array (`rgb_array`) or a text (`ansi`)."""
-        return self.vector.render()[0]
-
-
-def _first(observation: Observation) -> Observation:
-    return {name: column[0] for name, column in observation.items()}
-
-
-def _plain(info: dict[str, Any]) -> dict[str, Any]:
-    """The one group's values, as Python's own types."""
-    return {name: values[0].item() for name, values in info.items() if name[0] != "_"}
+        super().__init__(DispatchVectorEnv(1, generator, reward, tails, render_mode, autoreset=False))

@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.utils import seeding
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from rollmux_env.complaint import describe
 from rollmux_env.envs.dispatch.group import Generator, Group, Shapes
 from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES, look_tables
 from rollmux_env.envs.dispatch.reward import Interval, Reward, Work
 from rollmux_env.envs.dispatch.steps import Tails, ask_first, begin, follow_round_robin, step_all
 from rollmux_env.envs.dispatch.tables import Groups, group_tables
 from rollmux_env.envs.dispatch.viewer import picture, text
+from rollmux_env.envs.drawn import DrawnVectorEnv, Info, Stepped
 from rollmux_env.errors import InputError
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.timing.tail import TailModel
 
-Observation = dict[str, NDArray[Any]]
-Info = dict[str, Any]
-
 MIGRATES_AT = 0.8
-FIRST_DRAWN_SEED = 2**16  # groups of seeds below are never drawn: they are for evaluation
 
 
-class DispatchVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
+class DispatchVectorEnv(DrawnVectorEnv):
     """`RollMux/Dispatch-v0`, natively vectorised. `DispatchEnv` describes the environment; it is one of these with one group.
 
-    What differs from it: everything has a leading axis of `num_envs`. Autoreset is `AutoresetMode.SAME_STEP`: the step that ends an
-    episode returns the first observation of the next, with the last one in `info["final_obs"]` (a dict of arrays; rows where
-    `info["_final_obs"]` is True) and the episode's figures in `info["final_info"]`. With `autoreset=False` a finished group stays
-    as it is, and `reset(options={"reset_mask": mask})` starts some of them anew.
+    What differs from it: everything has a leading axis of `num_envs`, and autoreset is as `DrawnVectorEnv` says.
 
     Args:
         num_envs: groups side by side.
-        autoreset: as above.
+        autoreset: start a finished group anew in the same step.
         others: see `DispatchEnv`.
     """
 
@@ -57,58 +47,25 @@ class DispatchVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]])
     ) -> None:
         if num_envs < 1:
             raise InputError(f"num_envs: must be at least 1, not {num_envs}")
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise InputError(f"render_mode: must be rgb_array or ansi, not {describe(render_mode)}")
-        self.num_envs = num_envs
         self.generator: Generator = Shapes() if generator is None else generator
         self.reward: Reward = Work() if reward is None else reward
-        self.render_mode = render_mode
-        self.autoreset = autoreset
-        self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP if autoreset else AutoresetMode.DISABLED}
         rows = self.generator.members + 1
-        self.single_action_space = spaces.Discrete(rows)
-        self.single_observation_space = spaces.Dict(
-            {
-                "job": _unit(len(GROUP_FEATURES)),
-                "candidates": _unit(rows, len(ROW_FEATURES)),
-                "cluster": _unit(len(STATE_FEATURES)),
-                "mask": spaces.Box(0, 1, (rows,), np.int8),
-            }
-        )
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        observed: dict[str, spaces.Space[Any]] = {
+            "job": _unit(len(GROUP_FEATURES)),
+            "candidates": _unit(rows, len(ROW_FEATURES)),
+            "cluster": _unit(len(STATE_FEATURES)),
+            "mask": spaces.Box(0, 1, (rows,), np.int8),
+        }
+        super().__init__(num_envs, look_tables(num_envs, rows), spaces.Dict(observed), render_mode, autoreset)
         self._model = TailModel() if tails is None else tails
         self._tails = Tails(self._model.share, self._model.rate, self._model.move_s)
         sizes = self.generator.members, self.generator.nodes + 1, self.generator.iterations
         self._groups = group_tables(num_envs, *sizes)
-        self._looks = look_tables(num_envs, rows)
-        self._all = np.ones(num_envs, dtype=np.bool_)
-        self._seeds = np.zeros(num_envs, dtype=np.int64)
         self._reference_rate = np.zeros(num_envs)  # seconds of work a second
-        self._draws: list[np.random.Generator] = []
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
-        """Start new episodes.
-
-        Args:
-            seed: of the draws of groups' seeds: group k draws from `seed + k`, or from the k-th of a list.
-            options: `stream_seed`, a number or one a group: the seeds of the groups themselves, as the generator takes them, in
-                place of drawn ones. `reset_mask`, (E,): only these groups.
-        """
-        options = options or {}
-        if seed is not None or not self._draws:
-            self._seed(seed)
-        which = np.flatnonzero(np.asarray(options.get("reset_mask", self._all), dtype=np.bool_))
-        given = options.get("stream_seed")
-        seeds = [self._draw(e) for e in which] if given is None else np.broadcast_to(given, self.num_envs)[which].tolist()
-        self._begin(which, seeds)
-        return self._observation(), self._info()
-
-    def step(self, actions: NDArray[np.int64]) -> tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]:
+    def step(self, actions: NDArray[np.int64]) -> Stepped:
         """Carry out one decision in every group and bring it to the next."""
-        step_all(self._groups, np.asarray(actions, dtype=np.int64), self._looks, self._tails)
+        step_all(self._groups, np.asarray(actions, dtype=np.int64), self._seen, self._tails)
         clock = self._groups.clocks
         seconds = self._groups.groups["now_s"] - clock["since_s"]
         interval = Interval(
@@ -120,21 +77,7 @@ class DispatchVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]])
             invalid=clock["invalid"],
         )
         rewards = np.asarray(self.reward(interval), dtype=np.float64)
-        over = clock["over"] == 1
-        info: Info = {"invalid_action": clock["invalid"] == 1, "_invalid_action": self._all}
-        if over.any() and not self.autoreset:
-            info.update(self._summary(over))
-        elif over.any():
-            info["final_obs"], info["_final_obs"] = self._observation(), over
-            info["final_info"], info["_final_info"] = self._summary(over), over
-            which = np.flatnonzero(over)
-            self._begin(which, [self._draw(e) for e in which])
-        info.update(self._info())
-        return self._observation(), rewards, over, np.zeros(self.num_envs, dtype=np.bool_), info
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """(E, A) True where a choice may be made, of all groups at once; sb3-contrib's name for it."""
-        return self._looks.mask.astype(np.bool_)
+        return self._stepped(rewards, clock["over"] == 1, {"invalid_action": clock["invalid"] == 1})
 
     def render(self) -> Any:
         """One frame a group: an (H, W, 3) array (`rgb_array`) or a text (`ansi`)."""
@@ -143,43 +86,20 @@ class DispatchVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]])
         draw = text if self.render_mode == "ansi" else picture
         return tuple(draw(self._groups, e, self._model.share) for e in range(self.num_envs))
 
-    def _seed(self, seed: int | Sequence[int | None] | None) -> None:
-        """Give every group a source of seeds of its own."""
-        if seed is None or isinstance(seed, int | np.integer):
-            first = self.np_random_seed if seed is None else int(seed)
-            super().reset(seed=first)
-            seeds: list[int | None] = [None if first is None else first + e for e in range(self.num_envs)]
-        else:
-            seeds = [*seed]
-        if len(seeds) != self.num_envs:
-            raise InputError(f"seed: must be a number or {self.num_envs} of them, not {len(seeds)}")
-        self._draws = [seeding.np_random(given)[0] for given in seeds]
+    def _start(self, s: int, seed: int) -> None:
+        load_group(self._groups, s, self.generator.group(seed), self._model)
+        if self.reward.reference is not None:
+            begin(self._groups, s)
+            follow_round_robin(self._groups, s, "migrate" in self.reward.reference, self._tails)
+            clock = self._groups.clocks[s]
+            self._reference_rate[s] = clock["all_work_s"] / clock["horizon_s"]
 
-    def _draw(self, e: int) -> int:
-        return int(self._draws[e].integers(FIRST_DRAWN_SEED, 2**31))
+    def _ask(self, which: NDArray[np.int64]) -> None:
+        for e in which:
+            ask_first(self._groups, e, self._seen, self._tails)
 
-    def _begin(self, which: NDArray[np.int64], seeds: Sequence[int]) -> None:
-        """Start groups anew and bring them to their first decision."""
-        for e, seed in zip(which.tolist(), seeds, strict=True):
-            load_group(self._groups, e, self.generator.group(seed), self._model)
-            self._seeds[e] = seed
-            if self.reward.reference is not None:
-                begin(self._groups, e)
-                follow_round_robin(self._groups, e, "migrate" in self.reward.reference, self._tails)
-                clock = self._groups.clocks[e]
-                self._reference_rate[e] = clock["all_work_s"] / clock["horizon_s"]
-            ask_first(self._groups, e, self._looks, self._tails)
-
-    def _observation(self) -> Observation:
-        return {name: column.copy() for name, column in self._looks._asdict().items()}
-
-    def _info(self) -> Info:
-        return {"stream_seed": self._seeds.copy(), "_stream_seed": self._all}
-
-    def _summary(self, over: NDArray[np.bool_]) -> Info:
-        """Figures of the episodes that are over."""
-        figures: Info = {"stream_seed": self._seeds.copy(), **figures_of(self._groups)}
-        return {**figures, **{f"_{name}": over for name in figures}}
+    def _figures(self) -> Info:
+        return figures_of(self._groups)
 
 
 def figures_of(groups: Groups) -> dict[str, NDArray[Any]]:

@@ -13,7 +13,8 @@ from rollmux_env.cluster.features import Features, features
 from rollmux_env.cluster.plan import Move, Place, Plan, Wait, carry_out
 from rollmux_env.cluster.regroupings import Regroupings, regroupings
 from rollmux_env.cluster.state import State
-from rollmux_env.envs.placement import Observation, PlacementVectorEnv
+from rollmux_env.envs.drawn import Observation
+from rollmux_env.envs.placement import PlacementVectorEnv
 from rollmux_env.kernel.stream import ADMIT
 from rollmux_env.replay.run import INSTANT_S
 

@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode
 
 import rollmux_env.envs  # noqa: F401 (registers)
 from rollmux_env.envs.generator import Fixed, Workload
-from rollmux_env.envs.placement import FIRST_DRAWN_SEED
 from rollmux_env.envs.stream import stream_of
 from rollmux_env.errors import InputError
+from rollmux_env.held_out import FIRST_DRAWN_SEED
 
 ID = "RollMux/Placement-v0"
 SHORT = Workload("mixed", jobs=12)
@@ -153,3 +153,31 @@ def test_generators_say_what_they_cannot_do():
     for make in (lambda: Workload("mixed", semantics="paper"), lambda: Workload("mixed", colour=1), Fixed):
         with pytest.raises(InputError):
             make()
+
+
+@pytest.mark.parametrize("name", ["RollMux/Placement-v0", "RollMux/Dispatch-v0"])
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"stream_seed": [1, 2, 3]}, "stream_seed: must be a whole number, at least 0, or 2 of them, not a list"),
+        ({"stream_seed": [[1], [2, 3]]}, "stream_seed: must be"),
+        ({"stream_seed": -1}, "stream_seed: must be a whole number, at least 0, or 2 of them, not -1"),
+        ({"stream_seed": 1.5}, "stream_seed: must be a whole number, at least 0, or 2 of them, not 1.5"),
+        ({"stream_seed": "first"}, "stream_seed: must be a whole number, at least 0, or 2 of them, not 'first'"),
+        ({"stream_seed": 2**70}, "stream_seed: must be"),
+        ({"reset_mask": [True]}, "reset_mask: must be true or false for each of 2 streams, not a list"),
+        ({"reset_mask": np.array([0.5, 1])}, "reset_mask: must be true or false"),
+    ],
+)
+def test_a_reset_that_cannot_be_is_said_in_a_line_and_changes_nothing(name, options, problem):
+    given = {"generator": SHORT} if "Placement" in name else {}
+    envs, untouched = (gym.make_vec(name, num_envs=2, vectorization_mode="vector_entry_point", **given) for _ in range(2))
+    for e in (envs, untouched):
+        e.reset(seed=0)
+    with pytest.raises(InputError) as error:
+        envs.reset(options=options, seed=1)
+    assert str(error.value).startswith(problem) and "\n" not in str(error.value)
+    actions = first_allowed(envs.unwrapped.action_masks())
+    assert all(
+        np.array_equal(a, b) for a, b in zip(envs.step(actions)[0].values(), untouched.step(actions)[0].values(), strict=True)
+    )

@@ -22,8 +22,9 @@ from rollmux_env.envs.dispatch.replayed import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Work
 from rollmux_env.envs.dispatch.steps import follow_round_robin
 from rollmux_env.envs.dispatch.tables import NOTHING, group_tables
-from rollmux_env.envs.dispatch.vector import FIRST_DRAWN_SEED, DispatchVectorEnv, figures_of
+from rollmux_env.envs.dispatch.vector import DispatchVectorEnv, figures_of
 from rollmux_env.errors import InputError
+from rollmux_env.held_out import FIRST_DRAWN_SEED
 from tests.rollmux_env.envs.dispatch.playing import ROOM, TAILS, loaded, replayed, spans_of
 
 ID = "RollMux/Dispatch-v0"

@@ -1,0 +1,207 @@
+"""Episodes whose streams are drawn by seed, side by side: what the environments have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from rollmux_env.complaint import describe
+from rollmux_env.errors import InputError
+from rollmux_env.held_out import FIRST_DRAWN_SEED
+
+Observation = dict[str, NDArray[Any]]
+Info = dict[str, Any]
+Stepped = tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]
+
+
+class DrawnVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
+    """Seeds, resets, autoreset and `info` of streams side by side; a subclass decides what a stream is.
+
+    Autoreset is `AutoresetMode.SAME_STEP`: the step that ends an episode returns the first observation of the next, with the last
+    one in `info["final_obs"]` (a dict of arrays; rows where `info["_final_obs"]` is True) and the episode's figures in
+    `info["final_info"]`. With `autoreset=False` a finished stream stays as it is, and `reset(options={"reset_mask": mask})` starts
+    some anew.
+
+    Args:
+        num_envs: streams side by side.
+        seen: (E, ...) arrays of what is observed, which a subclass writes; one of them is `mask`, (E, A).
+        observed: space of one stream's observations.
+
+    Raises:
+        InputError: a render mode that there is not.
+    """
+
+    def __init__(self, num_envs: int, seen: NamedTuple, observed: spaces.Dict, render_mode: str | None, autoreset: bool) -> None:
+        modes = self.metadata["render_modes"]
+        if render_mode is not None and render_mode not in modes:
+            raise InputError(f"render_mode: must be one of {', '.join(modes)}, not {describe(render_mode)}")
+        self.num_envs = num_envs
+        self.render_mode = render_mode
+        self.autoreset = autoreset
+        self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP if autoreset else AutoresetMode.DISABLED}
+        self.single_observation_space = observed
+        self.single_action_space = spaces.Discrete(observed["mask"].shape[0])  # type: ignore[index]
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._seen: Any = seen
+        self._all = np.ones(num_envs, dtype=np.bool_)
+        self._seeds = np.zeros(num_envs, dtype=np.int64)
+        self._draws: list[np.random.Generator] = []
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Start new episodes.
+
+        Args:
+            seed: of the draws of stream seeds: stream k draws from `seed + k`, or from the k-th of a list.
+            options: `stream_seed`, a number or one a stream: the seeds of the streams themselves, as the generator takes them, in
+                place of drawn ones. `reset_mask`, (E,): only these streams.
+
+        Raises:
+            InputError: seeds or a mask that are none, or not one a stream.
+        """
+        options = options or {}
+        which = self._masked(options.get("reset_mask"))
+        given = self._given(options.get("stream_seed"))
+        if seed is not None or not self._draws:
+            self._seed(seed)
+        self._begin(which, [self._draw(s) for s in which] if given is None else [given[s] for s in which])
+        return self._observation(), self._marked(self._told(), self._all)
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(E, A) True where a choice may be made, of all streams at once; sb3-contrib's name for it."""
+        mask: NDArray[np.int8] = self._seen.mask
+        return mask.astype(np.bool_)
+
+    def _start(self, s: int, seed: int) -> None:
+        """Write the stream of a seed into row `s`."""
+        raise NotImplementedError
+
+    def _ask(self, which: NDArray[np.int64]) -> None:
+        """Bring streams that were started to their first decisions."""
+        raise NotImplementedError
+
+    def _figures(self) -> Info:
+        """(E,) figures of the streams so far, by name."""
+        raise NotImplementedError
+
+    def _told(self) -> Info:
+        """(E,) what `info` says of every reset and step."""
+        return {"stream_seed": self._seeds.copy()}
+
+    def _stepped(self, rewards: NDArray[Any], over: NDArray[np.bool_], told: Info) -> Stepped:
+        """What a step returns, after ended streams have been started anew; `told` is of the decision that was taken."""
+        info = self._marked(told, self._all)
+        if over.any() and not self.autoreset:
+            info.update(self._summary(over))
+        elif over.any():
+            info["final_obs"], info["_final_obs"] = self._observation(), over
+            info["final_info"], info["_final_info"] = self._summary(over), over
+            which = np.flatnonzero(over)
+            self._begin(which, [self._draw(s) for s in which])
+        info.update(self._marked(self._told(), self._all))
+        return self._observation(), rewards, over, np.zeros(self.num_envs, dtype=np.bool_), info
+
+    def _summary(self, over: NDArray[np.bool_]) -> Info:
+        return self._marked({"stream_seed": self._seeds.copy(), **self._figures()}, over)
+
+    def _marked(self, values: Info, where: NDArray[np.bool_]) -> Info:
+        """Values, and in which streams they are meant, as Gymnasium has it."""
+        return {**values, **{f"_{name}": where for name in values}}
+
+    def _observation(self) -> Observation:
+        return {name: column.copy() for name, column in self._seen._asdict().items()}
+
+    def _begin(self, which: NDArray[np.int64], seeds: Sequence[int]) -> None:
+        for s, seed in zip(which.tolist(), seeds, strict=True):
+            self._start(s, seed)
+            self._seeds[s] = seed
+        self._ask(which)
+
+    def _draw(self, s: int) -> int:
+        return int(self._draws[s].integers(FIRST_DRAWN_SEED, 2**31))
+
+    def _seed(self, seed: int | Sequence[int | None] | None) -> None:
+        """Give every stream a source of stream seeds of its own."""
+        if seed is None or isinstance(seed, int | np.integer):
+            first = self.np_random_seed if seed is None else int(seed)
+            super().reset(seed=first)
+            seeds: list[int | None] = [None if first is None else first + s for s in range(self.num_envs)]
+        else:
+            seeds = [*seed]
+        if len(seeds) != self.num_envs:
+            raise InputError(f"seed: must be a number or {self.num_envs} of them, not {len(seeds)}")
+        self._draws = [seeding.np_random(given)[0] for given in seeds]
+
+    def _given(self, value: Any) -> list[int] | None:
+        """One stream seed a stream."""
+        if value is None:
+            return None
+        seeds = value.tolist() if isinstance(value, np.ndarray) else value
+        seeds = [*seeds] if isinstance(seeds, list | tuple) else [seeds] * self.num_envs
+        whole = all(isinstance(seed, int | np.integer) and not isinstance(seed, bool) and 0 <= seed < 2**63 for seed in seeds)
+        if not whole or len(seeds) != self.num_envs:
+            raise InputError(f"stream_seed: must be a whole number, at least 0, or {self.num_envs} of them, not {describe(value)}")
+        return [int(seed) for seed in seeds]
+
+    def _masked(self, value: Any) -> NDArray[np.int64]:
+        """The streams that a mask names; all without one."""
+        mask = self._all.tolist() if value is None else value.tolist() if isinstance(value, np.ndarray) else value
+        if (
+            not isinstance(mask, list | tuple)
+            or len(mask) != self.num_envs
+            or not all(isinstance(on, bool | np.bool_) for on in mask)
+        ):
+            raise InputError(f"reset_mask: must be true or false for each of {self.num_envs} streams, not {describe(value)}")
+        return np.flatnonzero(mask)
+
+
+class FirstEnv(gym.Env[Observation, np.int64]):
+    """A vector environment of one stream, without autoreset, as an environment of Gymnasium."""
+
+    def __init__(self, vector: DrawnVectorEnv) -> None:
+        self.vector = vector
+        self.render_mode = vector.render_mode
+        self.action_space = vector.single_action_space
+        self.observation_space = vector.single_observation_space
+        self._action = np.zeros(1, dtype=np.int64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
+        """Start a new episode; see `DrawnVectorEnv.reset`."""
+        super().reset(seed=seed)
+        observation, info = self.vector.reset(seed=seed, options=options)
+        return _first(observation), _plain(info)
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, Info]:
+        """Carry out a decision and go on to the next."""
+        self._action[0] = action
+        observation, rewards, terminated, _, info = self.vector.step(self._action)
+        return _first(observation), float(rewards[0]), bool(terminated[0]), False, _plain(info)
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """(A,) True where a choice may be made; sb3-contrib's name for it."""
+        mask: NDArray[np.bool_] = self.vector.action_masks()[0]
+        return mask
+
+    def render(self) -> Any:
+        """A frame: an (H, W, 3) array (`rgb_array`) or a text (`ansi`)."""
+        frames: Any = self.vector.render()
+        return frames[0]
+
+
+def _first(observation: Observation) -> Observation:
+    return {name: column[0] for name, column in observation.items()}
+
+
+def _plain(info: Info) -> Info:
+    """The one stream's values, as Python's own types."""
+    return {name: values[0].item() for name, values in info.items() if name[0] != "_"}
