@@ -21,7 +21,9 @@ class Definition(NamedTuple):
 
 DEFINITIONS = {
     "rollmux_nodes": Definition("gauge", "nodes: busy in a phase, idle in a group, or free", ("pool", "state")),
-    "rollmux_pool_utilization": Definition("gauge", "share of the pool's node-seconds of late in which a phase held the node", ("pool",)),
+    "rollmux_pool_utilization": Definition(
+        "gauge", "share of the pool's node-seconds of late in which a phase held the node", ("pool",)
+    ),
     "rollmux_permits": Definition("counter", "permits given", ("pool",)),
     "rollmux_permit_wait_seconds": Definition("histogram", "from the wish for a permit to the permit", ("pool",)),
     "rollmux_permit_latency_seconds": Definition("histogram", "from the permit to the job's process", ("pool",)),
@@ -34,12 +36,12 @@ DEFINITIONS = {
 
 
 class Sample(NamedTuple):
-    """A figure's value: of a gauge the last one, of a counter the sum, of a histogram the sum; and how often it was written."""
+    """A figure: of a gauge the last value, of a counter the sum, of a histogram the sum, and how often it was written."""
 
     name: str
     tags: dict[str, str]
     value: float
-    count: int
+    times: int
 
 
 class Metrics:

@@ -49,7 +49,7 @@ def lines(folder: Path) -> list[str]:
     return found
 
 
-def follow(folder: Path, ended: Callable[[], bool]) -> Iterator[str]:
+def follow_lines(folder: Path, ended: Callable[[], bool]) -> Iterator[str]:
     """What a job's processes print, as they print it, until the job has ended."""
     yield from lines(folder)
     read = {path: path.stat().st_size for path in folder.glob("*.log")}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
 MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
+PREFIX = "rollmux-ray-"  # of that folder's name
 SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",

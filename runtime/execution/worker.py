@@ -9,6 +9,7 @@ from typing import Any
 from runtime.execution.messages import Nodes
 from runtime.execution.nodes import prepare_process, resident_gb
 from runtime.jobs.named import load_named
+from runtime.output import capture
 from runtime.phases import WorkerError, set_gate
 from runtime.record import Node, Pool
 
@@ -18,7 +19,7 @@ class Worker:
 
     Args:
         node: to be pinned to, before anything else is imported.
-        coordinator, job_id: whom to report progress to, and as whom.
+        coordinator, job_id: whom to report progress to, and as whom. logs: folder of what the job's processes print.
         target: `module:Class` of the object. folder: where its module may lie too. arguments, options: of its constructor.
     """
 
@@ -27,11 +28,13 @@ class Worker:
         node: Node,
         coordinator: Any,
         job_id: str,
+        logs: str,
         target: str,
         folder: str,
         arguments: tuple[Any, ...],
         options: dict[str, Any],
     ) -> None:
+        capture(logs, f"{node.name}.{target.rpartition(':')[2]}")
         prepare_process((node,))
         set_gate(_WorkerGate(ProgressReporter(coordinator, job_id), node))
         self._object = load_named(target, folder)(*arguments, **options)

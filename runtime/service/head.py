@@ -13,12 +13,28 @@ from pathlib import Path
 
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
-from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, SHORT, end_processes
-from runtime.service.place import Where, prepare_environment
+from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, PREFIX, SHORT, end_processes, started_processes
+from runtime.service.place import Where, find, prepare_environment, withdraw
 
 _PORTS = range(20_000, 32_000)  # above those of Ray's workers, below those that systems hand out
 _TOKEN = "token"
 _STARTS_S = 120.0
+
+
+def standing(folder: Path) -> Where | None:
+    """The Ray of a service that was started in a folder, if it is still there; this process is then prepared to join it.
+
+    Else what is left of it is removed.
+    """
+    where = find(folder)
+    if where is None:
+        return None
+    if where.answers() and (where.ray is None or started_processes(where.ray)):
+        prepare_environment(where)
+        return where
+    stop_head(where)
+    withdraw(folder)
+    return None
 
 
 def start_head(folder: Path) -> Where:
@@ -31,9 +47,9 @@ def start_head(folder: Path) -> Where:
     token.unlink(missing_ok=True)
     with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    home = tempfile.mkdtemp(prefix="rollmux-ray-", dir=SHORT if SHORT.is_dir() else None)
+    home = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None)
     port, clients, metrics, agent = _free_ports(4)
-    where = Where(f"127.0.0.1:{port}", f"service-{secrets.token_hex(4)}", token=str(token), ray=home)
+    where = Where(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home)
     prepare_environment(where)
     os.environ.update({MARK: home, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}})
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}"]
@@ -53,6 +69,11 @@ def start_head(folder: Path) -> Where:
             stop_head(where)
             raise InputError(f"Ray does not start: {one_line(' '.join(said.read().decode(errors='replace').split())[-400:], 500)}")
     return where
+
+
+def actor_name() -> str:
+    """A name for a service's coordinator, since several may be in one cluster."""
+    return f"service-{secrets.token_hex(4)}"
 
 
 def stop_head(where: Where) -> None:

@@ -1,15 +1,12 @@
-"""Where a service is: the file in its folder by which clients find it, and the lock that keeps a second one away.
+"""Where a service is: the file in its folder by which clients find it.
 
 Nothing here imports Ray: what it finds in the environment when it is imported decides how it listens and what it lets in.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import socket
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,7 +20,6 @@ SERVICE = "service.json"
 VARIABLE = "ROLLMUX_SERVICE"
 DEFAULT = "rollmux-service"
 NAMESPACE = "rollmux"
-_LOCK = "serve.lock"
 _ANSWERS_S = 2.0
 
 
@@ -92,18 +88,3 @@ def prepare_environment(where: Where) -> None:
     if where.token is not None:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN_PATH"] = where.token
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Be the only one who serves from a folder.
-
-    Raises:
-        InputError: somebody does already; one line.
-    """
-    with (folder / _LOCK).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"{one_line(str(folder), 4096)}: another `rollmux serve` is at work here") from None
-        yield

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollmux_env.cluster.events import Arrived, Departed, Reprofiled, Ticked, Withdrawn
+from rollmux_env.cluster.events import Departed, Reprofiled
 from rollmux_env.errors import InputError
 from rollmux_env.replay.run import waits_for_ever
 from runtime.execution.coordinator import Coordinator
@@ -16,11 +16,12 @@ from runtime.execution.messages import Done, Report
 from runtime.jobs.spec import JobSpec
 from runtime.metrics import Metrics, Sample
 from runtime.output import LOGS, trim
-from runtime.record import Cancelled, Fact, Failed, Pool, RunRecord, Submitted
+from runtime.record import Cancelled, Fact, Failed, RunRecord, Submitted
 from runtime.service.drift import WINDOW, Pace
 from runtime.service.replace import better_place
-from runtime.service.report import Usage, make_report
+from runtime.service.report import Usage, make_report, state_of_job
 
+_NEWS = 10_000  # lines that are kept
 _KEEPS_S = 2.0  # between looks at logs and gauges
 
 
@@ -40,6 +41,7 @@ class Service(Coordinator):
         self.late: set[str] = set()
         self._metrics = Metrics()
         self._bringing = asyncio.Lock()  # nodes are lent to one batch of profiles at a time
+        self._forgotten = 0  # lines of news
 
     async def begin(self) -> None:
         """Set everything going.
@@ -90,25 +92,32 @@ class Service(Coordinator):
             runner = self._known(job_id)
             self._write(Cancelled(self._now(), job_id))
             self._say(f"{job_id}: cancelled")
-            placed, waited = self._state.knows(job_id) and self._state.is_running(job_id), job_id in self._state.waiting
             runner.gone = True
             if runner.controller is not None:
                 await self._end_processes(runner)
             self._cut(runner)
             self._quit(runner)
             self._pass(runner)
-            if placed and self._state.is_running(job_id):
+            if self._state.is_running(job_id):
                 self._depart(runner)
-            elif waited and job_id in self._state.waiting:
-                self._note(Withdrawn(self._now(), job_id))
-                self._note(ticked := Ticked(self._now()))
-                self._answer(ticked)
+            elif job_id in self._state.waiting:
+                self._withdraw(runner)
             self._freed.set()
             self._check_over()
 
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; `runtime.service.report` says what is in it."""
         return make_report(self)
+
+    async def state_of(self, job_id: str) -> str:
+        """What a job does: one of `runtime.service.report.STATES`.
+
+        Raises:
+            InputError: there is no such job.
+        """
+        if job_id not in self._runners:
+            raise InputError(f"job {job_id}: this service has no such job")
+        return state_of_job(self, self._runners[job_id])
 
     async def metrics(self) -> list[Sample]:
         """The figures that are exported to Prometheus."""
@@ -178,7 +187,7 @@ class Service(Coordinator):
             self._state.now_s = self._now()
             plan = better_place(self._state, job_id, self._plan.policy, self._plan.seed)
             if plan:
-                self._enact(plan, self._policy.keeps_slo)
+                self._enact(plan)
             else:
                 self._say(f"{job_id}: there is no better place for it")
 
@@ -207,11 +216,23 @@ class Service(Coordinator):
                 self._over.set_result("stopped")
         elif not self._coming and self._state.waiting and not self._state.order.size and not self._lease:
             first = self._runners[self._state.waiting[0]]
-            problem = waits_for_ever(self._state)
-            self._note(Withdrawn(self._now(), first.spec.id))
-            self._refuse(first, problem)
-            self._serve_queue()
+            self._refuse(first, waits_for_ever(self._state))
+            self._withdraw(first)
             self._check_over()
+
+    async def news(self, behind: int) -> list[str]:
+        """Lines about what has happened, those after the first `behind`, as far as they are still known."""
+        return self._news[max(0, behind - self._forgotten) :]
+
+    async def told(self) -> int:
+        """How many lines there have been."""
+        return self._forgotten + len(self._news)
+
+    def _say(self, line: str) -> None:
+        super()._say(line)
+        if len(self._news) > _NEWS:
+            self._forgotten += _NEWS // 2
+            del self._news[: _NEWS // 2]
 
     def _write(self, *facts: Fact) -> None:
         super()._write(*facts)
@@ -233,19 +254,15 @@ class Service(Coordinator):
     def _recall(self, runner: Runner, record: RunRecord) -> None:
         super()._recall(runner, record)
         job_id = runner.spec.id
-        for fact in (*record.cancelled, *record.failed):
-            if fact.job_id == job_id:
-                self._remember(fact)
+        ends: list[Cancelled | Failed] = [*record.cancelled, *record.failed]
+        for ended in ends:
+            if ended.job_id == job_id:
+                self._remember(ended)
         if runner.done == runner.spec.iterations:
             self.ends.setdefault(job_id, ("done", ""))
         last = [done.metrics for done in record.iterations if done.job_id == job_id]
         if last:
             self.metrics_of[job_id] = last[-1]
-        if runner.job is not None and self._state.knows(job_id):  # it may be known by newer times
-            known = self._state.job(job_id)
-            runner.job = runner.job.model_copy(
-                update={"rollout": known.rollout, "training": known.training, "sync_s": known.sync_s}
-            )
 
     async def _keep(self) -> None:
         """Keep logs in bounds and gauges new."""

@@ -19,7 +19,7 @@ def test_gauges_are_set_counters_add_up_and_histograms_count() -> None:
         metrics.write("rollmux_permits", value, pool="rollout")
         metrics.write("rollmux_permit_wait_seconds", value, pool="rollout")
     metrics.write("rollmux_permits", 5.0, pool="training")
-    assert [(sample.name, sample.tags, sample.value, sample.count) for sample in metrics.read()] == [
+    assert [(sample.name, sample.tags, sample.value, sample.times) for sample in metrics.read()] == [
         ("rollmux_permit_wait_seconds", {"pool": "rollout"}, 4.0, 2),
         ("rollmux_permits", {"pool": "rollout"}, 4.0, 2),
         ("rollmux_permits", {"pool": "training"}, 5.0, 1),

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime.output import follow, lines, trim
+from runtime.output import follow_lines, lines, trim
 
 PRINTS = """
 import os, sys
@@ -53,4 +53,4 @@ def test_following_goes_on_to_the_end_and_over_a_cut(tmp_path: Path) -> None:
             file.write(step)
         return step.endswith("last")
 
-    assert list(follow(tmp_path, ended)) == [f"a | {line}" for line in ("first", "second", "third", "x", "last")]
+    assert list(follow_lines(tmp_path, ended)) == [f"a | {line}" for line in ("first", "second", "third", "x", "last")]

@@ -1,4 +1,4 @@
-"""How a service is found, and that it is alone in its folder."""
+"""How a service is found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.service.place import SERVICE, Where, announce, find, folder_of, locked, withdraw
+from runtime.service.place import SERVICE, Where, announce, find, folder_of, withdraw
 
 WHERE = Where("127.0.0.1:20001", "service-1", token="/somewhere/token", ray="/tmp/rollmux-ray-x")
 
@@ -25,13 +25,6 @@ def test_a_file_that_says_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / SERVICE).write_text("{}")
     with pytest.raises(InputError, match=r"service\.json: cannot be read"):
         find(tmp_path)
-
-
-def test_a_second_service_in_a_folder_is_refused(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(InputError, match="another `rollmux serve` is at work here"), locked(tmp_path):
-        pass
-    with locked(tmp_path):
-        pass
 
 
 def test_a_command_means_the_folder_given_or_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
