@@ -34,12 +34,15 @@ class MoveOne:
 
 
 class Never:
-    """Places nobody."""
+    """Places nobody where nodes are limited, as all real ones are."""
 
     keeps_slo = True
 
     def decide(self, state: Any, event: Any) -> Any:
-        return (Wait(event.job.id),) if isinstance(event, Arrived) else ()
+        if not isinstance(event, Arrived):
+            return ()
+        job = event.job
+        return (Wait(job.id),) if state.cluster.rollout.max_nodes else (Place(job.id, isolated(job)),)
 
 
 class Slower:
