@@ -72,7 +72,7 @@ def write_checkpoint(folder: Path, iterations: int, fill: Callable[[Path], None]
 def newest(folder: Path, most: int) -> Found:
     """The newest checkpoint that is whole, of so many iterations at most."""
     problems: list[str] = []
-    for iterations in sorted(numbers(folder), reverse=True):
+    for iterations in reversed(numbers(folder)):
         if iterations <= most:
             place = place_of(folder, iterations)
             problem = damage(place)
@@ -84,14 +84,14 @@ def newest(folder: Path, most: int) -> Found:
 
 def drop(folder: Path, above: int | None = None) -> None:
     """Remove all but the last two, or those of more iterations than `above`."""
-    found = sorted(numbers(folder))
+    found = numbers(folder)
     for iterations in found[:-KEPT] if above is None else [number for number in found if number > above]:
         shutil.rmtree(place_of(folder, iterations), ignore_errors=True)
 
 
 def numbers(folder: Path) -> list[int]:
-    """Iterations of the checkpoints in a folder."""
-    return [int(path.name) for path in folder.glob("*") if path.name.isdigit() and path.is_dir()] if folder.is_dir() else []
+    """Iterations of the checkpoints in a folder, ascending."""
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit() and path.is_dir()) if folder.is_dir() else []
 
 
 def place_of(folder: Path, iterations: int) -> Path:

@@ -352,11 +352,13 @@ class RunRecord:
     @property
     def last_s(self) -> float:
         """The last time that the record knows, seconds."""
-        placed = (*self.log, *self.profiled, *self.assigned, *self.returned)
-        told = (*self.submitted, *self.cancelled, *self.relaunched, *self.checkpointed, *self.restarted, *self.failed)
-        done = (*self.phases, *self.syncs, *self.iterations, *self.repeated)
-        ended_s = self.ended.at_s if self.ended else 0.0
-        times = (*(fact.at_s for fact in placed), *(fact.at_s for fact in told), *(part.end_s for part in done), ended_s)
+        times = [self.ended.at_s if self.ended else 0.0, *(event.at_s for event in self.log)]
+        times += [fact.at_s for fact in self.assigned] + [fact.at_s for fact in self.returned]
+        times += [fact.at_s for fact in self.submitted] + [fact.at_s for fact in self.cancelled]
+        times += [fact.at_s for fact in self.profiled] + [fact.at_s for fact in self.relaunched]
+        times += [fact.at_s for fact in self.restarted] + [fact.at_s for fact in self.failed]
+        times += [part.end_s for part in self.phases] + [part.end_s for part in self.syncs]
+        times += [part.end_s for part in self.iterations] + [part.end_s for part in self.repeated]
         return max(times)
 
     def wall_s(self, at_s: float) -> float:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from click.core import ParameterSource
 
 
 class Against(StrEnum):
@@ -53,7 +52,8 @@ def run(
 
     if resume is not None:
         for name in ("file", "policy", "dispatch", "dry_run", "out", "seed"):
-            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            source = context.get_parameter_source(name)
+            if source is not None and source.name != "DEFAULT":
                 what = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
                 raise InputError(f"--resume: does not go with {what}; the run has its own")
         outcome = _go_on(resume, address, compare is not None)

@@ -51,7 +51,7 @@ class Controller:
         try:
             self._gate.align_clocks()
             set_gate(self._gate)
-            while (order := self._gate.ask("order", done)) is not None:
+            while (order := self._next(done)) is not None:
                 where = "step"
                 done = self._carry_out(order)
         except Stopped:
@@ -69,6 +69,13 @@ class Controller:
             self._gate.where = ""
             self._close()
         return End("done")
+
+    def _next(self, done: Done | None) -> Order | None:
+        """Say what became of the last order, and wait for the next one."""
+        order: Order | None = self._gate.ask("order", done)
+        if done is not None and done.checkpoint is not None:  # which the journal knows by now
+            drop(Path(done.checkpoint).parent)
+        return order
 
     def _carry_out(self, order: Order) -> Done:
         gate = self._gate
@@ -103,7 +110,6 @@ class Controller:
         self._gate.where = "checkpoint"
         began = monotonic()
         folder, iterations = Path(order.folder), order.iteration + 1
-        drop(folder)
         size = write_checkpoint(folder, iterations, fill)
         self._gate.where = ""
         return Done(metrics, True, str(place_of(folder, iterations)), monotonic() - began, size / 1e9)

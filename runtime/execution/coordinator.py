@@ -36,10 +36,12 @@ class Coordinator(Resuming):
         """
         self._open()
         plan = self._plan
-        self._me = ray.get_runtime_context().current_actor
+        self._me = self._itself()
         if plan.resume:
             self._take_up()
-        self._spawn(self._bring_all())
+        coming = [runner for runner in self._runners.values() if not runner.gone and not self._knows(runner.spec.id)]
+        self._coming = len(coming)
+        self._spawn(self._bring_all(coming))
         self._spawn(self._patrol())
         if getattr(self._policy, "wakes_every_s", None):
             self._spawn(self._tick(float(self._policy.wakes_every_s)))  # type: ignore[attr-defined]
@@ -55,6 +57,10 @@ class Coordinator(Resuming):
                 task.cancel()
             with contextlib.suppress(InputError):  # of a disk without room: that has been said
                 self._journal.close()
+
+    @staticmethod
+    def _itself() -> Any:
+        return ray.get_runtime_context().current_actor
 
     async def stop(self) -> None:
         """Give no more permits: every job ends at its next phase boundary."""

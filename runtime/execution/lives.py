@@ -61,7 +61,7 @@ class Lives(Placing):
                 await self._die(runner, end)
             elif end.outcome == "full":
                 problem = f"job {runner.spec.id}: its checkpoint cannot be written: {end.problem}"
-                raise InputError(f"{problem}; free some room, then `rollmux run --resume` goes on")
+                raise InputError(f"{problem}: free some room, then go on with `rollmux run --resume {self._plan.folder}`")
             elif not runner.gone:  # the run stops; the job keeps its place for the day on which it goes on
                 self._quit(runner)
                 runner.gone = True
@@ -113,6 +113,8 @@ class Lives(Placing):
         now_s, last = self._now(), None
         fresh: list[Runner] = []
         for runner, end in ends.items():
+            if runner.gone:  # it has come to its end meanwhile
+                continue
             if self._stopping:
                 self._cut(runner)
                 self._quit(runner)
@@ -124,7 +126,8 @@ class Lives(Placing):
             facts = self._ground.lose(dead, now_s)
             for name in sorted(nodes):
                 self._say(f"{name} has gone")
-            most = {pool: min(len(self._ground.nodes(pool)), getattr(self._state.cluster, pool).max_nodes) for pool in POOLS}
+            left = {pool: len(self._ground.nodes(pool)) for pool in POOLS}
+            most = {pool: min(left[pool], getattr(self._state.cluster, pool).max_nodes or left[pool]) for pool in POOLS}
             self._note(Resized(now_s, most["rollout"], most["training"]))
             self._write(*facts)
             if self._lease is not None and any(len(self._ground.nodes(p)) < self._lease_need[p] for p in POOLS):

@@ -25,15 +25,9 @@ class Profiling(Lives):
 
     _timings: Timings | None = None
 
-    async def _bring_all(self) -> None:
-        """Let jobs arrive."""
-        coming = [runner for runner in self._runners.values() if not runner.gone and not self._knows(runner.spec.id)]
-        self._coming = len(coming)
+    async def _bring_all(self, coming: Sequence[Runner]) -> None:
+        """Let jobs arrive, those of one time together."""
         self._check_over()
-        await self._bring_in(coming)
-
-    async def _bring_in(self, coming: Sequence[Runner]) -> None:
-        """Let jobs arrive at their times, those of one time together."""
         for at_s in sorted({runner.spec.arrival_s for runner in coming}):
             await asyncio.sleep(max(0.0, at_s - self._now()))
             await self._bring([runner for runner in coming if runner.spec.arrival_s == at_s])

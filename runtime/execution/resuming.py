@@ -59,7 +59,7 @@ class Resuming(Profiling):
         job_id, folder = runner.spec.id, self._checkpoints(runner.spec.id)
         runner.job = self._state.job(job_id) if self._state.knows(job_id) else record.jobs.get(job_id)
         runner.done = sum(done.job_id == job_id for done in record.iterations)
-        ended = {fact.job_id for fact in (*record.failed, *record.cancelled)}
+        ended = {failed.job_id for failed in record.failed} | {cancelled.job_id for cancelled in record.cancelled}
         if runner.done == runner.spec.iterations or job_id in ended:
             runner.gone = True
             return

@@ -79,7 +79,7 @@ class Service(Coordinator):
             self._runners[spec.id] = Runner(spec)
             self._say(f"{spec.id}: submitted")
         self._coming += len(taken)
-        self._spawn(self._bring_in([self._runners[spec.id] for spec in taken]))
+        self._spawn(self._bring_all([self._runners[spec.id] for spec in taken]))
 
     async def cancel(self, job_id: str) -> None:
         """End a job now, whatever it does.

@@ -106,7 +106,7 @@ def test_who_waits_can_be_cancelled_and_the_next_one_takes_the_turn(serve: Servi
 
 def test_what_cannot_be_taken_is_refused_whole_and_who_can_never_be_placed_fails(serve: Serving) -> None:
     service = serve("tests.runtime.service.toys:Never")
-    with pytest.raises(InputError, match="job wide: rollout.nodes: asks for 2 nodes"):
+    with pytest.raises(InputError, match=r"job wide: rollout\.nodes: asks for 2 nodes"):
         service.submit({"id": "a", **SLEEPER}, {"id": "wide", **SLEEPER, "rollout": {"nodes": 2}})
     service.submit({"id": "a", **SLEEPER})
     with pytest.raises(InputError, match="job a: this service has had a job of that name"):
@@ -146,7 +146,9 @@ def test_a_job_that_drifts_is_known_anew_and_one_that_suffers_from_it_is_moved(s
     service = serve(pairs=2)
     drifts = {"class": "tests.runtime.service.toys:Slower", "options": {"rollout_s": 0.05, "later_s": 0.8, "at": 12}}
     suffers = {**SLEEPER, "options": {"rollout_s": 0.05, "train_s": 0.05}}
-    service.submit({"id": "drifts", **drifts, "slo": 6.0, "iterations": 40}, {"id": "suffers", **suffers, "slo": 6.0, "iterations": 60})
+    service.submit(
+        {"id": "drifts", **drifts, "slo": 6.0, "iterations": 40}, {"id": "suffers", **suffers, "slo": 6.0, "iterations": 60}
+    )
     jobs = service.until(lambda jobs: jobs["suffers"]["at_risk"] or over(jobs))
     assert jobs["suffers"]["slowdown"] > 6 and jobs["suffers"]["group"] == jobs["drifts"]["group"] == 0
     slack = {sample.tags["job"]: sample.value for sample in service.ask("metrics") if sample.name == "rollmux_slo_slack"}

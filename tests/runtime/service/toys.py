@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from policies.api import Arrived, Move, Place, Placement, Ticked, Wait, isolated, may_move
-
 import rollmux
+from policies.api import Arrived, Move, Place, Placement, Ticked, Wait, isolated, may_move
 
 
 class MoveOne:
