@@ -34,27 +34,25 @@ class Talks:
     def __init__(self) -> None:
         self.done = 0
 
-    def step(self) -> None:
-        with_rollout(self)
-        with_training(self)
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        time.sleep(0.05)
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        self.done += 1
+        print(f"trained {self.done} times")
+
+    def profile(self) -> None:
+        self.rollout()
+        self.train()
+        self.done -= 1
 
     def checkpoint(self, folder: Path) -> None:
         (folder / "done").write_text(str(self.done))
 
     def restore(self, folder: Path) -> None:
         self.done = int((folder / "done").read_text())
-
-
-@rollmux.phase("rollout")
-def with_rollout(job: Talks) -> None:
-    time.sleep(0.05)
-
-
-@rollmux.phase("train")
-def with_training(job: Talks) -> None:
-    time.sleep(0.05)
-    job.done += 1
-    print(f"trained {job.done} times")
 """
 PATIENCE_S = 240.0
 
