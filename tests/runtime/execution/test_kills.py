@@ -1,4 +1,4 @@
-"""A run that is killed at any write to its journal, or at several, goes on and comes to the same end; its processes are pretended."""
+"""A run that is killed at any write to its journal, or at several, comes to the same end; its processes are pretended."""
 
 from __future__ import annotations
 
