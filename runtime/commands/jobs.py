@@ -63,7 +63,7 @@ def logs(
 
     home = folder_of(at) / LOGS / job
     if not follow:
-        if not home.is_dir():
+        if Path(job).name != job or not home.is_dir():
             raise InputError(f"job {job}: no process of such a job has begun at {folder_of(at)}")
         for line in lines(home):
             typer.echo(line)

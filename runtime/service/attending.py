@@ -47,21 +47,19 @@ def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -
         InputError, PlanError, InvariantError: it cannot go on; one line.
         KeyboardInterrupt: the user asked twice to stop.
     """
+    join(where)
+    where = replace(where, address=ray.get_runtime_context().gcs_address)
+    service = _find(where)
+    if service is not None:
+        say("the service that was started here before is alive; its own settings hold")
     try:
-        join(where)
-        where = replace(where, address=ray.get_runtime_context().gcs_address)
-        service = _find(where)
-        if service is not None:
-            say("the service that was started here before is alive; its own settings hold")
         while True:
-            began_s, told = monotonic(), 0
-            if service is None:
-                service = _start(folder, where, wish)
-            else:
-                told = ray.get(service.told.remote())
-            announce(folder, where)
-            say(f"serving from {folder}: rollmux submit FILE --at {folder}")
+            began_s = monotonic()
             try:
+                told = ray.get(service.told.remote()) if service is not None else 0
+                service = service or _start(folder, where, wish)
+                announce(folder, where)
+                say(f"serving from {folder}: rollmux submit FILE --at {folder}")
                 watch(service, service.ended.remote(), say, told)
                 break
             except ray.exceptions.RayActorError:

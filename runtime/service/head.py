@@ -14,7 +14,7 @@ from pathlib import Path
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, PREFIX, SHORT, end_processes, started_processes
-from runtime.service.place import Where, find, prepare_environment, withdraw
+from runtime.service.place import Where, announce, find, prepare_environment, withdraw
 
 _PORTS = range(20_000, 32_000)  # above those of Ray's workers, below those that systems hand out
 _TOKEN = "token"
@@ -50,6 +50,7 @@ def start_head(folder: Path) -> Where:
     home = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None)
     port, clients, metrics, agent = _free_ports(4)
     where = Where(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home)
+    announce(folder, where)  # so that whoever comes after an abrupt end knows what there is to clean up
     prepare_environment(where)
     os.environ.update({MARK: home, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}})
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}"]
@@ -64,9 +65,14 @@ def start_head(folder: Path) -> Where:
             failed = done.returncode != 0
         except subprocess.TimeoutExpired:
             failed = True
+        except BaseException:
+            stop_head(where)
+            withdraw(folder)
+            raise
         if failed:
             said.seek(0)
             stop_head(where)
+            withdraw(folder)
             raise InputError(f"Ray does not start: {one_line(' '.join(said.read().decode(errors='replace').split())[-400:], 500)}")
     return where
 

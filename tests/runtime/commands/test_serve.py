@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from runtime.execution.own_ray import started_processes
+from runtime.execution.own_ray import end_processes, started_processes
 from runtime.journal import read_run
 from runtime.service.place import find
 from tests.conftest import Command
@@ -25,6 +26,7 @@ jobs:
   - {{id: endless, class: "talks:Talks", iterations: 100000}}
 """
 TALKS = """
+import time
 from pathlib import Path
 
 import rollmux
@@ -63,24 +65,23 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self.service = folder / "service"
         self.environment = {**os.environ, "ROLLMUX_CACHE": str(folder / "cache"), "ROLLMUX_SERVICE": str(self.service)}
-        self._servers: list[subprocess.Popen[str]] = []
+        self._servers: list[subprocess.Popen[bytes]] = []
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         command = [sys.executable, "-m", "rollmux", *arguments]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    def serve(self) -> subprocess.Popen[str]:
+    def serve(self) -> subprocess.Popen[bytes]:
+        said = self.service.with_name(f"serve{len(self._servers)}.txt")
         command = [sys.executable, "-u", "-m", "rollmux", "serve", str(self.service)]
-        server = subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
+        with said.open("w") as file:
+            server = subprocess.Popen(command, env=self.environment, stdout=file, stderr=file, start_new_session=True)
         self._servers.append(server)
-        said = ""
-        assert server.stdout is not None
-        while not said.startswith("serving from"):
-            said = server.stdout.readline()
-            assert said, server.wait()
+        until_s = time.monotonic() + PATIENCE_S
+        while "serving from" not in said.read_text():
+            assert server.poll() is None and time.monotonic() < until_s, said.read_text()
+            time.sleep(0.2)
         return server
 
     def jobs(self) -> dict[str, dict[str, object]]:
@@ -89,10 +90,13 @@ class Shell:
         return {job["id"]: job for job in json.loads(out)["jobs"]}
 
     def end(self) -> None:
+        where = find(self.service)
         for server in self._servers:
             if server.poll() is None:
                 server.send_signal(signal.SIGTERM)
-                server.communicate(timeout=PATIENCE_S)
+                server.wait(timeout=PATIENCE_S)
+        if where is not None and where.ray is not None:
+            end_processes(where.ray, grace_s=0.0)
 
 
 def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop(tmp_path: Path) -> None:
@@ -111,12 +115,11 @@ def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop
         assert status == 2 and "under way in this folder" in err
         os.kill(server.pid, signal.SIGKILL)
         server.wait()
-        assert shell.run("cancel", "endless")[:2] == (0, "cancelled: endless\n")
+        assert shell.run("cancel", "endless") == (0, "cancelled: endless\n", "")
         server = shell.serve()  # finds it alive
         assert find(shell.service) == where
         server.send_signal(signal.SIGTERM)
-        out, _ = server.communicate(timeout=PATIENCE_S)
-        assert server.returncode == 0 and "goes on" in out
+        assert server.wait(timeout=PATIENCE_S) == 0
         assert not started_processes(where.ray) and not Path(where.ray).exists() and not Path(where.token).exists()
         status, _, err = shell.run("status")
         assert status == 2 and "no service runs there" in err and len(err.splitlines()) == 1
