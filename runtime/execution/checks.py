@@ -33,7 +33,7 @@ def check_run(record: RunRecord) -> None:
             raise InvariantError(f"R2: a {part.phase} of job {part.job_id} ends before it begins")
         for node in part.nodes:
             by_node[node].append(part)
-    limits = {node.name: getattr(record.started.cluster, node.pool).node_memory_gb for node in record.started.nodes}
+    limits = {node.name: getattr(record.started.cluster, node.pool).node_memory_gb for node in record.nodes.values()}
     for node, parts in by_node.items():
         _check_shares(node, [(span, part.job_id) for part in parts for span in part.held() if span.node == node])
         kept_gb = {part.job_id: part.host_gb for part in parts}

@@ -110,7 +110,7 @@ class Lives(Placing):
         for runner in ends:
             await self._end_processes(runner)
             found[runner] = await asyncio.to_thread(newest, self._checkpoints(runner.spec.id), runner.iteration)
-        now_s, last = self._now(), None
+        last = None
         fresh: list[Runner] = []
         for runner, end in ends.items():
             if runner.gone:  # it has come to its end meanwhile
@@ -123,12 +123,12 @@ class Lives(Placing):
                 last = self._leave(runner, end, found[runner], fresh) or last
             self._pass(runner)
         if nodes:
-            facts = self._ground.lose(dead, now_s)
+            facts = self._ground.lose(dead, self._now())
             for name in sorted(nodes):
                 self._say(f"{name} has gone")
             left = {pool: len(self._ground.nodes(pool)) for pool in POOLS}
             most = {pool: min(left[pool], getattr(self._state.cluster, pool).max_nodes or left[pool]) for pool in POOLS}
-            self._note(Resized(now_s, most["rollout"], most["training"]))
+            self._note(Resized(self._now(), most["rollout"], most["training"]))
             self._write(*facts)
             if self._lease is not None and any(len(self._ground.nodes(p)) < self._lease_need[p] for p in POOLS):
                 self._lease = None
