@@ -16,20 +16,19 @@ import json
 import os
 import random
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ray.cluster_utils import Cluster
+from chaos_cluster import Pools, kill
 from rich.table import Table
 
 from rollmux_env.report.tables import show
@@ -41,69 +40,15 @@ HERE = Path(__file__).resolve().parent
 KINDS = ("worker", "controller", "node", "driver", "coordinator", "ray")
 ENDS_RUN = ("driver", "coordinator", "ray")  # the run has to be resumed
 TITLES = {"worker": "ray::Worker", "controller": "ray::Controller", "coordinator": "ray::Coordinator"}
-_PATIENCE_S = 90.0  # for a recovery; what takes longer is a problem
+Facts = list[tuple[int, str, dict[str, Any]]]  # of a journal: number, kind, body
+_PATIENCE_S = 120.0  # for a recovery; what takes longer is a problem
+_NOBODY_S = 15.0  # when no job has been set back by then, none was hit
+_RESUMES = 3  # for one recovery; as well
 _LOOK_S = 0.1
 
 
-@dataclass
-class Pools:
-    """A Ray cluster of raylets on this machine: a head that is no node, and the nodes of both pools.
-
-    Args:
-        nodes: how many of each pool; of one each the head is both.
-    """
-
-    nodes: int
-    cluster: Any = None
-    pools: dict[Any, str] = field(default_factory=dict)  # Ray nodes that are alive, and their pool
-
-    def start(self) -> None:
-        """Start all of it."""
-        both = {"rollout_node": 1.0, "training_node": 1.0} if self.nodes == 1 else {}
-        args = {"num_cpus": 2 if both else 0, "resources": both, "include_dashboard": False, "object_store_memory": 80 << 20}
-        self.cluster, self.pools = Cluster(initialize_head=True, head_node_args=args, shutdown_at_exit=False), {}
-        self.mend()
-
-    def mend(self) -> None:
-        """Bring nodes in place of those that were killed."""
-        for pool in ("rollout", "training") if self.nodes > 1 else ():
-            for _ in range(self.nodes - [*self.pools.values()].count(pool)):
-                resources = {f"{pool}_node": 1.0}
-                self.pools[self.cluster.add_node(num_cpus=1, object_store_memory=80 << 20, resources=resources)] = pool
-
-    def kill(self, node: Any = None) -> None:
-        """Kill a node and everything on it; or all of Ray."""
-        for one in [node] if node else [*self.pools, self.cluster.head_node]:
-            pids = [started.process.pid for processes in one.all_processes.values() for started in processes]
-            for pid in [*pids, *(pid for parent in pids for pid, _ in children(parent))]:
-                kill(pid)
-            one.kill_all_processes(check_alive=False, allow_graceful=False)
-            self.pools.pop(one, None)
-            self.cluster.worker_nodes.discard(one)
-
-    def stop(self) -> None:
-        """End all of it."""
-        self.kill()
-
-    def actors(self, title: str) -> list[int]:
-        """Processes of actors of a class."""
-        raylets = [node.all_processes["raylet"][0].process.pid for node in [self.cluster.head_node, *self.pools]]
-        return sorted(pid for raylet in raylets for pid, name in children(raylet) if name.startswith(title))
-
-
-def children(parent: int) -> list[tuple[int, str]]:
-    """Process ids and titles of a process's children."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append((int(entry.name), (entry / "cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")))
-    return found
-
-
-def kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def last_line(path: Path) -> str:
+    return (path.read_text().splitlines() or ["nothing printed"])[-1]
 
 
 @dataclass
@@ -119,6 +64,11 @@ class Round:
     file: Path
     driver: subprocess.Popen[bytes] | None = None
 
+    @property
+    def log(self) -> Path:
+        """What the drivers print."""
+        return self.file.with_suffix(".log")
+
     def go_on(self) -> None:
         """Start the driver: with the jobs, or to resume."""
         begun = (self.folder / JOURNAL).exists() and self.facts_behind(0)
@@ -126,14 +76,14 @@ class Round:
         if not begun:
             shutil.rmtree(self.folder, ignore_errors=True)
         command = [sys.executable, "-c", "import rollmux; rollmux.main()", "run", *what, "--address", self.pools.cluster.address]
-        with self.file.with_suffix(".log").open("ab") as log:
+        with self.log.open("ab") as log:
             self.driver = subprocess.Popen(command, stdout=log, stderr=log)
 
     def over(self) -> bool:
         """Whether the driver has ended."""
         return self.driver is not None and self.driver.poll() is not None
 
-    def facts_behind(self, number: int) -> list[tuple[int, str, dict[str, Any]]]:
+    def facts_behind(self, number: int) -> Facts:
         """What the journal has after a fact: numbers, kinds, bodies."""
         try:
             database = sqlite3.connect(f"file:{self.folder / JOURNAL}?mode=ro", uri=True)
@@ -147,17 +97,31 @@ class Round:
                 return []
 
 
+@dataclass(frozen=True)
+class Strike:
+    """Something to kill.
+
+    Attributes:
+        pause_s: after the last recovery. share: which of those there are: 0 is the first, below 1.
+    """
+
+    pause_s: float
+    kind: str
+    share: float
+
+
 @dataclass
 class Tally:
     """What happened.
 
     Attributes:
         recovered_s: seconds from each kill until all jobs that it set back had done an iteration again, by kind.
-        missed: kills that set no job back. slow: recoveries that took too long, and what else went wrong.
+        slow: recoveries that took too long, and runs that did not end.
+        audits: of the rounds. failures: of jobs.
     """
 
+    kills: Counter[str] = field(default_factory=Counter)
     recovered_s: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    missed: Counter[str] = field(default_factory=Counter)
     slow: list[str] = field(default_factory=list)
     audits: list[Audit] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -186,60 +150,64 @@ def write_jobs(path: Path, rng: random.Random, jobs: int, real: bool) -> None:
     path.write_text(json.dumps({"version": 1, "defaults": {"slo": 100, "folder": str(HERE)}, "jobs": listed}))
 
 
-def strike(round_: Round, kind: str, rng: random.Random) -> bool:
-    """Kill something of a kind; False where there is nothing of it."""
-    pools, drawn = round_.pools, rng.random()
-    if kind == "ray":
+def strikes(rng: random.Random, until_s: float) -> Iterator[Strike]:
+    """Strikes at random until a time."""
+    while time.monotonic() < until_s:
+        yield Strike(rng.uniform(0.5, 4.0), rng.choice(KINDS), rng.random())
+
+
+def strike(round_: Round, given: Strike) -> bool:
+    """Kill what is meant; False where there is nothing of the kind."""
+    pools = round_.pools
+    if given.kind == "ray":
         pools.kill()
-    elif kind == "driver":
+    elif given.kind == "driver":
         assert round_.driver is not None
         kill(round_.driver.pid)
-    elif kind == "node":
+    elif given.kind == "node":
         counts = Counter(pools.pools.values())
         nodes = [node for node, pool in pools.pools.items() if counts[pool] > 1]
         if not nodes:
             return False
-        pools.kill(nodes[int(drawn * len(nodes))])
+        pools.kill(nodes[int(given.share * len(nodes))])
     else:
-        pids = pools.actors(TITLES[kind])
+        pids = pools.actors(TITLES[given.kind])
         if not pids:
             return False
-        kill(pids[int(drawn * len(pids))])
+        kill(pids[int(given.share * len(pids))])
     return True
 
 
 def recover(round_: Round, kind: str, number: int, tally: Tally) -> None:
-    """Resume the run if need be, and wait until every job that was set back has done an iteration again."""
-    began_s = time.monotonic()
-    resumed = False
+    """Resume the run if need be, and wait until every job that was set back has done an iteration again.
+
+    Args:
+        number: of the last fact before the kill.
+    """
+    began_s, resumed, gone = time.monotonic(), 0, kind in ENDS_RUN
     while True:
-        passed_s = time.monotonic() - began_s
-        if (kind in ENDS_RUN and not resumed) or round_.over():
-            finished = round_.over() and not resumed and kind not in ENDS_RUN and round_.driver.returncode in (0, 1)  # type: ignore[union-attr]
-            if finished and any(fact == "Ended" for _, fact, _ in round_.facts_behind(number)):
-                return
+        facts = round_.facts_behind(number)
+        if any(name == "Ended" for _, name, _ in facts):
+            return
+        if gone or round_.over():  # also a driver that has lost its coordinator with a node
             leave(round_)
-            if kind == "ray":
+            if kind == "ray" and not resumed:
                 round_.pools.start()
             round_.pools.mend()
             round_.go_on()
+            gone, resumed = False, resumed + 1
             tally.resumes += 1
-            resumed = True
-        facts = round_.facts_behind(number)
         back = {body["job_id"]: at for at, name, body in facts if name == "Restarted"}
-        again = {
-            body["job_id"] for at, name, body in facts if name in ("Iteration", "Failed") and at > back.get(body["job_id"], at)
-        }
-        if back and set(back) <= again:
+        done = {body["job_id"]: at for at, name, body in facts if name in ("Iteration", "Failed")}
+        if back and all(done.get(job_id, 0) > at for job_id, at in back.items()):
             tally.recovered_s[kind].append(time.monotonic() - began_s)
             return
-        if any(name == "Ended" for _, name, _ in facts):
+        passed_s = time.monotonic() - began_s
+        if not back and done and passed_s > _NOBODY_S and (resumed or kind not in ENDS_RUN):
             return
-        if not back and passed_s > 15.0 and (resumed or kind not in ENDS_RUN) and any(name == "Iteration" for _, name, _ in facts):
-            tally.missed[kind] += 1
-            return
-        if passed_s > _PATIENCE_S:
-            tally.slow.append(f"{round_.folder.name}: no recovery from a killed {kind} within {_PATIENCE_S:.0f} s")
+        if passed_s > _PATIENCE_S or resumed > _RESUMES:
+            what = f"{resumed} resumes and {passed_s:.0f} s"
+            tally.slow.append(f"{round_.folder.name}: no recovery from a killed {kind} by {what}: {last_line(round_.log)}")
             return
         time.sleep(_LOOK_S)
 
@@ -254,34 +222,32 @@ def leave(round_: Round) -> None:
         round_.driver.wait()
 
 
-def play(round_: Round, rng: random.Random, until_s: float, tally: Tally) -> None:
-    """One round: kill and recover while there is time, then let it end."""
+def play(round_: Round, given: Iterable[Strike], tally: Tally) -> None:
+    """One round: kill and recover, then let it end, and read its journal."""
     round_.go_on()
-    last_s = time.monotonic()
-    while not round_.over():
-        pause_s = rng.uniform(0.5, 4.0)
-        kind = rng.choice(KINDS)
-        while not round_.over() and time.monotonic() < last_s + pause_s:
-            time.sleep(_LOOK_S)
-        facts = round_.facts_behind(0)
-        if round_.over() or time.monotonic() > until_s:
-            break
-        if any(name == "Ended" for _, name, _ in facts):
-            break
-        if not any(name in ("Iteration", "Admitted") for _, name, _ in facts):
-            last_s = time.monotonic()
-            continue
-        if strike(round_, kind, rng):
-            recover(round_, kind, facts[-1][0], tally)
-        last_s = time.monotonic()
     assert round_.driver is not None
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    for one in given:
+        began_s, facts = time.monotonic(), round_.facts_behind(0)
+        while not round_.over() and not (works(facts) and time.monotonic() > began_s + one.pause_s):
+            time.sleep(_LOOK_S)
+            facts = round_.facts_behind(0)
+        if round_.over() or any(name == "Ended" for _, name, _ in facts):
+            break
+        if strike(round_, one):
+            tally.kills[one.kind] += 1
+            recover(round_, one.kind, facts[-1][0], tally)
+    try:
         round_.driver.wait(timeout=2 * _PATIENCE_S)
-    if round_.driver.poll() is None:
-        tally.slow.append(f"{round_.folder.name}: the run did not end")
+    except subprocess.TimeoutExpired:
+        tally.slow.append(f"{round_.folder.name}: the run did not end: {last_line(round_.log)}")
         round_.driver.kill()
         round_.driver.wait()
     judge(round_, tally)
+
+
+def works(facts: Facts) -> bool:
+    """Whether a run is under way."""
+    return any(name == "Iteration" for _, name, _ in facts)
 
 
 def judge(round_: Round, tally: Tally) -> None:
@@ -310,18 +276,20 @@ def place(out: Path | None) -> Iterator[Path]:
         yield Path(spare)
 
 
-def chaos(minutes: float, seed: int, nodes: int, jobs: int, real: bool, folder: Path) -> Tally:
-    """Play rounds for so many minutes.
+@contextlib.contextmanager
+def cluster(nodes: int, folder: Path) -> Iterator[Pools]:
+    """A cluster for as long as it is needed, and the environment that it and its drivers have.
 
     Args:
-        nodes: of each pool. jobs: small jobs of a round. real: let one more job of each round train a language model.
+        nodes: of each pool. folder: profiles are kept there.
     """
-    rng, tally = random.Random(seed), Tally()
+    before = dict(os.environ)
     short = tempfile.mkdtemp(prefix="chaos-", dir="/tmp")  # a short path: sockets go there
     os.environ |= {
         "RAY_TMPDIR": short,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_worker_niceness": "0",
         "ROLLMUX_CACHE": str(folder / "cache"),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")])),
@@ -329,26 +297,38 @@ def chaos(minutes: float, seed: int, nodes: int, jobs: int, real: bool, folder: 
     pools = Pools(nodes)
     try:
         pools.start()
-        until_s = time.monotonic() + 60.0 * minutes
-        number = 0
-        while time.monotonic() < until_s:
-            file = folder / f"jobs-{number}.json"
-            write_jobs(file, rng, jobs, real)
-            pools.mend()
-            play(Round(pools, folder / f"run-{number}", file), rng, until_s, tally)
-            number += 1
+        yield pools
     finally:
         pools.stop()
         shutil.rmtree(short, ignore_errors=True)
+        os.environ.clear()
+        os.environ |= before
+
+
+def chaos(minutes: float, seed: int, nodes: int, jobs: int, folder: Path) -> Tally:
+    """Play rounds for so many minutes.
+
+    Args:
+        nodes: of each pool. jobs: small jobs of a round; with one more that trains a language model.
+    """
+    rng, tally = random.Random(seed), Tally()
+    with cluster(nodes, folder) as pools:
+        until_s, number = time.monotonic() + 60.0 * minutes, 0
+        while time.monotonic() < until_s:
+            file = folder / f"jobs-{number}.json"
+            write_jobs(file, rng, jobs, real=True)
+            pools.mend()
+            play(Round(pools, folder / f"run-{number}", file), strikes(rng, until_s), tally)
+            number += 1
     return tally
 
 
 def report(tally: Tally) -> list[str]:
     """Print everything; the problems."""
-    table = Table("killed", "kills", "median s", "worst s", "set nobody back")
+    table = Table("killed", "kills", "set jobs back", "recovery: median s", "worst s")
     for kind, seconds in tally.recovered_s.items():
         times = (f"{np.median(seconds):.1f}", f"{max(seconds):.1f}") if seconds else ("", "")
-        table.add_row(kind, str(len(seconds) + tally.missed[kind]), *times, str(tally.missed[kind]))
+        table.add_row(kind, str(tally.kills[kind]), str(len(seconds)), *times)
     show(table)
     everything = [second for seconds in tally.recovered_s.values() for second in seconds]
     if everything:
@@ -358,7 +338,7 @@ def report(tally: Tally) -> list[str]:
     counted, repeated, restarts = (
         sum(getattr(one, name) for one in tally.audits) for name in ("iterations", "repeated", "restarts")
     )
-    print(f"iterations: {counted} counted once, {repeated} of them done again; jobs set back {restarts} times")
+    print(f"iterations: {counted}, each counted once; jobs set back {restarts} times, by {repeated} recorded iterations in all")
     for failure in tally.failures:
         print(f"failed: {failure}")
     problems = [problem for found in tally.audits for problem in found.problems] + tally.slow
@@ -375,7 +355,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keep journals and logs here")
     given = parser.parse_args()
     with place(given.out) as folder:
-        problems = report(chaos(given.minutes, given.seed, given.nodes, given.jobs, True, folder))
+        problems = report(chaos(given.minutes, given.seed, given.nodes, given.jobs, folder))
     sys.exit(1 if problems else 0)
 
 
