@@ -1,4 +1,4 @@
-"""A short soak: a run on real Ray whose driver, controller and worker are killed one after the other, by the benchmark's own means."""
+"""A short soak: a run on real Ray whose driver, controller and worker are killed one after the other, by the benchmark itself."""
 
 from __future__ import annotations
 
