@@ -15,8 +15,9 @@ An iteration is one rollout, one training and one sync, in this order; the sync 
 
 Optional methods: `load(phase)` and `offload(phase)` (phase is `rollout` or `train`; by default nothing moves), `step()` (one
 iteration; by default rollout, train and sync), `profile()` (one iteration at its longest that leaves the job as it was; by default
-`step()` with `runtime_hook.worst_case`, and the job is then made anew), `checkpoint(folder)` and `restore(folder)` (called between
-iterations), and `close()`.
+`step()` with `runtime_hook.worst_case`, and the job is then made anew), `checkpoint(folder)` (write what the job is into an empty
+folder; called after every iteration, when it holds no nodes), `restore(folder)` (go on from that; called on a new instance), and
+`close()`.
 """
 
 from __future__ import annotations
@@ -167,6 +168,10 @@ class RuntimeHook:
 
 class WorkerError(RuntimeError):
     """A worker of a job has failed or died: one line."""
+
+
+class WorkerDied(WorkerError):
+    """A worker's process has ended by itself; the job is made anew and goes on from its last checkpoint."""
 
 
 runtime_hook = RuntimeHook()

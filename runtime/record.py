@@ -1,8 +1,8 @@
 """What a run leaves: facts in the order in which they happened. Report, comparison and recovery read them, from the journal.
 
-Times are seconds since the run began, by the coordinator's clock. The event log (`RunRecord.log`) is that of a replay: applying it
-gives the state, `rollmux_env.report.lanes.follow` gives the nodes that every group had, and `RunRecord.phase_runs` the phases, so
-that whatever reads a replay reads a run.
+Times are seconds since the run began, by the coordinator's clock, which stands still between a kill and a resume. The event log
+(`RunRecord.log`) is that of a replay: applying it gives the state, `rollmux_env.report.lanes.follow` gives the nodes that every
+group had, and `RunRecord.phase_runs` the phases, so that whatever reads a replay reads a run.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Started:
         cluster: pools, prices and limits that the policy sees.
         nodes: all nodes of the run.
         versions: of Python and of the packages that matter.
+        seed: of policies that draw at random.
     """
 
     at_s: float
@@ -58,6 +59,23 @@ class Started:
     policy: str
     dispatch: str
     cluster: Cluster
+    nodes: tuple[Node, ...]
+    versions: dict[str, str]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Relaunched:
+    """The run goes on after its end, whatever that was: a kill, a stop, a power cut.
+
+    Attributes:
+        at_s: the last time that the journal knew. wall_s: seconds since 1970 at that moment of the run's clock.
+        nodes: all nodes from now on.
+        versions: as in `Started`.
+    """
+
+    at_s: float
+    wall_s: float
     nodes: tuple[Node, ...]
     versions: dict[str, str]
 
@@ -194,11 +212,41 @@ class Iteration:
 
 
 @dataclass(frozen=True)
+class Checkpointed:
+    """What a job is after some iterations is on the disk.
+
+    Attributes:
+        iterations: how many it had done. seconds: how long writing took. gb: how much it is, GB.
+    """
+
+    at_s: float
+    job_id: str
+    iterations: int
+    seconds: float
+    gb: float
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """A job is made anew after its processes have ended, and goes on from its last checkpoint; without one it begins again.
+
+    Attributes:
+        iteration: the one with which it goes on. Those of this number and above that were recorded before are repeated.
+        why: one line.
+    """
+
+    at_s: float
+    job_id: str
+    iteration: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Failed:
     """A job has failed, alone.
 
     Attributes:
-        where: `init`, `rollout`, `training`, `sync`, `step` (between phases), or `placement`.
+        where: `init`, `rollout`, `training`, `sync`, `step` (between phases), `checkpoint`, or `placement`.
         problem: one line. details: a traceback, or nothing.
     """
 
@@ -211,7 +259,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Ended:
-    """The last fact of a run that was not killed.
+    """The last fact of a run that was not killed; of one that was stopped, until it is resumed.
 
     Attributes:
         outcome: `done` (some jobs may have failed), or `stopped` by the user.
@@ -244,6 +292,7 @@ class Bound:
 Fact = (
     Started
     | Submitted
+    | Relaunched
     | Cancelled
     | Profiled
     | Bound
@@ -252,6 +301,8 @@ Fact = (
     | PhaseSlice
     | SyncSlice
     | Iteration
+    | Checkpointed
+    | Restarted
     | Failed
     | Ended
     | Event
@@ -264,11 +315,13 @@ class RunRecord:
 
     Attributes:
         ended: None where the run was killed.
+        iterations: those that count; repeated: those that a job has done again since.
         bounds: with `--compare solo`, what taking turns could gain here, one a pairing of phases of the first two jobs; else none.
         solo: with `--compare solo`, a run of each job alone on the nodes that it was placed on, by id; else none.
     """
 
     started: Started
+    relaunched: tuple[Relaunched, ...] = ()
     log: tuple[Event, ...] = ()
     submitted: tuple[Submitted, ...] = ()
     cancelled: tuple[Cancelled, ...] = ()
@@ -278,6 +331,9 @@ class RunRecord:
     phases: tuple[PhaseSlice, ...] = ()
     syncs: tuple[SyncSlice, ...] = ()
     iterations: tuple[Iteration, ...] = ()
+    repeated: tuple[Iteration, ...] = ()
+    checkpointed: tuple[Checkpointed, ...] = ()
+    restarted: tuple[Restarted, ...] = ()
     failed: tuple[Failed, ...] = ()
     ended: Ended | None = None
     bounds: tuple[Bound, ...] = ()
@@ -287,6 +343,28 @@ class RunRecord:
     def jobs(self) -> dict[str, Job]:
         """Jobs by id, as the policy saw them."""
         return {profiled.job.id: profiled.job for profiled in self.profiled}
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """All nodes that the run ever had, by name, as they were last."""
+        return {node.name: node for nodes in (self.started.nodes, *(fact.nodes for fact in self.relaunched)) for node in nodes}
+
+    @property
+    def last_s(self) -> float:
+        """The last time that the record knows, seconds."""
+        times = [self.ended.at_s if self.ended else 0.0, *(event.at_s for event in self.log)]
+        times += [fact.at_s for fact in self.assigned] + [fact.at_s for fact in self.returned]
+        times += [fact.at_s for fact in self.submitted] + [fact.at_s for fact in self.cancelled]
+        times += [fact.at_s for fact in self.profiled] + [fact.at_s for fact in self.relaunched]
+        times += [fact.at_s for fact in self.restarted] + [fact.at_s for fact in self.failed]
+        times += [part.end_s for part in self.phases] + [part.end_s for part in self.syncs]
+        times += [part.end_s for part in self.iterations] + [part.end_s for part in self.repeated]
+        return max(times)
+
+    def wall_s(self, at_s: float) -> float:
+        """Seconds since 1970 at a time of the run."""
+        before = [fact for fact in self.relaunched if fact.at_s <= at_s]
+        return at_s + (before[-1].wall_s - before[-1].at_s if before else self.started.wall_s)
 
     def phase_runs(self, lent: bool = False) -> list[PhaseRun]:
         """The phases of groups as a replay lists them. What is not the method itself (the permit's way, loading, offloading) is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -12,14 +13,16 @@ from rollmux_env.report.tables import show
 from rollmux_env.scenario import Cluster, Scenario
 from rollmux_env.scenario import Pool as PoolSpec
 from runtime.execution.members import RunPlan
-from runtime.execution.session import execute, ray_session
+from runtime.execution.session import end_left, execute, ray_session
 from runtime.jobs.spec import Jobs, JobSpec
-from runtime.journal import read_run
+from runtime.journal import read_run, take_lock
 from runtime.record import Node, Pool, RunRecord
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
+DRIVER_LOCK = "driver.lock"
+RAY = "ray"  # names the Ray of its own that a run has on this machine
 _USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
 _MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
 
@@ -33,16 +36,65 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     Raises:
         InputError: a node, a policy or a folder cannot be used; one line.
     """
-    with ray_session(address, nodes_wanted(jobs)) as nodes:
+    with take_lock(folder / DRIVER_LOCK), ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
         cluster = cluster_of(jobs, nodes)
         plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare)
         outcome = execute(plan, typer.echo)
-        if compare and outcome == "done":
-            record = read_run(folder)
-            for spec in jobs.jobs:
-                if outcome == "done" and (own := nodes_of(record, spec)):
-                    typer.echo(f"{spec.id} alone:")
-                    outcome = execute(alone(plan, spec, own, folder / "solo" / spec.id), typer.echo)
+        if compare:
+            outcome = _run_alone(plan, outcome)
+    return _report(folder, outcome)
+
+
+def resume_all(folder: Path, address: str | None, compare: bool) -> str:
+    """Go on with the run in a folder, whatever has ended it, and report.
+
+    Args:
+        folder: of the run. compare: run each job alone afterwards, as far as that has not been done.
+
+    Returns:
+        As `run_all`.
+
+    Raises:
+        InputError: there is no run, it is over, or another process is at it; or as `run_all`; one line.
+    """
+    read_run(folder)  # is there one?
+    with take_lock(folder / DRIVER_LOCK):
+        end_left(folder / RAY)
+        record = read_run(folder)
+        specs = tuple(fact.spec for fact in record.submitted)
+        if not specs:
+            raise InputError(f"{folder}: the journal does not hold the jobs of its run, which an older RollMux began")
+        over = record.ended is not None and record.ended.outcome == "done"
+        if over and not compare:
+            raise InputError(f"{folder}: this run is done; there is nothing to go on with")
+        jobs = Jobs(version=1, cluster=record.started.cluster, jobs=specs)
+        started = record.started
+        with ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
+            plan = RunPlan(
+                specs, started.cluster, nodes, started.policy, started.dispatch, started.seed, str(folder), not compare, resume=True
+            )
+            outcome = "done" if over else execute(plan, typer.echo)
+            if compare:
+                outcome = _run_alone(plan, outcome)
+    return _report(folder, outcome)
+
+
+def _run_alone(plan: RunPlan, outcome: str) -> str:
+    """Run each job of a run that is done on its own, or go on with that; how the last one ended."""
+    record = read_run(Path(plan.folder))
+    for spec in plan.specs:
+        names = {node.name for node in nodes_of(record, spec)}
+        own, folder = tuple(node for node in plan.nodes if node.name in names), Path(plan.folder) / "solo" / spec.id
+        if outcome != "done" or not own:
+            continue
+        begun = record.solo.get(spec.id)
+        if begun is None or begun.ended is None or begun.ended.outcome != "done":
+            typer.echo(f"{spec.id} alone:")
+            outcome = execute(replace(alone(plan, spec, own, folder), resume=begun is not None), typer.echo)
+    return outcome
+
+
+def _report(folder: Path, outcome: str) -> str:
     record = read_run(folder)
     found = write_report(folder, record)
     show(summary(found))
@@ -114,7 +166,7 @@ def nodes_of(record: RunRecord, spec: JobSpec) -> tuple[Node, ...]:
     for part in record.phases:
         if part.job_id == spec.id and not part.profile and part.ok:
             names |= dict.fromkeys(part.nodes)
-    by_name = {node.name: node for node in record.started.nodes}
+    by_name = record.nodes
     found = [by_name[name] for name in names]
     return tuple(node for pool in POOLS for node in [node for node in found if node.pool == pool][: getattr(spec, pool).nodes])
 

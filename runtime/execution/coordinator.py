@@ -6,20 +6,22 @@ An asynchronous Ray actor. Everything that decides happens between two `await`s,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import ray
 
-from rollmux_env.cluster.events import Resumed
+from rollmux_env.cluster.events import Resumed, Ticked
+from rollmux_env.errors import InputError
 from runtime.execution.gate import boot_id
 from runtime.execution.members import PROFILE, Runner
-from runtime.execution.messages import Order, Report, Stopped
+from runtime.execution.messages import Done, Order, Report, Stopped
 from runtime.execution.profiles import Measured
-from runtime.execution.profiling import Profiling
-from runtime.record import Ended, Iteration, Pool, SyncSlice
+from runtime.execution.resuming import Resuming
+from runtime.record import Checkpointed, Ended, Iteration, Pool, SyncSlice
 
 
-class Coordinator(Profiling):
+class Coordinator(Resuming):
     """One run: what the driver asks, and what jobs ask and tell. A Ray actor whose methods are asynchronous."""
 
     async def run(self) -> str:
@@ -34,19 +36,31 @@ class Coordinator(Profiling):
         """
         self._open()
         plan = self._plan
-        self._me = ray.get_runtime_context().current_actor
-        self._coming = len(plan.specs)
-        self._spawn(self._bring_all())
+        self._me = self._itself()
+        if plan.resume:
+            self._take_up()
+        coming = [runner for runner in self._runners.values() if not runner.gone and not self._knows(runner.spec.id)]
+        self._coming = len(coming)
+        self._spawn(self._bring_all(coming))
+        self._spawn(self._patrol())
         if getattr(self._policy, "wakes_every_s", None):
             self._spawn(self._tick(float(self._policy.wakes_every_s)))  # type: ignore[attr-defined]
         try:
             outcome = await self._over
+            if outcome == "stopped":
+                self._note_progress()
+                self._note(Ticked(self._now()))  # until then nodes were provisioned
             self._write(Ended(self._now(), "stopped" if outcome == "stopped" else "done"))
             return outcome
         finally:
             for task in self._tasks:
                 task.cancel()
-            self._journal.close()
+            with contextlib.suppress(InputError):  # of a disk without room: that has been said
+                self._journal.close()
+
+    @staticmethod
+    def _itself() -> Any:
+        return ray.get_runtime_context().current_actor
 
     async def stop(self) -> None:
         """Give no more permits: every job ends at its next phase boundary."""
@@ -83,11 +97,12 @@ class Coordinator(Profiling):
         """The time, seconds."""
         return self._now()
 
-    async def order(self, job_id: str, metrics: dict[str, float]) -> Order | None:
-        """The last order has been carried out; answer with the next one, or None: the job is done."""
+    async def order(self, job_id: str, done: Done | None) -> Order | None:
+        """The last order has been carried out, if there was one; answer with the next one, or None: the job is done."""
         runner = self._runners[job_id]
-        if runner.began_s is not None:
-            self._completed(runner, metrics)
+        runner.since_s = None
+        if done is not None:
+            self._completed(runner, done)
         if self._stopping:
             raise Stopped
         if runner.next is None:
@@ -96,16 +111,14 @@ class Coordinator(Profiling):
         runner.next = None
         return order
 
-    async def acquire(self, job_id: str, pool: Pool) -> bool:
+    async def acquire(self, job_id: str, pool: Pool) -> None:
         """Wait for the permit of a phase.
-
-        Returns:
-            Whether the job is to be moved after this iteration.
 
         Raises:
             Stopped: the run stops.
         """
         runner = self._runners[job_id]
+        runner.since_s = None
         if self._stopping:
             raise Stopped
         assert runner.gang is not None and runner.hold is None
@@ -116,7 +129,6 @@ class Coordinator(Profiling):
         runner.gang.dispatcher.ready(job_id, pool)
         self._pump(runner.gang)
         await runner.wanted
-        return runner.moves_to is not None
 
     async def release(self, job_id: str, report: Report) -> None:
         """A phase is over."""
@@ -124,8 +136,7 @@ class Coordinator(Profiling):
         hold, gang = runner.hold, runner.gang
         if hold is None or gang is None:
             return  # the job has failed meanwhile
-        now_s = self._now()
-        runner.movable = report.movable
+        now_s = runner.since_s = self._now()
         self._write(self._slice(runner, hold, report, now_s))
         if report.keeps:
             hold.start_s = hold.asked_s = now_s
@@ -165,7 +176,7 @@ class Coordinator(Profiling):
         """A job has one more process."""
         self._runners[job_id].workers.append(worker)
 
-    def _completed(self, runner: Runner, metrics: dict[str, float]) -> None:
+    def _completed(self, runner: Runner, done: Done) -> None:
         """A job has carried out its order."""
         job_id, gang = runner.spec.id, runner.gang
         assert gang is not None
@@ -173,7 +184,7 @@ class Coordinator(Profiling):
             runner.began_s = None
             runner.passes -= 1
             if runner.passes:
-                self._tell(runner, Order(PROFILE, True, runner.nodes, self._checkpoint(runner)))
+                self._tell(runner, self._order(runner))
                 return
             self._quit(runner)
             self._pass(runner)
@@ -181,21 +192,28 @@ class Coordinator(Profiling):
         number, now_s = runner.iteration, self._now()
         began_s = runner.began_s if runner.began_s is not None else now_s
         runner.began_s = None
-        self._write(Iteration(job_id, number, began_s, now_s, metrics))
+        metrics, iteration = done.metrics, Iteration(job_id, number, began_s, now_s, done.metrics)
+        if done.checkpoint is None:
+            self._write(iteration)
+        else:
+            self._write(iteration, Checkpointed(now_s, job_id, number + 1, done.seconds, done.gb))
+            runner.checkpoint, runner.keeping_s = done.checkpoint, done.seconds
         shown = "".join(f", {name} {metrics[name]:.4g}" for name in ("reward", "loss") if name in metrics)
         self._say(f"{job_id}: iteration {number + 1} of {runner.spec.iterations}, {now_s - began_s:.2f} s{shown}")
         runner.iteration = number + 1
+        if runner.iteration > runner.done:
+            runner.done, runner.deaths = runner.iteration, 0
         self._changed[job_id] = None
         if runner.iteration == runner.spec.iterations:
             self._quit(runner)
             self._depart(runner)
             self._tell(runner, None)
             return
-        if runner.moves_to is not None and runner.movable:
+        if runner.moves_to is not None and done.movable:
             target, runner.moves_to = runner.moves_to, None
             self._quit(runner)
             self._join(runner, target)
             self._note(Resumed(now_s, job_id))
             self._settle()
             self._freed.set()
-        self._tell(runner, Order(runner.iteration, False, runner.nodes, self._checkpoint(runner)))
+        self._tell(runner, self._order(runner))

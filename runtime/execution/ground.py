@@ -28,6 +28,29 @@ class Ground:
         taken = {node.name for node in self._assigned.values()}
         return [node for node in self._nodes.values() if node.pool == pool and node.name not in taken]
 
+    def nodes(self, pool: Pool) -> list[Node]:
+        """All that are there."""
+        return [node for node in self._nodes.values() if node.pool == pool]
+
+    def machines(self) -> set[str]:
+        """Those that the nodes are parts of."""
+        return {node.machine for node in self._nodes.values()}
+
+    def lose(self, machines: Collection[str], now_s: float) -> list[Returned]:
+        """Machines are no longer there, and so are no group's."""
+        lost = {name for name, node in self._nodes.items() if node.machine in machines}
+        self._nodes = {name: node for name, node in self._nodes.items() if name not in lost}
+        places = [place for place, node in self._assigned.items() if node.name in lost]
+        return [Returned(now_s, self._assigned.pop(place).name) for place in places]
+
+    def remember(self, facts: Iterable[Assigned | Returned]) -> None:
+        """Take up what an earlier ground did, as far as its nodes are there by name."""
+        for fact in facts:
+            if isinstance(fact, Returned):
+                self._assigned = {place: node for place, node in self._assigned.items() if node.name != fact.node}
+            elif fact.node in self._nodes:
+                self._assigned[fact.group, fact.pool, fact.number] = self._nodes[fact.node]
+
     def node(self, group: int, pool: Pool, number: int) -> Node:
         """The node of a place that has one."""
         return self._assigned[group, pool, number]

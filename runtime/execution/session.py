@@ -15,9 +15,11 @@ from types import FrameType
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.files import write_whole
 from rollmux_env.replay.checks import InvariantError
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import RunPlan
@@ -28,6 +30,7 @@ _OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
 _WATCH_S = 0.2
 _GRACE_S = 5.0
 _MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
+_PREFIX = "rollmux-ray-"
 _SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -38,12 +41,13 @@ _ENVIRONMENT = {
 
 
 @contextlib.contextmanager
-def ray_session(address: str | None, wanted: Mapping[Pool, int]) -> Iterator[tuple[Node, ...]]:
+def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | None = None) -> Iterator[tuple[Node, ...]]:
     """Ray for the time of a run: one of our own on this machine, or a cluster that is there.
 
     Args:
         address: of a cluster to join; None starts one here and ends it afterwards, with all of its processes.
         wanted: nodes of each pool, where this machine is carved up.
+        note: a file that says which Ray of ours is running, for whoever has to end it should this process be killed (`end_left`).
 
     Returns:
         The nodes.
@@ -53,10 +57,12 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int]) -> Iterator[tup
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    folder = tempfile.mkdtemp(prefix="rollmux-ray-", dir=_SHORT if _SHORT.is_dir() else None) if address is None else None
+    folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT if _SHORT.is_dir() else None) if address is None else None
     os.environ[_MARK] = str(folder)
     options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECTS, "_temp_dir": folder}
     try:
+        if note is not None:
+            write_whole(note, f"{folder or ''}\n")
         try:
             ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **(options if folder else {}))
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -67,8 +73,21 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int]) -> Iterator[tup
         with _undisturbed():
             ray.shutdown()
             if folder:
-                _end(folder)
+                _end(folder, _GRACE_S)
                 shutil.rmtree(folder, ignore_errors=True)
+            if note is not None:
+                note.unlink(missing_ok=True)
+
+
+def end_left(note: Path) -> None:
+    """End what a run that was killed has left on this machine: the processes of a Ray of its own, and that one's folder."""
+    if not note.is_file():
+        return
+    folder = note.read_text(errors="replace").strip()
+    if Path(folder).name.startswith(_PREFIX) and Path(folder).parent in (_SHORT, Path(tempfile.gettempdir())):
+        _end(folder, 0.0)
+        shutil.rmtree(folder, ignore_errors=True)
+    note.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -103,7 +122,9 @@ def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
             raise KeyboardInterrupt
 
     try:
-        coordinator: Any = ray.remote(Coordinator).options(num_cpus=0, max_concurrency=1000).remote(plan)
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # where the run's folder is
+        options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 1000, "scheduling_strategy": here}
+        coordinator: Any = ray.remote(Coordinator).options(**options).remote(plan)
         before = signal.signal(signal.SIGINT, interrupted)
         told, stopping = 0, False
         try:
@@ -146,9 +167,9 @@ def _started(folder: str) -> list[int]:
     return found
 
 
-def _end(folder: str) -> None:
+def _end(folder: str, grace_s: float) -> None:
     """Wait for the processes of a Ray of ours, and end those that do not end."""
-    until_s = time.monotonic() + _GRACE_S
+    until_s = time.monotonic() + grace_s
     while pids := _started(folder):
         if time.monotonic() > until_s:
             for pid in pids:

@@ -41,10 +41,11 @@ def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
         policy: str = "rollmux",
         memory_gb: float = 8.0,
         on: tuple[Node, ...] = nodes,
+        folder: Path | None = None,
         **more: Any,
     ) -> tuple[str, RunRecord, list[str]]:
-        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
+        folder = folder or tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        folder.mkdir(exist_ok=True)
         count = {pool: sum(node.pool == pool for node in on) for pool in ("rollout", "training")}
         pools = {
             pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=count[pool], node_memory_gb=memory_gb) for pool in count

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -140,3 +143,53 @@ class MoveOnce:
                 self.moved = True
                 return (Move(job_id, Placement(groups[1].id, groups[1].rollout_nodes)),)
         return ()
+
+
+class Counter:
+    """Counts its iterations and draws a number in each; its checkpoint is a JSON file. It does what a test asks of it, once.
+
+    Args:
+        mischief: in the training of iteration `at`: `kill` its process, `hang`, or `fill` the disk at its checkpoint; only if a
+            file of that name is in `folder`, which it removes.
+    """
+
+    def __init__(self, rollout_s: float = 0.01, train_s: float = 0.01, at: int = 1, folder: str = "") -> None:
+        self.rollout_s, self.train_s, self.at, self.folder = rollout_s, train_s, at, Path(folder)
+        self.drawn: list[float] = []
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        time.sleep(self.rollout_s)
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        time.sleep(self.train_s)
+        if rollmux.runtime_hook.iteration == self.at and not rollmux.runtime_hook.worst_case:
+            if self._asked("kill"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self._asked("hang"):
+                time.sleep(1000)
+        self.drawn.append(random.random())
+        rollmux.runtime_hook.report(count=float(len(self.drawn)), drawn=self.drawn[-1])
+
+    def profile(self) -> None:
+        self.rollout()
+        self.train()
+        self.drawn.pop()
+        random.seed(1)
+
+    def checkpoint(self, folder: Path) -> None:
+        if rollmux.runtime_hook.iteration == self.at and self._asked("fill"):
+            (folder / "part").write_text("half of it")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        (folder / "drawn.json").write_text(json.dumps(self.drawn))
+
+    def restore(self, folder: Path) -> None:
+        self.drawn = json.loads((folder / "drawn.json").read_text())
+
+    def _asked(self, what: str) -> bool:
+        asked = self.folder / what
+        if str(self.folder) != "." and asked.exists():
+            asked.unlink()
+            return True
+        return False
