@@ -53,6 +53,12 @@ def test_greedy_is_what_the_plain_model_says(engine: Engine) -> None:
     _agrees(engine, tiny(0))
 
 
+def test_more_prompt_tokens_than_one_step_reads(engine: Engine) -> None:
+    prompts = [[2 + row % 90, *range(2, 45)] for row in range(100)]  # 4,400 tokens, and a seed
+    responses = engine.generate(prompts, replace(RANDOM, max_tokens=2))
+    assert all(response.finished for response in responses)
+
+
 def test_greedy_after_every_kind_of_weight_update(engine: Engine) -> None:
     engine.update_weights(tiny(1).state_dict(), 1)  # at once
     _agrees(engine, tiny(1))
