@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,8 +89,8 @@ class TrainingWorker:
             footprint = self._trainer.offload()
         return footprint, stage.seconds
 
-    def update(self, *sampled: Sampled) -> dict[str, float]:
-        """Train on an iteration's responses.
+    def update(self, *taken: Sequence[Sampled]) -> dict[str, float]:
+        """Train on an iteration's responses, as each engine has them.
 
         Raises:
             RuntimeError: they were sampled with other weights than those that are trained.
@@ -96,6 +98,7 @@ class TrainingWorker:
         """
         from runtime.training.batch import make_batch
 
+        sampled = sorted(chain.from_iterable(taken), key=lambda part: part.place)
         prompts = [prompt for part in sampled for prompt in part.prompts]
         responses = [response for part in sampled for response in part.responses]
         rewards = [reward for part in sampled for reward in part.rewards]

@@ -25,7 +25,7 @@ NAMES = (*ROLLOUT, "tail-batching+tail-migration")
 
 
 def setting(prompts: int = 16, responses: int = 4, sigma: float = 1.2, gpus: int = 8, alike: float = 0.5) -> Setting:
-    return Setting(TIMINGS, gpus, 1, prompts, responses, 100, Lognormal(8192, 500, sigma), alike)
+    return Setting(tuple(TIMINGS.items()), gpus, 1, prompts, responses, 100, Lognormal(8192, 500, sigma), alike)
 
 
 def rollouts(name: str, count: int = 10, seed: int = 0, **changes: float) -> list[Rollout]:

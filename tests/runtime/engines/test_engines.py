@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 
 from rollmux_env.errors import InputError
 from runtime.engines import make_engine, vllm_problem
-from runtime.engines.interface import Engine, Progress, Sampling
+from runtime.engines.interface import Engine, Progress, Response, Sampling
 from runtime.engines.vllm_engine import VllmEngine
 from runtime.residency.staging import Layout, WeightStage, pieces
 from tests.runtime.engines.models import END, greedy, saved, scores, tiny
@@ -155,6 +155,37 @@ def test_stopped_responses_go_on_where_they_were(engine: Engine) -> None:
     for response, expected in zip(rest, whole, strict=True):
         assert response.token_ids == expected.token_ids
         assert response.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
+
+
+def test_dropped_responses_come_back_unfinished_and_the_others_as_they_are(engine: Engine) -> None:
+    prompts, sampling = PROMPTS * 6, replace(RANDOM, temperature=2.0, max_tokens=40)
+    whole = engine.generate(prompts, sampling)
+    lengths = [len(response.token_ids) for response in whole]
+    first, last = min(lengths), sorted(range(len(prompts)), key=lengths.__getitem__)[-5:]
+    told: list[int] = []
+
+    def ended(responses: Sequence[Response]) -> list[int]:
+        assert [response.token_ids for response in responses] == [whole[response.prompt].token_ids for response in responses]
+        assert all(response.finished for response in responses)
+        told.extend(response.prompt for response in responses)
+        return last
+
+    steps: list[Progress] = []
+    responses = engine.generate(prompts, sampling, progress=steps.append, ended=ended)
+    assert sorted([*told, *last]) == [*range(len(prompts))]
+    for row, (response, expected) in enumerate(zip(responses, whole, strict=True)):
+        assert response.finished == (row not in last)
+        if row in last:
+            expected = replace(expected, token_ids=expected.token_ids[:first])
+        assert response.token_ids == expected.token_ids
+    assert steps[-1].finished == len(prompts)
+    assert engine.generate(prompts, sampling) == whole
+
+
+def test_a_response_depends_on_its_stream_and_not_on_its_place(engine: Engine) -> None:
+    whole = engine.generate(PROMPTS, RANDOM)
+    some = engine.generate([PROMPTS[4], PROMPTS[1], PROMPTS[2]], RANDOM, streams=[4, 1, 2])
+    assert [response.token_ids for response in some] == [whole[row].token_ids for row in (4, 1, 2)]
 
 
 def test_a_callback_that_raises_leaves_the_engine_usable(engine: Engine) -> None:
