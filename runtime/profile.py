@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -20,7 +20,7 @@ from rollmux_env.timing.models import read_shape
 from rollmux_env.timing.replica import ReplicaTiming
 from runtime.calibration import Grid, Measurer, Prompts, Rollout, as_hardware, clock, fit, measure
 from runtime.engines.interface import Engine
-from runtime.jobs.spec import Algorithm, JobSpec, ModelSpec, RolloutSpec, TaskSpec
+from runtime.jobs.spec import Algorithm, JobSpec, ModelSpec, TaskSpec
 
 MOST_SEQUENCES = 64  # of a measured batch; what a CPU's vLLM has room for at full length
 _DEVICE_SHARE, _HOST_SHARE = 0.8, 0.9  # of memory that weights and KV cache may take; vLLM's engine takes the first of a GPU
@@ -144,12 +144,11 @@ def profile(spec: JobSpec, rounds: int) -> EngineProfile:
     )
 
 
-def with_engine(spec: JobSpec, engine: str | None) -> JobSpec:
+def with_engine(spec: JobSpec, engine: Literal["vllm", "torch"] | None) -> JobSpec:
     """The job with another engine; None keeps its own."""
     if engine is None:
         return spec
-    rollout = RolloutSpec.model_validate(spec.rollout.model_dump() | {"engine": engine})
-    return spec.model_copy(update={"rollout": rollout})
+    return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"engine": engine})})
 
 
 def _checks(spec: JobSpec, directory: Path, batch: int) -> Iterator[tuple[Prompts, int]]:

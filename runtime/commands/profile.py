@@ -50,7 +50,7 @@ def profile(
         raise InputError(f"--out {out}: must be a .json file in a folder that is there")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # one core, before torch counts them
         os.environ[name] = "1"
-    found = measured(with_engine(subject(target, job), engine and engine.value), rounds)
+    found = measured(with_engine(subject(target, job), None if engine is None else engine.value), rounds)
     if out is not None:
         write_whole(out, found.hardware.to_json())
     if format is TableOrJson.json:
