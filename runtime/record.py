@@ -137,6 +137,21 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Span:
+    """What a rollout held of a node for a time, where that was not all of it, or not all the time.
+
+    Attributes:
+        node: its name. share: of the node. tail: it is what was left of the rollout, migrated.
+    """
+
+    node: str
+    from_s: float
+    until_s: float
+    share: float
+    tail: bool
+
+
+@dataclass(frozen=True)
 class PhaseSlice:
     """A phase that held its nodes.
 
@@ -153,6 +168,7 @@ class PhaseSlice:
         stages: parts of loading and offloading that the job named, seconds.
         host_gb: measured host memory of the job on a node afterwards, the largest of the nodes.
         ok: False where the phase failed or was cut short.
+        spans: of a rollout that was migrated, or ran beside such a tail: what it held of its nodes and when; else none.
     """
 
     job_id: str
@@ -176,6 +192,11 @@ class PhaseSlice:
     stages: dict[str, float] = field(default_factory=dict)
     host_gb: float = 0.0
     ok: bool = True
+    spans: tuple[Span, ...] = ()
+
+    def held(self) -> tuple[Span, ...]:
+        """What it held of its nodes and when."""
+        return self.spans or tuple(Span(node, self.start_s, self.end_s, 1.0, False) for node in self.nodes)
 
 
 @dataclass(frozen=True)
@@ -373,18 +394,18 @@ class RunRecord:
         Args:
             lent: those on lent nodes too, in the group `LEASE`.
         """
-        return [
-            PhaseRun(
-                part.job_id,
-                part.phase,
-                part.iteration,
-                part.group,
-                part.pool,
-                part.numbers,
-                part.start_s,
-                part.end_s,
-                min(part.run_s - part.start_s + part.offload_s, part.end_s - part.start_s),
-            )
-            for part in self.phases
-            if lent or part.group != LEASE
-        ]
+        runs = []
+        for part in self.phases:
+            if part.group == LEASE and not lent:
+                continue
+            switch_s = min(part.run_s - part.start_s + part.offload_s, part.end_s - part.start_s)
+            number = dict(zip(part.nodes, part.numbers, strict=True))
+            shares: dict[tuple[float, float, float, bool], list[int]] = {}  # nodes of which it held the same for the same time
+            for span in part.held():
+                shares.setdefault((span.from_s, span.until_s, span.share, span.tail), []).append(number[span.node])
+            for (from_s, until_s, share, tail), nodes in shares.items():
+                phase = "tail" if tail else part.phase
+                switches_s = min(switch_s, until_s - from_s) if from_s == part.start_s else 0.0
+                place = (part.iteration, part.group, part.pool, tuple(nodes))
+                runs.append(PhaseRun(part.job_id, phase, *place, from_s, until_s, switches_s, share))
+        return runs

@@ -75,15 +75,13 @@ def _begin(
 
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
-    from rollmux_env.dispatcher import migrates_at
     from rollmux_env.errors import InputError
     from rollmux_env.report.folder import make_folder
     from runtime.jobs.spec import load_jobs
 
     jobs = load_jobs(file)
     make_runnable(policy, seed)
-    if migrates_at(make_dispatch(dispatch)) is not None:
-        raise InputError(f"--dispatch {dispatch}: real rollouts are not migrated; leave out its option")
+    make_dispatch(dispatch)
     if dry_run and compare:
         raise InputError("--compare: does not go with --dry-run, which runs nothing")
     from runtime.commands.running import run_all, run_dry

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -18,7 +19,7 @@ from runtime.execution.members import PROFILE, Runner
 from runtime.execution.messages import Done, Order, Report, Stopped
 from runtime.execution.profiles import Measured
 from runtime.execution.resuming import Resuming
-from runtime.record import Checkpointed, Ended, Iteration, Pool, SyncSlice
+from runtime.record import Checkpointed, Ended, Iteration, Node, PhaseSlice, Pool, SyncSlice
 
 
 class Coordinator(Resuming):
@@ -83,7 +84,7 @@ class Coordinator(Resuming):
                 "iteration": runner.iteration,
                 "holds": runner.hold.pool if runner.hold else None,
                 "waits": runner.wanted is not None and not runner.wanted.done(),
-                "progress": runner.progress,
+                "progress": how_far(runner.progress),
                 "gone": runner.gone,
             }
             for job_id, runner in self._runners.items()
@@ -111,8 +112,11 @@ class Coordinator(Resuming):
         runner.next = None
         return order
 
-    async def acquire(self, job_id: str, pool: Pool) -> None:
+    async def acquire(self, job_id: str, pool: Pool, parts: tuple[Node, ...] = ()) -> None:
         """Wait for the permit of a phase.
+
+        Args:
+            parts: of a rollout: what its nodes are cut into, if it can do with a part of them.
 
         Raises:
             Stopped: the run stops.
@@ -122,7 +126,7 @@ class Coordinator(Resuming):
         if self._stopping:
             raise Stopped
         assert runner.gang is not None and runner.hold is None
-        runner.asked_s = self._now()
+        runner.asked_s, runner.parts = self._now(), parts
         if pool == "rollout":
             runner.began_s = runner.asked_s
         runner.wanted = asyncio.get_running_loop().create_future()
@@ -137,7 +141,8 @@ class Coordinator(Resuming):
         if hold is None or gang is None:
             return  # the job has failed meanwhile
         now_s = runner.since_s = self._now()
-        self._write(self._slice(runner, hold, report, now_s))
+        done = self._slice(runner, hold, report, now_s)
+        self._write(done)
         if report.keeps:
             hold.start_s = hold.asked_s = now_s
             return
@@ -151,9 +156,8 @@ class Coordinator(Resuming):
             )
         pool = self._pool_of(runner, hold.pool)
         if runner.iteration != PROFILE:
-            runner.busy_s[pool] += (report.done_s - report.run_s) * len(runner.nodes[hold.pool])
-        self._ground.give(job_id, runner.nodes[hold.pool])
-        runner.hold = None
+            runner.busy_s[pool] += busy_s(done)
+        self._give(runner)
         gang.dispatcher.finished(job_id, hold.pool, report.done_s - report.run_s)
         self._pump(gang)
 
@@ -168,9 +172,39 @@ class Coordinator(Resuming):
         beside = tuple(holder for holder in self._ground.holders(nodes) if holder != job_id)
         self._write(SyncSlice(job_id, profile, runner.iteration, names, start_s, end_s, beside))
 
-    async def progress(self, job_id: str, done: int, total: int, tokens: int) -> None:
-        """How far the phase in hand is."""
-        self._runners[job_id].progress = (done, total, tokens)
+    async def progress(self, job_id: str, done: int, total: int, tokens: int, who: str) -> None:
+        """How far the phase in hand is.
+
+        Args:
+            done: responses that are finished, of those that `who` counts. total: all of the phase.
+        """
+        runner = self._runners[job_id]
+        runner.progress[who] = (done, total, tokens)
+        finished, total, _ = how_far(runner.progress)
+        if self._migrates_at is None or runner.hold is None or runner.hold.pool != "rollout" or runner.past_threshold:
+            return
+        if self._migrates_at * total <= finished < total and len(runner.parts) > 1 and runner.gang is not None:
+            runner.past_threshold = True
+            runner.gang.dispatcher.threshold(job_id)
+            self._pump(runner.gang)
+
+    async def changes(self, job_id: str) -> bool:
+        """Wait until a job's rollout is to use other parts of its nodes than it knows of; False: it is over, or never is."""
+        runner = self._runners[job_id]
+        while self._migrates_at is not None and runner.hold is not None and runner.hold.pool == "rollout":
+            if self._tails.changed(job_id):
+                return True
+            await runner.stirred.wait()
+        return False
+
+    async def parts(self, job_id: str) -> tuple[int, ...]:
+        """Numbers of the parts that a job's rollout is to use from now on."""
+        return self._tails.parts(job_id)
+
+    async def left(self, job_id: str) -> None:
+        """A job's rollout uses no others any more."""
+        self._tails.left(job_id, self._now())
+        self._make_room()
 
     async def started_worker(self, job_id: str, worker: Any) -> None:
         """A job has one more process."""
@@ -217,3 +251,14 @@ class Coordinator(Resuming):
             self._settle()
             self._freed.set()
         self._tell(runner, self._order(runner))
+
+
+def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int]:
+    """(finished, all, tokens) of a phase, from what each of its processes says."""
+    told = progress.values()
+    return sum(done for done, _, _ in told), max((total for _, total, _ in told), default=0), sum(tokens for _, _, tokens in told)
+
+
+def busy_s(part: PhaseSlice) -> float:
+    """Node-seconds in which a phase ran."""
+    return sum(span.share * max(0.0, min(span.until_s, part.done_s) - max(span.from_s, part.run_s)) for span in part.held())

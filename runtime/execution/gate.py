@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,7 +13,7 @@ import ray
 
 from runtime.execution.messages import Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process, resident_gb
-from runtime.execution.worker import ProgressReporter, Worker
+from runtime.execution.worker import ProgressReporter, Watch, Worker
 from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerDied, WorkerError, WorkerHandle, runtime_hook
 from runtime.record import Node, Pool
@@ -30,20 +30,23 @@ def boot_id() -> str:
 class JobGate:
     """The run, as the job sees it (see `runtime.phases.Gate`)."""
 
-    def __init__(self, spec: JobSpec, coordinator: Any) -> None:
+    def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
         self.iteration = 0
         self.worst_case = False
         self.where = ""  # what is being done, for whoever asks where it failed
         self.workers: list[_Handle] = []
         self._spec = spec
         self._coordinator = coordinator
+        self._logs = logs
         self._nodes: Nodes = {}
         self._offset_s = 0.0
         self._held = False  # the permit of a rollout, by `initialise`
         self._next: PhaseOfJob = "rollout"
         self._prepared = False
         self._loaded: set[str] = set()  # pools on which the job's state has been since it was made
-        self.progress = ProgressReporter(coordinator, spec.id).tell
+        self.parts: tuple[int, ...] = ()
+        self._reporter, self._watch = ProgressReporter(coordinator, spec.id, "job"), Watch(coordinator, spec.id)
+        self.progress, self.stops = self._reporter.tell, self._watch.stops
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the coordinator, as this job, and wait for the answer."""
@@ -113,8 +116,15 @@ class JobGate:
             self.where = ""
             return
         pool = POOL_OF[phase]
+        parts = tuple(job.parts()) if phase == "rollout" and hasattr(job, "parts") else ()
+        self.parts = tuple(range(len(parts)))
+        if self._held or self.worst_case or len(parts) < 2:  # the first rollout, and a measured one, have all of their nodes
+            parts = ()
         if not self._held:
-            self.ask("acquire", pool)
+            self.ask("acquire", pool, parts)
+        if parts:
+            self.parts = self.ask("parts")
+            self._watch.renew()
         self._held = False
         begun_s = self.now()
         if not self.workers:
@@ -126,6 +136,7 @@ class JobGate:
         run_s = self.now()
         yield
         done_s = self.now()
+        self._reporter.flush()
         offload_s, footprint = self._timed(job, "offload", phase)
         warm_s = 0.0
         if self.worst_case:  # a warm switch is measured, beside the cold one
@@ -148,7 +159,9 @@ class JobGate:
             scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.machine, soft=False),
         )
         handle = _Handle(
-            actor.remote(node, self._coordinator, self._spec.id, target, self._spec.folder, arguments, options), node, target
+            actor.remote(node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options),
+            node,
+            target,
         )
         self.workers.append(handle)
         self.ask("started_worker", handle.actor)
@@ -171,6 +184,14 @@ class JobGate:
                     raise WorkerError(f"{where} could not be made: {_lines(error)[-1]}") from None
                 raise WorkerDied(f"{where} has died{_how(error)}") from None
         return results if several else results[0]
+
+    def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
+        parts: tuple[int, ...] = self.ask("parts")
+        self._watch.renew()
+        leave(tuple(part for part in self.parts if part not in parts))
+        self.ask("left")
+        self.parts = parts
+        return parts
 
     def close_workers(self) -> None:
         """End all workers of the job."""

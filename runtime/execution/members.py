@@ -102,10 +102,13 @@ class Runner:
     wanted: asyncio.Future[None] | None = None  # the permit that it waits for
     asked_s: float = 0.0
     hold: Hold | None = None
+    parts: tuple[Node, ...] = ()  # what its rollout nodes are cut into, of a job that can do with a part of them
+    past_threshold: bool = False  # the rollout in hand has reached the threshold of migration
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)  # its rollout is to use other parts, or is over
     moves_to: Gang | None = None
     measured: dict[str, Measured] = field(default_factory=dict)
     sync_s: float = 0.0
     busy_s: dict[str, float] = field(default_factory=lambda: {"rollout": 0.0, "training": 0.0})
     workers: list[Any] = field(default_factory=list)
-    progress: tuple[int, int, int] = (0, 0, 0)
+    progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # of the phase, by who counts
     gone: bool = False

@@ -14,9 +14,9 @@ from typing import Any
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Progress, Progressed, Resumed, Ticked, Withdrawn
-from rollmux_env.cluster.plan import Policy, carry_out
+from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.dispatcher import Dispatcher, PhaseName
+from rollmux_env.dispatcher import Dispatcher, PhaseName, migrates_at
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
@@ -24,6 +24,7 @@ from runtime.execution.ground import Ground, Place
 from runtime.execution.members import PROFILE, Gang, Hold, Runner, RunPlan
 from runtime.execution.messages import Order
 from runtime.execution.profiles import versions
+from runtime.execution.tails import Tails
 from runtime.journal import JOURNAL, Journal
 from runtime.record import LEASE, Fact, Failed, Restarted, Started, Submitted
 from runtime.record import Pool as PoolName
@@ -43,6 +44,8 @@ class Placing:
         self._plan = plan
         self._state = State(plan.cluster, observed=True)
         self._ground = Ground(plan.nodes)
+        self._tails = Tails(self._ground)
+        self._delayed: dict[str, bool] = {}  # rollouts whose permits wait for a tail: id, and whether another permit was given then
         self._gangs: dict[int, Gang] = {}
         self._lease: Gang | None = None
         self._lease_need: dict[str, int] = {}
@@ -60,6 +63,7 @@ class Placing:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self._policy = make_runnable(plan.policy, plan.seed)
         self._dispatch = make_dispatch(plan.dispatch)
+        self._migrates_at = migrates_at(self._dispatch)
         self._journal = Journal(Path(plan.folder) / JOURNAL, plan.resume, wait_s=_DYING_S if plan.resume else 0.0)
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._freed = asyncio.Event()  # nodes have become free
@@ -109,7 +113,10 @@ class Placing:
     def _carry_out(self, event: Event) -> None:
         self._note_progress()
         self._state.now_s = self._now()
-        plan = self._policy.decide(self._state, event)
+        self._enact(self._policy.decide(self._state, event))
+
+    def _enact(self, plan: Plan) -> None:
+        """Check a plan and act on it."""
         events = carry_out(self._state, plan, self._policy.keeps_slo)
         self._write(*events)
         self._settle()
@@ -217,26 +224,61 @@ class Placing:
         gang.dispatcher.now_s = self._now()
         try:
             permits = gang.dispatcher.permits()
+            for job_id in gang.dispatcher.migrations:
+                wanted = [self._runners[permit.job_id].nodes["rollout"] for permit in permits if permit.phase == "rollout"]
+                self._tails.migrate(job_id, {node.name for nodes in wanted for node in nodes})
+                self._stir(self._runners[job_id])
             for permit in permits:
                 self._grant(self._runners[permit.job_id], permit.phase, len(permits) > 1)
         except Exception as error:
             self._break(error)
 
     def _grant(self, runner: Runner, phase: PhaseName, paired: bool) -> None:
-        switched = self._ground.take(runner.spec.id, runner.nodes[phase])
-        runner.hold = Hold(phase, runner.asked_s, self._now(), switched, paired)
+        job_id, nodes, now_s = runner.spec.id, runner.nodes[phase], self._now()
+        switched = self._tails.begin(job_id, nodes, runner.parts, now_s) if phase == "rollout" else self._ground.take(job_id, nodes)
+        if switched is None:
+            self._delayed[job_id] = paired
+            return
+        runner.hold = Hold(phase, runner.asked_s, now_s, switched, paired)
+        runner.progress, runner.past_threshold = {}, False
         assert runner.wanted is not None
         runner.wanted.set_result(None)
         runner.since_s = self._now()
+
+    def _give(self, runner: Runner) -> None:
+        """What a job holds is free."""
+        assert runner.hold is not None
+        job_id, phase = runner.spec.id, runner.hold.pool
+        runner.hold = None
+        if phase == "training":
+            self._ground.give(job_id, runner.nodes[phase])
+            return
+        self._tails.end(job_id)
+        self._stir(runner)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """A tail has left nodes: rollouts beside it get more of theirs, and those that have waited for it begin."""
+        for job_id in self._tails.grow(self._now()):
+            self._stir(self._runners[job_id])
+        delayed, self._delayed = self._delayed, {}
+        for job_id, paired in delayed.items() if not self._stopping else ():
+            self._grant(self._runners[job_id], "rollout", paired)
+
+    @staticmethod
+    def _stir(runner: Runner) -> None:
+        """Let those who watch a job's rollout know that the parts of it have changed, or that it is over."""
+        runner.stirred.set()
+        runner.stirred = asyncio.Event()
 
     def _quit(self, runner: Runner) -> None:
         """A job leaves the dispatcher that it is a member of; what it holds is free."""
         gang, job_id = runner.gang, runner.spec.id
         if gang is None:
             return
+        self._delayed.pop(job_id, None)
         if runner.hold is not None:
-            self._ground.give(job_id, runner.nodes[runner.hold.pool])
-            runner.hold = None
+            self._give(runner)
         gang.dispatcher.gone(job_id)
         runner.gang = None
         if not gang.dispatcher.members:

@@ -42,6 +42,7 @@ def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
         policy: str = "rollmux",
         memory_gb: float = 8.0,
         on: tuple[Node, ...] = nodes,
+        dispatch: str = "round-robin",
         folder: Path | None = None,
         **more: Any,
     ) -> tuple[str, RunRecord, list[str]]:
@@ -55,7 +56,7 @@ def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
         specs = parse_jobs({"version": 1, "defaults": defaults, "jobs": jobs}, "test", HERE).jobs
         cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0)
         lines: list[str] = []
-        outcome = execute(RunPlan(specs, cluster, on, policy, "round-robin", 0, str(folder), **more), lines.append)
+        outcome = execute(RunPlan(specs, cluster, on, policy, dispatch, 0, str(folder), **more), lines.append)
         assert more.get("only_profile") or audit(read_facts(folder / JOURNAL)).problems == ()
         return outcome, read_run(folder), lines
 

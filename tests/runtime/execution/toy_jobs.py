@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,30 @@ class Sleeper:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.poison == f"nothing left in {phase}":
             raise MemoryError("cannot allocate 64 GB")
+
+
+class Tailed(Sleeper):
+    """Has most of its responses early, and can do with a part of its rollout nodes."""
+
+    STEPS = 50
+
+    def parts(self) -> list[Any]:
+        return list(rollmux.runtime_hook.nodes("rollout"))
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        hook = rollmux.runtime_hook
+        had = [hook.parts]
+        for step in range(self.STEPS):
+            time.sleep(0.01)
+            hook.progress(9 if step > 12 else step // 2, 10)
+            if hook.stops():
+                before, left = hook.parts, []
+                had.append(hook.regroup(left.extend))
+                assert set(left) == set(before) - set(hook.parts) and hook.parts == had[-1]
+        hook.report(
+            shrank=any(len(one) > len(other) for one, other in pairwise(had)), began_with=len(had[0]), ended_with=len(had[-1])
+        )
 
 
 class Doubled(Sleeper):
