@@ -1,8 +1,9 @@
 """Scenario files, version 1: two pools and the jobs that arrive, as checked and frozen models.
 
 A file is YAML (1.2 rules) or JSON; docs/scenario.md explains every key. `load_scenario` merges `defaults` under every job and
-returns a `Scenario`; everything else in RollMux starts from one. The texts under the fields are also the descriptions in the
-JSON Schema of `rollmux_env.schema`.
+returns a `Scenario`; everything else in RollMux starts from one. A job may give `model` and `lengths` instead of seconds and
+gigabytes: `rollmux_env.timing.filling` then fills in what it leaves out. The texts under the fields are also the descriptions in
+the JSON Schema of `rollmux_env.schema`.
 """
 
 from __future__ import annotations
@@ -192,6 +193,87 @@ def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
     return drift
 
 
+def _by_name(value: Any) -> Any:
+    """A mapping, or its `name` alone."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Model(FileModel):
+    """The language model of a job, from whose shape its phases are predicted; its name alone is enough."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """A size such as 7B, or the path of a Hugging Face model's config.json, relative to the scenario file."""
+    tensor_parallel: NodeCount = 1
+    """GPUs of one copy of the model in a rollout."""
+
+
+Quantile = Annotated[tuple[NonNegative, Positive], Field(strict=False)]
+KINDS_OF_LENGTHS = ("median", "quantiles", "published", "file")
+
+
+class Lengths(FileModel):
+    """What a rollout is asked for, and how long its responses are; without a distribution all are as long as the cap."""
+
+    batch: Annotated[Count, Field(le=2**20)] = 256
+    """Responses of an iteration."""
+    prompt_tokens: Annotated[Index, Field(le=2**24)] = 512
+    """Tokens read before each turn."""
+    cap: Annotated[Count, Field(le=2**24)]
+    """Most tokens of a turn's response: the worst case."""
+    turns: Annotated[Count, Field(le=2**10)] = 1
+    """Turns of a response."""
+    environment_s: NonNegative = 0.0
+    """Seconds that the environment takes between two turns."""
+    median: Positive | None = None
+    """Lognormal: median, tokens; goes with sigma."""
+    sigma: NonNegative | None = None
+    """Lognormal: standard deviation of the logarithm."""
+    quantiles: Annotated[tuple[Quantile, ...], Field(strict=False)] | None = None
+    """Piecewise: pairs of a share of the responses and the tokens that they do not pass, both rising."""
+    published: str | None = None
+    """A published distribution by the job type of its paper: 7B-4k, 7B-8k or 14B-8k."""
+    file: str | None = None
+    """Empirical: a text file with a length a line, relative to the scenario file; its quantiles take its place."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Lengths:
+        given = [name for name in KINDS_OF_LENGTHS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise misfit(f"takes at most one of {', '.join(KINDS_OF_LENGTHS)}; {' and '.join(given)} are given")
+        if (self.median is None) != (self.sigma is None):
+            raise misfit("median and sigma go together; one of them is given")
+        return self
+
+
+class Timing(FileModel):
+    """What `model` comes to on the cluster's GPUs: the seconds of each part of its phases. Filled in when the file is read."""
+
+    replicas: Count
+    """Copies of the model that share a rollout."""
+    step_s: NonNegative
+    """Fixed seconds of a decode step."""
+    weights_s: NonNegative
+    """Seconds to read the weights, once a step."""
+    kv_s_per_token: NonNegative
+    """Seconds to read a cached token, in each step."""
+    sequence_s: NonNegative
+    """Seconds of arithmetic of a sequence's token."""
+    prefill_s: NonNegative
+    """Fixed seconds to read a prompt."""
+    prefill_s_per_token: NonNegative
+    """Seconds to read a token of a prompt."""
+    prefill_s_per_token2: NonNegative
+    """Seconds of attention for each pair of a prompt's tokens."""
+    kv_tokens: Count
+    """Tokens that a replica's KV cache holds."""
+    update_s: NonNegative
+    """Fixed seconds of a training phase on training.nodes."""
+    training_s_per_token: NonNegative
+    """Seconds to train a token there."""
+    training_s_per_token2: NonNegative
+    """Seconds of attention there, for the squared length of a sequence."""
+
+
 class Job(FileModel):
     """An RL post-training job: a cycle of rollout, training and sync."""
 
@@ -215,6 +297,23 @@ class Job(FileModel):
     """How the durations change over time, for event replays; in order of iteration."""
     colocated: Colocated | None = None
     """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""
+    model: Annotated[Model | None, BeforeValidator(_by_name)] = None
+    """The language model: what the job does not say of seconds and memory is predicted from it; goes with lengths."""
+    lengths: Lengths | None = None
+    """What a rollout is asked for and how long its responses are, for a job with a model."""
+    timing: Timing | None = None
+    """The predicted parts of its phases, for replays that look inside a rollout; filled in for a job with a model."""
+
+    @model_validator(mode="after")
+    def _with_lengths(self) -> Job:
+        if (self.lengths is None) != (self.model is None and self.timing is None):
+            problem = "needs a model, from which phases are predicted" if self.lengths else "is missing; a model needs it"
+            raise misfit(problem, "lengths")
+        if self.timing is not None:
+            for name in ("rollout", "training"):
+                if getattr(self, name).actual is not None:
+                    raise misfit("does not go with a model, whose durations are drawn from its lengths", name, "actual")
+        return self
 
     @model_validator(mode="after")
     def _one_stay(self) -> Job:
@@ -314,12 +413,13 @@ def only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool
     return len(field) > 2 and field[0] == "jobs" and holds(data.get("defaults")) and not holds(data["jobs"][field[1]])
 
 
-def parse_scenario(data: dict[str, Any], source: str = "scenario") -> Scenario:
+def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path = Path()) -> Scenario:
     """Build a scenario from the mapping that a file holds.
 
     Args:
         data: the file's mapping; `defaults`, if there, is merged under every job.
         source: the name that error messages begin with.
+        folder: what the paths of models, lengths and hardware are relative to.
 
     Raises:
         InputError: one line with the source, the path of the field and what is wrong with its value.
@@ -328,6 +428,10 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario") -> Scenario:
         merged = merge_defaults(data)
         if "defaults" in data:
             _check_defaults(data["defaults"], data.get("jobs"))
+        if _has_models(merged):
+            from rollmux_env.timing.filling import fill_in
+
+            merged = fill_in(merged, folder)
         return Scenario.model_validate(merged)
     except ValidationError as error:
         first = problems(error)[0]
@@ -339,6 +443,11 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario") -> Scenario:
     raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}")
 
 
+def _has_models(data: dict[str, Any]) -> bool:
+    jobs = data.get("jobs")
+    return isinstance(jobs, list) and any(isinstance(job, dict) and job.get("model") is not None for job in jobs)
+
+
 def load_scenario(path: str | Path) -> Scenario:
     """Read a scenario file.
 
@@ -348,4 +457,4 @@ def load_scenario(path: str | Path) -> Scenario:
     Raises:
         InputError: the file cannot be read or is not a scenario; one line.
     """
-    return parse_scenario(read_mapping(Path(path)), str(path))
+    return parse_scenario(read_mapping(Path(path)), str(path), Path(path).parent)

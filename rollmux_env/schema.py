@@ -1,7 +1,8 @@
 """The JSON Schema of a scenario file, for editors and other programs.
 
 It refuses what a schema can express. That keys of `by_nodes` exceed `nodes`, ids differ, `drift` is in order, nodes and memory
-fit the cluster, and jobs are complete once `defaults` is merged, only `load_scenario` checks.
+fit the cluster, models and lengths are those of files that are there, and jobs are complete once `defaults` is merged, only
+`load_scenario` checks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,19 @@ from typing import Any
 
 from rollmux_env.scenario import STAYS, Scenario
 
-_MERGED = ("Job", "Phase", "Training", "Actual", "Switch", "Colocated")  # the mappings that `defaults` is merged into
+_MERGED = (
+    "Job",
+    "Phase",
+    "Training",
+    "Actual",
+    "Switch",
+    "Colocated",
+    "Model",
+    "Lengths",
+    "Timing",
+)  # the mappings that `defaults` is merged into
+
+_PHASES = ("rollout", "training")
 
 
 def scenario_schema() -> dict[str, Any]:
@@ -29,11 +42,20 @@ def scenario_schema() -> dict[str, Any]:
         described = job["properties"][stay]
         job["properties"][stay] = described.pop("anyOf")[0] | {"description": described["description"]}
 
+    by_name = job["properties"]["model"]
+    by_name["anyOf"].insert(0, {"type": "string", "minLength": 1})
+    job["required"] = [name for name in job["required"] if name not in _PHASES]
+    for name in ("Phase", "Training"):  # only a job with a model may leave its seconds out, see below
+        definitions[name].pop("required")
+
     for name in _MERGED:
         definitions[f"Partial{name}"] = partial = _with_partial_references(definitions[name])
         partial["title"] = f"Partial{name}"
         partial.pop("required", None)
     job["oneOf"] = [{"required": [stay]} for stay in STAYS]
+    job["if"] = {"properties": {"model": {"not": {"type": "null"}}}, "required": ["model"]}
+    job["then"] = {"properties": {"lengths": {"not": {"type": "null"}}}, "required": ["lengths"]}
+    job["else"] = {"properties": {name: {"required": ["worst_case_s"]} for name in _PHASES}, "required": list(_PHASES)}
     partial_job = definitions["PartialJob"]
     partial_job["not"] = {"required": list(STAYS)}
     definitions["Defaults"] = defaults = copy.deepcopy(partial_job)

@@ -20,9 +20,11 @@ from rollmux_env.cluster.events import Event, Progressed, Ticked
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
+from runtime.jobs.spec import JobSpec
 from runtime.record import (
     Assigned,
     Bound,
+    Cancelled,
     Ended,
     Fact,
     Failed,
@@ -32,6 +34,7 @@ from runtime.record import (
     Returned,
     RunRecord,
     Started,
+    Submitted,
     SyncSlice,
 )
 
@@ -41,6 +44,8 @@ _BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked)
 _BATCH = 32  # facts; more of the batched kinds are never lost
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Fact)) if isinstance(kind, type)}
 _FIELDS: dict[type, str] = {
+    Submitted: "submitted",
+    Cancelled: "cancelled",
     Profiled: "profiled",
     Bound: "bounds",
     Assigned: "assigned",
@@ -160,7 +165,8 @@ def state_of(record: RunRecord) -> State:
 def _plain(value: Any) -> Any:
     """A fact as JSON has it."""
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_none=True)
+        as_given = isinstance(value, JobSpec)  # some keys of it exclude each other
+        return value.model_dump(mode="json", exclude_none=True, exclude_unset=as_given, by_alias=True)
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple | list):

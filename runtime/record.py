@@ -13,6 +13,7 @@ from typing import Literal
 from rollmux_env.cluster.events import Event
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Cluster, Job
+from runtime.jobs.spec import JobSpec
 
 Pool = Literal["rollout", "training"]
 LEASE = -1  # in place of a group's number: nodes of no group, lent to jobs that are being profiled
@@ -59,6 +60,26 @@ class Started:
     cluster: Cluster
     nodes: tuple[Node, ...]
     versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job is to be run.
+
+    Attributes:
+        spec: all of it, as its job file says; its `arrival_s` counts from the run's beginning.
+    """
+
+    at_s: float
+    spec: JobSpec
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """A user wants a job no longer."""
+
+    at_s: float
+    job_id: str
 
 
 @dataclass(frozen=True)
@@ -220,7 +241,21 @@ class Bound:
         return sum(self.alone_s) / max(self.parallel_s)
 
 
-Fact = Started | Profiled | Bound | Assigned | Returned | PhaseSlice | SyncSlice | Iteration | Failed | Ended | Event
+Fact = (
+    Started
+    | Submitted
+    | Cancelled
+    | Profiled
+    | Bound
+    | Assigned
+    | Returned
+    | PhaseSlice
+    | SyncSlice
+    | Iteration
+    | Failed
+    | Ended
+    | Event
+)
 
 
 @dataclass(frozen=True)
@@ -235,6 +270,8 @@ class RunRecord:
 
     started: Started
     log: tuple[Event, ...] = ()
+    submitted: tuple[Submitted, ...] = ()
+    cancelled: tuple[Cancelled, ...] = ()
     profiled: tuple[Profiled, ...] = ()
     assigned: tuple[Assigned, ...] = ()
     returned: tuple[Returned, ...] = ()

@@ -81,6 +81,22 @@ class Departed:
     job_id: str
 
 
+@dataclass(frozen=True)
+class Withdrawn:
+    """A waiting job leaves the queue without having had a place."""
+
+    at_s: float
+    job_id: str
+
+
+@dataclass(frozen=True)
+class Reprofiled:
+    """A job that waits or runs is known by other phase times or memory from now on; its nodes and its stay are the same."""
+
+    at_s: float
+    job: Job
+
+
 class Progress(NamedTuple):
     """What a job has done so far, as observed.
 
@@ -111,4 +127,4 @@ class Ticked:
     at_s: float
 
 
-Event = Arrived | Admitted | Moved | Resumed | Departed | Progressed | Ticked
+Event = Arrived | Admitted | Moved | Resumed | Departed | Withdrawn | Reprofiled | Progressed | Ticked

@@ -8,10 +8,22 @@ from typing import assert_never
 
 import numpy as np
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, Resumed, Ticked
+from rollmux_env.cluster.events import (
+    Admitted,
+    Arrived,
+    Departed,
+    Event,
+    Moved,
+    Placement,
+    Progressed,
+    Reprofiled,
+    Resumed,
+    Ticked,
+    Withdrawn,
+)
 from rollmux_env.kernel import membership
 from rollmux_env.kernel.candidates import is_saturated
-from rollmux_env.kernel.tables import NOWHERE, GroupTable, JobTable, Limits, copy_into, group_table, job_table
+from rollmux_env.kernel.tables import NOWHERE, UNUSED, GroupTable, JobTable, Limits, copy_into, group_table, job_table
 from rollmux_env.scenario import Cluster, Job
 
 
@@ -219,6 +231,11 @@ class State:
             self.jobs = larger
         self._models.append(job)
         self._rows[job.id] = row
+        self._describe(row, job)
+        self.waiting.append(job.id)
+
+    def _describe(self, row: int, job: Job) -> None:
+        """Write what is known of a job into its row."""
         table = self.jobs
         table.rollout_s[row] = job.rollout.worst_case_s
         table.training_s[row] = job.training.worst_case_s
@@ -229,17 +246,15 @@ class State:
         table.training_gb[row] = job.training.host_memory_gb
         table.rollout_nodes[row] = job.rollout.nodes
         table.training_nodes[row] = job.training.nodes
+        table.rescale_nodes[row] = UNUSED
         for k, (nodes, seconds) in enumerate(job.training.by_nodes.items()):
             table.rescale_nodes[row, k] = nodes
             table.rescale_s[row, k] = seconds
-        self.waiting.append(job.id)
 
     def _enter(self, row: int, placement: Placement) -> None:
         group = self._group_rows[placement.group] if placement.group is not None else self._open(placement.training_nodes)
         if placement.colocated:
-            own = self._models[row].colocated
-            phases = (own.rollout_s, own.training_s) if own else (self.jobs.rollout_s[row], self.jobs.training_s[row])
-            membership.attach_colocated(self.jobs, self.groups, row, group, *phases)
+            membership.attach_colocated(self.jobs, self.groups, row, group, *self._colocated_s(row))
             return
         members, nodes = self.groups.members.shape[1], self.groups.node_number.shape[1]
         need = int(self.groups.n_nodes[group]) + placement.new_rollout_nodes
@@ -249,6 +264,26 @@ class State:
         numbers = np.array(placement.rollout_nodes, dtype=np.int64)
         membership.attach(self.jobs, self.groups, row, group, numbers, placement.new_rollout_nodes)
         self.rollout_nodes += placement.new_rollout_nodes
+
+    def _replan(self, row: int, job: Job) -> None:
+        """A job's times or memory are other ones."""
+        group = int(self.jobs.group[row])
+        if group == NOWHERE:
+            self._models[row] = job
+            self._describe(row, job)
+            return
+        self._settle(group)
+        self._models[row] = job
+        self._describe(row, job)
+        if self.groups.exclusive[group]:
+            membership.attach_colocated(self.jobs, self.groups, row, group, *self._colocated_s(row))
+        else:
+            membership.replan(self.jobs, self.groups, row)
+
+    def _colocated_s(self, row: int) -> tuple[float, float]:
+        """Seconds of a job's two phases where both run on training nodes."""
+        own = self._models[row].colocated
+        return (own.rollout_s, own.training_s) if own else (float(self.jobs.rollout_s[row]), float(self.jobs.training_s[row]))
 
     def _leave(self, row: int) -> tuple[int, int]:
         """Take a job out of its settled group; returns the rollout and training nodes that no one needs any more."""
@@ -324,6 +359,10 @@ def apply(state: State, event: Event) -> None:
             state.rollout_nodes -= rollout_nodes
             state.training_nodes -= training_nodes
             state.departed += 1
+        case Withdrawn(job_id=job_id):
+            state.waiting.remove(job_id)
+        case Reprofiled(job=job):
+            state._replan(state._rows[job.id], job)
         case Progressed(jobs=jobs):
             for job_id, iterations, rollout_busy_s, training_busy_s in jobs:
                 row = state._rows[job_id]

@@ -185,6 +185,13 @@ def attach(jobs: JobTable, groups: GroupTable, job: int, group: int, numbers: In
     jobs.group[job] = group
     groups.members[group, groups.n_members[group]] = job
     groups.n_members[group] += 1
+    replan(jobs, groups, job)
+
+
+@compiled
+def replan(jobs: JobTable, groups: GroupTable, job: int) -> None:
+    """Let a member's phases in its settled group take what its row says."""
+    group = jobs.group[job]
     jobs.placed_rollout_s[job] = jobs.rollout_s[job]
     jobs.placed_training_s[job] = training_seconds(jobs, job, groups.training_nodes[group])
     jobs.placed_sync_s[job] = jobs.sync_s[job]

@@ -16,6 +16,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NOWHERE = -1
+UNUSED = np.iinfo(np.int64).max  # nodes of a rescaling step that there is not
 TOLERANCE = 1e-9  # relative, in favour of <= and >=: SLO, residency, saturation
 
 
@@ -129,7 +130,7 @@ class Limits(NamedTuple):
 
 
 _SECOND_AXIS = {"rescale_nodes": "K", "rescale_s": "K", "pins": "N", "members": "M"}
-_FILL = {"rescale_nodes": np.iinfo(np.int64).max, "group": NOWHERE, "iterations": np.inf, "leaves_s": np.inf}
+_FILL = {"rescale_nodes": UNUSED, "group": NOWHERE, "iterations": np.inf, "leaves_s": np.inf}
 
 
 @cache

@@ -27,7 +27,8 @@ from runtime.engines.model_files import OUTPUT, read_model_files
 from runtime.engines.probe import avoid_faults, missing_features
 from runtime.engines.requests import begun, request_seed
 from runtime.residency.footprint import Footprint
-from runtime.residency.staging import Layout, WeightStage, pieces
+from runtime.residency.layout import Layout
+from runtime.residency.staging import WeightStage, pieces
 
 # Sequences at a time; vLLM's own choice on GPUs, and more than a batch of a small job on CPUs.
 _SEQUENCES = 256

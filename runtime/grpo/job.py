@@ -7,14 +7,18 @@ rollout.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runtime.grpo.messages import Kept
 from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
 from runtime.record import Node
 from runtime.residency.footprint import Footprint
+from runtime.sync.plan import make_plan
+from runtime.sync.streams import Transfer
 
 _ROLLOUT = "runtime.grpo.rollout_worker:RolloutWorker"
 _TRAINING = "runtime.grpo.training_worker:TrainingWorker"
@@ -32,7 +36,8 @@ class Grpo:
         self._engines: list[WorkerHandle] = []
         self._ranks: list[WorkerHandle] = []
         self._sampled: list[Any] = []
-        self._weights: Any = None
+        self._machines: list[str] = []  # of the engines
+        self._kept: list[Kept] = []
         self._checkpoint: Path | None = None
         self._profiled = False  # what the ranks have trained since is to be forgotten
 
@@ -72,15 +77,21 @@ class Grpo:
         """Update the weights with what was sampled, which has to be of the very weights that are updated."""
         metrics = runtime_hook.wait([worker.call("update", *self._sampled) for worker in self._ranks])[0]
         runtime_hook.report(**metrics)
-        weights = [worker.call("weights") for worker in self._ranks]
-        runtime_hook.wait([worker.call("updates") for worker in self._ranks])
-        self._weights, self._sampled = weights[0], []
+        whole = self._spec.sync.topology == "flat"
+        self._kept = runtime_hook.wait([worker.call("keep_weights", whole) for worker in self._ranks])
+        self._sampled = []
 
     @phase("sync")
     def sync(self) -> None:
         """Stage the new weights in host memory of every rollout worker."""
-        runtime_hook.wait([worker.call("stage", self._weights) for worker in self._engines])
-        self._weights = None
+        plan = make_plan([kept.ranges for kept in self._kept], self._machines, self._spec.sync.topology)
+        addresses = runtime_hook.wait([worker.call("open_inbox") for worker in self._engines])
+        version, layout = self._kept[0].version, self._kept[0].layout
+        transfer = Transfer(version, layout, plan, tuple(addresses), secrets.token_bytes(16))
+        receiving = [worker.call("stage", transfer) for worker in self._engines]
+        sent = runtime_hook.wait([worker.call("send", transfer) for worker in self._ranks])
+        runtime_hook.wait(receiving)
+        runtime_hook.report(sync_link_bytes=sum(sent), sync_weight_bytes=layout.nbytes)
 
     def profile(self) -> None:
         """One iteration with every response at its longest; weights and optimizer are then as they were."""
@@ -111,6 +122,7 @@ class Grpo:
                 runtime_hook.start_worker(part, _ROLLOUT, self._spec, k, len(parts), part) for k, part in enumerate(parts)
             ]
             runtime_hook.wait([worker.call("ready") for worker in self._engines])
+        self._machines = [part.machine for part in parts]
         self._stages([worker.call("open", self._source()) for worker in self._engines])
 
     def _start_ranks(self) -> None:

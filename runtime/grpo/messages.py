@@ -6,9 +6,14 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from runtime.engines.interface import Response
 from runtime.residency.footprint import Footprint
+from runtime.sync.plan import Ranges
+
+if TYPE_CHECKING:
+    from runtime.residency.layout import Layout
 
 STATE = "training.safetensors"  # of a checkpoint
 INFO = "training.json"
@@ -27,6 +32,19 @@ class Sampled:
     prompts: tuple[tuple[int, ...], ...]
     responses: tuple[Response, ...]
     rewards: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """New weights that a training rank holds ready.
+
+    Attributes:
+        version: of them. layout: of all of their bytes. ranges: those that this rank holds.
+    """
+
+    version: int
+    layout: Layout
+    ranges: Ranges
 
 
 class Stages:

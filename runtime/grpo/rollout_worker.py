@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from runtime.engines.interface import Progress, Sampling
 from runtime.execution.nodes import threads_of
@@ -13,6 +13,9 @@ from runtime.jobs.spec import JobSpec
 from runtime.phases import runtime_hook
 from runtime.record import Node
 from runtime.residency.footprint import Footprint
+
+if TYPE_CHECKING:
+    from runtime.sync.streams import Address, Transfer
 
 
 class RolloutWorker:
@@ -136,15 +139,25 @@ class RolloutWorker:
         """What the last `sample` has sampled."""
         return self._sampled
 
-    def stage(self, weights: tuple[int, dict[str, Any]]) -> None:
-        """Take new weights into host memory; neither device nor permit is needed."""
-        from runtime.residency.staging import Layout, pieces
+    def open_inbox(self) -> Address:
+        """Where new weights may be sent to."""
+        import ray
 
-        version, tensors = weights
-        layout = Layout.of(tensors)
-        self._staged.begin(layout, version)
-        for offset, piece in pieces(tensors, layout):
-            self._staged.receive(version, offset, piece)
+        from runtime.sync.streams import Inbox
+
+        self._inbox = Inbox(str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
+        return self._inbox.address
+
+    def stage(self, transfer: Transfer) -> int:
+        """Take new weights into host memory; neither device nor permit is needed. Returns the bytes that came over the link.
+
+        Raises:
+            RuntimeError: a stream broke; one line. The engine's weights are as they were.
+        """
+        try:
+            return self._inbox.receive(self._place, transfer, self._staged)
+        finally:
+            self._inbox.close()
 
     def drop_stage(self) -> None:
         """Forget what was staged."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtime.execution.nodes import threads_of
-from runtime.grpo.messages import INFO, STATE, Sampled, Stages, Timed
+from runtime.grpo.messages import INFO, STATE, Kept, Sampled, Stages, Timed
 from runtime.jobs.spec import JobSpec
 from runtime.record import Node
 from runtime.residency.footprint import Footprint
+
+if TYPE_CHECKING:
+    from runtime.sync.streams import Transfer
 
 
 class TrainingWorker:
@@ -24,6 +27,7 @@ class TrainingWorker:
     def __init__(self, spec: JobSpec, rank: int, world: int, node: Node) -> None:
         self._spec, self._rank, self._world, self._node = spec, rank, world, node
         self._before: Any = None  # the state that a profile is to leave
+        self._kept: Any = None  # version, layout and bytes of weights that are to be sent
 
     def ready(self) -> bool:
         """The process is there."""
@@ -103,13 +107,39 @@ class TrainingWorker:
         metrics = self._trainer.update(batch)
         return metrics | {"sampled_version": float(versions[0]), "trained_version": float(version)}
 
-    def weights(self) -> tuple[int, dict[str, Any]]:
-        """The weights and their version; on rank 0."""
-        return self._trainer.updates, self._trainer.weights()
+    def keep_weights(self, whole: bool) -> Kept:
+        """Keep a copy of new weights in host memory, to be sent when the device is somebody else's; every rank is called.
 
-    def updates(self) -> int:
-        """Updates that are in the weights."""
-        return self._trainer.updates
+        Args:
+            whole: rank 0 keeps all of them and the others none; else each its shard.
+        """
+        import torch
+
+        from runtime.sync.plan import shard
+
+        trainer, layout = self._trainer, self._trainer.layout
+        if not whole:
+            ranges, data = shard(layout, self._rank, self._world), trainer.shard()
+        elif weights := trainer.weights():
+            data = torch.cat([weights[name].flatten() for name, *_ in layout.tensors]).view(torch.uint8)
+            ranges = ((0, layout.nbytes),)
+        else:
+            ranges, data = (), torch.empty(0, dtype=torch.uint8)
+        self._kept = trainer.updates, data
+        return Kept(trainer.updates, layout, ranges)
+
+    def send(self, transfer: Transfer) -> int:
+        """Send what was kept to the rollout workers, which receive it at the same time; returns the bytes.
+
+        Raises:
+            RuntimeError: other weights were kept, or a stream broke; one line.
+        """
+        from runtime.sync.streams import send_streams
+
+        (version, data), self._kept = self._kept, None
+        if version != transfer.version:
+            raise RuntimeError(f"weights of version {transfer.version} are to be sent, training rank {self._rank} has {version}")
+        return send_streams(self._rank, transfer, data)
 
     def write(self, folder: str) -> None:
         """Write a checkpoint; every rank is called, rank 0 writes."""

@@ -31,9 +31,10 @@ from rollmux_env.scenario import (
 )
 from runtime.engines.interface import COLDEST, HOTTEST
 from runtime.jobs.named import located
+from runtime.sync.plan import Topology
 
 TINY = "tiny"
-_OF_A_TASK = ("task", "model", "algorithm")  # keys of the built-in kind of job alone
+_OF_A_TASK = ("task", "model", "algorithm", "sync")  # keys of the built-in kind of job alone
 _OF_A_CLASS = ("class", "options")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -161,6 +162,13 @@ class TrainingSpec(FileModel):
     """Training nodes; in a larger group it trains on all of the group's."""
 
 
+class SyncSpec(FileModel):
+    """How new weights get from the training nodes to the rollout nodes."""
+
+    topology: Topology = "aware"
+    """`aware`: one copy crosses to the rollout pool, in parallel streams; `flat`: one for every rollout node, all from rank 0."""
+
+
 class JobSpec(FileModel):
     """A job of a job file."""
 
@@ -184,6 +192,8 @@ class JobSpec(FileModel):
     """Built-in kind: prompts and rewards."""
     algorithm: Algorithm = Algorithm()
     """Built-in kind: settings of GRPO."""
+    sync: SyncSpec = SyncSpec()
+    """Built-in kind: the way of new weights."""
     job_class: Named | None = Field(default=None, alias="class")
     """A job of one's own instead: module:Class, whose methods are marked as phases."""
     options: dict[str, Any] = Field(default={})
@@ -195,7 +205,7 @@ class JobSpec(FileModel):
     def _one_kind(self) -> JobSpec:
         if (self.task is None) == (self.job_class is None):
             raise misfit(f"needs exactly one of task and class; {'neither' if self.task is None else 'both'} is given")
-        for field in ("model", "algorithm"):
+        for field in ("model", "algorithm", "sync"):
             if self.job_class is not None and field in self.model_fields_set:
                 raise misfit("is a key of jobs with a task; a class gets its settings by options", field)
         if self.job_class is None and self.options:

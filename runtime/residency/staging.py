@@ -9,67 +9,15 @@ The staged bytes are a whole safetensors file in memory, so that other processes
 
 from __future__ import annotations
 
-import json
 from bisect import bisect
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from threading import Lock
 
 import torch
 from torch import Tensor
 
+from runtime.residency.layout import Layout
 from runtime.residency.segment import Segment
-
-_CODES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-_DTYPES = {code: dtype for dtype, code in _CODES.items()}
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where each tensor lies in the bytes of a set of weights.
-
-    Attributes:
-        tensors: (name, safetensors' code of the dtype, shape, first byte, behind the last byte) of each, in order, without gaps.
-        nbytes: all of them.
-    """
-
-    tensors: tuple[tuple[str, str, tuple[int, ...], int, int], ...]
-    nbytes: int
-
-    @classmethod
-    def of(cls, weights: Mapping[str, Tensor]) -> Layout:
-        """The layout of these weights; depends on names, dtypes and shapes alone."""
-        rows, start = [], 0
-        for name in sorted(weights, key=lambda name: (-weights[name].element_size(), name)):  # so that each is aligned
-            tensor = weights[name]
-            end = start + tensor.numel() * tensor.element_size()
-            rows.append((name, _CODES[tensor.dtype], tuple(tensor.shape), start, end))
-            start = end
-        return cls(tuple(rows), start)
-
-    def header(self) -> bytes:
-        """What stands before the bytes in a safetensors file."""
-        entries = {
-            name: {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
-            for name, code, shape, start, end in self.tensors
-        }
-        text = json.dumps(entries, separators=(",", ":")).encode()
-        text += b" " * (-(len(text) + 8) % 64)
-        return len(text).to_bytes(8, "little") + text
-
-    def views(self, data: Tensor) -> dict[str, Tensor]:
-        """The tensors over their bytes: uint8, of shape (nbytes,)."""
-        return {name: data[start:end].view(_DTYPES[code]).view(shape) for name, code, shape, start, end in self.tensors}
 
 
 def pieces(weights: Mapping[str, Tensor], layout: Layout, most: int = 64 << 20) -> Iterator[tuple[int, Tensor]]:
@@ -99,6 +47,7 @@ class WeightStage:
         self._layout = Layout((), 0)
         self._first = 0  # where the weights' bytes begin in the segment
         self._received: list[tuple[int, int]] = []  # disjoint, sorted: first byte, behind the last
+        self._lock = Lock()  # of what was received
 
     def begin(self, layout: Layout, version: int) -> None:
         """Expect the bytes of a version; what was staged before is dropped, and tensors taken from it are overwritten."""
@@ -121,7 +70,28 @@ class WeightStage:
         Raises:
             ValueError: of another version, or its bytes lie outside the weights or came before; nothing is taken.
         """
-        start, end = offset, offset + len(data)
+        self.take(version, offset, offset + len(data), lambda room: room.copy_(data))
+
+    def take(self, version: int, start: int, end: int, fill: Callable[[Tensor], object]) -> None:
+        """Let a piece be written where it belongs; several threads may, each its own.
+
+        Args:
+            version: that `begin` announced.
+            start, end: its bytes among the weights' bytes.
+            fill: is handed their memory, uint8 of shape (end - start,); what it raises leaves the piece missing.
+
+        Raises:
+            ValueError: as `receive`.
+        """
+        with self._lock:
+            self._check(version, start, end)
+        assert self._segment is not None
+        fill(self._segment.bytes[self._first + start : self._first + end])
+        with self._lock:
+            self._received.insert(self._check(version, start, end), (start, end))
+
+    def _check(self, version: int, start: int, end: int) -> int:
+        """Where among what was received some bytes belong."""
         place = bisect(self._received, (start, end))
         before = self._received[place - 1][1] if place else 0
         behind = self._received[place][0] if place < len(self._received) else self._layout.nbytes
@@ -129,8 +99,7 @@ class WeightStage:
             raise ValueError(f"weights of version {version} came, {self.version} is expected")
         if start < before or end > behind:
             raise ValueError(f"bytes {start} to {end} of weights {version} came before or are outside of {self._layout.nbytes}")
-        self._segment.bytes[self._first + start : self._first + end].copy_(data)
-        self._received.insert(place, (start, end))
+        return place
 
     @property
     def complete(self) -> bool:

@@ -94,6 +94,12 @@ def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return full.to("cpu", dtype, copy=True).contiguous()
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """This rank's shard of a tensor."""
+    own: Tensor = tensor.detach()
+    return own.to_local() if hasattr(own, "to_local") else own
+
+
 def copy_shard(target: Tensor, full: Tensor, mesh: DeviceMesh) -> None:
     """Fill this rank's shard from the whole tensor."""
     local: Tensor = target.to_local() if hasattr(target, "to_local") else target

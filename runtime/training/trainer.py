@@ -17,6 +17,7 @@ from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from runtime.jobs.spec import Algorithm
 from runtime.residency.footprint import Footprint
+from runtime.residency.layout import Layout
 from runtime.residency.offload import Offloader
 from runtime.training.batch import Batch, Minibatch, minibatches
 from runtime.training.errors import TrainingError
@@ -28,6 +29,7 @@ from runtime.training.group import (
     join_group,
     leave_group,
     load_sharded,
+    own_part,
     reshard,
     whole,
 )
@@ -150,8 +152,28 @@ class Trainer:
             RuntimeError: the trainer is offloaded.
         """
         self._must_be_here()
-        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
-        return self._gather(self._names, dtype)
+        return self._gather(self._names, self._sampled_as)
+
+    @property
+    def layout(self) -> Layout:
+        """Of the bytes of `weights`, the same on every rank."""
+        return Layout.of({name: torch.empty(p.shape, dtype=self._sampled_as, device="meta") for name, p in self._names.items()})
+
+    def shard(self) -> Tensor:
+        """A copy on the CPU of the bytes of `weights` that this rank holds, `runtime.sync.plan.shard` says which: uint8, in order.
+
+        No rank gathers anything.
+
+        Raises:
+            RuntimeError: the trainer is offloaded.
+        """
+        self._must_be_here()
+        parts = [own_part(self._names[name]).flatten() for name, *_ in self.layout.tensors]
+        return torch.cat([part.to("cpu", self._sampled_as) for part in parts]).view(torch.uint8)
+
+    @property
+    def _sampled_as(self) -> torch.dtype:
+        return torch.bfloat16 if self._device.type == "cuda" else torch.float32
 
     def state(self, everywhere: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a continuation needs: whole tensors in float32 on the CPU, for safetensors, and what goes into its JSON.

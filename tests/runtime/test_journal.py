@@ -7,13 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Progress, Progressed, Resumed, Ticked
+from rollmux_env.cluster.events import (
+    Admitted,
+    Arrived,
+    Departed,
+    Moved,
+    Placement,
+    Progress,
+    Progressed,
+    Reprofiled,
+    Resumed,
+    Ticked,
+    Withdrawn,
+)
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
+from runtime.jobs.spec import parse_jobs
 from runtime.journal import JOURNAL, Journal, read_facts, read_run, record_of, state_of
 from runtime.record import (
     Assigned,
     Bound,
+    Cancelled,
     Ended,
     Fact,
     Failed,
@@ -23,6 +37,7 @@ from runtime.record import (
     Profiled,
     Returned,
     Started,
+    Submitted,
     SyncSlice,
 )
 
@@ -39,6 +54,17 @@ JOBS = [
     )
     for name in "ab"
 ]
+SPECS = parse_jobs(
+    {
+        "version": 1,
+        "jobs": [
+            {"id": "a", "iterations": 3, "slo": 2.0, "task": "echo", "model": "/models/own"},
+            {"id": "b", "iterations": 3, "slo": 2.0, "class": "own:Job", "options": {"size": [1, 2]}},
+        ],
+    },
+    "test",
+    Path("/somewhere"),
+).jobs
 NODE = Node("rollout-0", "rollout", "machine", (0, 1), (), 8.0, "2 core")
 FACTS: list[Fact] = [
     Started(0.0, 1e9, "rollmux", "round-robin", CLUSTER, (NODE,), {"python": "3.11"}),
@@ -52,6 +78,11 @@ FACTS: list[Fact] = [
     PhaseSlice("a", "rollout", False, 0, 0, "rollout", (0,), ("rollout-0",), 1.0, 1.1, 2.0, 1.2, 1.9, stages={"restore": 0.01}),
     SyncSlice("a", False, 0, ("rollout-0",), 3.0, 3.1, ("b",)),
     Iteration("a", 0, 1.0, 3.1, {"reward": 0.5}),
+    *(Submitted(3.1, spec) for spec in SPECS),
+    Reprofiled(3.1, JOBS[0].model_copy(update={"sync_s": 0.5})),
+    Arrived(3.1, JOBS[0].model_copy(update={"id": "c"})),
+    Cancelled(3.1, "c"),
+    Withdrawn(3.1, "c"),
     Progressed(3.2, (Progress("a", 1, 0.7, 1.0),)),
     Ticked(3.2),
     Moved(3.3, "b", Placement(None, (), 1, 1)),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Resumed
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Reprofiled, Resumed, Withdrawn
 from rollmux_env.cluster.state import State, apply
 from tests.oracle import planner
 from tests.oracle.draw import examples
@@ -156,6 +156,37 @@ def test_order_of_admission_is_kept_after_departures_and_a_mover_comes_last():
     twin.admit(twin.arrive(make_job("d", 13, 3, rollout={"nodes": 2})), Placement(0, (0, 1), 0))
     assert twin.state.group_list()[0].jobs == ("a", "c", "d")
     assert twin.state.group_list()[0].period_s == pytest.approx(planner.period_of(twin.groups[0]))
+
+
+def test_a_job_that_is_withdrawn_leaves_the_queue_to_the_others():
+    twin = started((make_job("a"), Placement(None, (), 1, 1)))
+    state = twin.state
+    for name in "bc":
+        twin.arrive(make_job(name))
+    apply(state, Withdrawn(1.0, "b"))
+    assert state.waiting == ["c"] and state.knows("b") and not state.is_running("b")
+
+
+def test_a_job_is_planned_by_its_newest_times_from_then_on():
+    twin = started((make_job("a", 10, 10, slo=3), Placement(None, (), 1, 1)), (make_job("b", 5, 5), Placement(0, (0,), 0)))
+    state = twin.state
+    state.now_s = 40.0  # two iterations of 20 s
+    twin.reprofile(make_job("a", 10, 30, slo=3))
+    assert state.group_of("a").period_s == 40
+    assert state.jobs.limit_s[state.row("a")] == 120 and state.jobs.placed_training_s[state.row("a")] == 30
+    state.now_s = 120.0
+    assert state.iterations_done("a") == pytest.approx(2 + 2)
+    twin.arrive(make_job("c"))
+    apply(state, Reprofiled(120.0, model(make_job("c", 7, 8))))
+    assert state.waiting == ["c"] and state.job("c").solo_s == 15
+    apply(state, Admitted(120.0, "c", Placement(None, (), 1, 1)))
+    assert state.group_of("c").period_s == 15
+
+
+def test_a_colocated_job_is_planned_by_its_newest_times_too():
+    state = started((make_job("a", 10, 10), Placement(None, training_nodes=1, colocated=True))).state
+    apply(state, Reprofiled(0.0, model(make_job("a", 12, 10))))
+    assert state.group_of("a").period_s == 22
 
 
 def test_a_copy_goes_its_own_way():

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Resumed
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Reprofiled, Resumed, Withdrawn
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.scenario import Job, parse_scenario
 from tests.oracle import draw as drawing
@@ -81,6 +81,17 @@ class Twin:
         apply(self.state, Departed(self.state.now_s, job_id))
         self.groups = [left for g in self.groups if (left := planner.without(g, job_id)) is not None]
 
+    def withdraw(self, job_id: str) -> None:
+        apply(self.state, Withdrawn(self.state.now_s, job_id))
+
+    def reprofile(self, job: dict[str, Any]) -> None:
+        """A running job is known anew, by the dict of a scenario file."""
+        apply(self.state, Reprofiled(self.state.now_s, model(job, self.scenario_cluster)))
+        known = planner.read_job(job)
+        self.groups = [
+            {**g, "members": [{**m, "job": known} if m["job"]["id"] == job["id"] else m for m in g["members"]]} for g in self.groups
+        ]
+
     def cluster_left(self) -> dict[str, Any]:
         """The cluster with `max_nodes` lowered by the nodes that are held."""
         pools = {}
@@ -128,12 +139,16 @@ def places(twin: Twin, job: dict[str, Any], home: int | None = None) -> list[Pla
 def twins(draw: st.DrawFn, max_jobs: int = 12, limited: bool = True, fine: bool = False) -> Twin:
     """A twin after a random history of arrivals, admissions, moves, ends of pauses and departures."""
     twin = Twin(draw(drawing.clusters(limited)))
+    given: dict[str, dict[str, Any]] = {}
     for k in range(draw(st.integers(0, max_jobs))):
-        job = twin.arrive(draw(drawing.jobs(f"j{k}", fine=fine)))
+        given[f"j{k}"] = draw(drawing.jobs(f"j{k}", fine=fine))
+        job = twin.arrive(given[f"j{k}"])
         options = places(twin, job)
         if options:
             twin.admit(job, draw(st.sampled_from(options)))
-        change = draw(st.sampled_from(["none", "none", "depart", "move", "resume"]))
+        elif draw(st.booleans()):
+            twin.withdraw(job["id"])
+        change = draw(st.sampled_from(["none", "none", "depart", "move", "resume", "reprofile"]))
         free = [job_id for job_id in twin.running() if job_id not in twin.held]
         if change == "resume" and twin.held:
             twin.resume(next(iter(twin.held)))
@@ -144,4 +159,11 @@ def twins(draw: st.DrawFn, max_jobs: int = 12, limited: bool = True, fine: bool 
             options = places(twin, job, home)
             if options:
                 twin.move(job["id"], draw(st.sampled_from(options)))
+        elif change == "reprofile" and twin.running():
+            job_id = draw(st.sampled_from(twin.running()))
+            other = draw(drawing.jobs(job_id, fine=fine))
+            times = {pool: {**given[job_id][pool], "worst_case_s": other[pool]["worst_case_s"]} for pool in ("rollout", "training")}
+            times["training"].pop("by_nodes", None)
+            given[job_id] = {**given[job_id], **times, "sync_s": other.get("sync_s", 0)}
+            twin.reprofile(given[job_id])
     return twin

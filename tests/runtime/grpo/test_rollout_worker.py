@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -11,6 +12,9 @@ from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.models import model_directory
 from runtime.jobs.spec import ModelSpec, parse_jobs
 from runtime.record import Node
+from runtime.residency.layout import Layout
+from runtime.sync.plan import make_plan
+from runtime.sync.streams import Transfer, send_streams
 from tests.runtime.engines.models import VOCABULARY, tiny
 
 _HEADER = 16 << 10  # most that a safetensors header of a small model and the last page take
@@ -28,7 +32,14 @@ def test_a_stage_is_counted_before_it_is_filled(tmp_path: Path) -> None:
     worker.open(None)
     try:
         before = worker.offload()[0].host
-        worker.stage((1, {name: tensor.detach().float() for name, tensor in model.named_parameters()}))
+        weights = {name: tensor.detach().float() for name, tensor in model.named_parameters()}
+        layout = Layout.of(weights)
+        held = ((0, layout.nbytes),)
+        transfer = Transfer(1, layout, make_plan([held], ["m"], "aware"), (worker.open_inbox(),), bytes(16))
+        with ThreadPoolExecutor() as threads:
+            staged = threads.submit(worker.stage, transfer)
+            data = torch.cat([weights[name].flatten() for name, *_ in layout.tensors]).view(torch.uint8)
+            assert send_streams(0, transfer, data) == staged.result(60)
         counted = worker.offload()[0].host
         assert VOCABULARY * 4 * 128 < before <= counted <= before + _HEADER
     finally:

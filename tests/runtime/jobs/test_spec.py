@@ -80,6 +80,11 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         (("id: a,", "id: a, rollout: {engine: vlm},"), "jobs[0].rollout.engine: Input should be 'auto', 'vllm' or 'torch'"),
         (("data.jsonl", "~no-such-user/a.jsonl"), "jobs[1].task: {folder}/~no-such-user/a.jsonl: No such file or directory"),
         (("layers: 2", "name: ~no-such-user/a"), "jobs[1].model: {folder}/~no-such-user/a: there is no such folder"),
+        (("id: a,", "id: a, sync: {topology: ring},"), "jobs[0].sync.topology: Input should be 'aware' or 'flat'"),
+        (
+            ("options: {seconds: 1}", "sync: {topology: flat}"),
+            "jobs[2].sync: is a key of jobs with a task; a class gets its settings by",
+        ),
         (("id: a,", "id: a, folder: none,"), "jobs[0].folder: {folder}/none: there is no such folder"),
         (("id: a,", 'id: a, folder: "n\\0",'), "jobs[0].folder: {folder}/n\\x00: there is no such folder"),
         (("own:Job", "broken.part:Job"), "jobs[2].class: broken.part: ZeroDivisionError: division by zero"),

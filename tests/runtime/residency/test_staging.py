@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from runtime.residency.staging import Layout, WeightStage, pieces
+from runtime.residency.layout import Layout
+from runtime.residency.staging import WeightStage, pieces
 
 WEIGHTS = {
     "b": torch.arange(35.0).view(5, 7),

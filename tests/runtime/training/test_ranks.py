@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.residency.layout import Layout
+from runtime.sync.plan import shard
 from runtime.training.errors import TrainingError
 from runtime.training.trainer import Trainer
 from tests.runtime.training.world import SETTINGS, apart, make_batch_of, make_model, meeting_place, train_together, updates
@@ -17,12 +19,13 @@ WITH_KL = SETTINGS.model_copy(update={"kl": 0.1})
 RESPONSES = 9  # minibatches of 5 and 4: neither rank nor passes come out even
 
 
-def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any, again: str) -> tuple[Any, str]:
-    """Two more updates from a state; then the error that a NaN in the weights of the last rank's shard gives."""
+def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any, again: str) -> tuple[Any, str, Any]:
+    """Two more updates from a state; the error of a NaN in the weights of the last rank's shard; shard and weights before it."""
     found = updates(rank, world, rendezvous, model, [2, 3], WITH_KL, state, RESPONSES)
     trainer = Trainer(model, SETTINGS, rank=rank, world=world, rendezvous=again)
     before = trainer.state(everywhere=True)
     one = trainer.update(make_batch_of(1))
+    parts = trainer.shard().numpy(), {name: tensor.numpy() for name, tensor in trainer.weights().items()}
     trainer.load_state(*before)
     assert trainer.update(make_batch_of(1)) == one  # back and again
     if rank == world - 1:
@@ -31,10 +34,10 @@ def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any, a
     try:
         trainer.update(make_batch_of(1))
     except TrainingError as error:
-        return found, str(error)
+        return found, str(error), parts
     finally:
         trainer.close()
-    return found, ""
+    return found, "", parts
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +52,13 @@ def begun(model: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def ranks(model: Path, begun: Any) -> list[tuple[Any, str]]:
+def ranks(model: Path, begun: Any) -> list[tuple[Any, str, Any]]:
     return train_together(2, _rescaled, model, begun, meeting_place())
 
 
-def test_after_rescaling_the_update_is_the_same(model: Path, begun: Any, ranks: list[tuple[Any, str]]) -> None:
+def test_after_rescaling_the_update_is_the_same(model: Path, begun: Any, ranks: list[tuple[Any, str, Any]]) -> None:
     metrics, weights, tensors, info = updates(0, 1, None, model, [2, 3], WITH_KL, begun, RESPONSES)
-    (first, _), (second, _) = ranks
+    (first, *_), (second, *_) = ranks
     assert first[0] == second[0] and not second[1] and not second[2]  # metrics on all ranks, weights on the first
     for alone, together in zip(metrics, first[0], strict=True):
         assert alone == pytest.approx(together, rel=1e-3, abs=1e-5)
@@ -64,13 +67,23 @@ def test_after_rescaling_the_update_is_the_same(model: Path, begun: Any, ranks: 
     assert apart(first[2], tensors) < 1e-3 and first[3] == second[3] == info
 
 
-def test_ranks_can_become_fewer_again(model: Path, begun: Any, ranks: list[tuple[Any, str]]) -> None:
-    (_, _, tensors, info), _ = ranks[0]
+def test_ranks_can_become_fewer_again(model: Path, begun: Any, ranks: list[tuple[Any, str, Any]]) -> None:
+    (_, _, tensors, info), *_ = ranks[0]
     back = updates(0, 1, None, model, [4], WITH_KL, (tensors, info), RESPONSES)
     alone = updates(0, 1, None, model, [2, 3, 4], WITH_KL, begun, RESPONSES)
     assert apart(back[2], alone[2]) < 1e-3 and back[3] == alone[3]
 
 
-def test_every_rank_says_that_a_gradient_is_no_number(ranks: list[tuple[Any, str]]) -> None:
-    (_, one), (_, other) = ranks
+def test_every_rank_says_that_a_gradient_is_no_number(ranks: list[tuple[Any, str, Any]]) -> None:
+    (_, one, _), (_, other, _) = ranks
     assert one == other and "the gradient's norm is nan" in one
+
+
+def test_the_shards_of_the_ranks_are_the_weights(ranks: list[tuple[Any, str, Any]]) -> None:
+    weights = {name: torch.from_numpy(array) for name, array in ranks[0][2][1].items()}
+    assert weights and not ranks[1][2][1]
+    layout = Layout.of(weights)
+    whole = torch.cat([weights[name].flatten() for name, *_ in layout.tensors]).view(torch.uint8)
+    for rank, (*_, (data, _)) in enumerate(ranks):
+        held = torch.cat([whole[first:behind] for first, behind in shard(layout, rank, len(ranks))])
+        assert torch.equal(torch.from_numpy(data), held)

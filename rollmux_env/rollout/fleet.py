@@ -1,0 +1,175 @@
+"""The replicas of one rollout and the responses on them, as a rollout policy may see and move them.
+
+How long a response is going to be is known to the kernel alone: what is public here says what has been sampled so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+
+import numpy as np
+
+from rollmux_env.errors import InputError
+from rollmux_env.kernel import rollouts as kernel
+from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.timing.replica import ReplicaTiming
+
+
+class Fleet:
+    """A rollout in progress: launch, run, look, migrate, abort.
+
+    Args:
+        replicas: what each replica costs. most: sequences of a replica's batch.
+        prompt_tokens: (R,) of each response. lengths: (R,) tokens that it will have; kept from policies.
+        groups: (R,) its prompt, from 0. needed: finished responses that complete a prompt.
+
+    Attributes:
+        now_s: seconds since the start.
+        migrations: times that a response went to another replica.
+
+    Raises:
+        InputError: a response that fits in no replica's cache, one without tokens, or no replicas.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[ReplicaTiming],
+        prompt_tokens: Ints,
+        lengths: Ints,
+        groups: Ints,
+        needed: int,
+        most: int = 256,
+    ) -> None:
+        count = lengths.size
+        self.now_s = 0.0
+        self.migrations = 0
+        self._longest = int((prompt_tokens + lengths).max())
+        if lengths.min() < 1:
+            raise InputError("rollout: a response must have at least one token")
+        zeros, none, n = np.zeros(count, np.int64), np.full(count, kernel.NONE), int(groups.max()) + 1
+        self._all = kernel.Responses(
+            prompt=prompt_tokens.astype(np.int64), length=lengths.astype(np.int64), group=groups.astype(np.int64),
+            sampled=zeros, state=zeros.copy(), replica=none, ends=zeros.copy(),
+            end_s=np.full(count, np.inf), refill_s=np.full(count, -1.0), after=none.copy(), before=none.copy(),
+            finished=np.zeros(n, np.int64), needed=np.full(n, needed),
+            order=np.zeros(count + 1, np.int64), counts=np.zeros(2, np.int64),
+        )  # fmt: skip
+        self._replicas: kernel.Replicas | None = None
+        self._most = most
+        self.add(replicas)
+
+    @property
+    def size(self) -> int:
+        """How many replicas there are, those without work included."""
+        return 0 if self._replicas is None else int(self._replicas.kv.size)
+
+    @property
+    def table(self) -> kernel.Replicas:
+        """The replicas as arrays; to be read only."""
+        assert self._replicas is not None
+        return self._replicas
+
+    @property
+    def finished(self) -> Ints:
+        """(n,) the responses that have finished, in that order."""
+        return self._all.order[: self._all.order[-1]]
+
+    @property
+    def complete(self) -> int:
+        """Prompts that are complete."""
+        return int(self._all.counts[0])
+
+    @property
+    def preemptions(self) -> int:
+        """Times that a full cache put a response back into the queue."""
+        return int(self._all.counts[1])
+
+    @property
+    def open(self) -> Ints:
+        """(n,) the responses that wait or run."""
+        return np.flatnonzero((self._all.state == kernel.RUNNING) | (self._all.state == kernel.WAITING))
+
+    @property
+    def state(self) -> Ints:
+        """(R,) NEW, WAITING, RUNNING, FINISHED or ABORTED, as in the kernel."""
+        return self._all.state
+
+    @property
+    def replica(self) -> Ints:
+        """(R,) where each response is, or last was."""
+        return self._all.replica
+
+    @property
+    def end_s(self) -> Floats:
+        """(R,) when it finished or was aborted; infinite before."""
+        return self._all.end_s
+
+    def sampled(self) -> Ints:
+        """(R,) tokens so far."""
+        kernel.observe(self._all, self.table, self.now_s)
+        return self._all.sampled.copy()
+
+    def context(self) -> Ints:
+        """(R,) tokens so far, the prompt's included."""
+        return self.sampled() + self._all.prompt
+
+    def add(self, replicas: Sequence[ReplicaTiming], from_s: float | None = None) -> Ints:
+        """More replicas, that begin to work at `from_s`, by default now.
+
+        Returns:
+            (n,) their numbers.
+
+        Raises:
+            InputError: none, or one whose cache is too small for the longest response.
+        """
+        if not replicas:
+            raise InputError("rollout: there must be at least one replica")
+        for replica in replicas:
+            if replica.kv_tokens <= self._longest:
+                need = f"a prompt and its response have {self._longest} tokens"
+                raise InputError(f"rollout: the cache of a replica holds {replica.kv_tokens} tokens; {need}")
+        n, first = len(replicas), self.size
+        rows = [astuple(replica) for replica in replicas]
+        floats, ints = np.full(n, self.now_s if from_s is None else from_s), np.zeros(n, np.int64)
+        new = kernel.Replicas(
+            cost=np.array([row[:-1] for row in rows]), kv=np.array([row[-1] for row in rows]), most=np.full(n, self._most),
+            clock_s=floats, next_s=np.full(n, np.inf), ahead=ints, steps=ints.copy(), context=ints.copy(), busy_s=floats.copy(),
+            batch=np.zeros((n, self._all.length.size), np.int64), running=ints.copy(),
+            head=np.full(n, kernel.NONE), tail=np.full(n, kernel.NONE), waiting=ints.copy(),
+        )  # fmt: skip
+        old = self._replicas
+        self._replicas = new if old is None else kernel.Replicas(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))
+        return np.arange(first, first + n)
+
+    def launch(self, responses: Ints, replicas: Ints) -> None:
+        """New responses wait at these replicas, one for each response."""
+        if (self._all.state[responses] != kernel.NEW).any() or np.unique(responses).size != responses.size:
+            raise ValueError("a response is launched once")
+        kernel.launch(self._all, self.table, responses, replicas, self.now_s)
+
+    def migrate(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
+        """Responses go on at other replicas, from what they have sampled.
+
+        Args:
+            replicas: the new one of each.
+            refill_s: (n,) seconds that bring its cache there; None: it is prefilled again, as prompt and sampled tokens.
+        """
+        if not np.isin(responses, self.open).all() or np.unique(responses).size != responses.size:
+            raise ValueError("only a response that waits or runs can migrate")
+        kernel.take_off(self._all, self.table, responses, self.now_s, kernel.NEW)
+        self._all.end_s[responses] = np.inf
+        if refill_s is not None:
+            self._all.refill_s[responses] = refill_s
+        kernel.launch(self._all, self.table, responses, replicas, self.now_s)
+        self.migrations += responses.size
+
+    def abort(self, responses: Ints) -> None:
+        """Responses that wait or run end here."""
+        kernel.take_off(self._all, self.table, responses, self.now_s, kernel.ABORTED)
+
+    def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> None:
+        """Go on until then, or until so many responses have finished or prompts are complete in all, or nothing runs."""
+        every = self._all.length.size + 1
+        stops = every if responses is None else responses, every if complete is None else complete
+        self.now_s = float(kernel.run(self._all, self.table, self.now_s, until_s, *stops))

@@ -1,0 +1,187 @@
+"""Jobs of a scenario that give a model: what the loader fills in.
+
+What a job says itself stands; what it leaves out is predicted from its model on the cluster's GPUs: both phases' seconds and host
+memory, the sync, training on more nodes, both phases co-located on the training nodes, and the parts of the phases (`timing`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rollmux_env.complaint import complain, problems
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Lengths, Model, NodeCount, Pool
+from rollmux_env.timing.hardware import hardware
+from rollmux_env.timing.jobs import REPLICA, lengths_of
+from rollmux_env.timing.lengths import read_lengths
+from rollmux_env.timing.memory import rollout_memory_gb, training_memory_gb
+from rollmux_env.timing.models import ModelShape, model_shape
+from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.timing.roofline import Responses, TrainingTiming, replica_timing, training_timing, worst_rollout_s
+from rollmux_env.timing.sync import sync_s
+
+_MORE_NODES = (2, 4)  # times training.nodes that `by_nodes` is filled in for
+
+
+def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A file's mapping, `defaults` merged, with what its jobs' models say of what they leave out. A job with `timing` has all.
+
+    Args:
+        folder: what the paths of models, lengths and hardware are relative to.
+
+    Raises:
+        InputError: a model, GPU or distribution that is none, or that do not go together; one line, from `jobs[k]` on.
+    """
+    pools = {name: _parsed(Pool, (data.get("cluster") or {}).get(name), "cluster", name) for name in ("rollout", "training")}
+    jobs = []
+    for k, job in enumerate(data["jobs"]):
+        predicted = isinstance(job, dict) and job.get("model") is not None and job.get("timing") is None
+        jobs.append(_filled_in(job, k, pools, folder) if predicted else job)
+    return data | {"jobs": jobs}
+
+
+def _filled_in(job: dict[str, Any], k: int, pools: dict[str, Pool], folder: Path) -> dict[str, Any]:
+    given, path = job["model"], f"jobs[{k}]"
+    model = _parsed(Model, {"name": given} if isinstance(given, str) else given, "jobs", k, "model")
+    if job.get("lengths") is None:
+        raise InputError(f"{path}.lengths: is missing; a model needs it")
+    lengths = _settled(_parsed(Lengths, job["lengths"], "jobs", k, "lengths"), path, folder)
+    rollout, training = ({} if job.get(name) is None else job[name] for name in pools)
+    if not isinstance(rollout, dict) or not isinstance(training, dict):
+        return job  # for the check of the whole file to say
+    phases = {"rollout": rollout, "training": training}
+    nodes = {name: _parsed(NodeCount, phase.get("nodes", 1), "jobs", k, name, "nodes") for name, phase in phases.items()}
+    prediction = _Prediction(path, model, lengths, pools, nodes, folder)
+    return (
+        {"timing": prediction.timing(), **prediction.beside(training)}
+        | job
+        | {"lengths": lengths.model_dump(mode="json", exclude_none=True)}
+        | {"rollout": prediction.rollout() | rollout, "training": prediction.training() | training}
+    )
+
+
+def _parsed(model: Any, value: Any, *path: str | int) -> Any:
+    """A part of the file, checked before the whole of it is."""
+    try:
+        return TypeAdapter(model).validate_python(value)
+    except ValidationError as error:
+        raise InputError(complain(problems(error)[0], *path)) from None
+
+
+def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:
+    """Lengths that need no file any longer, and that are a distribution."""
+    try:
+        if lengths.file is not None:
+            points = read_lengths(folder / lengths.file, lengths.cap).points
+            lengths = lengths.model_copy(update={"file": None, "quantiles": points})
+        lengths_of(lengths)
+    except InputError as error:
+        raise InputError(f"{path}.lengths: {error}") from None
+    return lengths
+
+
+class _Prediction:
+    """What a job's model says, as the keys of a scenario file.
+
+    Args:
+        path: of the job, for error messages. nodes: of its phases, by pool.
+    """
+
+    def __init__(
+        self, path: str, model: Model, lengths: Lengths, pools: dict[str, Pool], nodes: dict[str, int], folder: Path
+    ) -> None:
+        self._at = f"{path}.model"
+        self._model = model
+        self._lengths = lengths
+        self._responses = Responses(lengths.batch, lengths.prompt_tokens, lengths.turns, lengths.environment_s)
+        self._pools = pools
+        self._nodes = nodes
+        self._devices = {name: nodes[name] * pool.gpus_per_node for name, pool in pools.items()}
+        self._hardware = {name: self._found(hardware, pool.gpu, f"cluster.{name}.gpu", folder) for name, pool in pools.items()}
+        self._shape: ModelShape = self._found(model_shape, model.name, f"{self._at}.name", folder)
+        parallel, devices = model.tensor_parallel, self._devices["rollout"]
+        if devices % parallel:
+            raise InputError(f"{self._at}.tensor_parallel: must divide the {devices} GPUs of its rollout nodes, not be {parallel}")
+        try:
+            self._replica = replica_timing(self._shape, self._hardware["rollout"], parallel)
+            self._training = self._training_on(self._devices["training"])
+            self._worst_s = self._rollout_on(self._replica, devices // parallel)
+        except InputError as error:
+            raise InputError(f"{self._at}: {error}") from None
+
+    def timing(self) -> dict[str, Any]:
+        """`timing`."""
+        training = self._training
+        return {
+            "replicas": self._devices["rollout"] // self._model.tensor_parallel,
+            **{name: getattr(self._replica, name) for name in REPLICA},
+            "update_s": training.update_s,
+            "training_s_per_token": training.s_per_token,
+            "training_s_per_token2": training.s_per_token2,
+        }
+
+    def rollout(self) -> dict[str, Any]:
+        """`rollout`."""
+        number_bytes = self._hardware["rollout"].number_bytes
+        memory_gb = rollout_memory_gb(self._shape, self._pools["rollout"].gpus_per_node, self._model.tensor_parallel, number_bytes)
+        return {"worst_case_s": _rounded(self._worst_s), "host_memory_gb": _rounded(memory_gb)}
+
+    def training(self) -> dict[str, Any]:
+        """`training`, but for `by_nodes`."""
+        nodes = self._nodes["training"]
+        memory_gb = training_memory_gb(self._shape, self._pools["training"].gpus_per_node, nodes)
+        by_nodes = {
+            f"{factor * nodes}": _rounded(self._worst_training_s(self._training_on(factor * self._devices["training"])))
+            for factor in _MORE_NODES
+        }
+        return {
+            "worst_case_s": _rounded(self._worst_training_s(self._training)),
+            "host_memory_gb": _rounded(memory_gb),
+            "by_nodes": by_nodes,
+        }
+
+    def beside(self, training: dict[str, Any]) -> dict[str, Any]:
+        """`sync_s`, and `colocated` where the model fits the training nodes.
+
+        Args:
+            training: what the job itself says of its training.
+        """
+        weights_gb = self._shape.parameters * self._hardware["rollout"].number_bytes / 1e9
+        sides = (self._hardware["training"], self._devices["training"], self._hardware["rollout"], self._devices["rollout"])
+        found: dict[str, Any] = {"sync_s": _rounded(sync_s(weights_gb, *sides, self._nodes["rollout"]))}
+        training_s = training.get("worst_case_s", _rounded(self._worst_training_s(self._training)))
+        parallel = self._model.tensor_parallel
+        while self._devices["training"] % parallel == 0:
+            try:
+                replica = replica_timing(self._shape, self._hardware["training"], parallel)
+                rollout_s = self._rollout_on(replica, self._devices["training"] // parallel)
+            except InputError:  # a smaller memory than the rollout GPUs': a copy takes more of them
+                parallel *= 2
+                continue
+            colocated = {"nodes": self._nodes["training"], "rollout_s": _rounded(rollout_s), "training_s": training_s}
+            return found | {"colocated": colocated}
+        return found
+
+    def _rollout_on(self, replica: ReplicaTiming, replicas: int) -> float:
+        return worst_rollout_s(replica, replicas, self._responses, self._lengths.cap)
+
+    def _training_on(self, devices: int) -> TrainingTiming:
+        return training_timing(self._shape, self._hardware["training"], devices)
+
+    def _worst_training_s(self, timing: TrainingTiming) -> float:
+        tokens = (self._lengths.prompt_tokens + self._lengths.cap) * self._lengths.turns
+        return timing.seconds(self._lengths.batch, tokens)
+
+    def _found(self, look: Any, name: str, path: str, folder: Path) -> Any:
+        try:
+            return look(name, folder)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+
+def _rounded(value: float) -> float:
+    """To a microsecond or a kilobyte, so that a scenario's hash is the same on every machine."""
+    return round(value, 6)

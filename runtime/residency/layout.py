@@ -1,0 +1,65 @@
+"""Where tensors lie in the bytes of a set of weights, as in a safetensors file; without torch, for the job that plans a sync."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CODES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor lies in the bytes of a set of weights.
+
+    Attributes:
+        tensors: (name, safetensors' code of the dtype, shape, first byte, behind the last byte) of each, in order, without gaps.
+        nbytes: all of them.
+    """
+
+    tensors: tuple[tuple[str, str, tuple[int, ...], int, int], ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Tensor]) -> Layout:
+        """The layout of these weights; depends on names, dtypes and shapes alone."""
+        rows, start = [], 0
+        for name in sorted(weights, key=lambda name: (-weights[name].element_size(), name)):  # so that each is aligned
+            tensor = weights[name]
+            end = start + tensor.numel() * tensor.element_size()
+            rows.append((name, _CODES[str(tensor.dtype).removeprefix("torch.")], tuple(tensor.shape), start, end))
+            start = end
+        return cls(tuple(rows), start)
+
+    def header(self) -> bytes:
+        """What stands before the bytes in a safetensors file."""
+        entries = {
+            name: {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+            for name, code, shape, start, end in self.tensors
+        }
+        text = json.dumps(entries, separators=(",", ":")).encode()
+        text += b" " * (-(len(text) + 8) % 64)
+        return len(text).to_bytes(8, "little") + text
+
+    def views(self, data: Tensor) -> dict[str, Tensor]:
+        """The tensors over their bytes: uint8, of shape (nbytes,)."""
+        import torch
+
+        dtypes = {code: getattr(torch, name) for name, code in _CODES.items()}
+        return {name: data[start:end].view(dtypes[code]).view(shape) for name, code, shape, start, end in self.tensors}

@@ -1,0 +1,228 @@
+"""How the streams of a plan get there: training ranks send them, rollout workers receive them into their stage and pass them on.
+
+A connection for every hop of every stream, and a thread for every stream, so that each waits for nobody but those on its own way.
+All of it lives for one sync. Plain TCP, between host memories: from the rank's copy into the stage, and on from there. Not torch's
+gloo, since its connections cannot be ended: who fails here ends its own, and so the streams of those before and behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from rollmux_env.complaint import one_line
+from runtime.residency.layout import Layout
+from runtime.sync.plan import Stream
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from runtime.residency.staging import WeightStage
+
+Address = tuple[str, int]
+_HEADER = struct.Struct("!16sqqq")
+HEADER_BYTES = _HEADER.size
+"""Of each stream, on every hop: whose it is and what comes."""
+_CHUNK = 4 << 20
+_TIMEOUT_S = 600.0  # one that has died is noticed at once; this is for one that hangs
+_STRANGER_S = 10.0  # for the header of a connection
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A sync, as all who take part know it.
+
+    Attributes:
+        version: of the weights. layout: of their bytes. streams: the plan.
+        addresses: of the inbox of each rollout worker.
+        token: 16 random bytes; a connection that does not begin with them is none of this sync's.
+    """
+
+    version: int
+    layout: Layout
+    streams: tuple[Stream, ...]
+    addresses: tuple[Address, ...]
+    token: bytes
+
+    def header(self, stream: Stream) -> bytes:
+        """What each hop of a stream begins with."""
+        return _HEADER.pack(self.token, self.version, stream.number, stream.nbytes)
+
+
+class Inbox:
+    """Where a rollout worker is reached during a sync.
+
+    Args:
+        host: address of this process as the others see it.
+
+    Attributes:
+        address: host and port.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._server = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=1024)
+        self.address: Address = self._server.getsockname()[:2]
+
+    def receive(self, worker: int, transfer: Transfer, stage: WeightStage) -> int:
+        """Fill the worker's stage with a version, and pass on to other workers what they are to have from here.
+
+        Returns:
+            Bytes that came to this worker over the link, headers included.
+
+        Raises:
+            RuntimeError: a stream broke, or brought something else; one line. The stage is incomplete then.
+        """
+        stage.begin(transfer.layout, transfer.version)
+        missing = {stream.number: stream for stream in transfer.streams if worker in stream.way}
+        with _Connections() as connections, ThreadPoolExecutor(max(len(missing), 1)) as threads:
+            connections.add(self._server)
+            with connections.failing(f"{_of(transfer)}: rollout worker {worker} waits for streams {sorted(missing)}"):
+                while missing:
+                    source = connections.add(self._server.accept()[0])
+                    stream = _announced(source, transfer, missing)
+                    if stream is not None:
+                        threads.submit(_receive, connections, source, worker, transfer, stream, stage)
+        return sum(HEADER_BYTES + stream.nbytes for stream in transfer.streams if stream.way[0] == worker)
+
+    def close(self) -> None:
+        """Take no connections any more. Again: no effect."""
+        self._server.close()
+
+
+def send_streams(rank: int, transfer: Transfer, data: Tensor) -> int:
+    """Send a training rank's streams; every worker on their ways receives at the same time.
+
+    Args:
+        data: the bytes that the rank holds, in order: uint8 on the CPU.
+
+    Returns:
+        Bytes sent, headers included: all of them go over the link.
+
+    Raises:
+        RuntimeError: a stream broke; one line.
+    """
+    mine = [stream for stream in transfer.streams if stream.rank == rank]
+    with _Connections() as connections, ThreadPoolExecutor(max(len(mine), 1)) as threads:
+        for stream in mine:
+            threads.submit(_send, connections, transfer, stream, data.numpy().data)
+    return sum(HEADER_BYTES + stream.nbytes for stream in mine)
+
+
+class _Connections:
+    """All that a member has open during a sync. When one stream fails all are ended, and leaving the block raises its problem."""
+
+    def __init__(self) -> None:
+        self._open: list[socket.socket] = []
+        self._lock = Lock()
+        self._problem: RuntimeError | None = None
+
+    def __enter__(self) -> _Connections:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._open:
+            one.close()
+        if self._problem is not None:
+            raise self._problem
+
+    def add(self, one: socket.socket) -> socket.socket:
+        one.settimeout(_TIMEOUT_S)
+        with self._lock:
+            self._open.append(one)
+            if self._problem is not None:
+                _end(one)
+        return one
+
+    @contextlib.contextmanager
+    def failing(self, what: str) -> Iterator[None]:
+        """Name what fails in this block, and end all connections then."""
+        try:
+            yield
+        except (OSError, ValueError, RuntimeError) as error:
+            with self._lock:
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                self._problem = self._problem or RuntimeError(f"{what}: {one_line(reason, 200)}")
+                for one in self._open:
+                    _end(one)
+
+
+def _send(connections: _Connections, transfer: Transfer, stream: Stream, data: memoryview) -> None:
+    worker, end = stream.way[0], stream.first + stream.nbytes
+    with connections.failing(f"{_of(transfer)}: the stream from training rank {stream.rank} to rollout worker {worker} broke"):
+        to = connections.add(socket.create_connection(transfer.addresses[worker], _TIMEOUT_S))
+        to.sendall(transfer.header(stream))
+        for start in range(stream.first, end, _CHUNK):
+            to.sendall(data[start : min(start + _CHUNK, end)])
+
+
+def _receive(
+    connections: _Connections, source: socket.socket, worker: int, transfer: Transfer, stream: Stream, stage: WeightStage
+) -> None:
+    place = stream.way.index(worker)
+    before = f"rollout worker {stream.way[place - 1]}" if place else f"training rank {stream.rank}"
+    on: list[socket.socket] = []
+    with connections.failing(f"{_of(transfer)}: the stream from {before} to rollout worker {worker} broke"):
+        for further in stream.way[place + 1 : place + 2]:
+            on.append(connections.add(socket.create_connection(transfer.addresses[further], _TIMEOUT_S)))
+            on[0].sendall(transfer.header(stream))
+
+        def fill(room: Tensor) -> None:
+            memory = room.numpy().data
+            _read(source, memory)
+            for to in on:
+                to.sendall(memory)
+
+        for first, behind in stream.ranges:
+            for start in range(first, behind, _CHUNK):
+                stage.take(transfer.version, start, min(start + _CHUNK, behind), fill)
+
+
+def _announced(source: socket.socket, transfer: Transfer, missing: dict[int, Stream]) -> Stream | None:
+    """The stream that a new connection announces, taken out of those that are missing; None of a stranger's.
+
+    Raises:
+        RuntimeError: it brings another version, or what is not to come here.
+    """
+    header = bytearray(HEADER_BYTES)
+    source.settimeout(_STRANGER_S)
+    with contextlib.suppress(OSError, RuntimeError):
+        _read(source, memoryview(header))
+    source.settimeout(_TIMEOUT_S)
+    token, version, number, nbytes = _HEADER.unpack(header)
+    if token != transfer.token:
+        _end(source)
+        return None
+    stream = missing.pop(number, None)
+    if stream is None or (version, nbytes) != (transfer.version, stream.nbytes):
+        raise RuntimeError(f"stream {number} brings {nbytes} bytes of version {version}")
+    return stream
+
+
+def _read(source: socket.socket, memory: memoryview) -> None:
+    """Fill some memory.
+
+    Raises:
+        RuntimeError: the connection ends before it is full.
+    """
+    at = 0
+    while at < len(memory):
+        count = source.recv_into(memory[at:])
+        if not count:
+            raise RuntimeError("the connection was closed before its end")
+        at += count
+
+
+def _end(one: socket.socket) -> None:
+    """End a connection for both sides and for the threads that wait on it; whoever opened it closes it."""
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+
+
+def _of(transfer: Transfer) -> str:
+    return f"weights of version {transfer.version}"

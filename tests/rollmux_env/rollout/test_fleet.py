@@ -1,0 +1,162 @@
+"""The rollout simulator: what a token loop would give, nothing lost, no length seen early."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.rollouts import ABORTED, FINISHED, NEW, RUNNING, WAITING, decode_s
+from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.timing.replica import ReplicaTiming
+from tests.oracle.rollouts import Sequence, roll_replica
+
+REPLICA = ReplicaTiming(0.002, 0.004, 2e-8, 1e-4, 1e-4, 1e-9, 0.002, 100_000)
+
+SECONDS = st.floats(1e-6, 0.01)
+TIMINGS = st.builds(
+    ReplicaTiming,
+    step_s=SECONDS, weights_s=SECONDS, kv_s_per_token=st.floats(0, 1e-4), sequence_s=st.floats(0, 0.01),
+    prefill_s_per_token=st.floats(0, 1e-3), prefill_s_per_token2=st.floats(0, 1e-6), prefill_s=st.floats(0, 0.01),
+    kv_tokens=st.integers(150, 1000),
+)  # fmt: skip
+RESPONSES = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 100)), min_size=1, max_size=25)
+
+
+def fleet_of(timings: list[ReplicaTiming], tokens: list[tuple[int, int]], most: int = 256, each: int = 1) -> Fleet:
+    """Responses dealt out in turn, `each` to a prompt and all needed."""
+    prompts, lengths = (np.array(column) for column in zip(*tokens, strict=True))
+    fleet = Fleet(timings, prompts, lengths, np.arange(len(tokens)) // each, each, most)
+    fleet.launch(np.arange(len(tokens)), np.arange(len(tokens)) % len(timings))
+    return fleet
+
+
+def grown(tokens: list[tuple[int, int]], more: np.ndarray) -> list[tuple[int, int]]:
+    """The same prompts with longer responses."""
+    return [(prompt, length + extra) for (prompt, length), extra in zip(tokens, more.tolist(), strict=True)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(TIMINGS, RESPONSES, st.integers(1, 3), st.integers(1, 8))
+def test_it_agrees_with_a_loop_over_tokens(timing: ReplicaTiming, tokens: list[tuple[int, int]], replicas: int, most: int) -> None:
+    fleet = fleet_of([timing] * replicas, tokens, most)
+    fleet.run()
+    preemptions = 0
+    for k in range(replicas):
+        mine = [Sequence(r, *tokens[r]) for r in range(k, len(tokens), replicas)]
+        ends, preempted = roll_replica(timing, mine, most)
+        preemptions += preempted
+        for r, end_s in ends.items():
+            assert fleet.end_s[r] == pytest.approx(end_s, rel=1e-6)
+    assert fleet.preemptions == preemptions
+    assert (fleet.state == FINISHED).all()
+
+
+@given(TIMINGS, st.integers(1, 50), st.integers(1, 500), st.integers(0, 300))
+def test_seconds_of_many_steps_are_the_sum_of_single_ones(timing: ReplicaTiming, running: int, context: int, n: int) -> None:
+    cost = np.array([timing.step_s, timing.weights_s, timing.kv_s_per_token, timing.sequence_s, 0, 0, 0])
+    summed = sum(timing.decode_s(running, context + k * running) for k in range(n))
+    assert decode_s(cost, running, context, n) == pytest.approx(summed, rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(RESPONSES, st.integers(1, 3), st.integers(1, 4), st.floats(0.0, 2.0), st.randoms(use_true_random=False))
+def test_every_response_is_finished_or_aborted_once_whatever_is_moved(
+    tokens: list[tuple[int, int]], replicas: int, most: int, every_s: float, order: object
+) -> None:
+    timing = ReplicaTiming(0.01, 0.01, 1e-6, 1e-3, 1e-4, 0, 0.01, 400)
+    fleet = fleet_of([timing] * replicas, tokens, most)
+    choose = np.random.default_rng(order.randrange(2**32))  # type: ignore[attr-defined]
+    finished: list[int] = []
+    for moment in range(20):
+        fleet.run(until_s=fleet.now_s + every_s if moment < 19 else np.inf)
+        assert list(fleet.finished[: len(finished)]) == finished, "what has finished stays so"
+        finished = list(fleet.finished)
+        before = fleet.sampled()
+        if fleet.open.size and choose.random() < 0.5:
+            some = choose.choice(fleet.open, choose.integers(1, fleet.open.size + 1), replace=False)
+            fleet.migrate(some, choose.integers(0, fleet.size, some.size))
+            assert (fleet.sampled() >= before).all(), "nothing that was sampled is lost"
+        if fleet.open.size and choose.random() < 0.1:
+            fleet.abort(fleet.open[:1])
+    assert not fleet.open.size
+    assert len(set(finished)) == len(finished)
+    assert set(finished) == set(np.flatnonzero(fleet.state == FINISHED))
+    assert set(np.unique(fleet.state)) <= {FINISHED, ABORTED}
+    assert np.isfinite(fleet.end_s).all()
+    assert (fleet.sampled()[fleet.state == FINISHED] == np.array([length for _, length in tokens])[fleet.state == FINISHED]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(RESPONSES, st.integers(1, 4), st.integers(0, 2**32))
+def test_twice_the_replicas_are_never_slower_and_longer_responses_never_faster(
+    tokens: list[tuple[int, int]], replicas: int, seed: int
+) -> None:
+    def seconds(count: int, responses: list[tuple[int, int]]) -> float:
+        fleet = fleet_of([REPLICA] * count, responses)
+        fleet.run()
+        return fleet.now_s
+
+    longer = np.random.default_rng(seed).integers(0, 50, len(tokens))
+    base = seconds(replicas, tokens)
+    assert seconds(2 * replicas, tokens) <= base * (1 + 1e-12)
+    assert seconds(replicas, [(prompt, length + more) for (prompt, length), more in zip(tokens, longer, strict=True)]) >= base * (
+        1 - 1e-12
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(RESPONSES, st.floats(0.01, 3.0), st.integers(0, 2**32))
+def test_nothing_that_is_seen_tells_what_is_still_to_come(tokens: list[tuple[int, int]], at_s: float, seed: int) -> None:
+    fleet = fleet_of([REPLICA] * 2, tokens)
+    fleet.run(until_s=at_s)
+    more = np.random.default_rng(seed).integers(0, 50, len(tokens))
+    more[fleet.state == FINISHED] = 0
+    other = fleet_of(
+        [REPLICA] * 2, [(prompt, length + extra) for (prompt, length), extra in zip(tokens, more.tolist(), strict=True)]
+    )
+    other.run(until_s=at_s)
+    assert (fleet.sampled() == other.sampled()).all() and (fleet.state == other.state).all()
+    assert (fleet.finished == other.finished).all()
+
+
+def test_a_complete_prompt_aborts_the_rest_of_its_responses() -> None:
+    prompts, lengths = np.full(6, 10), np.array([5, 50, 20, 60, 7, 30])
+    fleet = Fleet([REPLICA, REPLICA], prompts, lengths, np.array([0, 0, 0, 1, 1, 1]), needed=2)
+    assert (fleet.state == NEW).all()
+    fleet.launch(np.arange(6), np.arange(6) % 2)
+    fleet.run(complete=1)
+    assert fleet.finished.tolist() == [0, 4, 2] and fleet.complete == 1
+    assert (fleet.state[[1, 3, 5]] >= WAITING).all() and (fleet.state[[1, 3, 5]] <= RUNNING).all()
+    fleet = Fleet([REPLICA, REPLICA], prompts, lengths, np.array([0, 0, 0, 1, 1, 1]), needed=2)
+    fleet.launch(np.arange(6), np.arange(6) % 2)
+    fleet.run()
+    assert fleet.finished.tolist() == [0, 4, 2, 5]
+    assert fleet.state.tolist() == [FINISHED, ABORTED, FINISHED, ABORTED, FINISHED, FINISHED]
+    assert fleet.end_s[1] == fleet.end_s[2] and fleet.end_s[3] == fleet.end_s[5]
+
+
+def test_replicas_that_are_added_begin_when_they_are_there() -> None:
+    fleet = fleet_of([REPLICA], [(10, 100), (10, 100)])
+    fleet.run(until_s=0.3)
+    new = fleet.add([REPLICA], from_s=5.0)
+    fleet.migrate(np.array([1]), np.full(1, new[0]))
+    fleet.run()
+    assert fleet.end_s[0] < 2 < 5 < fleet.end_s[1]
+
+
+@pytest.mark.parametrize(("tokens", "kv"), [((10, 0), 100), ((60, 40), 100), ((60, 400), 100)])
+def test_what_cannot_run_is_refused_in_one_line(tokens: tuple[int, int], kv: int) -> None:
+    with pytest.raises(InputError, match=r"^rollout: "):
+        fleet_of([ReplicaTiming(0.01, 0.01, 0, 0, 0, 0, 0, kv)], [tokens])
+
+
+def test_a_response_is_launched_once_and_moves_only_while_it_runs() -> None:
+    fleet = fleet_of([REPLICA], [(10, 5), (10, 50)])
+    with pytest.raises(ValueError, match="once"):
+        fleet.launch(np.array([0]), np.array([0]))
+    fleet.run(responses=1)
+    with pytest.raises(ValueError, match="waits or runs"):
+        fleet.migrate(np.array([0]), np.array([0]))

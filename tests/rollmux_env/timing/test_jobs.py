@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Job, load_scenario, parse_scenario
+from rollmux_env.schema import scenario_schema
+from rollmux_env.timing.hardware import GPUS, achieved
+from rollmux_env.timing.jobs import draw_lengths, replica_of, sampled_rollout_s, sampled_training_s
+from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.roofline import replica_timing
+
+CLUSTER = {
+    "rollout": {"gpu": "H20", "gpus_per_node": 8, "usd_per_gpu_hour": 1.85},
+    "training": {"gpu": "H800", "gpus_per_node": 8, "usd_per_gpu_hour": 5.28},
+}
+JOB = {"id": "math", "arrival_s": 0, "iterations": 100, "slo": 1.5, "model": "7B", "lengths": {"cap": 8192, "published": "7B-8k"}}
+
+
+def file(**changes: Any) -> dict[str, Any]:
+    job = {key: value for key, value in (JOB | changes).items() if value is not None}
+    return {"version": 1, "cluster": CLUSTER, "jobs": [job]}
+
+
+def the_job(**changes: Any) -> Job:
+    return parse_scenario(file(**changes)).jobs[0]
+
+
+def test_a_model_and_lengths_are_enough() -> None:
+    job = the_job()
+    assert job.rollout.worst_case_s > 0 and job.rollout.host_memory_gb > 0 and job.sync_s > 0
+    assert job.training.worst_case_s > job.training.by_nodes[2] > job.training.by_nodes[4]
+    assert job.colocated is not None and job.colocated.training_s == job.training.worst_case_s
+    assert job.timing is not None and job.timing.replicas == 8
+    assert replica_of(job.timing) == replica_timing(SHAPES["7B"], achieved("H20", GPUS["H20"]))
+
+
+def test_what_a_job_says_itself_stands() -> None:
+    predicted = the_job()
+    job = the_job(rollout={"worst_case_s": 5}, training={"by_nodes": {}, "host_memory_gb": 7}, sync_s=3)
+    assert (job.rollout.worst_case_s, job.sync_s, job.training.by_nodes, job.training.host_memory_gb) == (5, 3, {}, 7)
+    assert job.rollout.host_memory_gb == predicted.rollout.host_memory_gb
+    assert job.training.worst_case_s == predicted.training.worst_case_s
+
+
+def test_a_loaded_scenario_is_the_same_when_it_is_loaded_again_elsewhere(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "seen.txt").write_text("100\n200\n3000\n")
+    (here / "node.json").write_text(achieved("H20", GPUS["H20"]).to_json())
+    data = file(lengths={"cap": 4096, "file": "seen.txt"})
+    data["cluster"] = CLUSTER | {"rollout": CLUSTER["rollout"] | {"gpu": "node.json"}}
+    (here / "jobs.json").write_text(json.dumps(data))
+    scenario = load_scenario(here / "jobs.json")
+    again = parse_scenario(json.loads(scenario.canonical_json()), folder=tmp_path)
+    assert again == scenario and again.sha256 == scenario.sha256
+    on_catalogue = parse_scenario(file(lengths={"cap": 4096, "file": "seen.txt"}), folder=here).jobs[0]
+    assert on_catalogue.rollout == scenario.jobs[0].rollout
+
+
+def test_defaults_may_hold_model_and_lengths() -> None:
+    data = file(model={"tensor_parallel": 2}, lengths={"cap": 4096})
+    data["defaults"] = {"model": {"name": "8B"}, "lengths": {"batch": 64, "cap": 100}}
+    (job,) = parse_scenario(data).jobs
+    assert job.model is not None and (job.model.name, job.model.tensor_parallel) == ("8B", 2)
+    assert job.lengths is not None and (job.lengths.batch, job.lengths.cap) == (64, 4096)
+
+
+@pytest.mark.parametrize("size", [size for size in SHAPES if size != "70B"])
+def test_every_model_of_the_catalogue_is_predicted(size: str) -> None:
+    job = the_job(model=size, lengths={"cap": 2048, "batch": 16})
+    assert job.colocated is not None and job.solo_s > 0
+
+
+@pytest.mark.parametrize(
+    "changes, problem",
+    [
+        ({"lengths": None}, "jobs[0].lengths: is missing; a model needs it"),
+        ({"model": None, "rollout": {"worst_case_s": 1}, "training": {"worst_case_s": 1}}, "jobs[0].lengths: needs a model"),
+        ({"model": "9B"}, "jobs[0].model.name: must be one of 0.5B"),
+        ({"model": 7}, "jobs[0].model: must be a mapping, not 7"),
+        ({"model": {"name": "7B", "colour": 1}}, "jobs[0].model.colour: is not a key"),
+        ({"model": {"name": "7B", "tensor_parallel": 3}}, "jobs[0].model.tensor_parallel: must divide the 8 GPUs"),
+        ({"model": "70B"}, "jobs[0].model: 141.1 GB of weights leave no room"),
+        ({"model": {"name": "32B"}, "lengths": {"cap": 90_000}}, "jobs[0].model: a response of 90512 tokens"),
+        ({"lengths": {}}, "jobs[0].lengths.cap: is missing"),
+        ({"lengths": {"cap": 4096, "published": "7B-8k"}}, "jobs[0].lengths: published: 7B-8k has a cap of 8192"),
+        ({"lengths": {"cap": 8192, "published": "9B"}}, "jobs[0].lengths: published: must be one of"),
+        ({"lengths": {"cap": 8192, "median": 5}}, "jobs[0].lengths: median and sigma go together"),
+        ({"lengths": {"cap": 8192, "median": 5, "sigma": 1, "file": "x"}}, "jobs[0].lengths: takes at most one of"),
+        ({"lengths": {"cap": 8192, "file": "absent.txt"}}, "absent.txt: cannot be read"),
+        ({"lengths": {"cap": 8192, "quantiles": [[0.5, 100], [0.4, 200]]}}, "jobs[0].lengths: quantiles must rise"),
+        ({"lengths": {"cap": 8192, "batch": 0}}, "jobs[0].lengths.batch: must be at least 1"),
+        ({"rollout": {"nodes": 0}}, "jobs[0].rollout.nodes: must be at least 1"),
+        ({"rollout": 3}, "jobs[0].rollout: must be a mapping"),
+        ({"rollout": {"actual": {"mean_fraction": 0.5}}}, "jobs[0].rollout.actual: does not go with a model"),
+    ],
+)
+def test_what_does_not_go_together_is_said_in_one_line(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_scenario(file(**changes))
+    assert problem in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("gpu", ["", "B300"])
+def test_a_model_needs_a_gpu_that_is_known(gpu: str) -> None:
+    data = file()
+    data["cluster"] = CLUSTER | {"training": CLUSTER["training"] | {"gpu": gpu}}
+    with pytest.raises(InputError, match=r"cluster.training.gpu: must be one of H20"):
+        parse_scenario(data)
+
+
+def test_hardware_that_was_measured_for_rollouts_alone_does_not_train(tmp_path: Path) -> None:
+    measured = json.loads(achieved("H20", GPUS["H20"]).to_json()) | {"training_tflops": 0, "name": "here"}
+    (tmp_path / "node.json").write_text(json.dumps(measured))
+    data = file()
+    data["cluster"] = CLUSTER | {"training": CLUSTER["training"] | {"gpu": "node.json"}}
+    with pytest.raises(InputError, match="here: its rate of training was not measured"):
+        parse_scenario(data, folder=tmp_path)
+
+
+def test_the_schema_takes_jobs_with_a_model_and_others_only_with_seconds() -> None:
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(scenario_schema())
+    assert validator.is_valid(file()) and validator.is_valid(file(model={"name": "7B"}))
+    assert validator.is_valid(json.loads(parse_scenario(file()).canonical_json()))
+    assert not validator.is_valid(file(model=None))
+    assert not validator.is_valid(file(lengths=None))
+    assert not validator.is_valid(file(model=None, lengths=None, rollout={}, training={}))
+    assert not validator.is_valid(file(lengths={"cap": 1.5}))
+    assert not validator.is_valid(file(model={"tensor_parallel": 1}))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(["3B", "7B", "8B"]),
+    st.integers(1, 3),
+    st.integers(1, 600),
+    st.integers(1, 20_000),
+    st.integers(0, 2**32),
+)
+def test_what_is_sampled_stays_within_the_worst_case(size: str, turns: int, batch: int, cap: int, seed: int) -> None:
+    lengths = {"cap": cap, "batch": batch, "turns": turns, "environment_s": 2, "median": 700, "sigma": 1.5}
+    job = the_job(model=size, lengths=lengths)
+    assert job.lengths is not None
+    tokens = draw_lengths(job.lengths, np.random.default_rng(seed))
+    assert tokens.shape == (batch,) and turns <= tokens.min() and tokens.max() <= cap * turns
+    assert 0 < sampled_rollout_s(job, tokens) <= job.rollout.worst_case_s + 1e-6
+    assert 0 < sampled_training_s(job, tokens) <= job.training.worst_case_s + 1e-6
+    assert sampled_training_s(job, tokens, nodes=2) < sampled_training_s(job, tokens)

@@ -1,0 +1,112 @@
+"""Streams over real connections: everybody has the weights, the link carries one copy, and what breaks is said."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from runtime.residency.layout import Layout
+from runtime.sync.plan import Topology
+from runtime.sync.streams import HEADER_BYTES, Transfer
+from tests.runtime.sync.members import Members
+
+WEIGHTS = {"a": torch.randn(301, 7), "b": torch.randn(5), "big": torch.randn(1300, 1000)}  # 5 MB: more than one chunk
+LAYOUT = Layout.of(WEIGHTS)
+DATA = torch.cat([WEIGHTS[name].flatten().view(torch.uint8) for name, *_ in LAYOUT.tensors])
+Start = Callable[[int, list[str]], Members]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[Members] = []
+
+    def starting(ranks: int, nodes: list[str]) -> Members:
+        started.append(Members(ranks, nodes))
+        return started[-1]
+
+    yield starting
+    for members in started:
+        members.close()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "topology", "copies"),
+    [
+        (1, ["x"], "aware", 1),
+        (1, ["x", "y", "z"], "aware", 1),
+        (4, ["x"], "aware", 1),
+        (2, ["x", "x", "y", "y"], "aware", 1),
+        (3, ["x", "y"], "aware", 1),
+        (2, ["x", "x", "y", "z"], "flat", 3),
+    ],
+)
+def test_every_worker_has_the_weights_and_the_link_carries_one_copy(
+    start: Start, ranks: int, nodes: list[str], topology: Topology, copies: int
+) -> None:
+    members = start(ranks, nodes)
+    for version in (1, 2):  # and again, into the same memory
+        data, transfer = DATA.roll(version), members.transfer(LAYOUT, version, topology)
+        receiving = [members.receive(k, transfer) for k in range(len(nodes))]
+        sent = sum(future.result(60) for future in [members.send(k, transfer, data, topology) for k in range(ranks)])
+        received = sum(future.result(60) for future in receiving)
+        assert sent == received == copies * LAYOUT.nbytes + HEADER_BYTES * len(transfer.streams)
+        for stage in members.stages:
+            assert stage.version == version
+            whole = stage.weights()
+            assert torch.equal(torch.cat([whole[name].flatten().view(torch.uint8) for name, *_ in LAYOUT.tensors]), data)
+
+
+def test_another_version_is_refused_and_nobody_waits_for_it(start: Start) -> None:
+    members = start(2, ["x", "y"])
+    transfer = members.transfer(LAYOUT, 7, "aware")
+    futures = [members.receive(k, transfer) for k in range(2)]
+    futures += [members.send(0, replace(transfer, version=6), DATA, "aware"), members.send(1, transfer, DATA, "aware")]
+    problems = [str(future.exception(60)) for future in futures]
+    assert problems[0].startswith("weights of version 7: rollout worker 0 waits for streams [0, 1]: stream 0 brings")
+    assert problems[0].endswith("bytes of version 6")
+    for stage in members.stages:
+        with pytest.raises(RuntimeError, match="version 7 are not complete"):
+            stage.weights()
+
+
+@pytest.mark.parametrize("sent", [0, 1000])
+def test_a_rank_that_dies_breaks_its_streams_and_those_behind_them(start: Start, sent: int) -> None:
+    members = start(1, ["x", "y", "z"])
+    transfer = members.transfer(LAYOUT, 3, "aware")
+    receiving = [members.receive(k, transfer) for k in range(3)]
+    dying = [socket.create_connection(transfer.addresses[stream.way[0]]) for stream in transfer.streams]
+    for stream, connection in zip(transfer.streams, dying, strict=True):
+        connection.sendall(transfer.header(stream) + bytes(sent))
+    for connection in dying:
+        connection.close()
+    problems = [str(future.exception(60)) for future in receiving]
+    assert all(problem.startswith("weights of version 3: ") and "\n" not in problem for problem in problems)
+    assert any(problem.endswith("broke: the connection was closed before its end") for problem in problems)
+    assert not any(stage.complete for stage in members.stages)
+
+
+def test_a_worker_that_is_gone_breaks_the_streams_through_it(start: Start) -> None:
+    members = start(2, ["x", "y"])
+    transfer = members.transfer(LAYOUT, 3, "aware")
+    members.inboxes[1].close()
+    receiving, sending = members.receive(0, transfer), [members.send(k, transfer, DATA, "aware") for k in range(2)]
+    problems = [str(future.exception(60)) for future in sending]
+    assert problems[1] == "weights of version 3: the stream from training rank 1 to rollout worker 1 broke: Connection refused"
+    assert str(receiving.exception(60)).endswith("the stream from training rank 0 to rollout worker 0 broke: Connection refused")
+
+
+def test_strangers_are_sent_away(start: Start) -> None:
+    members = start(1, ["x"])
+    transfer = members.transfer(LAYOUT, 1, "aware")
+    with socket.create_connection(transfer.addresses[0]) as stranger:
+        other = Transfer(1, LAYOUT, transfer.streams, transfer.addresses, bytes(16))
+        stranger.sendall(other.header(transfer.streams[0]))
+        receiving = members.receive(0, transfer)
+        assert stranger.recv(1) == b""
+        members.send(0, transfer, DATA, "aware").result(60)
+        assert receiving.result(60) == HEADER_BYTES + LAYOUT.nbytes
+    assert members.stages[0].complete
