@@ -110,8 +110,7 @@ class _Pupil:
         if rows.size > self._most:
             first = np.where(rows == told, -np.inf, table.usd_per_hour[rows])
             rows = rows[np.sort(np.argsort(first, kind="stable")[: self._most])]
-        seen = features(state, table, float(state.job(state.job_id(0)).arrival_s))
-        seen = seen._replace(candidates=seen.candidates[rows])
+        seen = features(state, table, float(state.job(state.job_id(0)).arrival_s), rows=rows)
         if told is not None and rows.size > 1:
             self.heard.append((seen, int(np.flatnonzero(rows == told)[0])))
         chosen = told
