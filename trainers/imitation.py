@@ -128,7 +128,7 @@ RECIPES = {
     **{
         teacher: Recipe(
             moves=False,
-            sources=tuple(Source(name, 12, options) for name in ("production", "mixed") for options in ({}, _FIXED, _TIGHT)),
+            sources=tuple(Source(name, 6, options) for name in ("production", "mixed") for options in ({}, _FIXED)),
             teacher=teacher,
             rounds=2,
             epochs=20,

@@ -108,7 +108,7 @@ class _Pupil:
             return (Wait(job_id),)
         told = self._teacher(state, event, table)
         if rows.size > self._most:
-            first = np.where(rows == told, -np.inf, table.usd_per_hour[rows])
+            first = np.where((rows == told) | (rows == rows[0]), -np.inf, table.usd_per_hour[rows])
             rows = rows[np.sort(np.argsort(first, kind="stable")[: self._most])]
         seen = features(state, table, float(state.job(state.job_id(0)).arrival_s), rows=rows)
         if told is not None and rows.size > 1:
