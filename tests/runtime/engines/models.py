@@ -15,7 +15,7 @@ VOCABULARY = 96
 
 def tiny(seed: int, tied: bool = False) -> Any:
     """The model of this seed."""
-    return small_qwen(seed, VOCABULARY, 128, 4, tied, eos_token_id=END)
+    return small_qwen(seed, VOCABULARY, 128, 4, tied, positions=128, eos_token_id=END)
 
 
 def saved(folder: Path, seed: int, tied: bool = False) -> Path:

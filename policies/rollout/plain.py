@@ -1,0 +1,22 @@
+"""`plain`: everything is launched at once, dealt out evenly, and waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.rollout.rounds import Rounds
+from rollmux_env.rollout.moves import Stay
+from rollmux_env.rollout.setting import Setting
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Wait for every response, where it was launched."""
+
+    def rounds(self, prompts: int, responses: int) -> Rounds:
+        """Rounds that launch what they need."""
+        return Rounds(prompts, responses, 1)
+
+    def control(self, setting: Setting) -> Stay:
+        """Responses stay where they were launched."""
+        return Stay()
