@@ -85,7 +85,7 @@ def until_interrupted(record: RunRecord) -> RunRecord:
     """A run as far as nothing had to be restarted: what came before the first restart of a job."""
     if not record.restarted:
         return record
-    end_s = min(fact.at_s for fact in (*record.restarted, *record.relaunched))
+    end_s = min([fact.at_s for fact in record.restarted] + [fact.at_s for fact in record.relaunched])
     return replace(
         record,
         log=tuple(event for event in record.log if event.at_s < end_s),
