@@ -29,7 +29,7 @@ Address = tuple[str, int]
 _HEADER = struct.Struct("!16sqqq")
 HEADER_BYTES = _HEADER.size
 """Of each stream, on every hop: whose it is and what comes."""
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 _TIMEOUT_S = 600.0  # one that has died is noticed at once; this is for one that hangs
 _STRANGER_S = 10.0  # for the header of a connection
 
