@@ -1,1 +1,76 @@
 """Rollout policies: what happens inside a rollout."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from policies.rollout.plain import Plain
+from policies.rollout.tail_batching import TailBatching
+from policies.rollout.tail_migration import TailMigration
+from rollmux_env.errors import InputError
+from rollmux_env.rollout.policy import Control, RolloutPolicy, Rounds
+from rollmux_env.rollout.setting import Setting
+
+BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatching}  # what is launched
+CONTROL: dict[str, Callable[..., RolloutPolicy]] = {"tail-migration": TailMigration}  # what is done with it
+ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, **CONTROL}
+
+
+@dataclass(frozen=True)
+class Both:
+    """The rounds of one policy, with what another does inside them."""
+
+    batching: RolloutPolicy
+    inside: RolloutPolicy
+
+    def rounds(self, prompts: int, responses: int) -> Rounds:
+        """Of the first."""
+        return self.batching.rounds(prompts, responses)
+
+    def control(self, setting: Setting) -> Control:
+        """Of the second."""
+        return self.inside.control(setting)
+
+
+def make_rollout(spec: str) -> RolloutPolicy:
+    """A rollout policy by its name.
+
+    Args:
+        spec: a name of `ROLLOUT`, or one of `BATCHING` and one of `CONTROL` joined by `+`; each with options, as in
+            `tail-batching,eta=1.3+tail-migration,share=0.5`.
+
+    Raises:
+        InputError: there is none of that name, two do not go together, or one does not take these options; one line.
+    """
+    parts = spec.split("+")
+    made = [_make(part) for part in parts]
+    if len(parts) == 1:
+        return made[0]
+    kinds = [part.partition(",")[0] for part in parts]
+    if len(parts) == 2 and kinds[0] in BATCHING and kinds[1] in CONTROL:
+        return Both(made[0], made[1])
+    raise InputError(f"rollout policy '{spec}': together go one of {', '.join(BATCHING)} and one of {', '.join(CONTROL)}, as a+b")
+
+
+def _make(spec: str) -> RolloutPolicy:
+    name, *pairs = spec.split(",")
+    if name not in ROLLOUT:
+        raise InputError(f"rollout policy '{name}': there is none; the names are {', '.join(ROLLOUT)}")
+    known = inspect.signature(ROLLOUT[name]).parameters
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or key not in known or key in options:
+            raise InputError(f"rollout policy '{spec}': {name} has the options {', '.join(known) or 'none'}, as key=value, once")
+        try:
+            options[key] = json.loads(text)
+        except ValueError:
+            options[key] = text
+    try:
+        return ROLLOUT[name](**options)
+    except ValueError as error:
+        raise InputError(f"rollout policy '{spec}': {error}") from None

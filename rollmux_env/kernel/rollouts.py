@@ -93,7 +93,7 @@ def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
     if bound and growth > 0:
         bound = min(float(n), np.ceil((arithmetic - memory) / growth))
     rest = n - bound
-    return n * cost[STEP] + bound * arithmetic + rest * memory + growth * (bound + n - 1) * rest / 2
+    return float(n * cost[STEP] + bound * arithmetic + rest * memory + growth * (bound + n - 1) * rest / 2)
 
 
 @compiled
@@ -204,17 +204,19 @@ def settle(all: Responses, replicas: Replicas, k: int) -> None:
 @compiled
 def launch(all: Responses, replicas: Replicas, which: Ints, where: Ints, now_s: float) -> None:
     """Responses, new or taken off other replicas, wait at these."""
+    touched = np.zeros(replicas.kv.size, np.bool_)
     for r, k in zip(which, where):  # noqa: B905 (the compiler knows no strict)
         _catch_up(all, replicas, k, now_s)
         _queue(all, replicas, r, k, False)
-    for k in range(replicas.kv.size):
-        if replicas.waiting[k] > 0:
-            settle(all, replicas, k)
+        touched[k] = True
+    for k in np.flatnonzero(touched):
+        settle(all, replicas, k)
 
 
 @compiled
 def take_off(all: Responses, replicas: Replicas, which: Ints, now_s: float, state: int) -> None:
     """Responses that wait or run no longer do; they are in `state` from now on."""
+    touched = np.zeros(replicas.kv.size, np.bool_)
     for r in which:
         if all.state[r] == RUNNING:
             _catch_up(all, replicas, all.replica[r], now_s)
@@ -223,11 +225,11 @@ def take_off(all: Responses, replicas: Replicas, which: Ints, now_s: float, stat
             _dequeue(all, replicas, r)
         else:
             continue
+        touched[all.replica[r]] = True
         all.state[r] = state
         all.end_s[r] = now_s
-    for k in range(replicas.kv.size):
-        if replicas.waiting[k] > 0 or replicas.ahead[k] > 0:
-            settle(all, replicas, k)
+    for k in np.flatnonzero(touched):
+        settle(all, replicas, k)
 
 
 @compiled

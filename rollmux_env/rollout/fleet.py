@@ -22,10 +22,10 @@ class Fleet:
     Args:
         replicas: what each replica costs. most: sequences of a replica's batch.
         prompt_tokens: (R,) of each response. lengths: (R,) tokens that it will have; kept from policies.
-        groups: (R,) its prompt, from 0. needed: finished responses that complete a prompt.
+        groups: (R,) its prompt, from 0. needed: finished responses that complete a prompt. gpus: of each replica.
 
     Attributes:
-        now_s: seconds since the start.
+        now_s: seconds since the start. gpus: (K,) of each replica.
         migrations: times that a response went to another replica.
 
     Raises:
@@ -40,6 +40,7 @@ class Fleet:
         groups: Ints,
         needed: int,
         most: int = 256,
+        gpus: int = 1,
     ) -> None:
         count = lengths.size
         self.now_s = 0.0
@@ -57,7 +58,8 @@ class Fleet:
         )  # fmt: skip
         self._replicas: kernel.Replicas | None = None
         self._most = most
-        self.add(replicas)
+        self.gpus = np.zeros(0, np.int64)
+        self.add(replicas, gpus)
 
     @property
     def size(self) -> int:
@@ -105,6 +107,11 @@ class Fleet:
         """(R,) when it finished or was aborted; infinite before."""
         return self._all.end_s
 
+    @property
+    def busy_s(self) -> Floats:
+        """(K,) until when each replica had something to do."""
+        return self.table.busy_s
+
     def sampled(self) -> Ints:
         """(R,) tokens so far."""
         kernel.observe(self._all, self.table, self.now_s)
@@ -114,8 +121,8 @@ class Fleet:
         """(R,) tokens so far, the prompt's included."""
         return self.sampled() + self._all.prompt
 
-    def add(self, replicas: Sequence[ReplicaTiming], from_s: float | None = None) -> Ints:
-        """More replicas, that begin to work at `from_s`, by default now.
+    def add(self, replicas: Sequence[ReplicaTiming], gpus: int = 1, from_s: float | None = None) -> Ints:
+        """More replicas, of `gpus` each, that begin to work at `from_s`, by default now.
 
         Returns:
             (n,) their numbers.
@@ -130,6 +137,7 @@ class Fleet:
                 need = f"a prompt and its response have {self._longest} tokens"
                 raise InputError(f"rollout: the cache of a replica holds {replica.kv_tokens} tokens; {need}")
         n, first = len(replicas), self.size
+        self.gpus = np.concatenate([self.gpus, np.full(n, gpus)])
         rows = [astuple(replica) for replica in replicas]
         floats, ints = np.full(n, self.now_s if from_s is None else from_s), np.zeros(n, np.int64)
         new = kernel.Replicas(

@@ -1,0 +1,32 @@
+"""`tail-batching` (RollPacker, arXiv 2509.21009): long responses are kept out of most rounds and run together in a few."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.rollout.plain import Stay
+from policies.rollout.rounds import Rounds
+from rollmux_env.rollout.setting import Setting
+
+
+@dataclass(frozen=True)
+class TailBatching:
+    """Short rounds that launch more than they need, and long ones for what those leave; see `policies.rollout.rounds`.
+
+    Args:
+        eta: how many times as many prompts, and responses to each, a short round launches; the paper's 1.25.
+    """
+
+    eta: float = 1.25
+
+    def __post_init__(self) -> None:
+        if isinstance(self.eta, bool) or not isinstance(self.eta, int | float) or not 1 < self.eta <= 2:
+            raise ValueError(f"eta must be a number above 1 and at most 2, not {self.eta}")
+
+    def rounds(self, prompts: int, responses: int) -> Rounds:
+        """Short and long rounds."""
+        return Rounds(prompts, responses, self.eta)
+
+    def control(self, setting: Setting) -> Stay:
+        """Responses stay where they were launched."""
+        return Stay()

@@ -1,0 +1,84 @@
+"""`tail-migration` (RollMux, arXiv 2512.11306, section 4): the last responses move to a few replicas, the others are free.
+
+The freed ones are another job's: a rollout gains nothing by it and loses a little. In an event replay the dispatch policy moves a
+tail when somebody waits for its nodes; here, inside one rollout, it moves as soon as it may.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from policies.rollout.plain import Stay, deal
+from policies.rollout.rounds import Rounds
+from rollmux_env.kernel.tables import Ints
+from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.policy import Round, Wake
+from rollmux_env.rollout.setting import Setting
+
+
+@dataclass(frozen=True)
+class TailMigration:
+    """When a share of the responses is done, the rest goes on at a share of the replicas.
+
+    Args:
+        at: share of the wanted responses that are done then. share: of the replicas that the tail keeps, at least one.
+    """
+
+    at: float = 0.8
+    share: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name in ("at", "share"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+                raise ValueError(f"{name} must be a number between 0 and 1, not {value}")
+
+    def rounds(self, prompts: int, responses: int) -> Rounds:
+        """Rounds that launch what they need."""
+        return Rounds(prompts, responses, 1)
+
+    def control(self, setting: Setting) -> Consolidate:
+        """Responses move once."""
+        return Consolidate(self.at, self.share)
+
+
+class Consolidate(Stay):
+    """Move the tail once."""
+
+    def __init__(self, at: float, share: float) -> None:
+        self._at, self._share = at, share
+
+    def begin(self, fleet: Fleet, round: Round) -> Wake:
+        """See `rollmux_env.rollout.policy.Control`."""
+        deal(fleet, np.arange(fleet.size))
+        return Wake(finished=max(1, ceil(self._at * round.wanted * round.needed)))
+
+    def act(self, fleet: Fleet) -> Wake:
+        """Move what is left to the replicas that have most of it."""
+        keep = max(1, round(self._share * fleet.size))
+        if keep < fleet.size:
+            gather(fleet, keep)
+        return Wake()
+
+
+def gather(fleet: Fleet, keep: int) -> Ints:
+    """All open responses go to the `keep` replicas with the most of them, the longest first to where least is; those there stay.
+
+    Returns:
+        (keep,) these replicas.
+    """
+    left, context = fleet.open, fleet.context()
+    counts = np.bincount(fleet.replica[left], minlength=fleet.size)
+    chosen = np.argsort(-counts, kind="stable")[:keep]
+    moving = left[~np.isin(fleet.replica[left], chosen)]
+    moving = moving[np.argsort(-context[moving], kind="stable")]
+    where = np.empty(moving.size, np.int64)
+    load = counts[chosen].astype(np.float64)
+    for n in range(moving.size):
+        where[n] = load.argmin()
+        load[where[n]] += 1
+    fleet.migrate(moving, chosen[where])
+    return chosen

@@ -1,0 +1,149 @@
+"""What rollout policies do inside a rollout, and what they may not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.rollout import ROLLOUT, make_rollout
+from policies.rollout.rounds import Race, Rounds
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.rollouts import ABORTED, FINISHED
+from rollmux_env.rollout.job import JobRollouts, Rollout, play
+from rollmux_env.rollout.setting import Setting
+from rollmux_env.timing.lengths import Lognormal
+from rollmux_env.timing.replica import ReplicaTiming
+
+TIMINGS = {
+    1: ReplicaTiming(0.008, 0.006, 2e-8, 1e-4, 1e-4, 1e-9, 0.01, 200_000),
+    2: ReplicaTiming(0.008, 0.003, 1e-8, 5e-5, 5e-5, 5e-10, 0.01, 500_000),
+    4: ReplicaTiming(0.008, 0.0015, 5e-9, 2.5e-5, 2.5e-5, 2.5e-10, 0.01, 1_100_000),
+}
+NAMES = (*ROLLOUT, "tail-batching+tail-migration")
+
+
+def setting(prompts: int = 16, responses: int = 4, sigma: float = 1.2, gpus: int = 8, alike: float = 0.5) -> Setting:
+    return Setting(TIMINGS, gpus, 1, prompts, responses, 100, Lognormal(8192, 500, sigma), alike)
+
+
+def rollouts(name: str, count: int = 10, seed: int = 0, **changes: float) -> list[Rollout]:
+    job = JobRollouts(setting(**changes), make_rollout(name), seed)  # type: ignore[arg-type]
+    return [job.next() for _ in range(count)]
+
+
+def seconds(found: list[Rollout]) -> float:
+    return float(np.mean([one.seconds for one in found]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_gives_the_same_rollouts(name: str) -> None:
+    first, second = rollouts(name, 6), rollouts(name, 6)
+    for one, other in zip(first, second, strict=True):
+        assert one.seconds == other.seconds and (one.end_s == other.end_s).all() and one.lost_tokens == other.lost_tokens
+    assert rollouts(name, 1, seed=1)[0].seconds != first[0].seconds
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_response_is_finished_or_aborted_and_every_prompt_complete_once(name: str) -> None:
+    policy = make_rollout(name)
+    where = setting()
+    rounds, control = policy.rounds(where.prompts, where.responses), policy.control(where)
+    draw = np.random.default_rng(3)
+    trained: list[int] = []
+    for _ in range(8):
+        due = rounds.next()
+        lengths = np.ceil(where.lengths.quantile(draw.random(len(due.prompts) * due.responses))).astype(np.int64)
+        fleet, complete = play(where, control, due, lengths)
+        assert set(np.unique(fleet.state)) <= {FINISHED, ABORTED}
+        assert len(complete) == len(set(complete)) == where.prompts
+        trained += [due.prompts[place] for place in complete]
+        rounds.done([due.prompts[place] for place in complete])
+    assert len(trained) == len(set(trained))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(NAMES), st.integers(1, 200))
+def test_no_policy_acts_on_a_length_before_it_is_reached(seed: int, name: str, more: int) -> None:
+    """Two rollouts that differ only in what comes after a moment are the same up to then."""
+    policy, where = make_rollout(name), setting(prompts=8)
+    due = policy.rounds(where.prompts, where.responses).next()
+    draw = np.random.default_rng(seed)
+    lengths = np.ceil(where.lengths.quantile(draw.random(len(due.prompts) * due.responses))).astype(np.int64)
+    fleet, _ = play(where, policy.control(where), due, lengths)
+    moment = float(draw.random() * fleet.now_s)
+    late = np.flatnonzero(fleet.end_s > moment)
+    longer = lengths.copy()
+    longer[late] = np.minimum(np.maximum(lengths, fleet.sampled())[late] + draw.integers(0, more, late.size), 8192)
+    other, _ = play(where, policy.control(where), due, longer)
+    early = fleet.end_s <= moment
+    assert np.array_equal(fleet.end_s[early], other.end_s[early])
+    assert (other.end_s[~early] > moment).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 4), st.sampled_from([1.0, 1.25, 1.5]))
+def test_the_simulator_ends_a_round_as_the_bookkeeping_does(seed: int, prompts: int, responses: int, eta: float) -> None:
+    due = Rounds(prompts, responses, eta).next()
+    lengths = np.random.default_rng(seed).integers(1, 5000, len(due.prompts) * due.responses)
+    where = setting(prompts, responses)
+    fleet, complete = play(where, make_rollout("plain").control(where), due, lengths)
+    race = Race(due)
+    running = set(range(lengths.size))
+    for response in fleet.finished.tolist():
+        running.remove(response)
+        gone = race.finished(due.prompts[response // due.responses], response % due.responses)
+        running -= {due.prompts.index(prompt) * due.responses + number for prompt, number in gone}
+    assert race.over
+    assert [due.prompts[place] for place in complete] == race.complete
+    assert not running
+
+
+def test_tail_batching_is_faster_where_tails_are_long() -> None:
+    long, short = ({"sigma": sigma, "prompts": 32, "responses": 8} for sigma in (1.5, 0.1))
+    gain = seconds(rollouts("plain", **long)) / seconds(rollouts("tail-batching", **long))  # type: ignore[arg-type]
+    none = seconds(rollouts("plain", **short)) / seconds(rollouts("tail-batching", **short))  # type: ignore[arg-type]
+    assert gain > 1.5 > 1.1 > none
+
+
+def test_a_migrated_tail_frees_most_replicas_early_and_takes_no_shorter() -> None:
+    for plain, moved in zip(rollouts("plain"), rollouts("tail-migration"), strict=True):
+        assert moved.migrations > 0
+        assert moved.seconds >= plain.seconds
+        done_s = moved.done_s(0.8)
+        assert moved.busy_gpu_s <= 8 * (done_s + 0.1) + 2 * (moved.seconds - done_s) < 8 * plain.seconds
+        assert moved.done_s(0.8) == plain.done_s(0.8)
+
+
+def test_longer_tails_are_never_faster_and_twice_the_replicas_never_slower() -> None:
+    for name in NAMES:
+        found = [seconds(rollouts(name, sigma=sigma)) for sigma in (0.5, 1.0, 1.5)]
+        assert found == sorted(found), name
+        found = [seconds(rollouts(name, gpus=gpus)) for gpus in (16, 8, 4)]
+        assert found == sorted(found), name
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("none", "there is none"),
+        ("tail-batching,eta=1", "eta must be a number above 1"),
+        ("tail-batching,eta=true", "eta must be"),
+        ("tail-migration,at=1.5", "at must be a number between 0 and 1"),
+        ("tail-migration,share=x", "share must be"),
+        ("plain,eta=1.2", "has the options none"),
+        ("tail-migration+tail-batching", "as a\\+b"),
+        ("tail-batching+plain", "as a\\+b"),
+    ],
+)
+def test_bad_configurations_are_refused_in_one_line(spec: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem) as error:
+        make_rollout(spec)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_that_do_not_fit_are_refused_in_one_line() -> None:
+    for changes in ({"gpus": 0}, {"alike": 1.5}, {"prompts": 0}):
+        with pytest.raises(InputError, match="rollout: "):
+            setting(**changes)  # type: ignore[arg-type]
