@@ -89,8 +89,15 @@ class Grpo:
         version, layout = self._kept[0].version, self._kept[0].layout
         transfer = Transfer(version, layout, plan, tuple(addresses), secrets.token_bytes(16))
         receiving = [worker.call("stage", transfer) for worker in self._engines]
-        sent = runtime_hook.wait([worker.call("send", transfer) for worker in self._ranks])
-        runtime_hook.wait(receiving)
+        sending = [worker.call("send", transfer) for worker in self._ranks]
+        try:
+            sent = runtime_hook.wait(sending)
+            runtime_hook.wait(receiving)
+        except RuntimeError:
+            runtime_hook.wait(
+                [worker.call("ready") for worker in self._ranks + self._engines]
+            )  # if one has died, that is the reason
+            raise
         runtime_hook.report(sync_link_bytes=sum(sent), sync_weight_bytes=layout.nbytes)
 
     def profile(self) -> None:

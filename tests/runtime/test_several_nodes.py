@@ -60,7 +60,8 @@ def actors(folder: str) -> list[str]:
                 parents[entry.name] = (entry / "stat").read_text().rpartition(")")[2].split()[1]
     mine = {pid for pid, name in names.items() if "/raylet " in name and folder in name}
     assert mine
-    return [name for pid, name in names.items() if parents.get(pid) in mine and name.startswith("ray::") and "IDLE" not in name]
+    ours = ("ray::Coordinator", "ray::Controller", "ray::Worker")
+    return [name for pid, name in names.items() if parents.get(pid) in mine and name.startswith(ours)]
 
 
 def pinned(record: RunRecord) -> dict[str, set[str]]:
