@@ -48,10 +48,12 @@ def compare(record: RunRecord) -> dict[str, Any]:
         of the jobs' |error|; `iterations_seen`: {id: how many}. An error is predicted over measured, less 1.
 
     Raises:
-        InputError: too little was run to the end, or a job was moved; one line.
+        InputError: too little was run to the end, or a job or a tail was moved; one line.
     """
     if any(isinstance(event, Moved) for event in record.log):
         raise InputError("compare: jobs were moved in this run; only runs without moves can be compared")
+    if any(part.spans for part in record.phases):
+        raise InputError("compare: tails were migrated in this run; only runs without migration can be compared")
     placements = {event.job_id: event.placement for event in record.log if isinstance(event, Admitted)}
     done = {job_id: [part for part in record.iterations if part.job_id == job_id] for job_id in placements}
     if not done:

@@ -1,18 +1,21 @@
 """The journal of a run: its facts, in SQLite, written as they happen. Replaying its events gives the state.
 
-What is acted on must not be forgotten: admissions, moves and everything else that concerns placements is on the disk before the run
-goes on. Phases and iterations are written in batches.
+What is acted on must not be forgotten: admissions, moves, checkpoints and everything else that concerns placements is on the disk
+before the run goes on. Phases, and iterations of jobs without checkpoints, are written in batches.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
+import os
 import sqlite3
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import IO, Any, get_args
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -25,12 +28,15 @@ from runtime.record import (
     Assigned,
     Bound,
     Cancelled,
+    Checkpointed,
     Ended,
     Fact,
     Failed,
     Iteration,
     PhaseSlice,
     Profiled,
+    Relaunched,
+    Restarted,
     Returned,
     RunRecord,
     Started,
@@ -39,12 +45,15 @@ from runtime.record import (
 )
 
 JOURNAL = "journal.sqlite"
-SCHEMA = 1
+DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
+LOCK = "journal.lock"
+SCHEMA = 2
 _BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked)
 _BATCH = 32  # facts; more of the batched kinds are never lost
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Fact)) if isinstance(kind, type)}
 _FIELDS: dict[type, str] = {
     Submitted: "submitted",
+    Relaunched: "relaunched",
     Cancelled: "cancelled",
     Profiled: "profiled",
     Bound: "bounds",
@@ -52,60 +61,135 @@ _FIELDS: dict[type, str] = {
     Returned: "returned",
     PhaseSlice: "phases",
     SyncSlice: "syncs",
-    Iteration: "iterations",
+    Checkpointed: "checkpointed",
+    Restarted: "restarted",
     Failed: "failed",
 }
 
 
+def _seed_of_policies(database: sqlite3.Connection) -> None:
+    """1 to 2: the start of a run names the seed of its policy, which is 0 where nobody wrote it down."""
+    database.execute("UPDATE facts SET body = json_set(body, '$.seed', 0) WHERE kind = 'Started'")
+
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _seed_of_policies}
+
+
 class Journal:
-    """Writes the facts of one run.
+    """Writes the facts of one run. There is one writer at a time: it holds a lock in the journal's folder until it ends.
 
     Args:
-        path: a new file.
+        path: a new file; or, where the run goes on, the one that there is.
+        resume: whether it goes on.
+        wait_s: for how long to wait for a writer that is about to end, seconds.
 
     Raises:
-        InputError: there is a journal already, or it cannot be written; one line.
+        InputError: it is there and the run is new, or the other way round; another process writes it; or nobody can; one line.
     """
 
-    def __init__(self, path: Path) -> None:
-        if path.exists():
-            raise InputError(f"{one_line(str(path), 4096)}: is the journal of a run already; choose another folder")
+    def __init__(self, path: Path, resume: bool = False, wait_s: float = 0.0) -> None:
+        self._name = name = one_line(str(path), 4096)
+        if path.exists() and not resume:
+            raise InputError(f"{name}: is the journal of a run already; choose another folder")
+        if resume and not path.is_file():
+            raise InputError(f"{name}: there is no journal of a run here")
+        self._lock = take_lock(path.with_name(LOCK), wait_s)
+        self._unwritten: list[tuple[str, str]] = []
         try:
             self._database = sqlite3.connect(path, isolation_level=None)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
-            self._database.execute("CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)")
-            self._database.execute(f"PRAGMA user_version={SCHEMA}")
+            if resume:
+                _upgrade(self._database, name)
+            else:
+                self._database.execute("BEGIN IMMEDIATE")
+                self._database.execute("CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)")
+                self._database.execute(f"PRAGMA user_version={SCHEMA}")
+                self._database.execute("COMMIT")
         except sqlite3.Error as error:
-            raise InputError(f"{one_line(str(path), 4096)}: cannot be written: {error}") from None
-        self._unwritten: list[tuple[str, str]] = []
+            self._lock.close()
+            raise InputError(f"{name}: cannot be written: {error}") from None
 
     def write(self, *facts: Fact) -> None:
-        """Take facts; on return all are on the disk, unless each is of a kind that may wait for others."""
+        """Take facts; on return all are on the disk, unless each is of a kind that may wait for others.
+
+        Facts of one call are on the disk together or not at all.
+
+        Raises:
+            InputError: the journal cannot be written; one line. What was on the disk stays there.
+        """
         self._unwritten += [(type(fact).__name__, json.dumps(_plain(fact), separators=(",", ":"))) for fact in facts]
         if len(self._unwritten) >= _BATCH or not all(isinstance(fact, _BATCHED) for fact in facts):
             self.flush()
 
     def flush(self) -> None:
-        """Bring everything to the disk."""
-        if self._unwritten:
+        """Bring everything to the disk.
+
+        Raises:
+            InputError: as `write`.
+        """
+        if not self._unwritten:
+            return
+        try:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany("INSERT INTO facts (kind, body) VALUES (?, ?)", self._unwritten)
             self._database.execute("COMMIT")
-            self._unwritten = []
+        except sqlite3.Error as error:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise InputError(f"{self._name}: cannot be written: {error}") from None
+        self._unwritten = []
 
     def close(self) -> None:
-        """Flush, and leave one file without a write-ahead log."""
-        self.flush()
-        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._database.close()
+        """Flush, leave one file without a write-ahead log, and give the lock back."""
+        try:
+            self.flush()
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise InputError(f"{self._name}: cannot be written: {error}") from None
+        finally:
+            self._database.close()
+            self._lock.close()
+
+
+def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
+    """Be the only one who holds a lock, until the returned file is closed or this process ends.
+
+    Args:
+        path: of the lock's file, which is made and stays.
+        wait_s: for how long to wait for who holds it, seconds.
+
+    Raises:
+        InputError: another process holds it, or there can be no such file; one line.
+    """
+    until_s = time.monotonic() + wait_s
+    name = one_line(str(path.parent), 4096)
+    try:
+        file = path.open("a+")
+    except OSError as error:
+        raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            if time.monotonic() > until_s:
+                file.seek(0)
+                holder = file.read(20).strip()
+                file.close()
+                raise InputError(f"{name}: a run is under way in this folder (process {holder or 'unknown'})") from None
+            time.sleep(0.1)
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
 
 
 def read_facts(path: Path) -> list[Fact]:
-    """All facts of a journal, in order.
+    """All facts of a journal, in order. One of an older version is read as if it had been upgraded, and left as it is.
 
     Raises:
-        InputError: there is none, or another version of RollMux wrote it; one line.
+        InputError: there is none, or a newer version of RollMux wrote it; one line.
     """
     name = one_line(str(path), 4096)
     if not path.is_file():
@@ -113,14 +197,17 @@ def read_facts(path: Path) -> list[Fact]:
     try:
         database = sqlite3.connect(path)
         try:
-            version = database.execute("PRAGMA user_version").fetchone()[0]
-            rows = database.execute("SELECT kind, body FROM facts ORDER BY number").fetchall() if version == SCHEMA else []
+            if database.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
+                copy = sqlite3.connect(":memory:", isolation_level=None)
+                database.backup(copy)
+                database.close()
+                database = copy
+                _upgrade(database, name)
+            rows = database.execute("SELECT kind, body FROM facts ORDER BY number").fetchall()
         finally:
             database.close()
     except sqlite3.Error as error:
         raise InputError(f"{name}: is no journal: {error}") from None
-    if version != SCHEMA:
-        raise InputError(f"{name}: is of version {version}; this RollMux reads version {SCHEMA}")
     adapters: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(_KINDS[kind]) for kind in {row[0] for row in rows}}
     return [adapters[kind].validate_json(body) for kind, body in rows]
 
@@ -137,7 +224,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def record_of(facts: Iterable[Fact]) -> RunRecord:
-    """Facts by kind."""
+    """Facts by kind; an iteration that its job has been set back behind is among those that are repeated."""
     found: dict[str, list[Any]] = defaultdict(list)
     started: Started | None = None
     ended: Ended | None = None
@@ -146,8 +233,16 @@ def record_of(facts: Iterable[Fact]) -> RunRecord:
             started = fact
         elif isinstance(fact, Ended):
             ended = fact
+        elif isinstance(fact, Iteration):
+            found["iterations"].append(fact)
         else:
             found[_FIELDS.get(type(fact), "log")].append(fact)
+        if isinstance(fact, Relaunched):
+            ended = None
+        if isinstance(fact, Restarted):
+            again = [done for done in found["iterations"] if done.job_id == fact.job_id and done.number >= fact.iteration]
+            found["repeated"] += again
+            found["iterations"] = [done for done in found["iterations"] if done not in again]
     if started is None:
         raise InputError("the journal does not begin with the start of a run")
     by_kind: dict[str, Any] = {name: tuple(facts) for name, facts in found.items()}
@@ -160,6 +255,24 @@ def state_of(record: RunRecord) -> State:
     for event in record.log:
         apply(state, event)
     return state
+
+
+def _upgrade(database: sqlite3.Connection, name: str) -> None:
+    """Bring a journal to this version, in one transaction.
+
+    Raises:
+        InputError: nobody knows how; one line.
+    """
+    version = int(database.execute("PRAGMA user_version").fetchone()[0])
+    if version == SCHEMA:
+        return
+    if version not in _UPGRADES:
+        raise InputError(f"{name}: is of version {version}; this RollMux reads versions 1 to {SCHEMA}")
+    database.execute("BEGIN IMMEDIATE")
+    for step in range(version, SCHEMA):
+        _UPGRADES[step](database)
+    database.execute(f"PRAGMA user_version={SCHEMA}")
+    database.execute("COMMIT")
 
 
 def _plain(value: Any) -> Any:

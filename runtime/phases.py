@@ -15,8 +15,9 @@ An iteration is one rollout, one training and one sync, in this order; the sync 
 
 Optional methods: `load(phase)` and `offload(phase)` (phase is `rollout` or `train`; by default nothing moves), `step()` (one
 iteration; by default rollout, train and sync), `profile()` (one iteration at its longest that leaves the job as it was; by default
-`step()` with `runtime_hook.worst_case`, and the job is then made anew), `checkpoint(folder)` and `restore(folder)` (called between
-iterations), and `close()`.
+`step()` with `runtime_hook.worst_case`, and the job is then made anew), `checkpoint(folder)` (write what the job is into an empty
+folder; called after every iteration, when it holds no nodes), `restore(folder)` (go on from that; called on a new instance),
+`parts()` (its rollout nodes cut into parts, some of which are enough for a rollout: its tail may then be migrated), and `close()`.
 """
 
 from __future__ import annotations
@@ -51,12 +52,15 @@ class Gate(Protocol):
 
     iteration: int
     worst_case: bool
+    parts: tuple[int, ...]
 
     def hold(self, job: Any, phase: PhaseOfJob) -> AbstractContextManager[None]: ...
     def nodes(self, pool: Pool) -> tuple[Node, ...]: ...
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle: ...
     def wait(self, calls: Any) -> Any: ...
     def progress(self, done: int, total: int, tokens: int) -> None: ...
+    def stops(self) -> bool: ...
+    def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]: ...
 
 
 _gate: Gate | None = None  # of this process; a controller sets it
@@ -116,10 +120,32 @@ class RuntimeHook:
         """Say how far the phase in hand is.
 
         Args:
-            done: responses that are finished, of `total`. tokens: sampled so far.
+            done: responses that are finished, of `total`. tokens: sampled so far. A worker says what it has done itself, of the
+                total of the whole phase: what a job's processes say is added up.
         """
         if _gate is not None:
             _gate.progress(done, total, tokens)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Numbers of those of the job's `parts()` that its rollout may use now; all of them, but beside a migrated tail."""
+        return _gate.parts if _gate is not None else ()
+
+    def stops(self) -> bool:
+        """Whether the rollout in hand is to stop at its next step, because the parts that it may use have changed; in the job's own
+        process or in a worker. To be asked after every step by a job that has `parts`; it costs microseconds."""
+        return _gate is not None and _gate.stops()
+
+    def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
+        """Take up the parts that the rollout is to use from now on, after it has stopped; in the job's own process.
+
+        Args:
+            leave: called with the numbers of those that it has to leave: they go to another job when it returns.
+
+        Returns:
+            The numbers of those that it has then.
+        """
+        return self._run.regroup(leave)
 
     def report(self, **metrics: float) -> None:
         """Add metrics to those of the iteration in hand.
@@ -167,6 +193,10 @@ class RuntimeHook:
 
 class WorkerError(RuntimeError):
     """A worker of a job has failed or died: one line."""
+
+
+class WorkerDied(WorkerError):
+    """A worker's process has ended by itself; the job is made anew and goes on from its last checkpoint."""
 
 
 runtime_hook = RuntimeHook()

@@ -1,8 +1,8 @@
 """What a run leaves: facts in the order in which they happened. Report, comparison and recovery read them, from the journal.
 
-Times are seconds since the run began, by the coordinator's clock. The event log (`RunRecord.log`) is that of a replay: applying it
-gives the state, `rollmux_env.report.lanes.follow` gives the nodes that every group had, and `RunRecord.phase_runs` the phases, so
-that whatever reads a replay reads a run.
+Times are seconds since the run began, by the coordinator's clock, which stands still between a kill and a resume. The event log
+(`RunRecord.log`) is that of a replay: applying it gives the state, `rollmux_env.report.lanes.follow` gives the nodes that every
+group had, and `RunRecord.phase_runs` the phases, so that whatever reads a replay reads a run.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Started:
         cluster: pools, prices and limits that the policy sees.
         nodes: all nodes of the run.
         versions: of Python and of the packages that matter.
+        seed: of policies that draw at random.
     """
 
     at_s: float
@@ -58,6 +59,23 @@ class Started:
     policy: str
     dispatch: str
     cluster: Cluster
+    nodes: tuple[Node, ...]
+    versions: dict[str, str]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Relaunched:
+    """The run goes on after its end, whatever that was: a kill, a stop, a power cut.
+
+    Attributes:
+        at_s: the last time that the journal knew. wall_s: seconds since 1970 at that moment of the run's clock.
+        nodes: all nodes from now on.
+        versions: as in `Started`.
+    """
+
+    at_s: float
+    wall_s: float
     nodes: tuple[Node, ...]
     versions: dict[str, str]
 
@@ -119,6 +137,21 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Span:
+    """What a rollout held of a node for a time, where that was not all of it, or not all the time.
+
+    Attributes:
+        node: its name. share: of the node. tail: it is what was left of the rollout, migrated.
+    """
+
+    node: str
+    from_s: float
+    until_s: float
+    share: float
+    tail: bool
+
+
+@dataclass(frozen=True)
 class PhaseSlice:
     """A phase that held its nodes.
 
@@ -135,6 +168,7 @@ class PhaseSlice:
         stages: parts of loading and offloading that the job named, seconds.
         host_gb: measured host memory of the job on a node afterwards, the largest of the nodes.
         ok: False where the phase failed or was cut short.
+        spans: of a rollout that was migrated, or ran beside such a tail: what it held of its nodes and when; else none.
     """
 
     job_id: str
@@ -158,6 +192,11 @@ class PhaseSlice:
     stages: dict[str, float] = field(default_factory=dict)
     host_gb: float = 0.0
     ok: bool = True
+    spans: tuple[Span, ...] = ()
+
+    def held(self) -> tuple[Span, ...]:
+        """What it held of its nodes and when."""
+        return self.spans or tuple(Span(node, self.start_s, self.end_s, 1.0, False) for node in self.nodes)
 
 
 @dataclass(frozen=True)
@@ -194,11 +233,41 @@ class Iteration:
 
 
 @dataclass(frozen=True)
+class Checkpointed:
+    """What a job is after some iterations is on the disk.
+
+    Attributes:
+        iterations: how many it had done. seconds: how long writing took. gb: how much it is, GB.
+    """
+
+    at_s: float
+    job_id: str
+    iterations: int
+    seconds: float
+    gb: float
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """A job is made anew after its processes have ended, and goes on from its last checkpoint; without one it begins again.
+
+    Attributes:
+        iteration: the one with which it goes on. Those of this number and above that were recorded before are repeated.
+        why: one line.
+    """
+
+    at_s: float
+    job_id: str
+    iteration: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Failed:
     """A job has failed, alone.
 
     Attributes:
-        where: `init`, `rollout`, `training`, `sync`, `step` (between phases), or `placement`.
+        where: `init`, `rollout`, `training`, `sync`, `step` (between phases), `checkpoint`, or `placement`.
         problem: one line. details: a traceback, or nothing.
     """
 
@@ -211,7 +280,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Ended:
-    """The last fact of a run that was not killed.
+    """The last fact of a run that was not killed; of one that was stopped, until it is resumed.
 
     Attributes:
         outcome: `done` (some jobs may have failed), or `stopped` by the user.
@@ -244,6 +313,7 @@ class Bound:
 Fact = (
     Started
     | Submitted
+    | Relaunched
     | Cancelled
     | Profiled
     | Bound
@@ -252,6 +322,8 @@ Fact = (
     | PhaseSlice
     | SyncSlice
     | Iteration
+    | Checkpointed
+    | Restarted
     | Failed
     | Ended
     | Event
@@ -264,11 +336,13 @@ class RunRecord:
 
     Attributes:
         ended: None where the run was killed.
+        iterations: those that count; repeated: those that a job has done again since.
         bounds: with `--compare solo`, what taking turns could gain here, one a pairing of phases of the first two jobs; else none.
         solo: with `--compare solo`, a run of each job alone on the nodes that it was placed on, by id; else none.
     """
 
     started: Started
+    relaunched: tuple[Relaunched, ...] = ()
     log: tuple[Event, ...] = ()
     submitted: tuple[Submitted, ...] = ()
     cancelled: tuple[Cancelled, ...] = ()
@@ -278,6 +352,9 @@ class RunRecord:
     phases: tuple[PhaseSlice, ...] = ()
     syncs: tuple[SyncSlice, ...] = ()
     iterations: tuple[Iteration, ...] = ()
+    repeated: tuple[Iteration, ...] = ()
+    checkpointed: tuple[Checkpointed, ...] = ()
+    restarted: tuple[Restarted, ...] = ()
     failed: tuple[Failed, ...] = ()
     ended: Ended | None = None
     bounds: tuple[Bound, ...] = ()
@@ -288,6 +365,28 @@ class RunRecord:
         """Jobs by id, as the policy saw them."""
         return {profiled.job.id: profiled.job for profiled in self.profiled}
 
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """All nodes that the run ever had, by name, as they were last."""
+        return {node.name: node for nodes in (self.started.nodes, *(fact.nodes for fact in self.relaunched)) for node in nodes}
+
+    @property
+    def last_s(self) -> float:
+        """The last time that the record knows, seconds."""
+        times = [self.ended.at_s if self.ended else 0.0, *(event.at_s for event in self.log)]
+        times += [fact.at_s for fact in self.assigned] + [fact.at_s for fact in self.returned]
+        times += [fact.at_s for fact in self.submitted] + [fact.at_s for fact in self.cancelled]
+        times += [fact.at_s for fact in self.profiled] + [fact.at_s for fact in self.relaunched]
+        times += [fact.at_s for fact in self.restarted] + [fact.at_s for fact in self.failed]
+        times += [part.end_s for part in self.phases] + [part.end_s for part in self.syncs]
+        times += [part.end_s for part in self.iterations] + [part.end_s for part in self.repeated]
+        return max(times)
+
+    def wall_s(self, at_s: float) -> float:
+        """Seconds since 1970 at a time of the run."""
+        before = [fact for fact in self.relaunched if fact.at_s <= at_s]
+        return at_s + (before[-1].wall_s - before[-1].at_s if before else self.started.wall_s)
+
     def phase_runs(self, lent: bool = False) -> list[PhaseRun]:
         """The phases of groups as a replay lists them. What is not the method itself (the permit's way, loading, offloading) is
         their `switch_s`.
@@ -295,18 +394,18 @@ class RunRecord:
         Args:
             lent: those on lent nodes too, in the group `LEASE`.
         """
-        return [
-            PhaseRun(
-                part.job_id,
-                part.phase,
-                part.iteration,
-                part.group,
-                part.pool,
-                part.numbers,
-                part.start_s,
-                part.end_s,
-                min(part.run_s - part.start_s + part.offload_s, part.end_s - part.start_s),
-            )
-            for part in self.phases
-            if lent or part.group != LEASE
-        ]
+        runs = []
+        for part in self.phases:
+            if part.group == LEASE and not lent:
+                continue
+            switch_s = min(part.run_s - part.start_s + part.offload_s, part.end_s - part.start_s)
+            number = dict(zip(part.nodes, part.numbers, strict=True))
+            shares: dict[tuple[float, float, float, bool], list[int]] = {}  # nodes of which it held the same for the same time
+            for span in part.held():
+                shares.setdefault((span.from_s, span.until_s, span.share, span.tail), []).append(number[span.node])
+            for (from_s, until_s, share, tail), nodes in shares.items():
+                phase = "tail" if tail else part.phase
+                switches_s = min(switch_s, until_s - from_s) if from_s == part.start_s else 0.0
+                place = (part.iteration, part.group, part.pool, tuple(nodes))
+                runs.append(PhaseRun(part.job_id, phase, *place, from_s, until_s, switches_s, share))
+        return runs

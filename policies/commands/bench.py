@@ -56,6 +56,15 @@ def bench(
             "--dispatch", metavar="NAME", help="Which phase runs next, in event replays. (default: round-robin)", show_default=False
         ),
     ] = None,
+    rollout_policy: Annotated[
+        str | None,
+        typer.Option(
+            "--rollout-policy",
+            metavar="NAME",
+            help="What happens inside the rollouts of jobs with a model, in event replays. (default: plain)",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Compare policies on a scenario file or a workload: dollars, SLOs, GPUs.
 
@@ -63,12 +72,20 @@ def bench(
 
     `rollmux bench production --stays fixed --seeds 5 -p solo -p rollmux`
 
+    `rollmux bench examples/models.yaml --rollout-policy tail-batching -p solo -p rollmux`
+
     `rollmux bench --suite production --quick`
     """
     if (target is None) == (suite is None):
         raise typer.BadParameter("give a scenario file, the name of a workload, or --suite NAME", param_hint="FILE|WORKLOAD")
     if suite is not None:
-        fixed = {"--baseline": baseline, "--dispatch": dispatch, "--fidelity": fidelity, **workload}
+        fixed = {
+            "--baseline": baseline,
+            "--dispatch": dispatch,
+            "--fidelity": fidelity,
+            "--rollout-policy": rollout_policy,
+            **workload,
+        }
         for option, value in fixed.items():
             if value:
                 raise typer.BadParameter("a suite has its own", param_hint=option)
@@ -79,6 +96,7 @@ def bench(
         raise typer.BadParameter("goes with --suite", param_hint="--quick")
     from policies.dispatch import make_dispatch
     from policies.registry import make_policy
+    from policies.rollout import make_rollout, migrating
     from rollmux_env.bench.comparison import compare
     from rollmux_env.bench.harness import Task, run_tasks
     from rollmux_env.report.folder import make_folder, write_bench
@@ -89,16 +107,19 @@ def bench(
     base = baseline or names[0]
     if base not in names:
         raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
-    if dispatch is not None and fidelity is Fidelity.fluid:
-        raise typer.BadParameter("a fluid replay runs no single phases", param_hint="--dispatch")
-    fidelity = fidelity or (Fidelity.fluid if dispatch is None else Fidelity.event)
-    rule = make_dispatch(dispatch or "round-robin") if fidelity is Fidelity.event else None
+    for option, value in (("--dispatch", dispatch), ("--rollout-policy", rollout_policy)):
+        if value is not None and fidelity is Fidelity.fluid:
+            raise typer.BadParameter("a fluid replay runs no single phases", param_hint=option)
+    fidelity = fidelity or (Fidelity.fluid if dispatch is None and rollout_policy is None else Fidelity.event)
+    inside = make_rollout(rollout_policy or "plain")
+    order = migrating(dispatch or "round-robin", inside)
+    rule = make_dispatch(order) if fidelity is Fidelity.event else None
     for name in names:
         make_policy(name)
     if out:
         make_folder(out)
     scenarios = {number: find_scenario(target, number, workload) for number in range(seed, seed + (seeds or 1))}
-    tasks = [Task(name, number, scenarios[number], rule, check) for number in scenarios for name in names]
+    tasks = [Task(name, number, scenarios[number], rule, check, inside) for number in scenarios for name in names]
     results = tracked(run_tasks(make_policy, tasks, workers), [f"{task.spec}, seed {task.seed}" for task in tasks])
     rows = compare(results, base)
     report = bench_report(target, fidelity.value, results, base)
@@ -113,5 +134,6 @@ def bench(
 
         over = f"{seeds} seeds" if seeds and seeds > 1 else f"seed {seed}"
         options = "".join(f", {key} {value}" for key, value in workload.items())
-        replay = f"{dispatch or 'round-robin'} event replay" if rule else "fluid replay"
+        within = f", rollouts {rollout_policy}" if rollout_policy else ""
+        replay = f"{order} event replay{within}" if rule else "fluid replay"
         show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}", rows, base))

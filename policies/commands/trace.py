@@ -39,11 +39,12 @@ def trace(
     """
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
+    from policies.rollout import make_rollout
     from rollmux_env.replay.event import replay_events
     from rollmux_env.report.pictures import write_pictures
 
     placement, order = make_runnable(policy, seed), make_dispatch(dispatch)
     scenario = find_scenario(target, seed, workload)
-    run = replay_events(scenario, placement, order, seed, keep_phases=True)
+    run = replay_events(scenario, placement, order, seed, keep_phases=True, rollout=make_rollout("plain"))
     for line in write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours):
         typer.echo(line)

@@ -8,15 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from policies.rollout.adaptive_parallelism import AdaptiveParallelism
 from policies.rollout.plain import Plain
 from policies.rollout.tail_batching import TailBatching
 from policies.rollout.tail_migration import TailMigration
 from rollmux_env.errors import InputError
+from rollmux_env.rollout.inside import migration_of
 from rollmux_env.rollout.policy import Control, RolloutPolicy, Rounds
 from rollmux_env.rollout.setting import Setting
 
 BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatching}  # what is launched
-CONTROL: dict[str, Callable[..., RolloutPolicy]] = {"tail-migration": TailMigration}  # what is done with it
+CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
+    "tail-migration": TailMigration,
+    "adaptive-parallelism": AdaptiveParallelism,
+}
 ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, **CONTROL}
 
 
@@ -26,6 +31,16 @@ class Both:
 
     batching: RolloutPolicy
     inside: RolloutPolicy
+
+    @property
+    def migrates_at(self) -> float | None:
+        """Of the second."""
+        return getattr(self.inside, "migrates_at", None)
+
+    @property
+    def share(self) -> float | None:
+        """Of the second."""
+        return getattr(self.inside, "share", None)
 
     def rounds(self, prompts: int, responses: int) -> Rounds:
         """Of the first."""
@@ -54,6 +69,14 @@ def make_rollout(spec: str) -> RolloutPolicy:
     if len(parts) == 2 and kinds[0] in BATCHING and kinds[1] in CONTROL:
         return Both(made[0], made[1])
     raise InputError(f"rollout policy '{spec}': together go one of {', '.join(BATCHING)} and one of {', '.join(CONTROL)}, as a+b")
+
+
+def migrating(dispatch: str, policy: RolloutPolicy) -> str:
+    """The dispatch policy that moves tails when this rollout policy would: with `migrate=`, unless it is given or none is moved."""
+    migration = migration_of(policy)
+    if migration is None or "migrate=" in dispatch or dispatch.startswith("learned:"):
+        return dispatch
+    return f"{dispatch},migrate={migration[0]}"
 
 
 def _make(spec: str) -> RolloutPolicy:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from policies.rollout.rounds import Rounds
-from rollmux_env.kernel.tables import Ints
-from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.policy import Round, Wake
+from rollmux_env.rollout.moves import Stay
 from rollmux_env.rollout.setting import Setting
 
 
@@ -24,25 +20,3 @@ class Plain:
     def control(self, setting: Setting) -> Stay:
         """Responses stay where they were launched."""
         return Stay()
-
-
-class Stay:
-    """Deal the responses out in turns and leave them there."""
-
-    def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """See `rollmux_env.rollout.policy.Control`."""
-        deal(fleet, np.arange(fleet.size))
-        return Wake()
-
-    def act(self, fleet: Fleet) -> Wake:
-        """Nothing."""
-        return Wake()
-
-    def end(self, fleet: Fleet) -> None:
-        """Nothing."""
-
-
-def deal(fleet: Fleet, replicas: Ints) -> None:
-    """Launch every response, at these replicas in turns."""
-    responses = np.arange(fleet.state.size)
-    fleet.launch(responses, replicas[responses % replicas.size])

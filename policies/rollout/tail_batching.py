@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.rollout.plain import Stay
 from policies.rollout.rounds import Rounds
+from rollmux_env.rollout.moves import Stay
 from rollmux_env.rollout.setting import Setting
 
 

@@ -11,10 +11,9 @@ from math import ceil
 
 import numpy as np
 
-from policies.rollout.plain import Stay, deal
 from policies.rollout.rounds import Rounds
-from rollmux_env.kernel.tables import Ints
 from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.moves import Stay, deal, gather
 from rollmux_env.rollout.policy import Round, Wake
 from rollmux_env.rollout.setting import Setting
 
@@ -24,17 +23,23 @@ class TailMigration:
     """When a share of the responses is done, the rest goes on at a share of the replicas.
 
     Args:
-        at: share of the wanted responses that are done then. share: of the replicas that the tail keeps, at least one.
+        at: share of the wanted responses that are done then. share: of the replicas that the tail keeps, at least one. The paper
+            says a few; with half of them the pairs of its evaluation gain most (docs/rollout.md).
     """
 
     at: float = 0.8
-    share: float = 0.25
+    share: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("at", "share"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
                 raise ValueError(f"{name} must be a number between 0 and 1, not {value}")
+
+    @property
+    def migrates_at(self) -> float:
+        """What it asks of the dispatch policy in an event replay."""
+        return self.at
 
     def rounds(self, prompts: int, responses: int) -> Rounds:
         """Rounds that launch what they need."""
@@ -62,23 +67,3 @@ class Consolidate(Stay):
         if keep < fleet.size:
             gather(fleet, keep)
         return Wake()
-
-
-def gather(fleet: Fleet, keep: int) -> Ints:
-    """All open responses go to the `keep` replicas with the most of them, the longest first to where least is; those there stay.
-
-    Returns:
-        (keep,) these replicas.
-    """
-    left, context = fleet.open, fleet.context()
-    counts = np.bincount(fleet.replica[left], minlength=fleet.size)
-    chosen = np.argsort(-counts, kind="stable")[:keep]
-    moving = left[~np.isin(fleet.replica[left], chosen)]
-    moving = moving[np.argsort(-context[moving], kind="stable")]
-    where = np.empty(moving.size, np.int64)
-    load = counts[chosen].astype(np.float64)
-    for n in range(moving.size):
-        where[n] = load.argmin()
-        load[where[n]] += 1
-    fleet.migrate(moving, chosen[where])
-    return chosen

@@ -18,7 +18,10 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Outcome, outcome
+from rollmux_env.rollout.inside import migration_of
+from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
+from rollmux_env.timing.tail import TailModel
 
 
 @runtime_checkable
@@ -44,6 +47,7 @@ class Task:
         scenario: what to replay.
         dispatch: the dispatch policy of an event replay; None for a fluid one.
         check: assert the invariants throughout.
+        rollout: of an event replay, what happens inside the rollouts of jobs with a model; None: they take their worst case.
     """
 
     spec: str
@@ -51,6 +55,7 @@ class Task:
     scenario: Scenario
     dispatch: DispatchPolicy | None = None
     check: bool = False
+    rollout: RolloutPolicy | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,12 @@ def run_task(make: MakeContender, task: Task) -> Result:
                 raise InputError(f"event replay: {task.spec} is a yardstick with a fluid replay only")
             found = contender.replay(task.scenario, check=task.check)
         elif task.dispatch is not None:
-            found = outcome(replay_events(task.scenario, contender, task.dispatch, task.seed, check=task.check))
+            migration = migration_of(task.rollout)
+            tails = TailModel(share=migration[1]) if migration else None
+            run = replay_events(
+                task.scenario, contender, task.dispatch, task.seed, check=task.check, tails=tails, rollout=task.rollout
+            )
+            found = outcome(run)
         else:
             found = outcome(replay(task.scenario, contender, check=task.check))
     except PlanError as error:

@@ -127,4 +127,13 @@ class Ticked:
     at_s: float
 
 
-Event = Arrived | Admitted | Moved | Resumed | Departed | Withdrawn | Reprofiled | Progressed | Ticked
+@dataclass(frozen=True)
+class Resized:
+    """The pools have so many nodes from now on: some have died, or a run goes on where there are others."""
+
+    at_s: float
+    rollout_nodes: int
+    training_nodes: int
+
+
+Event = Arrived | Admitted | Moved | Resumed | Departed | Withdrawn | Reprofiled | Progressed | Ticked | Resized

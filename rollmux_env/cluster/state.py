@@ -17,6 +17,7 @@ from rollmux_env.cluster.events import (
     Placement,
     Progressed,
     Reprofiled,
+    Resized,
     Resumed,
     Ticked,
     Withdrawn,
@@ -371,6 +372,11 @@ def apply(state: State, event: Event) -> None:
                 state.jobs.training_busy_s[row] = training_busy_s
         case Ticked():
             pass
+        case Resized():
+            pools = {name: getattr(state.cluster, name) for name in ("rollout", "training")}
+            sized = {name: pool.model_copy(update={"max_nodes": getattr(event, f"{name}_nodes")}) for name, pool in pools.items()}
+            state.cluster = state.cluster.model_copy(update=sized)
+            state.limits = limits_of(state.cluster)
         case _:
             assert_never(event)
 

@@ -10,9 +10,11 @@ that it is shown have no `drift`.
   last member of its new group at once, for the dispatcher too, and enters at the first meta-iteration after its pause.
 - A switch is part of the phase that it delays, but is no running time: `utilization` does not count it. A cold start is added to
   the first rollout and to the first training of a job in a placement, else a warm one where a node last ran another job.
-- Where the dispatch policy migrates tails, `rollmux_env.timing.tail` says when a rollout's threshold is reached and how fast things
-  go: a tail on its share of the nodes, and a rollout beside one until the tail is over. A rollout over several nodes is as slow as
-  on the one that is shared. Switches take as long as ever. What nobody migrates takes exactly what it takes without all this.
+- The phases of a job with a model take what its simulated responses take (`rollmux_env.rollout`), under a rollout policy.
+- Where the dispatch policy migrates tails, they, or `rollmux_env.timing.tail` for a job without a model, say when a rollout's
+  threshold is reached and how fast things go: a tail on its share of the nodes, and a rollout beside one until the tail is over. A
+  rollout over several nodes is as slow as on the one that is shared. Switches take as long as ever. What nobody migrates takes
+  exactly what it takes without all this.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from rollmux_env.errors import PlanError
 from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.run import INSTANT_S, Arrivals, PhaseRun, Run, Ticks, instant, note, waits_for_ever
 from rollmux_env.replay.sampling import Durations
+from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Job, Scenario
 from rollmux_env.timing.tail import TailModel
 
@@ -42,6 +45,7 @@ def replay_events(
     check: bool = False,
     keep_phases: bool = False,
     tails: TailModel | None = None,
+    rollout: RolloutPolicy | None = None,
 ) -> Run:
     """Replay a scenario under a placement and a dispatch policy, phase by phase.
 
@@ -49,12 +53,14 @@ def replay_events(
         seed: of the sampled durations; they depend on it, the job's id, the iteration and the phase alone.
         check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
         keep_phases: fill `Run.phases`.
-        tails: the inside of rollouts, for dispatch policies that migrate tails; None is `TailModel()`.
+        tails: the inside of rollouts, for dispatch policies that migrate tails; None is `TailModel()`. Of jobs with a model only
+            its `share` counts.
+        rollout: what happens inside the rollouts of jobs with a model; None: they take their worst case.
 
     Raises:
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
-    return _Replay(scenario, policy, dispatch, seed, keep_phases, tails or TailModel()).play(check)
+    return _Replay(scenario, policy, dispatch, seed, keep_phases, tails or TailModel(), rollout).play(check)
 
 
 class _Group:
@@ -138,7 +144,14 @@ class _Runner:
 
 class _Replay:
     def __init__(
-        self, scenario: Scenario, policy: Policy, dispatch: DispatchPolicy, seed: int, keep_phases: bool, tails: TailModel
+        self,
+        scenario: Scenario,
+        policy: Policy,
+        dispatch: DispatchPolicy,
+        seed: int,
+        keep_phases: bool,
+        tails: TailModel,
+        rollout: RolloutPolicy | None,
     ) -> None:
         self.run = Run(scenario, State(scenario.cluster, observed=True), solo_s={})
         self.policy = policy
@@ -146,6 +159,7 @@ class _Replay:
         self.seed = seed
         self.keep_phases = keep_phases
         self.tails = tails
+        self.rollout = rollout
         self.migrates_at = migrates_at(dispatch)
         self.jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
@@ -224,7 +238,7 @@ class _Replay:
         tails = runner.group.dispatcher.tails
         shared = tuple(node for node, bit in runner.mask.items() if bit & tails)
         runner.held = {1.0: tuple(node for node in runner.mask if node not in shared), 1 - self.tails.share: shared}
-        runner.rate = self.tails.rate if shared else 1.0
+        runner.rate = runner.durations.rate[runner.iteration] if shared else 1.0
         part_s = max(0.0, runner.left_s - (0.0 if runner.passed else runner.tail_s))
         self._wake(runner, runner.since_s + part_s / runner.rate, "rollout" if runner.passed else "threshold")
 
@@ -240,7 +254,7 @@ class _Replay:
         del runner.group.rollouts[runner]
         runner.held = {self.tails.share: tuple(runner.mask)}
         rest_s = max(0.0, runner.left_s) * runner.durations.stretch[runner.iteration]
-        self._wake(runner, now_s + self.tails.move_s + rest_s, "rollout")
+        self._wake(runner, now_s + runner.durations.move_s + rest_s, "rollout")
 
     @staticmethod
     def _is_tail(runner: _Runner) -> bool:
@@ -337,7 +351,7 @@ class _Replay:
                     runner = self.runners[job_id] = _Runner(
                         self.jobs[job_id],
                         state.row(job_id),
-                        Durations(self.jobs[job_id], self.seed, self.tails, self.migrates_at),
+                        Durations(self.jobs[job_id], self.seed, self.tails, self.migrates_at, self.rollout),
                     )
                     runner.enter(state, self._group_of(job_id))
                     runner.group.dispatcher.ready(job_id, "rollout")

@@ -1,7 +1,9 @@
 """Durations that really happen: sampled per iteration, times drift.
 
-A job's draws depend on the seed, the job's id, the phase and the iteration alone: each (seed, id, phase) has a Philox generator of
-its own, of which the n-th draw is iteration n's. So every schedule, a solo run among them, meets the same luck.
+The rollouts of a job with a model are simulated, response by response, and its training pads them to the longest; those of the
+others are lognormal. A job's draws depend on the seed, the job's id, the phase and the iteration alone: each (seed, id, phase) has
+a Philox generator of its own, of which the n-th draw is iteration n's. So every schedule, a solo run among them, meets the same
+luck.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from typing import Literal
 import numpy as np
 
 from rollmux_env.kernel.tables import Floats
+from rollmux_env.rollout.inside import Inside, insides
+from rollmux_env.rollout.policy import RolloutPolicy
+from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import Job
+from rollmux_env.timing.jobs import padded_training_s
 from rollmux_env.timing.tail import TailModel
 
 _BLOCK = 256
@@ -23,33 +29,60 @@ class Durations:
 
     Args:
         tails: what the inside of a rollout looks like, where tails are migrated. at: share of the responses that are done then.
+        policy: the rollout policy of jobs with a model; None: their phases take the worst case.
 
     Attributes:
         rollout, training: factors by iteration; `extend` makes both longer.
         threshold: share of the rollout's seconds after which a share `at` of its responses is done. stretch: what the seconds of
-            the rest are multiplied by once it is migrated. Both by iteration, of a generator of their own; empty without `at`.
+            the rest are multiplied by once it is migrated. rate: speed of the rollout beside another's tail. All by iteration, of
+            a generator of their own; empty without `at`. move_s: seconds until a migrated tail decodes, where `stretch` has none.
     """
 
-    def __init__(self, job: Job, seed: int, tails: TailModel | None = None, at: float | None = None) -> None:
+    def __init__(
+        self, job: Job, seed: int, tails: TailModel | None = None, at: float | None = None, policy: RolloutPolicy | None = None
+    ) -> None:
         self.rollout: list[float] = []
         self.training: list[float] = []
         self.threshold: list[float] = []
         self.stretch: list[float] = []
+        self.rate: list[float] = []
         self._job = job
         self._tails = tails
         self._at = at
         names = ("rollout", "training") if at is None or tails is None else ("rollout", "training", "tail")
         self._generators = {name: _generator(seed, job.id, name) for name in names}
+        setting = None if policy is None else setting_of(job)
+        self._insides: tuple[Inside, ...] = ()
+        if setting is not None and policy is not None:
+            own = int.from_bytes(hashlib.sha256(f"{seed}/{job.id}/inside".encode()).digest()[:8], "little")
+            self._insides = insides(setting, policy, own, at, (tails or TailModel()).share)
+        self.move_s = 0.0 if self._insides or tails is None else tails.move_s
 
     def extend(self) -> None:
         """Draw the next block of iterations."""
         first = len(self.rollout)
+        if self._insides:
+            self._extend_inside(first)
+            return
         self.rollout += self._draw("rollout", first).tolist()
         self.training += self._draw("training", first).tolist()
         if self._tails is not None and self._at is not None:
             threshold, stretch = self._tails.draw(self._generators["tail"], self._at, _BLOCK)
             self.threshold += threshold.tolist()
             self.stretch += stretch.tolist()
+            self.rate += [self._tails.rate] * _BLOCK
+
+    def _extend_inside(self, first: int) -> None:
+        job = self._job
+        seen = [self._insides[k % len(self._insides)] for k in range(first, first + _BLOCK)]
+        rollout_s = np.array([one.seconds for one in seen]) / job.rollout.worst_case_s
+        training_s = np.array([padded_training_s(job, one.longest) for one in seen]) / job.training.worst_case_s
+        self.rollout += (rollout_s * _drift(job, "rollout", first)).tolist()
+        self.training += (training_s * _drift(job, "training", first)).tolist()
+        if self._at is not None:
+            self.threshold += [one.threshold for one in seen]
+            self.stretch += [one.stretch for one in seen]
+            self.rate += [one.rate for one in seen]
 
     def solo_s(self, iterations: int) -> float:
         """Seconds of so many iterations, alone on the job's own nodes: one cold start of each phase, no warm ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +23,10 @@ class Rollout:
     """What happened in a rollout.
 
     Attributes:
-        seconds: from its start to its last response that counts.
+        seconds: from its start to its last response that counts, with waits for the environment, which nobody's steps hide.
         long: it ran what earlier ones left.
         end_s: (n,) when the responses that finished did, rising.
-        kept_tokens: sampled tokens of the prompts that were complete. lost_tokens: of those that were not, and of aborted ones.
+        kept: (wanted * needed,) tokens of the responses that count. lost_tokens: sampled for those that do not.
         preemptions, migrations: of responses.
         busy_gpu_s: seconds of every GPU until its replica had nothing to do any more, summed.
     """
@@ -33,7 +34,7 @@ class Rollout:
     seconds: float
     long: bool
     end_s: Floats
-    kept_tokens: int
+    kept: Ints
     lost_tokens: int
     preemptions: int
     migrations: int
@@ -61,11 +62,23 @@ class JobRollouts:
 
     def next(self) -> Rollout:
         """Run the rollout that is due."""
+        return self.next_of(())[0]
+
+    def next_of(self, variants: Sequence[tuple[Setting, Control]]) -> list[Rollout]:
+        """Run the rollout that is due, and the same responses in other ways, of which nothing is remembered.
+
+        Returns:
+            What happened, of the rollout and of each of `variants`.
+        """
         round = self.rounds.next()
         lengths = self._draw(round)
-        fleet, complete = play(self.setting, self.control, round, lengths)
-        self.rounds.done([round.prompts[g] for g in complete])
-        return _told(self.setting, fleet, round, complete)
+        told: list[Rollout] = []
+        for setting, control in ((self.setting, self.control), *variants):
+            fleet, complete = play(setting, control, round, lengths)
+            if not told:
+                self.rounds.done([round.prompts[g] for g in complete])
+            told.append(_told(setting, fleet, round, complete))
+        return told
 
     def _draw(self, round: Round) -> Ints:
         """(prompts * responses,) the lengths of a round."""
@@ -74,16 +87,17 @@ class JobRollouts:
         while self._hard.size <= max(round.prompts):
             self._hard = np.concatenate([self._hard, self._hardness.standard_normal(_BLOCK)])
         alike = self.setting.alike
-        own = self._responses.standard_normal((len(round.prompts), round.responses))
-        scores = np.sqrt(alike) * self._hard[list(round.prompts), None] + np.sqrt(1 - alike) * own
-        return whole(self.setting.lengths.quantile(ndtr(scores).ravel()))
+        own = self._responses.standard_normal((len(round.prompts), round.responses, self.setting.turns))
+        scores = np.sqrt(alike) * self._hard[list(round.prompts), None, None] + np.sqrt(1 - alike) * own
+        tokens = whole(self.setting.lengths.quantile(ndtr(scores).reshape(-1, self.setting.turns)))
+        return np.asarray(tokens.sum(axis=1))
 
 
 def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tuple[Fleet, list[int]]:
     """Run one round: its fleet when it is over, and its complete prompts, by place in the round, as they became so."""
     n = len(round.prompts)
     groups = np.repeat(np.arange(n), round.responses)
-    prompt_tokens = np.full(groups.size, setting.prompt_tokens)
+    prompt_tokens = np.full(groups.size, setting.prompt_tokens * setting.turns)
     fleet = Fleet(setting.replicas, prompt_tokens, lengths, groups, round.needed, setting.most, setting.parallel)
     wake = control.begin(fleet, round)
     for _ in range(RUNAWAY):
@@ -108,13 +122,13 @@ def _told(setting: Setting, fleet: Fleet, round: Round, complete: list[int]) -> 
     sampled = fleet.sampled()
     counts = np.zeros(len(round.prompts), bool)
     counts[complete] = True
-    kept = int(sampled[(fleet.state == FINISHED) & np.repeat(counts, round.responses)].sum())
+    kept = sampled[(fleet.state == FINISHED) & np.repeat(counts, round.responses)]
     return Rollout(
-        seconds=fleet.now_s,
+        seconds=fleet.now_s + (setting.turns - 1) * setting.environment_s,
         long=round.long,
         end_s=fleet.end_s[fleet.finished],
-        kept_tokens=kept,
-        lost_tokens=int(sampled.sum()) - kept,
+        kept=kept,
+        lost_tokens=int(sampled.sum() - kept.sum()),
         preemptions=fleet.preemptions,
         migrations=fleet.migrations,
         busy_gpu_s=float(np.minimum(fleet.busy_s, fleet.now_s) @ fleet.gpus),

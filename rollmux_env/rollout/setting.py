@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollmux_env.errors import InputError
+from rollmux_env.scenario import Job
 from rollmux_env.timing.lengths import Lengths
 from rollmux_env.timing.replica import ReplicaTiming
+
+RESPONSES_EACH = 8  # to a prompt, in RollPacker's jobs; scenario files give whole batches
 
 
 @dataclass(frozen=True)
@@ -15,18 +17,19 @@ class Setting:
     """A job's rollouts.
 
     Attributes:
-        timings: {GPUs of a replica (tensor parallelism): what it costs}. gpus: of all replicas. parallel: GPUs of each replica as
-            the job is configured.
+        timings: (GPUs of a replica, that is tensor parallelism; what it costs), for every choice there is. gpus: of all replicas.
+        parallel: GPUs of each replica as the job is configured.
         prompts, responses: an iteration trains on so many prompts, with so many responses to each. prompt_tokens: of each.
         lengths: of all responses. alike: correlation of the lengths of one prompt's responses (of their normal scores): hard
             prompts have long ones whenever they are sampled; 0 to 1.
+        turns: of a response; `prompt_tokens` come before and `lengths` are of each. environment_s: wait before each further turn.
         most: sequences of a replica's batch.
 
     Raises:
         InputError: no timing for `parallel`, GPUs that it does not divide, or a count or share out of range.
     """
 
-    timings: Mapping[int, ReplicaTiming]
+    timings: tuple[tuple[int, ReplicaTiming], ...]
     gpus: int
     parallel: int
     prompts: int
@@ -34,17 +37,43 @@ class Setting:
     prompt_tokens: int
     lengths: Lengths
     alike: float = 0.5
+    turns: int = 1
+    environment_s: float = 0.0
     most: int = 256
 
     def __post_init__(self) -> None:
-        if min(self.gpus, self.parallel, self.prompts, self.responses, self.most) < 1 or self.prompt_tokens < 0:
-            raise InputError("rollout: gpus, parallel, prompts, responses and most must be at least 1, prompt_tokens at least 0")
-        if self.parallel not in self.timings or self.gpus % self.parallel:
-            raise InputError(f"rollout: {self.gpus} GPUs are not replicas of {self.parallel}, or its timing is not given")
+        counts = self.gpus, self.parallel, self.prompts, self.responses, self.turns, self.most
+        if min(counts) < 1 or self.prompt_tokens < 0:
+            raise InputError("rollout: prompt_tokens must be at least 0, and all other counts at least 1")
+        if self.parallel not in dict(self.timings) or any(self.gpus % size for size, _ in self.timings):
+            raise InputError(
+                f"rollout: {self.gpus} GPUs are not replicas of every size that has a timing, {self.parallel} among them"
+            )
         if not 0 <= self.alike <= 1:
             raise InputError(f"rollout: alike must be between 0 and 1, not {self.alike}")
 
     @property
     def replicas(self) -> list[ReplicaTiming]:
         """The replicas as the job is configured."""
-        return [self.timings[self.parallel]] * (self.gpus // self.parallel)
+        return [dict(self.timings)[self.parallel]] * (self.gpus // self.parallel)
+
+
+def setting_of(job: Job) -> Setting | None:
+    """The rollouts of a scenario's job; None where it has no model. A batch that 8 divides is of prompts with 8 responses each."""
+    if job.timing is None or job.lengths is None:
+        return None
+    from rollmux_env.timing.jobs import lengths_of, replica_of
+
+    given = job.lengths
+    each = RESPONSES_EACH if given.batch % RESPONSES_EACH == 0 else 1
+    return Setting(
+        timings=((1, replica_of(job.timing)),),
+        gpus=job.timing.replicas,
+        parallel=1,
+        prompts=given.batch // each,
+        responses=each,
+        prompt_tokens=given.prompt_tokens,
+        lengths=lengths_of(given),
+        turns=given.turns,
+        environment_s=given.environment_s,
+    )

@@ -75,10 +75,15 @@ def sampled_training_s(job: Job, tokens: Tokens, nodes: int | None = None) -> fl
     Args:
         tokens: (batch,) of `draw_lengths`. nodes: of the training pool; None is the job's own number.
     """
+    seconds = padded_training_s(job, float(tokens.max()))
+    return seconds if nodes is None else seconds * job.training_s(nodes) / job.training.worst_case_s
+
+
+def padded_training_s(job: Job, longest: float) -> float:
+    """The same on the job's own training nodes, where the longest response has so many tokens over all turns."""
     timing, lengths = _inside(job)
     training = TrainingTiming(timing.update_s, timing.training_s_per_token, timing.training_s_per_token2)
-    seconds = training.seconds(lengths.batch, lengths.prompt_tokens * lengths.turns + float(tokens.max()))
-    return seconds if nodes is None else seconds * job.training_s(nodes) / job.training.worst_case_s
+    return training.seconds(lengths.batch, lengths.prompt_tokens * lengths.turns + longest)
 
 
 def _inside(job: Job) -> tuple[Timing, LengthsOfFile]:

@@ -16,7 +16,8 @@ class Against(StrEnum):
 
 
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file.", show_default=False)],
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file.", show_default=False)] = None,
     policy: Annotated[
         str, typer.Option("--policy", "-p", metavar="NAME", help="A placement policy by name, or `module:Class` of your own.")
     ] = "rollmux",
@@ -33,6 +34,10 @@ def run(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Keep journal and report in this folder.", show_default=False)
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="DIR", help="Go on with the run in this folder, in place of FILE.", show_default=False),
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option("--address", metavar="A", help="Join the Ray cluster there; else this machine.", show_default=False),
@@ -43,20 +48,41 @@ def run(
 
     Example: `rollmux run examples/two_jobs.yaml --compare solo --out run`
     """
+    from rollmux_env.errors import InputError
+
+    if resume is not None:
+        for name in ("file", "policy", "dispatch", "dry_run", "out", "seed"):
+            source = context.get_parameter_source(name)
+            if source is not None and source.name != "DEFAULT":
+                what = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
+                raise InputError(f"--resume: does not go with {what}; the run has its own")
+        outcome = _go_on(resume, address, compare is not None)
+    elif file is None:
+        raise InputError("FILE: is missing; a job file to run, or --resume DIR")
+    else:
+        outcome = _begin(file, policy, dispatch, dry_run, compare is not None, out, address, seed)
+    if outcome == "stopped":
+        raise KeyboardInterrupt
+    if outcome == "failed":
+        raise typer.Exit(1)
+
+
+def _begin(
+    file: Path, policy: str, dispatch: str, dry_run: bool, compare: bool, out: Path | None, address: str | None, seed: int
+) -> str:
+    """A new run; how it ended."""
     import tempfile
 
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
-    from rollmux_env.dispatcher import migrates_at
     from rollmux_env.errors import InputError
     from rollmux_env.report.folder import make_folder
     from runtime.jobs.spec import load_jobs
 
     jobs = load_jobs(file)
     make_runnable(policy, seed)
-    if migrates_at(make_dispatch(dispatch)) is not None:
-        raise InputError(f"--dispatch {dispatch}: real rollouts are not migrated; leave out its option")
-    if dry_run and compare is not None:
+    make_dispatch(dispatch)
+    if dry_run and compare:
         raise InputError("--compare: does not go with --dry-run, which runs nothing")
     from runtime.commands.running import run_all, run_dry
     from runtime.journal import JOURNAL
@@ -64,14 +90,17 @@ def run(
     if out is not None:
         make_folder(out)
         if (out / JOURNAL).exists():
-            raise InputError(f"--out {out}: holds a run already; choose another folder")
+            raise InputError(f"--out {out}: holds a run already; choose another folder, or go on with it by --resume {out}")
     with tempfile.TemporaryDirectory(prefix="rollmux-run-") as spare:
         folder = out.resolve() if out is not None else Path(spare)
         if dry_run:
             run_dry(jobs, policy, dispatch, seed, folder, address)
-            return
-        outcome = run_all(jobs, policy, dispatch, seed, folder, address, compare is not None)
-    if outcome == "stopped":
-        raise KeyboardInterrupt
-    if outcome == "failed":
-        raise typer.Exit(1)
+            return "done"
+        return run_all(jobs, policy, dispatch, seed, folder, address, compare)
+
+
+def _go_on(folder: Path, address: str | None, compare: bool) -> str:
+    """Go on with a run; how it ended."""
+    from runtime.commands.running import resume_all
+
+    return resume_all(folder.resolve(), address, compare)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -12,14 +13,15 @@ from rollmux_env.report.tables import show
 from rollmux_env.scenario import Cluster, Scenario
 from rollmux_env.scenario import Pool as PoolSpec
 from runtime.execution.members import RunPlan
-from runtime.execution.session import execute, ray_session
+from runtime.execution.session import end_left, execute, ray_session
 from runtime.jobs.spec import Jobs, JobSpec
-from runtime.journal import read_run
+from runtime.journal import DRIVER_LOCK, read_run, take_lock
 from runtime.record import Node, Pool, RunRecord
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
+RAY = "ray"  # names the Ray of its own that a run has on this machine
 _USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
 _MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
 
@@ -33,16 +35,65 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     Raises:
         InputError: a node, a policy or a folder cannot be used; one line.
     """
-    with ray_session(address, nodes_wanted(jobs)) as nodes:
-        cluster = cluster_of(jobs, nodes)
+    with take_lock(folder / DRIVER_LOCK), ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
+        cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
         plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare)
         outcome = execute(plan, typer.echo)
-        if compare and outcome == "done":
-            record = read_run(folder)
-            for spec in jobs.jobs:
-                if outcome == "done" and (own := nodes_of(record, spec)):
-                    typer.echo(f"{spec.id} alone:")
-                    outcome = execute(alone(plan, spec, own, folder / "solo" / spec.id), typer.echo)
+        if compare:
+            outcome = _run_alone(plan, outcome)
+    return _report(folder, outcome)
+
+
+def resume_all(folder: Path, address: str | None, compare: bool) -> str:
+    """Go on with the run in a folder, whatever has ended it, and report.
+
+    Args:
+        folder: of the run. compare: run each job alone afterwards, as far as that has not been done.
+
+    Returns:
+        As `run_all`.
+
+    Raises:
+        InputError: there is no run, it is over, or another process is at it; or as `run_all`; one line.
+    """
+    read_run(folder)  # is there one?
+    with take_lock(folder / DRIVER_LOCK):
+        end_left(folder / RAY)
+        record = read_run(folder)
+        specs = tuple(fact.spec for fact in record.submitted)
+        if not specs:
+            raise InputError(f"{folder}: the journal does not hold the jobs of its run, which an older RollMux began")
+        over = record.ended is not None and record.ended.outcome == "done"
+        if over and not compare:
+            raise InputError(f"{folder}: this run is done; there is nothing to go on with")
+        jobs = Jobs(version=1, cluster=record.started.cluster, jobs=specs)
+        started = record.started
+        with ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
+            plan = RunPlan(
+                specs, started.cluster, nodes, started.policy, started.dispatch, started.seed, str(folder), not compare, resume=True
+            )
+            outcome = "done" if over else execute(plan, typer.echo)
+            if compare:
+                outcome = _run_alone(plan, outcome)
+    return _report(folder, outcome)
+
+
+def _run_alone(plan: RunPlan, outcome: str) -> str:
+    """Run each job of a run that is done on its own, or go on with that; how the last one ended."""
+    record = read_run(Path(plan.folder))
+    for spec in plan.specs:
+        names = {node.name for node in nodes_of(record, spec)}
+        own, folder = tuple(node for node in plan.nodes if node.name in names), Path(plan.folder) / "solo" / spec.id
+        if outcome != "done" or not own:
+            continue
+        begun = record.solo.get(spec.id)
+        if begun is None or begun.ended is None or begun.ended.outcome != "done":
+            typer.echo(f"{spec.id} alone:")
+            outcome = execute(replace(alone(plan, spec, own, folder), resume=begun is not None), typer.echo)
+    return outcome
+
+
+def _report(folder: Path, outcome: str) -> str:
     record = read_run(folder)
     found = write_report(folder, record)
     show(summary(found))
@@ -60,7 +111,7 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     from rollmux_env.report.tables import plan_tables
 
     with ray_session(address, nodes_wanted(jobs)) as nodes:
-        cluster = cluster_of(jobs, nodes)
+        cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
         execute(RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), only_profile=True), typer.echo)
     record = read_run(folder)
     for failed in record.failed:
@@ -81,20 +132,20 @@ def nodes_wanted(jobs: Jobs) -> dict[Pool, int]:
     return wanted
 
 
-def cluster_of(jobs: Jobs, nodes: Sequence[Node]) -> Cluster:
-    """What the policy sees: the file's prices and limits, with as many nodes and as much memory as there is.
+def cluster_of(given: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[Node]) -> Cluster:
+    """What the policy sees: the given prices and limits, with as many nodes and as much memory as there is.
 
-    Without a `cluster` in the file a node costs 1 $/h, so that dollars are node-hours.
+    Without any a node costs 1 $/h, so that dollars are node-hours.
 
     Raises:
         InputError: a job asks for more nodes than there are; one line.
     """
     plain = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0)
-    given = jobs.cluster or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
+    given = given or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
     pools: dict[str, PoolSpec] = {}
     for pool in POOLS:
         own = [node for node in nodes if node.pool == pool]
-        for job in jobs.jobs:
+        for job in jobs:
             if getattr(job, pool).nodes > len(own):
                 asked = getattr(job, pool).nodes
                 raise InputError(f"job {job.id}: {pool}.nodes: asks for {asked} nodes; there are {len(own)} of this pool")
@@ -114,7 +165,7 @@ def nodes_of(record: RunRecord, spec: JobSpec) -> tuple[Node, ...]:
     for part in record.phases:
         if part.job_id == spec.id and not part.profile and part.ok:
             names |= dict.fromkeys(part.nodes)
-    by_name = {node.name: node for node in record.started.nodes}
+    by_name = record.nodes
     found = [by_name[name] for name in names]
     return tuple(node for pool in POOLS for node in [node for node in found if node.pool == pool][: getattr(spec, pool).nodes])
 

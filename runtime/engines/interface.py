@@ -6,7 +6,7 @@ host memory and the device is free for the next job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -28,7 +28,7 @@ class Sampling:
         temperature: 0 is greedy, else from `COLDEST` to `HOTTEST`.
         top_p: the smallest set of tokens of this probability or more is sampled from; 1 is all of them.
         max_tokens: tokens of a response, those of `resume` included.
-        seed: the same seed, prompts and weights give the same responses from the same engine.
+        seed: the same seed, streams, prompts and weights give the same responses from the same engine.
         ignore_end: the end token does not end a response, so that every response runs to max_tokens: the worst case.
     """
 
@@ -63,7 +63,7 @@ class Progress(NamedTuple):
     """How far a call of `generate` is.
 
     Attributes:
-        finished: responses that are done. responses: all of them.
+        finished: responses that are done, or dropped. responses: all of them.
         tokens: sampled so far in this call, those of unfinished responses included.
     """
 
@@ -88,6 +88,8 @@ class Engine(Protocol):
         progress: Callable[[Progress], None] | None = None,
         stop: Callable[[], bool] | None = None,
         resume: Sequence[Response] = (),
+        streams: Sequence[int] | None = None,
+        ended: Callable[[Sequence[Response]], Collection[int]] | None = None,
     ) -> list[Response]:
         """Sample one response a prompt, in the order of the prompts; repeat a prompt for a group of responses.
 
@@ -97,6 +99,9 @@ class Engine(Protocol):
             stop: asked after each step; once True, generation ends and what is unfinished is returned so.
             resume: unfinished responses of an earlier call, at most one a prompt (by `prompt`); each goes on behind its tokens,
                 and the response returned holds all of them.
+            streams: number of each prompt's random stream; by default its index.
+            ended: called with the responses that ended in a step, if any did; those to the prompts that it answers with (indices)
+                are dropped: they come back unfinished.
 
         Raises:
             InputError: a setting of the sampling is out of its range, a prompt is empty or exceeds the engine's max_length with its

@@ -43,11 +43,11 @@ def begun(
     return found
 
 
-def numbers(seed: int, prompt: int, count: int) -> NDArray[np.float64]:
+def numbers(seed: int, stream: int, count: int) -> NDArray[np.float64]:
     """Uniform numbers in [0, 1), one for each token of a response; those of one response do not depend on the others."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, prompt)))).random(count)
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, stream)))).random(count)
 
 
-def request_seed(seed: int, prompt: int, tokens: int) -> int:
+def request_seed(seed: int, stream: int, tokens: int) -> int:
     """A seed of 63 bits for a response that goes on behind `tokens` tokens."""
-    return int(np.random.SeedSequence((seed, prompt, tokens)).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence((seed, stream, tokens)).generate_state(1, np.uint64)[0] >> 1)

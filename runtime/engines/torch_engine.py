@@ -6,7 +6,7 @@ once. A row leaves the batch, and its cache with it, as soon as its response end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class TorchEngine:
         progress: Callable[[Progress], None] | None = None,
         stop: Callable[[], bool] | None = None,
         resume: Sequence[Response] = (),
+        streams: Sequence[int] | None = None,
+        ended: Callable[[Sequence[Response]], Collection[int]] | None = None,
     ) -> list[Response]:
         """See `Engine.generate`."""
         self._awake()
@@ -58,8 +60,8 @@ class TorchEngine:
         if not prompts:
             return []
         contexts = [tuple(prompt) + (old.token_ids if old else ()) for prompt, old in zip(prompts, earlier, strict=True)]
-        starts = [len(old.token_ids) if old else 0 for old in earlier]
-        rows = _Rows(starts, [numbers(sampling.seed, row, sampling.max_tokens) for row in range(len(prompts))], self._device)
+        uniform = [numbers(sampling.seed, stream, sampling.max_tokens) for stream in streams or range(len(prompts))]
+        rows = _Rows(earlier, uniform, self._device, self.version)
         ends = torch.tensor([] if sampling.ignore_end else self._files.end_ids, dtype=torch.long, device=self._device)
         forward = _Forward(self._model, contexts, sampling.max_tokens, self._device)
         logits, sampled = forward.read(), 0
@@ -67,22 +69,15 @@ class TorchEngine:
             tokens, logprobs = draw(logits, rows.next_numbers(), sampling)
             over = rows.put(tokens, logprobs, sampling.max_tokens, ends)
             sampled += len(tokens)
+            if ended is not None and over.any():
+                over |= rows.those(ended([rows.response(row) for row in rows.live[over].tolist()]))
+            rows.leave(over)
             if progress is not None:
-                progress(Progress(len(prompts) - rows.alive, len(prompts), sampled))
-            if not rows.alive or (stop is not None and stop()):
+                progress(Progress(len(prompts) - len(rows.live), len(prompts), sampled))
+            if not len(rows.live) or (stop is not None and stop()):
                 break
             logits = forward.step(tokens, over)
-        new = rows.collect()
-        return [
-            Response(
-                row,
-                (old.token_ids if old else ()) + tokens,
-                (old.logprobs if old else ()) + logprobs,
-                finished,
-                self.version,
-            )
-            for row, (old, (tokens, logprobs, finished)) in enumerate(zip(earlier, new, strict=True))
-        ]
+        return [rows.response(row) for row in range(len(prompts))]
 
     @torch.no_grad()
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -200,45 +195,51 @@ class _Forward:
 
 
 class _Rows:
-    """What was sampled for each row, and which rows go on."""
+    """What was sampled for each row, and which rows go on.
 
-    def __init__(self, starts: Sequence[int], uniform: Sequence[Any], device: torch.device) -> None:
-        self._starts = starts
+    Attributes:
+        live: indices of those, in order.
+    """
+
+    def __init__(self, earlier: Sequence[Response | None], uniform: Sequence[Any], device: torch.device, version: int) -> None:
+        self._earlier = earlier
+        self._version = version
         self._uniform = torch.from_numpy(np.stack(uniform)).to(device)
         self._tokens = torch.zeros(self._uniform.shape, dtype=torch.long, device=device)
         self._logprobs = torch.zeros(self._uniform.shape, dtype=torch.float32, device=device)
-        self._count = torch.tensor(starts, device=device)  # tokens of each response so far
-        self._finished = torch.zeros(len(starts), dtype=torch.bool, device=device)
-        self._live = torch.arange(len(starts), device=device)
-
-    @property
-    def alive(self) -> int:
-        return len(self._live)
+        self._starts = [len(old.token_ids) if old else 0 for old in earlier]
+        self._count = torch.tensor(self._starts, device=device)  # tokens of each response so far
+        self._finished = torch.zeros(len(earlier), dtype=torch.bool, device=device)
+        self.live = torch.arange(len(earlier), device=device)
 
     def next_numbers(self) -> Tensor:
         """The uniform number of each live row's next token."""
-        return self._uniform[self._live, self._count[self._live]]
+        return self._uniform[self.live, self._count[self.live]]
 
     def put(self, tokens: Tensor, logprobs: Tensor, max_tokens: int, ends: Tensor) -> Tensor:
-        """Append a token to each live row; which of them are over."""
-        live = self._live
+        """Append a token to each live row; which of them have ended."""
+        live = self.live
         self._tokens[live, self._count[live]] = tokens
         self._logprobs[live, self._count[live]] = logprobs
         self._count[live] += 1
-        over = (self._count[live] == max_tokens) | torch.isin(tokens, ends)
-        self._finished[live] = over
-        self._live = live[~over]
-        return over
+        self._finished[live] = (self._count[live] == max_tokens) | torch.isin(tokens, ends)
+        return self._finished[live]
 
-    def collect(self) -> list[tuple[tuple[int, ...], tuple[float, ...], bool]]:
-        """(token ids, log-probs, finished) of each row, of this call alone."""
-        tokens, logprobs = self._tokens.tolist(), self._logprobs.tolist()
-        return [
-            (tuple(tokens[row][start:count]), tuple(logprobs[row][start:count]), finished)
-            for row, (start, count, finished) in enumerate(
-                zip(self._starts, self._count.tolist(), self._finished.tolist(), strict=True)
-            )
-        ]
+    def those(self, rows: Collection[int]) -> Tensor:
+        """Which of the live rows these are."""
+        return torch.isin(self.live, torch.tensor(sorted(rows), dtype=torch.long, device=self.live.device))
+
+    def leave(self, over: Tensor) -> None:
+        """Some of the live rows go on no more."""
+        self.live = self.live[~over]
+
+    def response(self, row: int) -> Response:
+        """The response of a row as far as it is, with what it went on behind."""
+        old, span = self._earlier[row], slice(self._starts[row], int(self._count[row]))
+        tokens, logprobs = tuple(self._tokens[row, span].tolist()), tuple(self._logprobs[row, span].tolist())
+        if old is not None:
+            tokens, logprobs = old.token_ids + tokens, old.logprobs + logprobs
+        return Response(row, tokens, logprobs, bool(self._finished[row]), self._version)
 
 
 def _load(model_dir: Path, device: torch.device) -> Any:

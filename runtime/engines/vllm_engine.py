@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -68,10 +68,16 @@ class VllmEngine:
         self._held = 0  # bytes on all devices
         _environment(threads, self._gpu)
         torch.set_num_threads(threads)
+        # On a CPU a prompt is read in one step: vLLM 0.32 fails there where one that has a seed is split over two.
         device: dict[str, Any] = (
             {"gpu_memory_utilization": _GPU_SHARE, "enable_sleep_mode": True}
             if self._gpu
-            else {"kv_cache_memory_bytes": kv_bytes, "enforce_eager": True, "max_num_batched_tokens": 4096}
+            else {
+                "kv_cache_memory_bytes": kv_bytes,
+                "enforce_eager": True,
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(4096, max_length),
+            }
         )
         # A tied model starts with random weights and takes the true ones, under both names, before anything is sampled.
         untied: dict[str, Any] = (
@@ -111,21 +117,29 @@ class VllmEngine:
         progress: Callable[[Progress], None] | None = None,
         stop: Callable[[], bool] | None = None,
         resume: Sequence[Response] = (),
+        streams: Sequence[int] | None = None,
+        ended: Callable[[Sequence[Response]], Collection[int]] | None = None,
     ) -> list[Response]:
         """See `Engine.generate`."""
         self._awake()
         earlier = begun(prompts, sampling, resume, self._files.vocabulary, self._max_length)
-        engine, rows = self._llm.llm_engine, {}
-        tokens: list[list[int]] = [[] for _ in prompts]
-        logprobs: list[list[float]] = [[] for _ in prompts]
+        engine, rows = self._llm.llm_engine, dict[str, int]()  # those that run, by the name of their request
+        tokens = [list(old.token_ids) if old else [] for old in earlier]
+        logprobs = [list(old.logprobs) if old else [] for old in earlier]
+
+        def response(row: int, finished: bool) -> Response:
+            return Response(row, tuple(tokens[row]), tuple(logprobs[row]), finished, self.version)
+
+        finished: list[Response] = []
         try:
-            for row, (prompt, old) in enumerate(zip(prompts, earlier, strict=True)):
-                before = old.token_ids if old else ()
-                name = str(next(self._requests))
+            for row, (prompt, stream) in enumerate(zip(prompts, streams or range(len(prompts)), strict=True)):
+                name, before = str(next(self._requests)), tokens[row]
                 rows[name] = row
-                engine.add_request(name, {"prompt_token_ids": [*prompt, *before]}, self._parameters(sampling, row, len(before)))
+                parameters = self._parameters(sampling, stream, len(before))
+                engine.add_request(name, {"prompt_token_ids": [*prompt, *before]}, parameters)
             sampled = 0
             while rows:
+                now = []
                 for output in engine.step():
                     new = output.outputs[0]
                     row = rows[output.request_id]
@@ -134,6 +148,13 @@ class VllmEngine:
                     sampled += len(new.token_ids)
                     if output.finished:
                         del rows[output.request_id]
+                        now.append(response(row, True))
+                finished += now
+                if ended is not None and now and (dropped := set(ended(now))):
+                    names = [name for name, row in rows.items() if row in dropped]
+                    engine.abort_request(names)
+                    for name in names:
+                        del rows[name]
                 if progress is not None:
                     progress(Progress(len(prompts) - len(rows), len(prompts), sampled))
                 if rows and stop is not None and stop():
@@ -141,19 +162,10 @@ class VllmEngine:
         finally:
             if rows:
                 engine.abort_request(list(rows))
-                while engine.has_unfinished_requests():  # so that the next call finds nothing of this one
-                    engine.step()
-        unfinished = set(rows.values())
-        return [
-            Response(
-                row,
-                (old.token_ids if old else ()) + tuple(tokens[row]),
-                (old.logprobs if old else ()) + tuple(logprobs[row]),
-                row not in unfinished,
-                self.version,
-            )
-            for row, old in enumerate(earlier)
-        ]
+            while engine.has_unfinished_requests():  # so that the next call finds nothing of this one
+                engine.step()
+        done = {one.prompt: one for one in finished}
+        return [done.get(row) or response(row, False) for row in range(len(prompts))]
 
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """See `Engine.update_weights`."""
@@ -220,7 +232,7 @@ class VllmEngine:
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
         self._llm.reset_prefix_cache()  # what it remembers of prompts was computed with the old weights
 
-    def _parameters(self, sampling: Sampling, row: int, tokens: int) -> Any:
+    def _parameters(self, sampling: Sampling, stream: int, tokens: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -228,7 +240,7 @@ class VllmEngine:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens - tokens,
-            seed=request_seed(sampling.seed, row, tokens),
+            seed=request_seed(sampling.seed, stream, tokens),
             ignore_eos=sampling.ignore_end,
             stop_token_ids=[] if sampling.ignore_end else list(self._files.end_ids),
             logprobs=0,  # of the sampled token alone

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import traceback
 from pathlib import Path
+from time import monotonic
 from typing import Any
+
+import ray
 
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
+from runtime.checkpoints import drop, place_of, write_checkpoint
 from runtime.execution.gate import JobGate
-from runtime.execution.messages import End, Order, OutOfOrder, Stopped
+from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
+from runtime.execution.randomness import keep_randomness, restore_randomness
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec
-from runtime.phases import runtime_hook, set_gate
+from runtime.output import capture
+from runtime.phases import WorkerDied, runtime_hook, set_gate
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Controller:
     """Runs one job. A Ray actor.
 
     Args:
-        spec: the job. coordinator: whom to ask.
+        spec: the job. coordinator: whom to ask. logs: folder of what the job's processes print.
     """
 
-    def __init__(self, spec: JobSpec, coordinator: Any) -> None:
+    def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
+        capture(logs, "controller")
         self._spec = spec
         self._coordinator = coordinator
         self._job: Any = None
-        self._gate = JobGate(spec, coordinator)
+        self._gate = JobGate(spec, coordinator, logs)
 
     def identity(self) -> int:
         """Process id."""
@@ -37,16 +47,21 @@ class Controller:
     def run(self) -> End:
         """Carry out orders until there are none."""
         where = "start"
+        done: Done | None = None
         try:
             self._gate.align_clocks()
             set_gate(self._gate)
-            while (order := self._gate.ask("order", dict(runtime_hook.metrics))) is not None:
+            while (order := self._next(done)) is not None:
                 where = "step"
-                self._carry_out(order)
+                done = self._carry_out(order)
         except Stopped:
             return End("stopped")
         except BaseException as error:
             problem = one_line(" ".join(str(error).split()), 500) or "no message"
+            if isinstance(error, WorkerDied | ray.exceptions.RayActorError):
+                return End("died", self._gate.where or where, problem)
+            if self._gate.where == "checkpoint" and _is_full(error):
+                return End("full", "checkpoint", problem)
             if not isinstance(error, RuntimeError | InputError | OutOfOrder):
                 problem = f"{type(error).__name__}: {problem}"
             return End("failed", self._gate.where or where, problem, traceback.format_exc())
@@ -55,15 +70,22 @@ class Controller:
             self._close()
         return End("done")
 
-    def _carry_out(self, order: Order) -> None:
+    def _next(self, done: Done | None) -> Order | None:
+        """Say what became of the last order, and wait for the next one."""
+        order: Order | None = self._gate.ask("order", done)
+        if done is not None and done.checkpoint is not None:  # which the journal knows by now
+            drop(Path(done.checkpoint).parent)
+        return order
+
+    def _carry_out(self, order: Order) -> Done:
         gate = self._gate
         gate.iteration, gate.worst_case = order.iteration, order.profile
         runtime_hook.metrics = {}
-        changed = gate.place(order.nodes, Path(order.folder))
+        changed = gate.place(order.nodes)
         if changed and (gate.workers or not order.iteration):  # else it is moved by affinity alone
             self._close()
         if self._job is None:
-            self._make(order.folder)
+            self._make(order.checkpoint)
         job = self._job
         if not order.profile:
             _step(job)
@@ -73,9 +95,27 @@ class Controller:
             _step(job)
             self._close()
         gate.iteration_done()
+        return Done({}) if order.profile else self._keep(job, order)
 
-    def _make(self, folder: str) -> None:
-        """Make the job, under the permit of its first rollout; from its checkpoint, where there is one."""
+    def _keep(self, job: Any, order: Order) -> Done:
+        """Write the checkpoint of an iteration, if the job can; it holds no nodes."""
+        metrics = dict(runtime_hook.metrics)
+        if not hasattr(job, "checkpoint"):
+            return Done(metrics, movable=not self._gate.workers)
+
+        def fill(folder: Path) -> None:
+            job.checkpoint(folder)
+            keep_randomness(folder)
+
+        self._gate.where = "checkpoint"
+        began = monotonic()
+        folder, iterations = Path(order.folder), order.iteration + 1
+        size = write_checkpoint(folder, iterations, fill)
+        self._gate.where = ""
+        return Done(metrics, True, str(place_of(folder, iterations)), monotonic() - began, size / 1e9)
+
+    def _make(self, checkpoint: str | None) -> None:
+        """Make the job, under the permit of its first rollout; from a checkpoint, where there is one."""
         gate, spec = self._gate, self._spec
         with gate.initialise():
             if spec.job_class is None:
@@ -84,8 +124,9 @@ class Controller:
                 self._job = Grpo(spec)
             else:
                 self._job = load_named(spec.job_class, spec.folder)(**spec.options)
-            if Path(folder).is_dir():
-                self._job.restore(Path(folder))
+            if checkpoint is not None:
+                self._job.restore(Path(checkpoint))
+                restore_randomness(Path(checkpoint))
 
     def _close(self) -> None:
         if self._job is not None and hasattr(self._job, "close"):
@@ -93,6 +134,11 @@ class Controller:
                 self._job.close()
         self._job = None
         self._gate.close_workers()
+
+
+def _is_full(error: BaseException) -> bool:
+    """Whether there was no room on a disk, as far as an error tells."""
+    return getattr(error, "errno", None) in _FULL or any(os.strerror(number) in str(error) for number in _FULL)
 
 
 def _step(job: Any) -> None:

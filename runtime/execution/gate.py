@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -13,9 +13,9 @@ import ray
 
 from runtime.execution.messages import Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process, resident_gb
-from runtime.execution.worker import ProgressReporter, Worker
+from runtime.execution.worker import ProgressReporter, Watch, Worker
 from runtime.jobs.spec import JobSpec
-from runtime.phases import POOL_OF, PhaseOfJob, WorkerError, WorkerHandle, runtime_hook
+from runtime.phases import POOL_OF, PhaseOfJob, WorkerDied, WorkerError, WorkerHandle, runtime_hook
 from runtime.record import Node, Pool
 from runtime.residency.footprint import Footprint
 
@@ -30,22 +30,23 @@ def boot_id() -> str:
 class JobGate:
     """The run, as the job sees it (see `runtime.phases.Gate`)."""
 
-    def __init__(self, spec: JobSpec, coordinator: Any) -> None:
+    def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
         self.iteration = 0
         self.worst_case = False
         self.where = ""  # what is being done, for whoever asks where it failed
         self.workers: list[_Handle] = []
         self._spec = spec
         self._coordinator = coordinator
+        self._logs = logs
         self._nodes: Nodes = {}
-        self._folder = Path()
-        self._moves = False  # the job is to be moved after the iteration in hand
         self._offset_s = 0.0
         self._held = False  # the permit of a rollout, by `initialise`
         self._next: PhaseOfJob = "rollout"
         self._prepared = False
         self._loaded: set[str] = set()  # pools on which the job's state has been since it was made
-        self.progress = ProgressReporter(coordinator, spec.id).tell
+        self.parts: tuple[int, ...] = ()
+        self._reporter, self._watch = ProgressReporter(coordinator, spec.id, "job"), Watch(coordinator, spec.id)
+        self.progress, self.stops = self._reporter.tell, self._watch.stops
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the coordinator, as this job, and wait for the answer."""
@@ -71,10 +72,10 @@ class JobGate:
     def now(self) -> float:
         return monotonic() + self._offset_s
 
-    def place(self, nodes: Nodes, folder: Path) -> bool:
+    def place(self, nodes: Nodes) -> bool:
         """Take up a placement; whether it is another one."""
         changed = nodes != self._nodes
-        self._nodes, self._folder = nodes, folder
+        self._nodes = nodes
         return changed
 
     def iteration_done(self) -> None:
@@ -87,7 +88,7 @@ class JobGate:
     def initialise(self) -> Iterator[None]:
         """Hold the permit of the first rollout while the job is made, and keep it for that rollout."""
         self.where = "init"
-        self._moves = self.ask("acquire", "rollout")
+        self.ask("acquire", "rollout")
         begun_s = self.now()
         here = self._nodes["rollout"]
         if not self._prepared:
@@ -115,8 +116,15 @@ class JobGate:
             self.where = ""
             return
         pool = POOL_OF[phase]
+        parts = tuple(job.parts()) if phase == "rollout" and hasattr(job, "parts") else ()
+        self.parts = tuple(range(len(parts)))
+        if self._held or self.worst_case or len(parts) < 2:  # the first rollout, and a measured one, have all of their nodes
+            parts = ()
         if not self._held:
-            self._moves = self.ask("acquire", pool)
+            self.ask("acquire", pool, parts)
+        if parts:
+            self.parts = self.ask("parts")
+            self._watch.renew()
         self._held = False
         begun_s = self.now()
         if not self.workers:
@@ -127,10 +135,8 @@ class JobGate:
         load_s = self._timed(job, "load", phase)[0]
         run_s = self.now()
         yield
-        if phase == "train" and self._moves and hasattr(job, "checkpoint"):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            job.checkpoint(self._folder)
         done_s = self.now()
+        self._reporter.flush()
         offload_s, footprint = self._timed(job, "offload", phase)
         warm_s = 0.0
         if self.worst_case:  # a warm switch is measured, beside the cold one
@@ -140,8 +146,7 @@ class JobGate:
             offload_s += warm_s
         host_gb = self._host_gb(pool, footprint)
         stages = dict(runtime_hook.stages)
-        movable = phase == "train" and self._moves and (hasattr(job, "checkpoint") or not self.workers)
-        self._release(Report(pool, False, begun_s, run_s, done_s, load_s, offload_s, warm_s, cold, stages, host_gb, movable))
+        self._release(Report(pool, False, begun_s, run_s, done_s, load_s, offload_s, warm_s, cold, stages, host_gb))
         self._next = "train" if phase == "rollout" else "sync"
         self.where = ""
 
@@ -154,7 +159,9 @@ class JobGate:
             scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.machine, soft=False),
         )
         handle = _Handle(
-            actor.remote(node, self._coordinator, self._spec.id, target, self._spec.folder, arguments, options), node, target
+            actor.remote(node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options),
+            node,
+            target,
         )
         self.workers.append(handle)
         self.ask("started_worker", handle.actor)
@@ -172,9 +179,19 @@ class JobGate:
                     raise
                 raise cause from None
             except ray.exceptions.RayActorError as error:
-                why = _first_failure(error)
-                raise WorkerError(f"its process on {call.handle.node.name} ({call.handle.target}) {why}") from None
+                where = f"its process on {call.handle.node.name} ({call.handle.target})"
+                if "creation task" in str(error):
+                    raise WorkerError(f"{where} could not be made: {_lines(error)[-1]}") from None
+                raise WorkerDied(f"{where} has died{_how(error)}") from None
         return results if several else results[0]
+
+    def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
+        parts: tuple[int, ...] = self.ask("parts")
+        self._watch.renew()
+        leave(tuple(part for part in self.parts if part not in parts))
+        self.ask("left")
+        self.parts = parts
+        return parts
 
     def close_workers(self) -> None:
         """End all workers of the job."""
@@ -209,14 +226,13 @@ class JobGate:
         self.ask("release", report)  # and wait, since calls of an asynchronous actor may overtake each other
 
 
-def _first_failure(error: Exception) -> str:
-    """What became of a process, from what Ray says about it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if "creation task" in str(error):
-        return f"could not be made: {lines[-1]}"
-    return "has died" + (
-        f": {found[0]}" if (found := [line for line in lines if "exit" in line or "killed" in line.lower()]) else ""
-    )
+def _how(error: Exception) -> str:
+    """How a process ended, from what Ray says about it."""
+    return next((f": {line}" for line in _lines(error) if "exit" in line or "killed" in line.lower()), "")
+
+
+def _lines(error: Exception) -> list[str]:
+    return [line.strip() for line in str(error).splitlines() if line.strip()]
 
 
 class _Call:

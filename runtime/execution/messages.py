@@ -16,13 +16,30 @@ class Order:
     Attributes:
         iteration: its number, from 0. profile: it is the worst-case pass of the profiler.
         nodes: of the job's placement, by pool of the phase (a co-located job rolls out on training nodes).
-        folder: where the job's checkpoint is, or is to be, when it goes on in another placement.
+        folder: of the job's checkpoints. checkpoint: the one that a job which has to be made goes on from, or None.
     """
 
     iteration: int
     profile: bool
     nodes: Nodes
     folder: str
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of an order.
+
+    Attributes:
+        metrics: what the job reported. movable: it could go on from here in another placement.
+        checkpoint: where its state is on the disk now, or None. seconds, gb: what writing that took.
+    """
+
+    metrics: dict[str, float]
+    movable: bool = False
+    checkpoint: str | None = None
+    seconds: float = 0.0
+    gb: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +51,7 @@ class Report:
         begun_s: the permit had reached the job. run_s: the method began. done_s: it was over. All by the coordinator's clock.
         load_s, offload_s, warm_s: seconds of loading, of offloading, and (of a profile) of both in a warm switch.
         cold: the first phase of the kind since the job was made. stages: named parts of loading and offloading, seconds.
-        host_gb: host memory of the job on a node afterwards. movable: the job could go on from here in another placement.
+        host_gb: host memory of the job on a node afterwards.
     """
 
     phase: str
@@ -48,7 +65,6 @@ class Report:
     cold: bool = False
     stages: dict[str, float] = field(default_factory=dict)
     host_gb: float = 0.0
-    movable: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,8 @@ class End:
     """Why a controller has ended.
 
     Attributes:
-        outcome: `done`, `stopped` or `failed`; then `where` and `problem` say more (see `runtime.record.Failed`).
+        outcome: `done`; `stopped`; `failed`, by its own code, `died`, with a process of its, or `full`: there is no room for its
+            checkpoint; then `where` and `problem` say more (see `runtime.record.Failed`).
     """
 
     outcome: str

@@ -7,7 +7,8 @@ has none, are shared out among them. Where no Ray node has either, this machine 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from runtime.record import Node, Pool
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
 RESOURCE = {"rollout": "rollout_node", "training": "training_node"}
+_ANSWERS_S = 5.0  # a machine that is there takes a connection within this time
 _MOST_THREADS = 16  # of a CPU node's processes; more do not help the models that run on CPUs
 
 
@@ -98,6 +100,27 @@ def _cpu_model() -> str:
 def threads_of(nodes: Sequence[Node]) -> int:
     """Threads of a process on nodes: one a core that it owns."""
     return max(1, min(_MOST_THREADS, len({core for node in nodes for core in node.cores})))
+
+
+def dead_machines(machines: Collection[str]) -> set[str]:
+    """Those of some Ray nodes that are no longer there: nobody answers at the address of their raylet.
+
+    Ray itself may take half a minute to notice.
+    """
+    import ray
+
+    known = {str(machine["NodeID"]): machine for machine in ray.nodes()}  # type: ignore[no-untyped-call]
+    return {name for name in machines if name not in known or not _answers(known[name])}
+
+
+def _answers(machine: Mapping[str, Any]) -> bool:
+    if not machine["Alive"]:
+        return False
+    try:
+        socket.create_connection((machine["NodeManagerAddress"], machine["NodeManagerPort"]), timeout=_ANSWERS_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def prepare_process(nodes: Sequence[Node]) -> None:

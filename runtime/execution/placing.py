@@ -12,19 +12,24 @@ from typing import Any
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Progress, Progressed, Resumed, Ticked
-from rollmux_env.cluster.plan import Policy, carry_out
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Progress, Progressed, Resumed, Ticked, Withdrawn
+from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.dispatcher import Dispatcher, PhaseName
+from rollmux_env.dispatcher import Dispatcher, PhaseName, migrates_at
+from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
 from runtime.execution.ground import Ground, Place
-from runtime.execution.members import Gang, Hold, Runner, RunPlan
+from runtime.execution.members import PROFILE, Gang, Hold, Runner, RunPlan
 from runtime.execution.messages import Order
 from runtime.execution.profiles import versions
+from runtime.execution.tails import Tails
 from runtime.journal import JOURNAL, Journal
-from runtime.record import LEASE, Fact, Started
+from runtime.record import LEASE, Fact, Started, Submitted
 from runtime.record import Pool as PoolName
+
+CHECKPOINTS = "checkpoints"  # folder of the run's, with one of each job
+_DYING_S = 30.0  # how long the last writer of a journal that goes on may still take to end
 
 
 class Placing:
@@ -38,6 +43,8 @@ class Placing:
         self._plan = plan
         self._state = State(plan.cluster, observed=True)
         self._ground = Ground(plan.nodes)
+        self._tails = Tails(self._ground)
+        self._delayed: dict[str, bool] = {}  # rollouts whose permits wait for a tail: id, and whether another permit was given then
         self._gangs: dict[int, Gang] = {}
         self._lease: Gang | None = None
         self._lease_need: dict[str, int] = {}
@@ -55,14 +62,21 @@ class Placing:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self._policy = make_runnable(plan.policy, plan.seed)
         self._dispatch = make_dispatch(plan.dispatch)
-        self._journal = Journal(Path(plan.folder) / JOURNAL)
+        self._migrates_at = migrates_at(self._dispatch)
+        self._journal = Journal(Path(plan.folder) / JOURNAL, plan.resume, wait_s=_DYING_S if plan.resume else 0.0)
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._freed = asyncio.Event()  # nodes have become free
+        if plan.resume:
+            return
         self._zero_s = monotonic()
-        self._write(Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions()))
+        started = Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
+        self._write(started, *(Submitted(0.0, spec) for spec in plan.specs))
 
-    def _arrive(self, job: Job) -> None:
-        job = job.model_copy(update={"arrival_s": self._now()})
+    def _arrive(self, runner: Runner) -> None:
+        """Hand a job that is known to the policy, with the iterations that it has left."""
+        assert runner.job is not None
+        left = {"arrival_s": self._now(), "iterations": runner.spec.iterations - runner.begins}
+        job = runner.job.model_copy(update=left)
         event = Arrived(self._now(), job)
         self._note(event)
         if len(self._state.waiting) == 1:
@@ -79,16 +93,29 @@ class Placing:
         if not waiting or (isinstance(event, Arrived) and event.job.id in self._state.waiting[:1]):
             self._carry_out(event)
         if not waiting:
-            while self._state.waiting:
-                first = self._state.waiting[0]
-                self._carry_out(Arrived(self._now(), self._state.job(first)))
-                if first in self._state.waiting[:1]:
-                    break
+            self._serve_queue()
+
+    def _catch_up(self) -> None:
+        """Answer what could not be answered while nodes were lent for profiles."""
+        if self._lease is None:
+            deferred, self._deferred = self._deferred, []
+            for event in deferred:
+                self._answer(event)
+
+    def _serve_queue(self) -> None:
+        while self._state.waiting:
+            first = self._state.waiting[0]
+            self._carry_out(Arrived(self._now(), self._state.job(first)))
+            if first in self._state.waiting[:1]:
+                break
 
     def _carry_out(self, event: Event) -> None:
         self._note_progress()
         self._state.now_s = self._now()
-        plan = self._policy.decide(self._state, event)
+        self._enact(self._policy.decide(self._state, event))
+
+    def _enact(self, plan: Plan) -> None:
+        """Check a plan and act on it."""
         events = carry_out(self._state, plan, self._policy.keeps_slo)
         self._write(*events)
         self._settle()
@@ -108,11 +135,8 @@ class Placing:
             runner.moves_to = gang
             return
         self._join(runner, gang)
-        runner.iteration = 0
-        self._tell(runner, Order(0, False, runner.nodes, self._checkpoint(runner)))
-        if runner.gone:  # it failed while it waited
-            self._quit(runner)
-            self._depart(runner)
+        runner.iteration = runner.begins
+        self._tell(runner, self._order(runner))
 
     def _join(self, runner: Runner, gang: Gang) -> None:
         """Make a job a member of the group that the state says."""
@@ -143,18 +167,31 @@ class Placing:
         gang.dispatcher.joined(runner.spec.id, pins, rollout_s, training_s, sync_s, runner.spec.slo)
 
     def _depart(self, runner: Runner) -> None:
-        """A job that has a place leaves it."""
+        """A job that has a place leaves it, for ever."""
+        event = self._vacate(runner)
+        self._settle()
+        if not self._stopping:
+            self._answer(event)
+        self._freed.set()
+
+    def _withdraw(self, runner: Runner) -> None:
+        """A job that waits for a place wants none any more."""
+        runner.gone = True
+        self._note(Withdrawn(self._now(), runner.spec.id))
+        if not self._stopping and self._lease is None:
+            self._serve_queue()
+
+    def _vacate(self, runner: Runner, *why: Fact) -> Departed:
+        """Take a job out of its place; why, if there is more to say, is in the journal with it or not at all."""
         runner.gone = True
         if runner.moves_to is not None:
             runner.moves_to = None
             self._note(Resumed(self._now(), runner.spec.id))
         self._note_progress()
         event = Departed(self._now(), runner.spec.id)
-        self._note(event)
-        self._settle()
-        if not self._stopping:
-            self._answer(event)
-        self._freed.set()
+        apply(self._state, event)
+        self._write(event, *why)
+        return event
 
     def _settle(self) -> None:
         """Let the nodes of groups be those that the state says."""
@@ -186,25 +223,61 @@ class Placing:
         gang.dispatcher.now_s = self._now()
         try:
             permits = gang.dispatcher.permits()
+            for job_id in gang.dispatcher.migrations:
+                wanted = [self._runners[permit.job_id].nodes["rollout"] for permit in permits if permit.phase == "rollout"]
+                self._tails.migrate(job_id, {node.name for nodes in wanted for node in nodes})
+                self._stir(self._runners[job_id])
             for permit in permits:
                 self._grant(self._runners[permit.job_id], permit.phase, len(permits) > 1)
         except Exception as error:
             self._break(error)
 
     def _grant(self, runner: Runner, phase: PhaseName, paired: bool) -> None:
-        switched = self._ground.take(runner.spec.id, runner.nodes[phase])
-        runner.hold = Hold(phase, runner.asked_s, self._now(), switched, paired)
+        job_id, nodes, now_s = runner.spec.id, runner.nodes[phase], self._now()
+        switched = self._tails.begin(job_id, nodes, runner.parts, now_s) if phase == "rollout" else self._ground.take(job_id, nodes)
+        if switched is None:
+            self._delayed[job_id] = paired
+            return
+        runner.hold = Hold(phase, runner.asked_s, now_s, switched, paired)
+        runner.progress, runner.past_threshold = {}, False
         assert runner.wanted is not None
         runner.wanted.set_result(None)
+        runner.since_s = self._now()
+
+    def _give(self, runner: Runner) -> None:
+        """What a job holds is free."""
+        assert runner.hold is not None
+        job_id, phase = runner.spec.id, runner.hold.pool
+        runner.hold = None
+        if phase == "training":
+            self._ground.give(job_id, runner.nodes[phase])
+            return
+        self._tails.end(job_id)
+        self._stir(runner)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """A tail has left nodes: rollouts beside it get more of theirs, and those that have waited for it begin."""
+        for job_id in self._tails.grow(self._now()):
+            self._stir(self._runners[job_id])
+        delayed, self._delayed = self._delayed, {}
+        for job_id, paired in delayed.items() if not self._stopping else ():
+            self._grant(self._runners[job_id], "rollout", paired)
+
+    @staticmethod
+    def _stir(runner: Runner) -> None:
+        """Let those who watch a job's rollout know that the parts of it have changed, or that it is over."""
+        runner.stirred.set()
+        runner.stirred = asyncio.Event()
 
     def _quit(self, runner: Runner) -> None:
         """A job leaves the dispatcher that it is a member of; what it holds is free."""
         gang, job_id = runner.gang, runner.spec.id
         if gang is None:
             return
+        self._delayed.pop(job_id, None)
         if runner.hold is not None:
-            self._ground.give(job_id, runner.nodes[runner.hold.pool])
-            runner.hold = None
+            self._give(runner)
         gang.dispatcher.gone(job_id)
         runner.gang = None
         if not gang.dispatcher.members:
@@ -234,9 +307,16 @@ class Placing:
         if runner.next is None or runner.next.done():
             runner.next = asyncio.get_running_loop().create_future()
         runner.next.set_result(order)
+        runner.since_s = self._now()
 
-    def _checkpoint(self, runner: Runner) -> str:
-        return str(Path(self._plan.folder) / "checkpoints" / runner.spec.id)
+    def _order(self, runner: Runner) -> Order:
+        """The iteration that a job is to do next."""
+        return Order(
+            runner.iteration, runner.iteration == PROFILE, runner.nodes, str(self._checkpoints(runner.spec.id)), runner.checkpoint
+        )
+
+    def _checkpoints(self, job_id: str) -> Path:
+        return Path(self._plan.folder) / CHECKPOINTS / job_id
 
     def _note(self, event: Event) -> None:
         apply(self._state, event)
@@ -246,16 +326,22 @@ class Placing:
         """Let the state know what jobs have done."""
         known = [job_id for job_id in self._changed if self._state.is_running(job_id)]
         if known:
-            parts = tuple(self._progress_of(self._runners[job_id]) for job_id in known)
+            parts = tuple(self._progress_of(job_id) for job_id in known)
             self._note(Progressed(self._now(), parts))
         self._changed.clear()
 
-    @staticmethod
-    def _progress_of(runner: Runner) -> Progress:
-        return Progress(runner.spec.id, max(0, runner.iteration), runner.busy_s["rollout"], runner.busy_s["training"])
+    def _progress_of(self, job_id: str) -> Progress:
+        """What a job has done since it arrived, which may have been with some iterations behind it."""
+        runner, left = self._runners[job_id], self._state.job(job_id).iterations
+        before = runner.spec.iterations - (left or 0)
+        return Progress(job_id, max(0, runner.iteration - before), runner.busy_s["rollout"], runner.busy_s["training"])
 
     def _write(self, *facts: Fact) -> None:
-        self._journal.write(*facts)
+        try:
+            self._journal.write(*facts)
+        except InputError as error:
+            self._break(error)
+            raise
 
     def _say(self, line: str) -> None:
         self._news.append(f"{self._now():8.1f} s  {line}")

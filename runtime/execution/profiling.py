@@ -10,11 +10,9 @@ import asyncio
 from collections.abc import Sequence
 
 from rollmux_env.dispatcher import Dispatcher
-from rollmux_env.scenario import Job
 from runtime.execution.lives import Lives
 from runtime.execution.lockstep import Lockstep, Timings
 from runtime.execution.members import PROFILE, Gang, Runner
-from runtime.execution.messages import Order
 from runtime.execution.profiles import Profile, load_profile, profile_key, save_profile
 from runtime.jobs.spec import JobSpec
 from runtime.record import LEASE, Node, Pool, Profiled
@@ -27,43 +25,42 @@ class Profiling(Lives):
 
     _timings: Timings | None = None
 
-    async def _bring_all(self) -> None:
+    async def _bring_all(self, coming: Sequence[Runner]) -> None:
         """Let jobs arrive, those of one time together."""
-        times = sorted({spec.arrival_s for spec in self._plan.specs})
-        for at_s in times:
+        self._check_over()
+        for at_s in sorted({runner.spec.arrival_s for runner in coming}):
             await asyncio.sleep(max(0.0, at_s - self._now()))
-            await self._bring([runner for runner in self._runners.values() if runner.spec.arrival_s == at_s])
+            await self._bring([runner for runner in coming if runner.spec.arrival_s == at_s])
 
     async def _bring(self, runners: Sequence[Runner]) -> None:
         """Start jobs' controllers, profile those that nobody knows, and hand them to the policy in order."""
+        ids = [runner.spec.id for runner in runners]
         keys = {runner.spec.id: profile_key(runner.spec, self._node_types()) for runner in runners}
         for runner in runners:
-            profile = load_profile(keys[runner.spec.id]) if self._plan.cached else None
+            profile = load_profile(keys[runner.spec.id]) if self._plan.cached and runner.job is None else None
             if profile is not None:
                 self._learn(runner, profile, True)
-        unknown = [runner for runner in runners if runner.job is None]
-        for runner in unknown if self._plan.only_profile else runners:
-            self._start(runner)
-        if unknown:
-            await self._profile(unknown, keys)
         for runner in runners:
+            if runner.job is None or not self._plan.only_profile:
+                self._start(runner)
+        while unknown := [self._runners[job_id] for job_id in ids if self._unknown(job_id)]:
+            for runner in unknown:
+                if problem := self._beyond(runner.spec):
+                    self._refuse(runner, problem)
+            if able := [runner for runner in unknown if not runner.gone]:
+                await self._profile(able, keys)
+        for runner in [self._runners[job_id] for job_id in ids]:  # one that has died meanwhile is another one now
             self._coming -= 1
             if self._plan.only_profile:
                 self._tell(runner, None)
             elif runner.job is not None and not runner.gone and not self._stopping:
-                if problem := self._too_large(runner.job):
-                    self._refuse(runner, problem)
-                else:
-                    self._arrive(runner.job)
+                self._enlist(runner)
         self._check_over()
 
-    def _too_large(self, job: Job) -> str | None:
-        """Why no node can hold a job, if none can."""
-        for pool in ("rollout", "training"):
-            need_gb, limit_gb = getattr(job, pool).host_memory_gb, getattr(self._plan.cluster, pool).node_memory_gb
-            if limit_gb is not None and need_gb > limit_gb:
-                return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
-        return None
+    def _unknown(self, job_id: str) -> bool:
+        """Whether a job still has to be profiled."""
+        runner = self._runners[job_id]
+        return runner.job is None and not runner.gone and not self._stopping
 
     def _learn(self, runner: Runner, profile: Profile, cached: bool) -> None:
         job = runner.job = profile.job(runner.spec, self._now())
@@ -95,9 +92,7 @@ class Profiling(Lives):
         if gang is self._lease:
             self._lease = None
             self._settle()
-            deferred, self._deferred = self._deferred, []
-            for event in deferred:
-                self._answer(event)
+            self._catch_up()
 
     async def _pass_all(self, runners: Sequence[Runner], gang: Gang, passes: int) -> None:
         """Let jobs run worst-case iterations under a dispatcher, and wait until all have."""
@@ -106,7 +101,7 @@ class Profiling(Lives):
             runner.passed = asyncio.get_running_loop().create_future()
             runner.iteration, runner.passes = PROFILE, passes
             self._enter(runner, gang, self._numbers(gang, runner.spec), 1.0, 1.0, 0.0)
-            self._tell(runner, Order(PROFILE, True, runner.nodes, self._checkpoint(runner)))
+            self._tell(runner, self._order(runner))
         for runner in present:
             assert runner.passed is not None
             await runner.passed

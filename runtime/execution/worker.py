@@ -6,9 +6,12 @@ import os
 from time import monotonic
 from typing import Any
 
+import ray
+
 from runtime.execution.messages import Nodes
 from runtime.execution.nodes import prepare_process, resident_gb
 from runtime.jobs.named import load_named
+from runtime.output import capture
 from runtime.phases import WorkerError, set_gate
 from runtime.record import Node, Pool
 
@@ -18,7 +21,7 @@ class Worker:
 
     Args:
         node: to be pinned to, before anything else is imported.
-        coordinator, job_id: whom to report progress to, and as whom.
+        coordinator, job_id: whom to report progress to, and as whom. logs: folder of what the job's processes print.
         target: `module:Class` of the object. folder: where its module may lie too. arguments, options: of its constructor.
     """
 
@@ -27,18 +30,25 @@ class Worker:
         node: Node,
         coordinator: Any,
         job_id: str,
+        logs: str,
         target: str,
         folder: str,
         arguments: tuple[Any, ...],
         options: dict[str, Any],
     ) -> None:
+        capture(logs, f"{node.name}.{target.rpartition(':')[2]}")
         prepare_process((node,))
-        set_gate(_WorkerGate(ProgressReporter(coordinator, job_id), node))
+        self._gate = _WorkerGate(coordinator, job_id, f"{node.name} {os.getpid()}", node)
+        set_gate(self._gate)
         self._object = load_named(target, folder)(*arguments, **options)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the object."""
-        return getattr(self._object, method)(*arguments)
+        self._gate.watch.renew()
+        try:
+            return getattr(self._object, method)(*arguments)
+        finally:
+            self._gate.reporter.flush()
 
     def identity(self) -> tuple[int, float]:
         """Process id, and the memory that the process has for itself, GB."""
@@ -51,21 +61,59 @@ class Worker:
 
 
 class ProgressReporter:
-    """Tells the coordinator how far a phase is: seldom, but of the end always."""
+    """Tells the coordinator how far a phase is: seldom, but the last of it always.
+
+    Args:
+        who: whose count it is; those of a job's processes are added up.
+    """
 
     EVERY_S = 0.1
+
+    def __init__(self, coordinator: Any, job_id: str, who: str) -> None:
+        self._coordinator = coordinator
+        self._job_id, self._who = job_id, who
+        self._told_s = 0.0
+        self._untold: tuple[int, int, int] | None = None
+
+    def tell(self, done: int, total: int, tokens: int) -> None:
+        """Report progress, if it is time to."""
+        self._untold = (done, total, tokens)
+        if done >= total or monotonic() - self._told_s >= self.EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Report what was not reported yet."""
+        if self._untold is not None:
+            self._told_s = monotonic()
+            self._coordinator.progress.remote(self._job_id, *self._untold, self._who)
+            self._untold = None
+
+
+class Watch:
+    """Asks the coordinator whether the rollout in hand is to use other parts of its nodes, and does not wait for the answer."""
+
+    EVERY_S = 0.002
 
     def __init__(self, coordinator: Any, job_id: str) -> None:
         self._coordinator = coordinator
         self._job_id = job_id
-        self._told_s = 0.0
+        self._question: Any = None
+        self._answer: bool | None = None
+        self._looked_s = 0.0
 
-    def tell(self, done: int, total: int, tokens: int) -> None:
-        """Report progress, if it is time to."""
-        now_s = monotonic()
-        if done >= total or now_s - self._told_s >= self.EVERY_S:
-            self._told_s = now_s
-            self._coordinator.progress.remote(self._job_id, done, total, tokens)
+    def renew(self) -> None:
+        """What was answered before is over."""
+        self._question = self._answer = None
+
+    def stops(self) -> bool:
+        """Whether they have changed."""
+        if self._answer is None and self._question is None:
+            self._question = self._coordinator.changes.remote(self._job_id)
+        elif self._answer is None and monotonic() - self._looked_s >= self.EVERY_S:
+            self._looked_s = monotonic()
+            if ray.wait([self._question], timeout=0)[0]:
+                self._answer = bool(ray.get(self._question))
+        return bool(self._answer)
 
 
 class _WorkerGate:
@@ -73,9 +121,11 @@ class _WorkerGate:
 
     iteration = 0
     worst_case = False
+    parts: tuple[int, ...] = ()
 
-    def __init__(self, reporter: ProgressReporter, node: Node) -> None:
-        self.progress = reporter.tell
+    def __init__(self, coordinator: Any, job_id: str, who: str, node: Node) -> None:
+        self.reporter, self.watch = ProgressReporter(coordinator, job_id, who), Watch(coordinator, job_id)
+        self.progress, self.stops = self.reporter.tell, self.watch.stops
         self._nodes: Nodes = {node.pool: (node,)}
 
     def hold(self, job: Any, phase: str) -> Any:
@@ -89,3 +139,6 @@ class _WorkerGate:
 
     def wait(self, calls: Any) -> Any:
         raise WorkerError("a worker waits for no workers")
+
+    def regroup(self, leave: Any) -> Any:
+        raise WorkerError("a worker leaves no nodes: the job's own class is told which to leave")

@@ -7,12 +7,16 @@ rollout.
 
 from __future__ import annotations
 
+import json
 import secrets
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runtime.grpo.messages import Kept
+from rollmux_env.files import write_whole
+from runtime.grpo.messages import DATA, Kept
+from runtime.grpo.shares import rounds_of
 from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
 from runtime.record import Node
@@ -39,6 +43,8 @@ class Grpo:
         self._machines: list[str] = []  # of the engines
         self._kept: list[Kept] = []
         self._checkpoint: Path | None = None
+        self._rounds = rounds_of(spec)
+        self._complete: list[int] = []  # prompts of the iteration in hand
         self._profiled = False  # what the ranks have trained since is to be forgotten
 
     def load(self, phase: PhaseOfJob) -> None:
@@ -46,7 +52,7 @@ class Grpo:
         if phase == "rollout":
             if not self._engines:
                 self._start_engines()
-            self._stages([worker.call("restore") for worker in self._engines])
+            self._stages([self._engines[part].call("restore") for part in runtime_hook.parts])
         else:
             if not self._ranks:
                 self._start_ranks()
@@ -63,14 +69,44 @@ class Grpo:
 
     @phase("rollout")
     def rollout(self) -> None:
-        """Sample a group of responses to each prompt of the iteration, and reward them."""
+        """Sample and reward the responses that the iteration trains on; every engine its share of them."""
         number, worst_case = max(runtime_hook.iteration, 0), runtime_hook.worst_case
-        summaries = runtime_hook.wait([worker.call("sample", number, worst_case) for worker in self._engines])
+        due = self._rounds.next()
+        shares = due.shares(len(self._engines))
+        total = sum(len(share.prompts) * share.responses for share in shares if share.wanted)
+        begun = [self._engines[k].call("begin", number, worst_case, total, share) for k, share in enumerate(shares)]
+        if len(runtime_hook.parts) < len(self._engines):  # beside a migrated tail
+            self._hand_over(range(len(self._engines)), runtime_hook.parts)
+        parts = runtime_hook.parts
+        while any(runtime_hook.wait([*begun, *(self._engines[part].call("sample") for part in parts)])[len(begun) :]):
+            begun, before = [], parts
+            parts = runtime_hook.regroup(self._leave)
+            self._stages([self._engines[part].call("restore") for part in parts if part not in before])
+            self._hand_over(before, parts)
+        found = runtime_hook.wait([worker.call("results") for worker in self._engines])
+        self._complete = [prompt for part in found for prompt in part["complete"]]
         self._sampled = [worker.call("take") for worker in self._engines]
-        responses = sum(summary["responses"] for summary in summaries)
+        responses = sum(part["responses"] for part in found)
         for name in ("reward", "response_tokens", "cut_off"):
-            mean = sum(summary[name] * summary["responses"] for summary in summaries) / responses
-            runtime_hook.report(**{name: mean})
+            runtime_hook.report(**{name: sum(part[name] * part["responses"] for part in found) / responses})
+        if self._spec.rollout.policy == "tail-batching":
+            runtime_hook.report(long_round=due.long, queue=len(self._rounds.queue))
+
+    def parts(self) -> list[Node]:
+        """A part of the rollout nodes for each engine: some are enough for a rollout."""
+        return [part for node in runtime_hook.nodes("rollout") for part in _parts(node, self._spec.rollout.tensor_parallel)]
+
+    def _leave(self, parts: Sequence[int]) -> None:
+        """Take engines off their devices."""
+        self._stages([self._engines[part].call("offload") for part in parts])
+
+    def _hand_over(self, before: Iterable[int], parts: Sequence[int]) -> None:
+        """Let what is not over go on with these engines: a share with its own, if it is among them."""
+        given = [self._engines[part].call("leave") for part in before]
+        whose: dict[int, list[int]] = {part: [] for part in parts}
+        for place in range(len(self._engines)):
+            whose[place if place in whose else parts[place % len(parts)]].append(place)
+        runtime_hook.wait([self._engines[part].call("join", places, *given) for part, places in whose.items()])
 
     @phase("train")
     def train(self) -> None:
@@ -80,6 +116,8 @@ class Grpo:
         whole = self._spec.sync.topology == "flat"
         self._kept = runtime_hook.wait([worker.call("keep_weights", whole) for worker in self._ranks])
         self._sampled = []
+        if not runtime_hook.worst_case:
+            self._rounds.done(self._complete)
 
     @phase("sync")
     def sync(self) -> None:
@@ -109,12 +147,15 @@ class Grpo:
         self._profiled = True
 
     def checkpoint(self, folder: Path) -> None:
-        """Write weights, optimizer and counts; while the ranks are on their devices."""
+        """Write weights, optimizer and counts, each rank its own part, from host memory; and the position in the data."""
         runtime_hook.wait([worker.call("write", str(folder)) for worker in self._ranks])
+        write_whole(folder / DATA, json.dumps({"position": self._rounds.position, "queue": self._rounds.queue}))
 
     def restore(self, folder: Path) -> None:
         """Go on from a checkpoint as soon as workers are started."""
         self._checkpoint = folder
+        data = json.loads((folder / DATA).read_text())
+        self._rounds.position, self._rounds.queue = data["position"], data["queue"]
 
     def close(self) -> None:
         """End the workers."""
@@ -123,7 +164,7 @@ class Grpo:
         self._engines, self._ranks = [], []
 
     def _start_engines(self) -> None:
-        parts = [part for node in runtime_hook.nodes("rollout") for part in _parts(node, self._spec.rollout.tensor_parallel)]
+        parts = self.parts()
         with runtime_hook.stage("process"):
             self._engines = [
                 runtime_hook.start_worker(part, _ROLLOUT, self._spec, k, len(parts), part) for k, part in enumerate(parts)

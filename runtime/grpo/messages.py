@@ -15,20 +15,21 @@ from runtime.sync.plan import Ranges
 if TYPE_CHECKING:
     from runtime.residency.layout import Layout
 
-STATE = "training.safetensors"  # of a checkpoint
-INFO = "training.json"
+DATA = "data.json"  # of a checkpoint
 Timed = tuple[Footprint, dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What an engine sampled in one iteration.
+    """A share of what was sampled in one iteration.
 
     Attributes:
+        place: which of the job's shares it is; training goes by it, whichever engine sampled it.
         prompts: token ids, one a response: those of a group are alike and stand together.
         responses, rewards: one each.
     """
 
+    place: int
     prompts: tuple[tuple[int, ...], ...]
     responses: tuple[Response, ...]
     rewards: tuple[float, ...]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from runtime.engines.interface import Progress, Sampling
+from policies.rollout.rounds import Round
+from runtime.engines.interface import Progress, Response, Sampling
 from runtime.execution.nodes import threads_of
-from runtime.grpo.messages import INFO, STATE, Sampled, Stages, Timed
+from runtime.grpo.messages import Sampled, Stages, Timed
+from runtime.grpo.shares import RunningShare, Share, rounds_of
+from runtime.grpo.state import read_state
 from runtime.jobs.spec import JobSpec
 from runtime.phases import runtime_hook
 from runtime.record import Node
@@ -27,7 +32,9 @@ class RolloutWorker:
 
     def __init__(self, spec: JobSpec, place: int, of: int, node: Node) -> None:
         self._spec, self._place, self._of, self._node = spec, place, of, node
-        self._sampled = Sampled((), (), ())
+        self._shares: list[RunningShare] = []
+        self._sampled: list[Sampled] = []
+        self._rewards = ThreadPoolExecutor(1)  # a reward may wait for something else, and sampling goes on
 
     def ready(self) -> bool:
         """The process is there."""
@@ -61,16 +68,14 @@ class RolloutWorker:
             )
             self._staged = WeightStage(pinned=bool(self._node.gpus))
         with stage("warm-up"):  # a batch of an iteration's size: the first one of its shape takes longer than those after it
-            rows = [(0,)] * (-(-settings.prompts_per_iteration // self._of) * settings.group_size)
+            share = rounds_of(spec).next().shares(self._of)[self._place]
+            rows = [(0,)] * (len(share.prompts) * share.responses)
             self._engine.generate(rows, Sampling(max_tokens=2, ignore_end=True))
         with stage("checkpoint"):
             if checkpoint is not None:
-                from safetensors.torch import load_file
-
-                tensors = load_file(Path(checkpoint) / STATE)
-                version = int(json.loads((Path(checkpoint) / INFO).read_text())["updates"])
-                weights = {name.removeprefix("weights."): t for name, t in tensors.items() if name.startswith("weights.")}
-                self._engine.update_weights(weights, version)
+                tensors, info = read_state(Path(checkpoint), ("weights",))
+                weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()}
+                self._engine.update_weights(weights, int(info["updates"]))
         return Footprint(), stage.seconds
 
     def restore(self) -> Timed:
@@ -89,55 +94,112 @@ class RolloutWorker:
             footprint = self._engine.offload()
         return footprint + Footprint(0, self._staged.resident() or self._stage_bytes), stage.seconds
 
-    def sample(self, iteration: int, worst_case: bool) -> dict[str, float]:
-        """Sample and reward this engine's share of the iteration's prompts.
+    def begin(self, iteration: int, worst_case: bool, total: int, round: Round) -> None:
+        """Take up this engine's share of a round.
 
-        Returns:
-            The number of responses, and means over them.
+        Args:
+            total: responses that all engines launch.
 
         Raises:
-            RuntimeError: the task gives not as many examples as asked for, a prompt is too long, or a reward is no finite number.
+            RuntimeError: the task gives not as many examples as asked for, or a prompt is too long.
         """
-        from runtime.jobs.tasks import score
-
-        assert self._spec.task is not None
         settings = self._spec.algorithm
-        first = settings.prompts_per_iteration * self._place // self._of
-        last = settings.prompts_per_iteration * (self._place + 1) // self._of
-        count, position = last - first, iteration * settings.prompts_per_iteration + first
-        examples = self._task.prompts(count, position)
-        if len(examples) != count:
-            raise RuntimeError(f"{self._spec.task.name}: prompts({count}, {position}) gives {len(examples)} of {count} examples")
-        prompts: list[tuple[int, ...]] = []
-        for example in examples:
-            tokens = tuple(self._tokenizer(example.prompt)["input_ids"])
-            if len(tokens) > settings.max_prompt_tokens:
-                raise RuntimeError(f"a prompt has {len(tokens)} tokens; max_prompt_tokens is {settings.max_prompt_tokens}")
-            prompts += [tokens] * settings.group_size
-        sampling = Sampling(
+        self._total, self._done = total, 0
+        self._sampling = Sampling(
             temperature=settings.temperature,
             top_p=settings.top_p,
             max_tokens=settings.max_tokens,
-            seed=(self._spec.seed * 1_000_003 + iteration) * 1_009 + self._place,
+            seed=self._spec.seed * 1_000_003 + iteration,
             ignore_end=worst_case,
         )
-        responses = self._engine.generate(prompts, sampling, progress=_tell)
-        rewards = []
-        for k, response in enumerate(responses):
-            text = str(self._tokenizer.decode(list(response.token_ids), skip_special_tokens=True))
-            rewards.append(score(self._task, examples[k // settings.group_size], text))
-        self._sampled = Sampled(tuple(prompts), tuple(responses), tuple(rewards))
-        of = max(len(responses), 1)
+        self._shares = [self._running(Share(self._place, round))]
+
+    def sample(self) -> tuple[int, ...]:
+        """Sample and reward the shares that are here, until they are over or the run says stop.
+
+        Returns:
+            Places of the shares that are not over.
+
+        Raises:
+            RuntimeError: a reward is no finite number.
+        """
+        rows = [(share, key) for share in self._shares for key in share.running]
+        row_of = {(share.place, *key): row for row, (share, key) in enumerate(rows)}
+
+        def ended(responses: Sequence[Response]) -> list[int]:
+            dropped = []
+            for response in responses:
+                share, key = rows[response.prompt]
+                reward = self._rewards.submit(self._reward, share.examples[key[0]], response)
+                dropped += [row_of[share.place, *other] for other in share.finished(key, response, reward)]
+            return dropped
+
+        def tell(progress: Progress) -> None:
+            runtime_hook.progress(self._done + progress.finished, self._total, progress.tokens)
+
+        responses = self._engine.generate(
+            [share.tokens[key[0]] for share, key in rows],
+            self._sampling,
+            progress=tell,
+            stop=runtime_hook.stops,
+            resume=[replace(share.begun[key], prompt=row) for row, (share, key) in enumerate(rows) if key in share.begun],
+            streams=[share.stream(key) for share, key in rows],
+            ended=ended,
+        )
+        for share in self._shares:
+            running = set(share.running)
+            share.begun = {key: one for (mine, key), one in zip(rows, responses, strict=True) if mine is share and key in running}
+        self._done += len(rows) - sum(len(share.running) for share in self._shares)
+        return tuple(share.place for share in self._shares if not share.over)
+
+    def leave(self) -> tuple[Share, ...]:
+        """Give up the shares that are not over."""
+        left = [share for share in self._shares if not share.over]
+        self._shares = [share for share in self._shares if share.over]
+        return tuple(share.packed() for share in left)
+
+    def join(self, places: Collection[int], *given: tuple[Share, ...]) -> None:
+        """Take over those of the shares given that are at these places."""
+        self._shares += [self._running(share) for shares in given for share in shares if share.place in places]
+
+    def results(self) -> dict[str, Any]:
+        """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them."""
+        self._sampled = [share.sampled() for share in self._shares]
+        rewards = [reward for part in self._sampled for reward in part.rewards]
+        lengths = [len(response.token_ids) for part in self._sampled for response in part.responses]
+        of = max(len(lengths), 1)
         return {
-            "responses": len(responses),
+            "complete": [prompt for share in self._shares for prompt in share.complete],
+            "responses": len(lengths),
             "reward": sum(rewards) / of,
-            "response_tokens": sum(len(response.token_ids) for response in responses) / of,
-            "cut_off": sum(len(response.token_ids) == settings.max_tokens for response in responses) / of,
+            "response_tokens": sum(lengths) / of,
+            "cut_off": sum(length == self._spec.algorithm.max_tokens for length in lengths) / of,
         }
 
-    def take(self) -> Sampled:
-        """What the last `sample` has sampled."""
+    def take(self) -> list[Sampled]:
+        """What is to be trained on of it."""
         return self._sampled
+
+    def _running(self, share: Share) -> RunningShare:
+        """A share with its prompts."""
+        assert self._spec.task is not None
+        examples: dict[int, Any] = {}
+        for first, count in _runs(share.round.prompts):
+            found = self._task.prompts(count, first)
+            if len(found) != count:
+                raise RuntimeError(f"{self._spec.task.name}: prompts({count}, {first}) gives {len(found)} of {count} examples")
+            examples |= dict(zip(range(first, first + count), found, strict=True))
+        tokens = {number: tuple(self._tokenizer(example.prompt)["input_ids"]) for number, example in examples.items()}
+        most = self._spec.algorithm.max_prompt_tokens
+        for prompt in tokens.values():
+            if len(prompt) > most:
+                raise RuntimeError(f"a prompt has {len(prompt)} tokens; max_prompt_tokens is {most}")
+        return RunningShare(share, examples, tokens)
+
+    def _reward(self, example: Any, response: Response) -> float:
+        from runtime.jobs.tasks import score
+
+        return score(self._task, example, str(self._tokenizer.decode(list(response.token_ids), skip_special_tokens=True)))
 
     def open_inbox(self) -> Address:
         """Where new weights may be sent to."""
@@ -165,10 +227,18 @@ class RolloutWorker:
 
     def close(self) -> None:
         """Give everything back."""
+        self._rewards.shutdown(cancel_futures=True)
         if hasattr(self, "_engine"):
             self._engine.close()
             self._staged.close()
 
 
-def _tell(progress: Progress) -> None:
-    runtime_hook.progress(progress.finished, progress.responses, progress.tokens)
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """(first, count) of the runs of consecutive numbers."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and number == sum(runs[-1]):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((number, 1))
+    return runs

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import socket
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.execution.nodes import threads_of
-from runtime.grpo.messages import INFO, STATE, Kept, Sampled, Stages, Timed
+from runtime.grpo.messages import Kept, Sampled, Stages, Timed
+from runtime.grpo.state import read_state, write_shards
 from runtime.jobs.spec import JobSpec
 from runtime.record import Node
 from runtime.residency.footprint import Footprint
@@ -56,10 +58,7 @@ class TrainingWorker:
             self._trainer = Trainer(directory, self._spec.algorithm, rendezvous=meeting, threads=threads_of((self._node,)), **place)
         if checkpoint is not None:
             with stage("checkpoint"):
-                from safetensors.torch import load_file
-
-                info = json.loads((Path(checkpoint) / INFO).read_text())
-                self._trainer.load_state(load_file(Path(checkpoint) / STATE), info)
+                self._trainer.load_state(*read_state(Path(checkpoint)))
         return Footprint(), stage.seconds
 
     def restore(self, keep: bool, back: bool) -> Timed:
@@ -87,8 +86,8 @@ class TrainingWorker:
             footprint = self._trainer.offload()
         return footprint, stage.seconds
 
-    def update(self, *sampled: Sampled) -> dict[str, float]:
-        """Train on an iteration's responses.
+    def update(self, *taken: Sequence[Sampled]) -> dict[str, float]:
+        """Train on an iteration's responses, as each engine has them.
 
         Raises:
             RuntimeError: they were sampled with other weights than those that are trained.
@@ -96,6 +95,7 @@ class TrainingWorker:
         """
         from runtime.training.batch import make_batch
 
+        sampled = sorted(chain.from_iterable(taken), key=lambda part: part.place)
         prompts = [prompt for part in sampled for prompt in part.prompts]
         responses = [response for part in sampled for response in part.responses]
         rewards = [reward for part in sampled for reward in part.rewards]
@@ -142,15 +142,9 @@ class TrainingWorker:
         return send_streams(self._rank, transfer, data)
 
     def write(self, folder: str) -> None:
-        """Write a checkpoint; every rank is called, rank 0 writes."""
-        from safetensors.torch import save
-
-        from rollmux_env.files import write_whole
-
-        tensors, info = self._trainer.state()
-        if self._rank == 0:
-            write_whole(Path(folder) / STATE, save(tensors))
-            write_whole(Path(folder) / INFO, json.dumps(info))
+        """Write this rank's part of a checkpoint, from where the state is."""
+        with self._trainer.shards() as (shards, info):
+            write_shards(Path(folder), self._rank, shards, info)
 
     def close(self) -> None:
         """Give everything back."""

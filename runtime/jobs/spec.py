@@ -153,6 +153,16 @@ class RolloutSpec(FileModel):
     """What samples; auto is vLLM where it is installed and works."""
     tensor_parallel: Count = 1
     """GPUs of one copy of the model."""
+    policy: Literal["plain", "tail-batching"] = "plain"
+    """Built-in kind: plain waits for every response; tail-batching launches more than it needs and puts off what takes long."""
+    eta: Annotated[float, Field(gt=1, le=2)] = 1.25
+    """tail-batching: how many times as many prompts and responses a short round launches."""
+
+    @model_validator(mode="after")
+    def _eta_goes_with_tail_batching(self) -> RolloutSpec:
+        if self.policy == "plain" and "eta" in self.model_fields_set:
+            raise misfit("goes with the policy tail-batching", "eta")
+        return self
 
 
 class TrainingSpec(FileModel):
@@ -205,6 +215,8 @@ class JobSpec(FileModel):
     def _one_kind(self) -> JobSpec:
         if (self.task is None) == (self.job_class is None):
             raise misfit(f"needs exactly one of task and class; {'neither' if self.task is None else 'both'} is given")
+        if self.job_class is not None and self.rollout.policy != "plain":
+            raise misfit("is a key of jobs with a task", "rollout", "policy")
         for field in ("model", "algorithm", "sync"):
             if self.job_class is not None and field in self.model_fields_set:
                 raise misfit("is a key of jobs with a task; a class gets its settings by options", field)
@@ -256,6 +268,21 @@ def load_jobs(path: str | Path) -> Jobs:
     for k, job in enumerate(jobs.jobs):
         check_names(job, f"{one_line(str(path), 4096)}: jobs[{k}]")
     return jobs
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    """The `cluster` of a file, which may be a job file or hold nothing else.
+
+    Raises:
+        InputError: it cannot be read, or has none; one line.
+    """
+    name, data = one_line(str(path), 4096), read_mapping(Path(path))
+    if "cluster" not in data:
+        raise InputError(f"{name}: cluster: is missing")
+    try:
+        return Cluster.model_validate(data["cluster"])
+    except ValidationError as error:
+        raise InputError(f"{name}: cluster.{one_line(complain(problems(error)[0]))}") from None
 
 
 def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:

@@ -10,6 +10,7 @@ from rollmux_env.cluster.events import Moved, Placement
 from rollmux_env.errors import InputError
 from rollmux_env.report.tables import show
 from runtime.compare import compare, comparison_table
+from runtime.record import Span
 from tests.runtime.report.replayed import recorded, scenario_of
 
 SWITCH = {"warm_s": 1, "cold_s": 8}
@@ -58,3 +59,6 @@ def test_a_run_that_cannot_be_compared_says_why() -> None:
         compare(dataclasses.replace(record, log=()))
     with pytest.raises(InputError, match="moved"):
         compare(dataclasses.replace(record, log=(*record.log, Moved(5.0, "a", Placement(None, (), 1, 1)))))
+    spans = (Span("rollout-0", 0.0, 1.0, 0.5, True),)
+    with pytest.raises(InputError, match="tails were migrated"):
+        compare(dataclasses.replace(record, phases=(dataclasses.replace(record.phases[0], spans=spans),)))

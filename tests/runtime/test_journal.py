@@ -23,7 +23,7 @@ from rollmux_env.cluster.events import (
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
 from runtime.jobs.spec import parse_jobs
-from runtime.journal import JOURNAL, Journal, read_facts, read_run, record_of, state_of
+from runtime.journal import JOURNAL, LOCK, Journal, read_facts, read_run, record_of, state_of
 from runtime.record import (
     Assigned,
     Bound,
@@ -67,7 +67,7 @@ SPECS = parse_jobs(
 ).jobs
 NODE = Node("rollout-0", "rollout", "machine", (0, 1), (), 8.0, "2 core")
 FACTS: list[Fact] = [
-    Started(0.0, 1e9, "rollmux", "round-robin", CLUSTER, (NODE,), {"python": "3.11"}),
+    Started(0.0, 1e9, "rollmux", "round-robin", CLUSTER, (NODE,), {"python": "3.11"}, 0),
     Profiled(1.0, JOBS[0], False),
     Bound(("a rollout", "b training"), (1.0, 1.0), (1.1, 1.2)),
     Arrived(1.0, JOBS[0]),
@@ -99,7 +99,7 @@ def test_facts_come_back_as_they_were(tmp_path: Path) -> None:
     for fact in FACTS:
         journal.write(fact)
     journal.close()
-    assert [path.name for path in tmp_path.iterdir()] == [JOURNAL]
+    assert {path.name for path in tmp_path.iterdir()} == {JOURNAL, LOCK}  # no write-ahead log
     assert read_facts(tmp_path / JOURNAL) == FACTS
     record = read_run(tmp_path)
     assert record == record_of(FACTS)
@@ -122,6 +122,7 @@ def test_placements_are_on_the_disk_at_once_and_phases_soon(tmp_path: Path) -> N
     for _ in range(40):
         journal.write(FACTS[8])
     assert len(read_facts(tmp_path / JOURNAL)) >= 7 + 32
+    journal.close()
 
 
 def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:

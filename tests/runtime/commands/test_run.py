@@ -31,7 +31,7 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
         ([EXAMPLE, "--policy", "optimal"], "no one could run it"),
         ([EXAMPLE, "--policy", "gavell"], "no such policy"),
         ([EXAMPLE, "--dispatch", "first"], "there is none"),
-        ([EXAMPLE, "--dispatch", "round-robin,migrate=0.8"], "real rollouts are not migrated"),
+        ([EXAMPLE, "--dispatch", "round-robin,migrate=8"], "between 0 and 1"),
         ([EXAMPLE, "--dry-run", "--compare", "solo"], "--compare"),
         ([EXAMPLE, "--out", tmp_path], "holds a run already"),
         ([large], "1000 nodes are asked of a machine with"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 
 from rollmux_env.errors import InputError
 from runtime.engines import make_engine, vllm_problem
-from runtime.engines.interface import Engine, Progress, Sampling
+from runtime.engines.interface import Engine, Progress, Response, Sampling
 from runtime.engines.vllm_engine import VllmEngine
 from runtime.residency.staging import Layout, WeightStage, pieces
 from tests.runtime.engines.models import END, greedy, saved, scores, tiny
@@ -29,7 +29,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "vllm" and (problem := vllm_problem(torch.cuda.is_available())):
         pytest.skip(problem)
     folder = saved(tmp_path_factory.mktemp("model"), seed=0)
-    made = make_engine(request.param, folder, max_length=64, seed=0, threads=1, tensor_parallel=1)
+    made = make_engine(request.param, folder, max_length=128, seed=0, threads=1, tensor_parallel=1)
     yield made
     made.close()
 
@@ -51,6 +51,12 @@ def _agrees(engine: Engine, model: Any) -> None:
 
 def test_greedy_is_what_the_plain_model_says(engine: Engine) -> None:
     _agrees(engine, tiny(0))
+
+
+def test_more_prompt_tokens_than_one_step_reads(engine: Engine) -> None:
+    prompts = [[2 + row, *range(2, 94)] for row in range(60)]  # 5,580 tokens, and a seed
+    responses = engine.generate(prompts, replace(RANDOM, max_tokens=2))
+    assert all(response.finished for response in responses)
 
 
 def test_greedy_after_every_kind_of_weight_update(engine: Engine) -> None:
@@ -151,6 +157,37 @@ def test_stopped_responses_go_on_where_they_were(engine: Engine) -> None:
         assert response.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
 
 
+def test_dropped_responses_come_back_unfinished_and_the_others_as_they_are(engine: Engine) -> None:
+    prompts, sampling = PROMPTS * 6, replace(RANDOM, temperature=2.0, max_tokens=40)
+    whole = engine.generate(prompts, sampling)
+    lengths = [len(response.token_ids) for response in whole]
+    first, last = min(lengths), sorted(range(len(prompts)), key=lengths.__getitem__)[-5:]
+    told: list[int] = []
+
+    def ended(responses: Sequence[Response]) -> list[int]:
+        assert [response.token_ids for response in responses] == [whole[response.prompt].token_ids for response in responses]
+        assert all(response.finished for response in responses)
+        told.extend(response.prompt for response in responses)
+        return last
+
+    steps: list[Progress] = []
+    responses = engine.generate(prompts, sampling, progress=steps.append, ended=ended)
+    assert sorted([*told, *last]) == [*range(len(prompts))]
+    for row, (response, expected) in enumerate(zip(responses, whole, strict=True)):
+        assert response.finished == (row not in last)
+        if row in last:
+            expected = replace(expected, token_ids=expected.token_ids[:first])
+        assert response.token_ids == expected.token_ids
+    assert steps[-1].finished == len(prompts)
+    assert engine.generate(prompts, sampling) == whole
+
+
+def test_a_response_depends_on_its_stream_and_not_on_its_place(engine: Engine) -> None:
+    whole = engine.generate(PROMPTS, RANDOM)
+    some = engine.generate([PROMPTS[4], PROMPTS[1], PROMPTS[2]], RANDOM, streams=[4, 1, 2])
+    assert [response.token_ids for response in some] == [whole[row].token_ids for row in (4, 1, 2)]
+
+
 def test_a_callback_that_raises_leaves_the_engine_usable(engine: Engine) -> None:
     def fail(_: Progress) -> None:
         raise KeyError("mine")
@@ -166,7 +203,7 @@ def test_what_cannot_be_sampled_is_refused(engine: Engine) -> None:
     assert engine.generate([], GREEDY) == []
     for prompts, resume, words in (
         ([[4], []], (), "prompt 1: is empty"),
-        ([[4] * 45], (), "prompt 0: 45 tokens and 20 of the response exceed the longest context, 64"),
+        ([[4] * 109], (), "prompt 0: 109 tokens and 20 of the response exceed the longest context, 128"),
         ([[4], [96]], (), "prompt 1: a token is outside of the vocabulary of 96"),
         ([[4]], (replace(part[0], prompt=-1),), "resume: prompt -1 is not there, or twice"),
         ([[4]], (replace(part[0], prompt=1),), "resume: prompt 1 is not there, or twice"),
@@ -236,7 +273,7 @@ def test_a_model_directory_that_cannot_be_used_is_refused(tmp_path: Path, engine
         with pytest.raises(InputError, match=r"config.json: layers, heads, sizes and positions must be counts"):
             make_engine("torch", folder, max_length=8, seed=0, threads=1, tensor_parallel=1)
     folder = saved(tmp_path / "model", seed=0)
-    with pytest.raises(InputError, match="65 tokens are asked for, the model attends to 64"):
-        make_engine("torch", folder, max_length=65, seed=0, threads=1, tensor_parallel=1)
+    with pytest.raises(InputError, match="129 tokens are asked for, the model attends to 128"):
+        make_engine("torch", folder, max_length=129, seed=0, threads=1, tensor_parallel=1)
     with pytest.raises(InputError, match="tensor_parallel: 99 GPUs are asked for, "):
         make_engine("torch", folder, max_length=8, seed=0, threads=1, tensor_parallel=99)

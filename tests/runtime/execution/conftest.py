@@ -41,10 +41,12 @@ def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
         policy: str = "rollmux",
         memory_gb: float = 8.0,
         on: tuple[Node, ...] = nodes,
+        dispatch: str = "round-robin",
+        folder: Path | None = None,
         **more: Any,
     ) -> tuple[str, RunRecord, list[str]]:
-        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
+        folder = folder or tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        folder.mkdir(exist_ok=True)
         count = {pool: sum(node.pool == pool for node in on) for pool in ("rollout", "training")}
         pools = {
             pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=count[pool], node_memory_gb=memory_gb) for pool in count
@@ -53,7 +55,7 @@ def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
         specs = parse_jobs({"version": 1, "defaults": defaults, "jobs": jobs}, "test", HERE).jobs
         cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0)
         lines: list[str] = []
-        outcome = execute(RunPlan(specs, cluster, on, policy, "round-robin", 0, str(folder), **more), lines.append)
+        outcome = execute(RunPlan(specs, cluster, on, policy, dispatch, 0, str(folder), **more), lines.append)
         return outcome, read_run(folder), lines
 
     return running

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import random
 import signal
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,30 @@ class Sleeper:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.poison == f"nothing left in {phase}":
             raise MemoryError("cannot allocate 64 GB")
+
+
+class Tailed(Sleeper):
+    """Has most of its responses early, and can do with a part of its rollout nodes."""
+
+    STEPS = 50
+
+    def parts(self) -> list[Any]:
+        return list(rollmux.runtime_hook.nodes("rollout"))
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        hook = rollmux.runtime_hook
+        had = [hook.parts]
+        for step in range(self.STEPS):
+            time.sleep(0.01)
+            hook.progress(9 if step > 12 else step // 2, 10)
+            if hook.stops():
+                before, left = hook.parts, []
+                had.append(hook.regroup(left.extend))
+                assert set(left) == set(before) - set(hook.parts) and hook.parts == had[-1]
+        hook.report(
+            shrank=any(len(one) > len(other) for one, other in pairwise(had)), began_with=len(had[0]), ended_with=len(had[-1])
+        )
 
 
 class Doubled(Sleeper):
@@ -140,3 +168,53 @@ class MoveOnce:
                 self.moved = True
                 return (Move(job_id, Placement(groups[1].id, groups[1].rollout_nodes)),)
         return ()
+
+
+class Counter:
+    """Counts its iterations and draws a number in each; its checkpoint is a JSON file. It does what a test asks of it, once.
+
+    Args:
+        mischief: in the training of iteration `at`: `kill` its process, `hang`, or `fill` the disk at its checkpoint; only if a
+            file of that name is in `folder`, which it removes.
+    """
+
+    def __init__(self, rollout_s: float = 0.01, train_s: float = 0.01, at: int = 1, folder: str = "") -> None:
+        self.rollout_s, self.train_s, self.at, self.folder = rollout_s, train_s, at, Path(folder)
+        self.drawn: list[float] = []
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        time.sleep(self.rollout_s)
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        time.sleep(self.train_s)
+        if rollmux.runtime_hook.iteration == self.at and not rollmux.runtime_hook.worst_case:
+            if self._asked("kill"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self._asked("hang"):
+                time.sleep(1000)
+        self.drawn.append(random.random())
+        rollmux.runtime_hook.report(count=float(len(self.drawn)), drawn=self.drawn[-1])
+
+    def profile(self) -> None:
+        self.rollout()
+        self.train()
+        self.drawn.pop()
+        random.seed(1)
+
+    def checkpoint(self, folder: Path) -> None:
+        if rollmux.runtime_hook.iteration == self.at and self._asked("fill"):
+            (folder / "part").write_text("half of it")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        (folder / "drawn.json").write_text(json.dumps(self.drawn))
+
+    def restore(self, folder: Path) -> None:
+        self.drawn = json.loads((folder / "drawn.json").read_text())
+
+    def _asked(self, what: str) -> bool:
+        asked = self.folder / what
+        if str(self.folder) != "." and asked.exists():
+            asked.unlink()
+            return True
+        return False

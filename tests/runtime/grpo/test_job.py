@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rollmux_env.cluster.events import Moved
 from runtime.execution.checks import check_run
 from runtime.record import Node
@@ -67,6 +69,25 @@ def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, .
     mine = [done for done in record.iterations if done.job_id == "mover"]
     assert [done.metrics["sampled_version"] for done in mine] == [*range(40)]
     assert {part.group for part in record.phases if part.job_id == "mover" and not part.profile} == {0, 1}
+
+
+def test_a_migrated_tail_samples_and_trains_the_same(run: Running, nodes: tuple[Node, ...]) -> None:
+    rollout = next(node for node in nodes if node.pool == "rollout")
+    on = (*nodes, replace(rollout, name="rollout-1"))  # on the same core: what is asked here is not speed
+    algorithm = {**SMALL["algorithm"], "prompts_per_iteration": 6, "max_tokens": 120}
+    mine = job("a", task="long-tail", rollout={"engine": "torch", "nodes": 2}, algorithm=algorithm, iterations=6)
+    other = {"id": "b", "class": "toy_jobs:Tailed", "rollout": {"nodes": 2}, "iterations": 12, "slo": 1000.0}
+    metrics = []
+    for dispatch in ("round-robin", "fifo,migrate=0.5"):
+        outcome, record, _ = run([mine, other], on=on, dispatch=dispatch)
+        assert outcome == "done" and not record.failed
+        check_run(record)
+        metrics.append([one.metrics for one in record.iterations if one.job_id == "a"])
+        tails = [part for part in record.phases if part.job_id == "a" and any(span.tail for span in part.spans)]
+        assert bool(tails) == ("migrate" in dispatch)  # the other one waits for the nodes in most iterations
+    for before, after in zip(*metrics, strict=True):
+        assert before["response_tokens"] == after["response_tokens"] and before["tokens"] == after["tokens"]
+        assert before == pytest.approx(after, abs=1e-4)
 
 
 def test_what_is_wrong_with_a_job_is_said_of_that_job(run: Running) -> None:

@@ -90,6 +90,11 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         (("own:Job", "broken.part:Job"), "jobs[2].class: broken.part: ZeroDivisionError: division by zero"),
         (("id: a,", "id: a, algorithm: {temperature: 5},"), "jobs[0].algorithm.temperature: must be at most 2, not 5"),
         (("id: a,", "id: a, algorithm: {temperature: 1e-3},"), "jobs[0].algorithm.temperature: must be at least 0.01, not 0.001"),
+        (("id: a,", "id: a, rollout: {eta: 1.2},"), "jobs[0].rollout.eta: goes with the policy tail-batching"),
+        (
+            ("id: a,", "id: a, rollout: {policy: tail-batching, eta: 1},"),
+            "jobs[0].rollout.eta: must be above 1, not 1",
+        ),
         (
             ("id: a,", "id: a, algorithm: {max_tokens: 3841},"),
             "jobs[0].algorithm: max_prompt_tokens and max_tokens are 4097 together; the model attends to 4096",

@@ -69,7 +69,7 @@ def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round
     node = Node("rollout-0", "rollout", "here", (0,), (), 8.0, "cpu")
     solos = {job.id: recorded(scenario.model_copy(update={"jobs": (job,)}), "solo") for job in scenario.jobs} if alone else {}
     return RunRecord(
-        Started(0.0, 1e9, policy, dispatch, scenario.cluster, (node,), {"python": "3"}),
+        Started(0.0, 1e9, policy, dispatch, scenario.cluster, (node,), {"python": "3"}, 0),
         log=tuple(event for event in run.log if not isinstance(event, Progressed)),
         profiled=tuple(Profiled(0.0, job, True) for job in scenario.jobs),
         phases=tuple(slices),

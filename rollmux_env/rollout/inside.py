@@ -1,0 +1,82 @@
+"""What an event replay asks of a job's rollouts: how long each takes, when its tail begins, and how fast things go from then on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.job import JobRollouts
+from rollmux_env.rollout.moves import Stay, gather
+from rollmux_env.rollout.policy import RolloutPolicy, Round, Wake
+from rollmux_env.rollout.setting import Setting
+
+KEPT = 64
+"""So many rollouts of a job are simulated; later iterations go through them again."""
+
+
+class Inside(NamedTuple):
+    """A rollout as a replay sees it.
+
+    Attributes:
+        seconds: undisturbed. longest: tokens of the longest response that counts, over all turns.
+        threshold: share of the seconds after which the wanted share of the responses is done. stretch: what the seconds of the
+            rest are multiplied by once it is migrated, prefill included; at least 1.
+        rate: its speed while a tail holds a share of its replicas, relative to all of them; at most 1.
+    """
+
+    seconds: float
+    longest: int
+    threshold: float = 1.0
+    stretch: float = 1.0
+    rate: float = 1.0
+
+
+class _Tail(Stay):
+    """Gather the rest on so many replicas when so many responses have finished."""
+
+    def __init__(self, finished: int, keep: int) -> None:
+        self._finished, self._keep = finished, keep
+
+    def begin(self, fleet: Fleet, round: Round) -> Wake:
+        super().begin(fleet, round)
+        return Wake(self._finished)
+
+    def act(self, fleet: Fleet) -> Wake:
+        gather(fleet, self._keep)
+        return Wake()
+
+
+def migration_of(policy: RolloutPolicy | None) -> tuple[float, float] | None:
+    """Of a policy that migrates tails: the share of the responses that are done then, and of the replicas that it keeps."""
+    at, share = getattr(policy, "migrates_at", None), getattr(policy, "share", None)
+    return None if at is None or share is None else (at, share)
+
+
+@lru_cache(maxsize=4096)
+def insides(setting: Setting, policy: RolloutPolicy, seed: int, at: float | None, share: float) -> tuple[Inside, ...]:
+    """(KEPT,) the first rollouts of a job.
+
+    Args:
+        at: share of the responses that are done when a tail may be moved; None where tails are not.
+        share: of the replicas that a tail keeps. With a single replica nothing is freed, and nothing moves.
+    """
+    job = JobRollouts(setting, policy, seed)
+    replicas = setting.gpus // setting.parallel
+    keep = max(1, round(share * replicas))
+    if migration_of(policy) is not None:
+        job.control = Stay()  # when a tail moves is for the dispatch policy to say
+    if at is None or keep >= replicas:
+        return tuple(Inside(one.seconds, int(one.kept.max())) for one in (job.next() for _ in range(KEPT)))
+    done = min(max(1, round(at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
+    beside = replace(setting, gpus=(replicas - keep) * setting.parallel)
+    found = []
+    for _ in range(KEPT):
+        whole, moved, narrow = job.next_of([(setting, _Tail(done, keep)), (beside, Stay())])
+        threshold_s = float(whole.end_s[done - 1])
+        rest_s = max(whole.seconds - threshold_s, 1e-9)
+        stretch = max(1.0, (moved.seconds - threshold_s) / rest_s)
+        rate = min(1.0, threshold_s / float(narrow.end_s[done - 1]))
+        found.append(Inside(whole.seconds, int(whole.kept.max()), threshold_s / whole.seconds, stretch, rate))
+    return tuple(found)

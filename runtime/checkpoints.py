@@ -1,0 +1,143 @@
+"""Checkpoints of a job: a folder for each, named by the number of iterations that the job had done.
+
+A checkpoint is written beside its place and then renamed, with everything on the disk by then, so that a kill or a power cut at any
+moment leaves it whole or not there. Its manifest, `checkpoint.json`, lists every file with its size and SHA-256; what is read is
+checked against it, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollmux_env.complaint import one_line
+
+MANIFEST = "checkpoint.json"
+KEPT = 2  # the last ones of a job
+_FORMAT = 1
+_UNFINISHED = ".unfinished"
+_PIECE = 1 << 20
+
+
+class Found(NamedTuple):
+    """The checkpoint to go on from.
+
+    Attributes:
+        iterations: how many it has done; 0 without a checkpoint. folder: of its files, None without one.
+        problems: a line for each newer one that is damaged.
+    """
+
+    iterations: int
+    folder: Path | None
+    problems: tuple[str, ...]
+
+
+def write_checkpoint(folder: Path, iterations: int, fill: Callable[[Path], None]) -> int:
+    """Write a checkpoint; when this returns it is on the disk.
+
+    Args:
+        folder: of the job's checkpoints; made if need be. fill: writes files into a new folder, below it too.
+
+    Returns:
+        Bytes of its files.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written; what was there before is as it was.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    place, unfinished = place_of(folder, iterations), folder / f"{_UNFINISHED}-{iterations}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir()
+        fill(unfinished)
+        files = {str(path.relative_to(unfinished)): _settled(path) for path in sorted(unfinished.rglob("*")) if path.is_file()}
+        manifest = unfinished / MANIFEST
+        manifest.write_text(json.dumps({"format": _FORMAT, "iterations": iterations, "files": files}, indent=1))
+        _settled(manifest)
+        for below in (unfinished, *(path for path in unfinished.rglob("*") if path.is_dir())):
+            _sync_folder(below)
+        shutil.rmtree(place, ignore_errors=True)  # written before, and never recorded
+        unfinished.rename(place)
+        _sync_folder(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return sum(size for size, _ in files.values())
+
+
+def newest(folder: Path, most: int) -> Found:
+    """The newest checkpoint that is whole, of so many iterations at most."""
+    problems: list[str] = []
+    for iterations in reversed(numbers(folder)):
+        if iterations <= most:
+            place = place_of(folder, iterations)
+            problem = damage(place)
+            if problem is None:
+                return Found(iterations, place, tuple(problems))
+            problems.append(problem)
+    return Found(0, None, tuple(problems))
+
+
+def drop(folder: Path, above: int | None = None) -> None:
+    """Remove all but the last two, or those of more iterations than `above`."""
+    found = numbers(folder)
+    for iterations in found[:-KEPT] if above is None else [number for number in found if number > above]:
+        shutil.rmtree(place_of(folder, iterations), ignore_errors=True)
+
+
+def numbers(folder: Path) -> list[int]:
+    """Iterations of the checkpoints in a folder, ascending."""
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit() and path.is_dir()) if folder.is_dir() else []
+
+
+def place_of(folder: Path, iterations: int) -> Path:
+    """Where a checkpoint is."""
+    return folder / f"{iterations:06d}"
+
+
+def damage(place: Path) -> str | None:
+    """What is wrong with a checkpoint; None where it is whole. One line."""
+    name = one_line(str(place), 4096)
+    try:
+        manifest = json.loads((place / MANIFEST).read_bytes())
+        files: dict[str, Any] = manifest["files"]
+        if manifest["format"] != _FORMAT:
+            return f"{name}: is of format {one_line(str(manifest['format']), 20)}; this RollMux reads format {_FORMAT}"
+        for file, (size, digest) in files.items():
+            if (place / file).stat().st_size != size or _digest(place / file) != digest:
+                return f"{name}: {one_line(file, 200)} is damaged"
+    except OSError as error:
+        return f"{name}: is damaged: {one_line(str(error.strerror or error), 200)}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{name}: {MANIFEST} is damaged"
+    return None
+
+
+def _settled(path: Path) -> tuple[int, str]:
+    """Bring a file to the disk; its size and digest."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return path.stat().st_size, _digest(path)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

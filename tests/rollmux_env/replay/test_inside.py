@@ -1,0 +1,106 @@
+"""Event replays of jobs with a model: their rollouts take what their responses take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.dispatch import make_dispatch
+from policies.registry import make_policy
+from policies.rollout import make_rollout
+from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.metrics import metrics
+from rollmux_env.replay.run import PhaseRun, Run
+from rollmux_env.replay.sampling import Durations
+from rollmux_env.rollout.inside import KEPT, insides
+from rollmux_env.rollout.setting import setting_of
+from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.timing.tail import TailModel
+
+ITERATIONS = 20
+LENGTHS = {"cap": 8192, "batch": 64, "prompt_tokens": 512, "published": "7B-8k"}
+
+
+def pair(**changes: Any) -> Scenario:
+    """Two 7B jobs that come together and may share a node of each pool."""
+    job = {"arrival_s": 0, "iterations": ITERATIONS, "slo": 3, "rollout": {}, "training": {}, "model": "7B", "lengths": LENGTHS}
+    cluster = {
+        "rollout": {"gpu": "H20", "gpus_per_node": 8, "usd_per_gpu_hour": 1.85},
+        "training": {"gpu": "H800", "gpus_per_node": 8, "usd_per_gpu_hour": 5.28},
+    }
+    return parse_scenario({"version": 1, "cluster": cluster, "jobs": [{"id": name, **job, **changes} for name in ("a", "b")]})
+
+
+def played(policy: str, dispatch: str = "round-robin", placement: str = "rollmux") -> Run:
+    tails = TailModel(share=0.5)
+    return replay_events(
+        pair(),
+        make_policy(placement),
+        make_dispatch(dispatch),
+        0,
+        check=True,
+        keep_phases=True,
+        tails=tails,
+        rollout=make_rollout(policy),
+    )  # type: ignore[arg-type]
+
+
+def phases(run: Run, job_id: str, *kinds: str) -> list[PhaseRun]:
+    return [phase for phase in run.phases if phase.job_id == job_id and phase.phase in kinds]
+
+
+def test_a_rollout_lasts_as_long_as_its_simulated_responses() -> None:
+    run = played("plain", placement="solo")
+    setting = setting_of(run.scenario.jobs[0])
+    assert setting is not None and (setting.prompts, setting.responses, setting.gpus) == (8, 8, 8)
+    durations = Durations(run.scenario.jobs[0], 0, policy=make_rollout("plain"))
+    durations.extend()
+    for phase in phases(run, "a", "rollout"):
+        expected = durations.rollout[phase.iteration] * run.scenario.jobs[0].rollout.worst_case_s
+        assert phase.end_s - phase.start_s == pytest.approx(expected)
+    assert 0 < max(durations.rollout) <= 1, "no rollout passes its worst case"
+    assert len(set(durations.rollout[:KEPT])) > KEPT / 2
+    assert durations.rollout[:KEPT] == durations.rollout[KEPT : 2 * KEPT]
+
+
+def test_without_a_rollout_policy_a_job_with_a_model_takes_its_worst_case() -> None:
+    run = replay_events(pair(), make_policy("solo"), make_dispatch("round-robin"), 0)  # type: ignore[arg-type]
+    assert metrics(run).slowdown["a"] == pytest.approx(1)
+
+
+def test_a_migrated_tail_overlaps_the_next_jobs_rollout() -> None:
+    run = played("tail-migration", "round-robin,migrate=0.8")
+    tails = phases(run, "a", "tail")
+    assert len(tails) >= ITERATIONS // 2
+    for tail in tails:
+        assert tail.share == 0.5
+    others = phases(run, "b", "rollout")
+    overlapping = sum(any(other.start_s < tail.end_s and tail.start_s < other.end_s for other in others) for tail in tails)
+    assert overlapping == len(tails)
+    assert metrics(run).hours < metrics(played("plain")).hours
+
+
+def test_tail_batching_and_sharing_nodes_gain_together() -> None:
+    usd = {
+        (placement, policy): metrics(played(policy, placement=placement)).usd_per_work_hour
+        for placement in ("solo", "rollmux")
+        for policy in ("plain", "tail-batching")
+    }
+    both = usd["rollmux", "tail-batching"]
+    assert both < usd["solo", "tail-batching"] < usd["solo", "plain"]
+    assert both < usd["rollmux", "plain"] < usd["solo", "plain"]
+
+
+def test_a_tail_is_slower_on_fewer_replicas_and_so_is_a_rollout_beside_it() -> None:
+    setting = setting_of(pair().jobs[0])
+    assert setting is not None
+    narrow, wide = (insides(setting, make_rollout("plain"), 1, 0.8, share) for share in (0.25, 0.5))
+    assert [one.seconds for one in narrow] == [one.seconds for one in wide]
+    assert all(0 < one.threshold < 1 <= other.stretch <= one.stretch for one, other in zip(narrow, wide, strict=True))
+    assert all(one.rate >= other.rate > 0 for one, other in zip(narrow, wide, strict=True))
+    assert all(one.threshold == 1 for one in insides(setting, make_rollout("plain"), 1, None, 0.5))
+
+
+def test_the_same_seed_gives_the_same_replay() -> None:
+    assert played("tail-batching").phases == played("tail-batching").phases

@@ -1,0 +1,90 @@
+"""What becomes of a run when something dies, on real Ray: the coordinator, a job's process, the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmux_env.cluster.events import Arrived, Departed
+from rollmux_env.errors import InputError
+from runtime.checkpoints import MANIFEST, numbers
+from runtime.execution.checks import check_run
+from runtime.execution.members import Patience
+from runtime.journal import read_run, state_of
+from runtime.record import RunRecord
+from tests.runtime.execution.conftest import Running
+
+
+def counter(job_id: str, iterations: int = 4, **options: object) -> dict[str, Any]:
+    return {"id": job_id, "class": "toy_jobs:Counter", "options": options, "iterations": iterations, "slo": 1000.0}
+
+
+def drawn(record: RunRecord, job_id: str) -> list[float]:
+    return [done.metrics["drawn"] for done in record.iterations if done.job_id == job_id]
+
+
+def counts(record: RunRecord, job_id: str) -> list[float]:
+    return [done.metrics["count"] for done in record.iterations if done.job_id == job_id]
+
+
+def test_a_job_whose_process_dies_or_hangs_arrives_anew_from_its_checkpoint(run: Running, tmp_path: Path) -> None:
+    for name in ("kill", "hang"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    jobs = [
+        counter("kill", folder=str(tmp_path / "kill"), at=2),
+        counter("hang", folder=str(tmp_path / "hang"), at=2),
+        counter("calm", iterations=40, rollout_s=0.3),
+    ]
+    outcome, record, lines = run(jobs, patience=Patience(least_s=12.0))  # longer than a busy machine needs to start a process
+    assert outcome == "done" and not record.failed, lines
+    check_run(record)
+    why = {fact.job_id: (fact.iteration, fact.why) for fact in record.restarted}
+    assert why == {
+        "kill": (2, "its controller has died"),
+        "hang": (2, "its training hangs: it has not ended after 12 s"),
+    }
+    assert not record.repeated
+    assert counts(record, "kill") == counts(record, "hang") == [1, 2, 3, 4]
+    assert drawn(record, "kill") == drawn(record, "hang") == drawn(record, "calm")[:4]  # the generator went on as well
+    for name, times in (("kill", 2), ("hang", 2), ("calm", 1)):
+        come = [event for event in record.log if isinstance(event, Arrived) and event.job.id == name]
+        left = [event for event in record.log if isinstance(event, Departed) and event.job_id == name]
+        assert len(come) == len(left) == times
+        assert [event.job.iterations for event in come] == [4, 2][:times] or name == "calm"
+    assert not state_of(record).group_list()
+
+
+def test_a_full_disk_ends_the_run_with_one_line_and_it_can_be_resumed(run: Running, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "fill").touch()
+    jobs, folder = [counter("a", folder=str(tmp_path / "job"), at=2), counter("b")], tmp_path / "out"
+    with pytest.raises(InputError, match=r"^job a: its checkpoint cannot be written: .*No space left on device: free some room"):
+        run(jobs, folder=folder)
+    record = read_run(folder)
+    assert record.ended is None and counts(record, "a") == [1, 2]
+    assert numbers(folder / "checkpoints" / "a") == [1, 2]
+    outcome, record, _ = run(jobs, folder=folder, resume=True)
+    assert outcome == "done" and not record.failed and not record.repeated
+    assert counts(record, "a") == counts(record, "b") == [1, 2, 3, 4] and drawn(record, "a") == drawn(record, "b")
+    check_run(record)
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run: Running, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "fill").touch()
+    jobs, folder = [counter("a", folder=str(tmp_path / "job"), at=3)], tmp_path / "out"
+    with pytest.raises(InputError):
+        run(jobs, folder=folder)
+    last = folder / "checkpoints" / "a" / "000003"
+    assert json.loads((last / MANIFEST).read_text())["iterations"] == 3
+    (last / "drawn.json").write_text("[0.1, 0.2, 0.3]")
+    _, record, _ = run(jobs, folder=folder, resume=True)
+    (restarted,) = record.restarted
+    assert restarted.iteration == 2 and restarted.why.endswith("000003: drawn.json is damaged")
+    assert [done.number for done in record.repeated] == [2]
+    assert counts(record, "a") == [1, 2, 3, 4] and drawn(record, "a")[2] == record.repeated[0].metrics["drawn"]
+    check_run(record)

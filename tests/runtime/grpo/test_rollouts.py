@@ -1,0 +1,121 @@
+"""What a round samples on its engines: the same wherever its shares go, and no more than it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from policies.rollout.rounds import Round, Rounds
+from runtime.grpo.messages import Sampled
+from runtime.grpo.rollout_worker import RolloutWorker
+from runtime.jobs.spec import parse_jobs
+from runtime.phases import set_gate
+from runtime.record import Node
+
+ALGORITHM = {"prompts_per_iteration": 6, "group_size": 3, "max_tokens": 60}
+
+
+class Gate:
+    """A run that says stop after so many steps, once."""
+
+    worst_case, iteration, parts = False, 0, (0, 1)
+
+    def __init__(self, after: int) -> None:
+        self.left, self.told = after, list[tuple[int, int]]()
+
+    def stops(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+    def progress(self, done: int, total: int, tokens: int) -> None:
+        self.told.append((done, total))
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RolloutWorker]]:
+    """Two engines of a job."""
+    model = {"name": "tiny", "hidden_size": 64, "layers": 1}
+    job: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "model": model, "algorithm": ALGORITHM}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROLLMUX_CACHE", str(tmp_path_factory.mktemp("cache")))
+        spec = parse_jobs({"version": 1, "jobs": [job | {"rollout": {"engine": "torch"}}]}, "test", Path()).jobs[0]
+        made = [RolloutWorker(spec, k, 2, Node(f"rollout-{k}", "rollout", "m", (0,), (), 4.0, "1 core")) for k in range(2)]
+        for worker in made:
+            worker.open(None)
+    yield made
+    for worker in made:
+        worker.close()
+
+
+@pytest.fixture(autouse=True)
+def _out_of_the_run() -> Iterator[None]:
+    yield
+    set_gate(None)
+
+
+def begin(workers: list[RolloutWorker], due: Round) -> None:
+    for worker, share in zip(workers, due.shares(2), strict=True):
+        worker.begin(0, False, len(due.prompts) * due.responses, share)
+
+
+def sampled(workers: list[RolloutWorker]) -> list[Sampled]:
+    for worker in workers:
+        worker.results()
+    return sorted((part for worker in workers for part in worker.take()), key=lambda part: part.place)
+
+
+def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker]) -> None:
+    due = Rounds(6, 3, 1.0).next()
+    begin(workers, due)
+    assert [worker.sample() for worker in workers] == [(), ()]
+    whole = sampled(workers)
+    assert [len(part.responses) for part in whole] == [9, 9]
+
+    set_gate(gate := Gate(8))
+    begin(workers, due)
+    assert workers[1].sample() == (1,)  # it has stopped
+    assert workers[0].sample() == ()  # and this one has gone on to its end
+    workers[0].join([0, 1], workers[0].leave(), workers[1].leave())
+    assert workers[0].sample() == () and workers[1].sample() == ()
+    moved = sampled(workers)
+    assert {total for _, total in gate.told} == {18} and sum(worker._done for worker in workers) == 18
+    for before, after in zip(whole, moved, strict=True):
+        assert before.prompts == after.prompts and before.rewards == after.rewards
+        for one, other in zip(before.responses, after.responses, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+            assert replace(one, prompt=0, logprobs=()) == replace(other, prompt=0, logprobs=())
+
+
+def test_a_short_round_samples_what_it_needs_and_the_long_one_what_was_put_off(workers: list[RolloutWorker]) -> None:
+    rounds, trained = Rounds(6, 3, 1.5), list[int]()
+    lengths: dict[bool, list[int]] = {False: [], True: []}
+    for number in range(6):
+        due = rounds.next()
+        for worker, share in zip(workers, due.shares(2), strict=True):
+            worker.begin(number, False, len(due.prompts) * due.responses, share)
+        assert [worker.sample() for worker in workers] == [(), ()]
+        found = [worker.results() for worker in workers]
+        complete = [prompt for part in found for prompt in part["complete"]]
+        parts = sampled(workers)
+        for part, share in zip(parts, due.shares(2), strict=True):
+            assert len(part.responses) == len(part.rewards) == share.wanted * 3 == 9
+            assert all(len(set(part.prompts[k : k + 3])) == 1 for k in (0, 3, 6))
+            assert all(response.finished for response in part.responses)
+        lengths[due.long] += [len(response.token_ids) for part in parts for response in part.responses]
+        rounds.done(complete)
+        trained += complete
+    assert sorted(trained + rounds.queue) == [*range(rounds.position)] and len(trained) == 36
+    assert fmean(lengths[True]) > 1.5 * fmean(lengths[False])
+
+
+def test_a_reward_that_is_none_fails_the_rollout(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers[0]._task, "reward", lambda example, response: float("nan"))
+    begin(workers, Rounds(6, 3, 1.0).next())
+    workers[0].sample()
+    with pytest.raises(RuntimeError, match="is nan, no finite number"):
+        workers[0].results()
