@@ -68,7 +68,7 @@ class Link:
 
     def submit(self, rank: int, transfer: Transfer, data: torch.Tensor) -> Future[int]:
         """Let a rank send its part; threads that it starts are in its network too."""
-        return self._threads[rank].submit(send_streams, rank, transfer, data)
+        return self._threads[rank].submit(send_streams, rank, transfer, transfer.version, data)
 
     def count(self) -> int:
         """Bytes that have come over the cables so far."""

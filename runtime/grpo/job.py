@@ -131,10 +131,8 @@ class Grpo:
         try:
             sent = runtime_hook.wait(sending)
             runtime_hook.wait(receiving)
-        except RuntimeError:
-            runtime_hook.wait(
-                [worker.call("ready") for worker in self._ranks + self._engines]
-            )  # if one has died, that is the reason
+        except RuntimeError:  # a process that has died is the reason, if there is one
+            runtime_hook.wait([worker.call("ready") for worker in self._ranks + self._engines])
             raise
         runtime_hook.report(sync_link_bytes=sum(sent), sync_weight_bytes=layout.nbytes)
 

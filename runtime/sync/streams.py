@@ -95,17 +95,17 @@ class Inbox:
         self._server.close()
 
 
-def send_streams(rank: int, transfer: Transfer, data: Tensor) -> int:
+def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor) -> int:
     """Send a training rank's streams; every worker on their ways receives at the same time.
 
     Args:
-        data: the bytes that the rank holds, in order: uint8 on the CPU.
+        version: of what the rank holds. data: its bytes, in order: uint8 on the CPU.
 
     Returns:
         Bytes sent, headers included: all of them go over the link.
 
     Raises:
-        RuntimeError: a stream broke; one line.
+        RuntimeError: the rank holds something else, or a stream broke; one line.
     """
     mine = [stream for stream in transfer.streams if stream.rank == rank]
     with (
@@ -114,6 +114,9 @@ def send_streams(rank: int, transfer: Transfer, data: Tensor) -> int:
         connections.failing(f"weights of version {transfer.version} broke at training rank {rank}"),
     ):
         to = _announce(connections, transfer, {stream.number: stream.way[0] for stream in mine})
+        wanted = max((stream.first + stream.nbytes for stream in mine), default=0)
+        if version != transfer.version or len(data) != wanted:
+            raise RuntimeError(f"it holds {len(data)} bytes of version {version}, {wanted} are to be sent")
         for stream in mine:
             threads.submit(_send, connections, to[stream.number], transfer, stream, data.numpy().data)
     return sum(HEADER_BYTES + stream.nbytes for stream in mine)

@@ -60,14 +60,20 @@ def test_every_worker_has_the_weights_and_the_link_carries_one_copy(
             assert torch.equal(torch.cat([whole[name].flatten().view(torch.uint8) for name, *_ in LAYOUT.tensors]), data)
 
 
-def test_another_version_is_refused_and_nobody_waits_for_it(start: Start) -> None:
+@pytest.mark.parametrize("told", [True, False])
+def test_another_version_is_refused_and_nobody_waits_for_it(start: Start, told: bool) -> None:
     members = start(2, ["x", "y"])
     transfer = members.transfer(LAYOUT, 7, "aware")
     futures = [members.receive(k, transfer) for k in range(2)]
-    futures += [members.send(0, replace(transfer, version=6), DATA, "aware"), members.send(1, transfer, DATA, "aware")]
+    other = transfer if told else replace(transfer, version=6)
+    futures += [members.send(0, other, DATA, "aware", version=6), members.send(1, transfer, DATA, "aware")]
     problems = [str(future.exception(60)) for future in futures]
-    assert problems[0].startswith("weights of version 7 broke at rollout worker 0: stream 0 brings")
-    assert problems[0].endswith("bytes of version 6")
+    assert all(problem.startswith("weights of version") for problem in problems)
+    if told:
+        assert problems[2].startswith("weights of version 7 broke at training rank 0: it holds ")
+        assert problems[2].endswith(" are to be sent")
+    else:
+        assert any("broke at rollout worker 0: stream 0 brings" in problem for problem in problems)
     for stage in members.stages:
         with pytest.raises(RuntimeError, match="version 7 are not complete"):
             stage.weights()
