@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from policies.rollout.adaptive_parallelism import AdaptiveParallelism
+from policies.rollout.parallelism_planner import ParallelismPlanner
 from policies.rollout.plain import Plain
 from policies.rollout.tail_batching import TailBatching
 from policies.rollout.tail_migration import TailMigration
@@ -21,6 +22,7 @@ BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatchi
 CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
     "tail-migration": TailMigration,
     "adaptive-parallelism": AdaptiveParallelism,
+    "parallelism-planner": ParallelismPlanner,
 }
 ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, **CONTROL}
 
