@@ -8,7 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from policies.rollout.adaptive_parallelism import AdaptiveParallelism
+from policies.rollout.parallelism_planner import ParallelismPlanner
 from policies.rollout.plain import Plain
+from policies.rollout.stream_trainer import StreamTrainer
 from policies.rollout.tail_batching import TailBatching
 from policies.rollout.tail_migration import TailMigration
 from rollmux_env.errors import InputError
@@ -17,7 +20,12 @@ from rollmux_env.rollout.policy import Control, RolloutPolicy, Rounds
 from rollmux_env.rollout.setting import Setting
 
 BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatching}  # what is launched
-CONTROL: dict[str, Callable[..., RolloutPolicy]] = {"tail-migration": TailMigration}  # what is done with it
+CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
+    "tail-migration": TailMigration,
+    "adaptive-parallelism": AdaptiveParallelism,
+    "parallelism-planner": ParallelismPlanner,
+    "stream-trainer": StreamTrainer,
+}
 ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, **CONTROL}
 
 

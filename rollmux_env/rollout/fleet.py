@@ -26,7 +26,7 @@ class Fleet:
 
     Attributes:
         now_s: seconds since the start. gpus: (K,) of each replica.
-        migrations: times that a response went to another replica.
+        migrations: times that a response went to another replica. moved_s: when one first did, or infinite.
 
     Raises:
         InputError: a response that fits in no replica's cache, one without tokens, or no replicas.
@@ -45,6 +45,7 @@ class Fleet:
         count = lengths.size
         self.now_s = 0.0
         self.migrations = 0
+        self.moved_s = np.inf
         self._longest = int((prompt_tokens + lengths).max())
         if lengths.min() < 1:
             raise InputError("rollout: a response must have at least one token")
@@ -150,10 +151,12 @@ class Fleet:
         self._replicas = new if old is None else kernel.Replicas(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))
         return np.arange(first, first + n)
 
-    def launch(self, responses: Ints, replicas: Ints) -> None:
-        """New responses wait at these replicas, one for each response."""
+    def launch(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
+        """New responses wait at these replicas, one for each response; `refill_s` as of `migrate`."""
         if (self._all.state[responses] != kernel.NEW).any() or np.unique(responses).size != responses.size:
             raise ValueError("a response is launched once")
+        if refill_s is not None:
+            self._all.refill_s[responses] = refill_s
         kernel.launch(self._all, self.table, responses, replicas, self.now_s)
 
     def migrate(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
@@ -171,6 +174,8 @@ class Fleet:
             self._all.refill_s[responses] = refill_s
         kernel.launch(self._all, self.table, responses, replicas, self.now_s)
         self.migrations += responses.size
+        if responses.size:
+            self.moved_s = min(self.moved_s, self.now_s)
 
     def abort(self, responses: Ints) -> None:
         """Responses that wait or run end here."""

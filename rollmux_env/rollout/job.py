@@ -27,7 +27,7 @@ class Rollout:
         long: it ran what earlier ones left.
         end_s: (n,) when the responses that finished did, rising.
         kept: (wanted * needed,) tokens of the responses that count. lost_tokens: sampled for those that do not.
-        preemptions, migrations: of responses.
+        preemptions, migrations: of responses. moved_s: when one first migrated; infinite where none did.
         busy_gpu_s: seconds of every GPU until its replica had nothing to do any more, summed.
     """
 
@@ -38,6 +38,7 @@ class Rollout:
     lost_tokens: int
     preemptions: int
     migrations: int
+    moved_s: float
     busy_gpu_s: float
 
     def done_s(self, share: float) -> float:
@@ -72,7 +73,7 @@ class JobRollouts:
         """
         round = self.rounds.next()
         lengths = self._draw(round)
-        told = []
+        told: list[Rollout] = []
         for setting, control in ((self.setting, self.control), *variants):
             fleet, complete = play(setting, control, round, lengths)
             if not told:
@@ -89,7 +90,8 @@ class JobRollouts:
         alike = self.setting.alike
         own = self._responses.standard_normal((len(round.prompts), round.responses, self.setting.turns))
         scores = np.sqrt(alike) * self._hard[list(round.prompts), None, None] + np.sqrt(1 - alike) * own
-        return whole(self.setting.lengths.quantile(ndtr(scores).reshape(-1, self.setting.turns))).sum(axis=1)
+        tokens = whole(self.setting.lengths.quantile(ndtr(scores).reshape(-1, self.setting.turns)))
+        return np.asarray(tokens.sum(axis=1))
 
 
 def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tuple[Fleet, list[int]]:
@@ -130,5 +132,6 @@ def _told(setting: Setting, fleet: Fleet, round: Round, complete: list[int]) -> 
         lost_tokens=int(sampled.sum() - kept.sum()),
         preemptions=fleet.preemptions,
         migrations=fleet.migrations,
+        moved_s=fleet.moved_s,
         busy_gpu_s=float(np.minimum(fleet.busy_s, fleet.now_s) @ fleet.gpus),
     )
