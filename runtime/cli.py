@@ -1,14 +1,17 @@
-"""The commands of this floor: `run`, `compare`, `doctor`. Heavy imports are inside them, so that `rollmux --help` is fast."""
+"""The commands of this floor: runs, services and what asks about them. Heavy imports are inside them: `rollmux --help` is fast."""
 
 from __future__ import annotations
 
 import typer
 
+from runtime.commands.jobs import cancel, logs, submit
 from runtime.commands.looks import compare, doctor
 from runtime.commands.run import run
+from runtime.commands.serve import serve
+from runtime.commands.status import status
 
 
 def mount(app: typer.Typer) -> None:
     """Add the commands of this floor."""
-    for command in (run, compare, doctor):
+    for command in (run, compare, serve, submit, status, cancel, logs, doctor):
         app.command(rich_help_panel="Run")(command)

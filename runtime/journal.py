@@ -45,6 +45,7 @@ from runtime.record import (
 )
 
 JOURNAL = "journal.sqlite"
+DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
 LOCK = "journal.lock"
 SCHEMA = 2
 _BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked)

@@ -15,13 +15,12 @@ from rollmux_env.scenario import Pool as PoolSpec
 from runtime.execution.members import RunPlan
 from runtime.execution.session import end_left, execute, ray_session
 from runtime.jobs.spec import Jobs, JobSpec
-from runtime.journal import read_run, take_lock
+from runtime.journal import DRIVER_LOCK, read_run, take_lock
 from runtime.record import Node, Pool, RunRecord
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
-DRIVER_LOCK = "driver.lock"
 RAY = "ray"  # names the Ray of its own that a run has on this machine
 _USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
 _MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
@@ -37,7 +36,7 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
         InputError: a node, a policy or a folder cannot be used; one line.
     """
     with take_lock(folder / DRIVER_LOCK), ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
-        cluster = cluster_of(jobs, nodes)
+        cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
         plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare)
         outcome = execute(plan, typer.echo)
         if compare:
@@ -112,7 +111,7 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     from rollmux_env.report.tables import plan_tables
 
     with ray_session(address, nodes_wanted(jobs)) as nodes:
-        cluster = cluster_of(jobs, nodes)
+        cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
         execute(RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), only_profile=True), typer.echo)
     record = read_run(folder)
     for failed in record.failed:
@@ -133,20 +132,20 @@ def nodes_wanted(jobs: Jobs) -> dict[Pool, int]:
     return wanted
 
 
-def cluster_of(jobs: Jobs, nodes: Sequence[Node]) -> Cluster:
-    """What the policy sees: the file's prices and limits, with as many nodes and as much memory as there is.
+def cluster_of(given: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[Node]) -> Cluster:
+    """What the policy sees: the given prices and limits, with as many nodes and as much memory as there is.
 
-    Without a `cluster` in the file a node costs 1 $/h, so that dollars are node-hours.
+    Without any a node costs 1 $/h, so that dollars are node-hours.
 
     Raises:
         InputError: a job asks for more nodes than there are; one line.
     """
     plain = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0)
-    given = jobs.cluster or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
+    given = given or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
     pools: dict[str, PoolSpec] = {}
     for pool in POOLS:
         own = [node for node in nodes if node.pool == pool]
-        for job in jobs.jobs:
+        for job in jobs:
             if getattr(job, pool).nodes > len(own):
                 asked = getattr(job, pool).nodes
                 raise InputError(f"job {job.id}: {pool}.nodes: asks for {asked} nodes; there are {len(own)} of this pool")

@@ -20,6 +20,7 @@ from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
 from runtime.execution.randomness import keep_randomness, restore_randomness
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec
+from runtime.output import capture
 from runtime.phases import WorkerDied, runtime_hook, set_gate
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -29,14 +30,15 @@ class Controller:
     """Runs one job. A Ray actor.
 
     Args:
-        spec: the job. coordinator: whom to ask.
+        spec: the job. coordinator: whom to ask. logs: folder of what the job's processes print.
     """
 
-    def __init__(self, spec: JobSpec, coordinator: Any) -> None:
+    def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
+        capture(logs, "controller")
         self._spec = spec
         self._coordinator = coordinator
         self._job: Any = None
-        self._gate = JobGate(spec, coordinator)
+        self._gate = JobGate(spec, coordinator, logs)
 
     def identity(self) -> int:
         """Process id."""

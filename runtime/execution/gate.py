@@ -30,13 +30,14 @@ def boot_id() -> str:
 class JobGate:
     """The run, as the job sees it (see `runtime.phases.Gate`)."""
 
-    def __init__(self, spec: JobSpec, coordinator: Any) -> None:
+    def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
         self.iteration = 0
         self.worst_case = False
         self.where = ""  # what is being done, for whoever asks where it failed
         self.workers: list[_Handle] = []
         self._spec = spec
         self._coordinator = coordinator
+        self._logs = logs
         self._nodes: Nodes = {}
         self._offset_s = 0.0
         self._held = False  # the permit of a rollout, by `initialise`
@@ -158,7 +159,9 @@ class JobGate:
             scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.machine, soft=False),
         )
         handle = _Handle(
-            actor.remote(node, self._coordinator, self._spec.id, target, self._spec.folder, arguments, options), node, target
+            actor.remote(node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options),
+            node,
+            target,
         )
         self.workers.append(handle)
         self.ask("started_worker", handle.actor)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,6 +22,7 @@ from runtime.execution.messages import End, Report, Stopped
 from runtime.execution.nodes import POOLS, dead_machines
 from runtime.execution.placing import Placing
 from runtime.jobs.spec import JobSpec
+from runtime.output import LOGS
 from runtime.record import Failed, PhaseSlice, Restarted
 
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
@@ -41,7 +43,7 @@ class Lives(Placing):
 
     def _start(self, runner: Runner) -> None:
         actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2)
-        runner.controller = actor.remote(runner.spec, self._me)
+        runner.controller = actor.remote(runner.spec, self._me, str(Path(self._plan.folder) / LOGS / runner.spec.id))
         self._spawn(self._watch(runner))
 
     async def _watch(self, runner: Runner) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Progress, Progressed, Resumed, Ticked, Withdrawn
-from rollmux_env.cluster.plan import Policy, carry_out
+from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.dispatcher import Dispatcher, PhaseName, migrates_at
 from rollmux_env.errors import InputError
@@ -112,7 +112,10 @@ class Placing:
     def _carry_out(self, event: Event) -> None:
         self._note_progress()
         self._state.now_s = self._now()
-        plan = self._policy.decide(self._state, event)
+        self._enact(self._policy.decide(self._state, event))
+
+    def _enact(self, plan: Plan) -> None:
+        """Check a plan and act on it."""
         events = carry_out(self._state, plan, self._policy.keeps_slo)
         self._write(*events)
         self._settle()

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
@@ -24,20 +23,11 @@ from rollmux_env.replay.checks import InvariantError
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import find_nodes
+from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, PREFIX, SHORT, end_processes
 from runtime.record import Node, Pool
 
-_OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
 _WATCH_S = 0.2
 _GRACE_S = 5.0
-_MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
-_PREFIX = "rollmux-ray-"
-_SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
-_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors of ours choose their GPUs themselves
-    "RAY_DEDUP_LOGS": "0",
-    "OMP_NUM_THREADS": "1",
-}
 
 
 @contextlib.contextmanager
@@ -55,11 +45,11 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | No
     Raises:
         InputError: there is no such cluster, or it has not the nodes; one line.
     """
-    for name, value in _ENVIRONMENT.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT if _SHORT.is_dir() else None) if address is None else None
-    os.environ[_MARK] = str(folder)
-    options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECTS, "_temp_dir": folder}
+    folder = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None) if address is None else None
+    os.environ[MARK] = str(folder)
+    options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder}
     try:
         if note is not None:
             write_whole(note, f"{folder or ''}\n")
@@ -73,7 +63,7 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | No
         with _undisturbed():
             ray.shutdown()
             if folder:
-                _end(folder, _GRACE_S)
+                end_processes(folder, _GRACE_S)
                 shutil.rmtree(folder, ignore_errors=True)
             if note is not None:
                 note.unlink(missing_ok=True)
@@ -84,8 +74,8 @@ def end_left(note: Path) -> None:
     if not note.is_file():
         return
     folder = note.read_text(errors="replace").strip()
-    if Path(folder).name.startswith(_PREFIX) and Path(folder).parent in (_SHORT, Path(tempfile.gettempdir())):
-        _end(folder, 0.0)
+    if Path(folder).name.startswith(PREFIX) and Path(folder).parent in (SHORT, Path(tempfile.gettempdir())):
+        end_processes(folder, 0.0)
         shutil.rmtree(folder, ignore_errors=True)
     note.unlink(missing_ok=True)
 
@@ -113,6 +103,32 @@ def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
         InputError, PlanError, InvariantError: it cannot be carried out.
         KeyboardInterrupt: the user asked twice.
     """
+    try:
+        coordinator: Any = ray.remote(Coordinator).options(**coordinator_options()).remote(plan)
+        try:
+            return watch(coordinator, coordinator.run.remote(), say)
+        finally:
+            ray.kill(coordinator)
+    except ray.exceptions.RayActorError as error:
+        cause = getattr(error, "cause", None)
+        raise InputError(f"the coordinator could not be started or has died: {cause or error}") from None
+
+
+def coordinator_options() -> dict[str, Any]:
+    """How the actor of a coordinator is made: where the run's folder is."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return {"num_cpus": 0, "max_concurrency": 1000, "scheduling_strategy": here}
+
+
+def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], told: int = 0) -> str:
+    """Wait for the end of what a coordinator does, and stop it when the user asks, by Ctrl-C or SIGTERM.
+
+    Args:
+        outcome: the call that ends with it. told: lines that were said before.
+
+    Raises:
+        As `execute`; RayActorError: the coordinator has died.
+    """
     asked = 0
 
     def interrupted(number: int, frame: FrameType | None) -> None:
@@ -121,32 +137,24 @@ def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
         if asked > 1:
             raise KeyboardInterrupt
 
+    before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    stopping = False
     try:
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # where the run's folder is
-        options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 1000, "scheduling_strategy": here}
-        coordinator: Any = ray.remote(Coordinator).options(**options).remote(plan)
-        before = signal.signal(signal.SIGINT, interrupted)
-        told, stopping = 0, False
-        try:
-            outcome = coordinator.run.remote()
-            while not ray.wait([outcome], timeout=_WATCH_S)[0]:
-                told = _tell(coordinator, told, say)
-                if asked and not stopping:
-                    stopping = True
-                    say("stopping at the next phase boundary; Ctrl-C again stops at once")
-                    coordinator.stop.remote()
-            _tell(coordinator, told, say)
-            return str(ray.get(outcome))
-        finally:
-            signal.signal(signal.SIGINT, before)
-            ray.kill(coordinator)
+        while not ray.wait([outcome], timeout=_WATCH_S)[0]:
+            told = _tell(coordinator, told, say)
+            if asked and not stopping:
+                stopping = True
+                say("stopping at the next phase boundary; Ctrl-C again stops at once")
+                coordinator.stop.remote()
+        _tell(coordinator, told, say)
+        return str(ray.get(outcome))
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, InputError | PlanError | InvariantError):
             raise error.cause from None
         raise
-    except ray.exceptions.RayActorError as error:
-        cause = getattr(error, "cause", None)
-        raise InputError(f"the coordinator could not be started or has died: {cause or error}") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:
@@ -154,29 +162,3 @@ def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:
     for line in lines:
         say(line)
     return told + len(lines)
-
-
-def _started(folder: str) -> list[int]:
-    """The living processes of a Ray of ours: those that were started with its folder in their environment."""
-    mark = f"{_MARK}={folder}\0".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes() and _alive(entry):
-                found.append(int(entry.name))
-    return found
-
-
-def _end(folder: str, grace_s: float) -> None:
-    """Wait for the processes of a Ray of ours, and end those that do not end."""
-    until_s = time.monotonic() + grace_s
-    while pids := _started(folder):
-        if time.monotonic() > until_s:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
-
-
-def _alive(entry: Path) -> bool:
-    return (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -11,6 +11,7 @@ import ray
 from runtime.execution.messages import Nodes
 from runtime.execution.nodes import prepare_process, resident_gb
 from runtime.jobs.named import load_named
+from runtime.output import capture
 from runtime.phases import WorkerError, set_gate
 from runtime.record import Node, Pool
 
@@ -20,7 +21,7 @@ class Worker:
 
     Args:
         node: to be pinned to, before anything else is imported.
-        coordinator, job_id: whom to report progress to, and as whom.
+        coordinator, job_id: whom to report progress to, and as whom. logs: folder of what the job's processes print.
         target: `module:Class` of the object. folder: where its module may lie too. arguments, options: of its constructor.
     """
 
@@ -29,11 +30,13 @@ class Worker:
         node: Node,
         coordinator: Any,
         job_id: str,
+        logs: str,
         target: str,
         folder: str,
         arguments: tuple[Any, ...],
         options: dict[str, Any],
     ) -> None:
+        capture(logs, f"{node.name}.{target.rpartition(':')[2]}")
         prepare_process((node,))
         self._gate = _WorkerGate(coordinator, job_id, f"{node.name} {os.getpid()}", node)
         set_gate(self._gate)

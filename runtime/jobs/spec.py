@@ -270,6 +270,21 @@ def load_jobs(path: str | Path) -> Jobs:
     return jobs
 
 
+def load_cluster(path: str | Path) -> Cluster:
+    """The `cluster` of a file, which may be a job file or hold nothing else.
+
+    Raises:
+        InputError: it cannot be read, or has none; one line.
+    """
+    name, data = one_line(str(path), 4096), read_mapping(Path(path))
+    if "cluster" not in data:
+        raise InputError(f"{name}: cluster: is missing")
+    try:
+        return Cluster.model_validate(data["cluster"])
+    except ValidationError as error:
+        raise InputError(f"{name}: cluster.{one_line(complain(problems(error)[0]))}") from None
+
+
 def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
     """Build jobs from the mapping that a file holds.
 

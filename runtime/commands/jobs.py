@@ -1,0 +1,74 @@
+"""`rollmux submit`, `cancel` and `logs`: what is asked of a service about its jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+At = Annotated[
+    Path | None,
+    typer.Option(
+        "--at", metavar="DIR", help="The service's folder; else $ROLLMUX_SERVICE, else rollmux-service.", show_default=False
+    ),
+]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_default=False)]
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file.", show_default=False)],
+    at: At = None,
+) -> None:
+    """Hand the jobs of a file to a service. When the command ends, they are in its journal.
+
+    Example: `rollmux submit examples/two_jobs.yaml`
+    """
+    from runtime.jobs.spec import load_jobs
+    from runtime.service.client import connected
+
+    jobs = load_jobs(file)
+    with connected(at) as service:
+        service.ask("submit", jobs.jobs)
+    typer.echo(f"submitted: {', '.join(job.id for job in jobs.jobs)}")
+    if jobs.cluster is not None:
+        typer.echo("the file's `cluster` does not count here; the service has its own")
+
+
+def cancel(job: JobName, at: At = None) -> None:
+    """End a job of a service now. It cannot be resumed.
+
+    Example: `rollmux cancel echo`
+    """
+    from runtime.service.client import connected
+
+    with connected(at) as service:
+        service.ask("cancel", job)
+    typer.echo(f"cancelled: {job}")
+
+
+def logs(
+    job: JobName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    at: At = None,
+) -> None:
+    """Print what the processes of a job have printed, every line after the name of its process.
+
+    Example: `rollmux logs echo --follow`
+    """
+    from rollmux_env.errors import InputError
+    from runtime.output import LOGS, follow_lines, lines
+    from runtime.service.client import connected
+    from runtime.service.place import folder_of
+
+    home = folder_of(at) / LOGS / job
+    if not follow:
+        if Path(job).name != job or not home.is_dir():
+            raise InputError(f"job {job}: no process of such a job has begun at {folder_of(at)}")
+        for line in lines(home):
+            typer.echo(line)
+        return
+    with connected(at) as service:
+        service.ask("state_of", job)
+        for line in follow_lines(home, lambda: service.ask("state_of", job) in ("done", "failed", "cancelled", "stopped")):
+            typer.echo(line)

@@ -1,0 +1,46 @@
+"""What a Ray that RollMux starts is like, and how all of its processes are ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
+MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
+PREFIX = "rollmux-ray-"  # of that folder's name
+SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors of ours choose their GPUs themselves
+    "RAY_DEDUP_LOGS": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def started_processes(folder: str) -> list[int]:
+    """The living processes of a Ray of ours: those that were started with its folder in their environment."""
+    mark = f"{MARK}={folder}\0".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes() and _alive(entry):
+                found.append(int(entry.name))
+    return found
+
+
+def end_processes(folder: str, grace_s: float) -> None:
+    """Wait for the processes of a Ray of ours, this one aside, and end those that do not end in time."""
+    until_s = time.monotonic() + grace_s
+    while pids := [pid for pid in started_processes(folder) if pid != os.getpid()]:
+        if time.monotonic() > until_s:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _alive(entry: Path) -> bool:
+    return (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,75 @@
+"""What the processes of jobs print: a file of each process in the job's folder, bounded, and read back by `rollmux logs`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+LOGS = "logs"  # folder of a run's or a service's, with one of each job
+LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half to the file before it, and that one what it held
+_OLDER = ".1"
+_LOOKS_S = 0.3
+
+
+def capture(folder: str, name: str) -> None:
+    """Let what this process prints from now on, C++ included, be appended to a file, if there can be one."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        file = os.open(Path(folder) / f"{name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    except OSError:  # no log is worth a job
+        return
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    for number in (1, 2):
+        os.dup2(file, number)
+    os.close(file)
+    sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
+
+
+def trim(folder: Path, largest: int = LARGEST) -> None:
+    """Keep the files of all jobs in bounds. What is printed in the instant between copying and cutting is lost."""
+    for path in folder.glob("*/*.log"):
+        if path.stat().st_size > largest:
+            with path.open("rb") as file:
+                file.seek(-largest // 2, os.SEEK_END)
+                kept = file.read().partition(b"\n")[2]
+            path.with_name(path.name + _OLDER).write_bytes(kept)
+            os.truncate(path, 0)
+
+
+def lines(folder: Path) -> list[str]:
+    """What a job's processes have printed, process by process, every line after the name of its process."""
+    found = []
+    for path in sorted(folder.glob("*.log")):
+        older = path.with_name(path.name + _OLDER)
+        for part in (older, path):
+            if part.exists():
+                found += [f"{path.stem} | {line}" for line in part.read_text(errors="replace").splitlines()]
+    return found
+
+
+def follow_lines(folder: Path, ended: Callable[[], bool]) -> Iterator[str]:
+    """What a job's processes print, as they print it, until the job has ended."""
+    yield from lines(folder)
+    read = {path: path.stat().st_size for path in folder.glob("*.log")}
+    while True:
+        last = ended()
+        for path in sorted(folder.glob("*.log")):
+            size = path.stat().st_size
+            begins = read.get(path, 0)
+            if size < begins:
+                begins = 0  # it was cut
+            with path.open("rb") as file:
+                file.seek(begins)
+                text = file.read(size - begins)
+            if not last:
+                text = text[: text.rfind(b"\n") + 1]  # whole lines
+            read[path] = begins + len(text)
+            yield from (f"{path.stem} | {line}" for line in text.decode(errors="replace").splitlines())
+        if last:
+            return
+        time.sleep(_LOOKS_S)

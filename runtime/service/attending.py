@@ -1,0 +1,126 @@
+"""What `rollmux serve` does once its Ray is there: it starts the service or finds it, and stops it when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import ray
+
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Cluster
+from runtime.commands.running import cluster_of
+from runtime.execution.members import RunPlan
+from runtime.execution.nodes import POOLS, find_nodes
+from runtime.execution.session import coordinator_options, watch
+from runtime.journal import JOURNAL, read_run
+from runtime.record import Node, Pool
+from runtime.service.client import join
+from runtime.service.head import stop_head
+from runtime.service.place import Where, announce, withdraw
+from runtime.service.service import Service
+
+_SETTLED_S = 30.0  # a coordinator that dies sooner would die again
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a user asks a new service to be; what is None is as the journal says, or else as usual."""
+
+    policy: str | None = None
+    dispatch: str | None = None
+    seed: int = 0
+    cluster: Cluster | None = None
+
+
+def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -> None:
+    """Serve until the user stops it; then nothing is left but the folder, with which another one goes on.
+
+    Args:
+        folder: of the service, locked. where: its Ray, which this process was prepared for.
+        say: takes a line about what happens.
+
+    Raises:
+        InputError, PlanError, InvariantError: it cannot go on; one line.
+        KeyboardInterrupt: the user asked twice to stop.
+    """
+    join(where)
+    where = replace(where, address=ray.get_runtime_context().gcs_address)
+    service = _find(where)
+    if service is not None:
+        say("the service that was started here before is alive; its own settings hold")
+    try:
+        while True:
+            began_s = monotonic()
+            try:
+                told = ray.get(service.told.remote()) if service is not None else 0
+                service = service or _start(folder, where, wish)
+                announce(folder, where)
+                say(f"serving from {folder}: rollmux submit FILE --at {folder}")
+                watch(service, service.ended.remote(), say, told)
+                break
+            except ray.exceptions.RayActorError:
+                if monotonic() - began_s < _SETTLED_S:
+                    raise InputError(
+                        "the coordinator has died, soon after its start; `rollmux serve` goes on from the journal"
+                    ) from None
+                say("the coordinator has died; another one goes on from the journal")
+                service, where = None, replace(where, actor=f"{where.actor}-again")
+    finally:
+        if service is not None:
+            ray.kill(service)
+        ray.shutdown()
+        stop_head(where)
+        withdraw(folder)
+
+
+def _find(where: Where) -> Any:
+    try:
+        service = ray.get_actor(where.actor, namespace=where.namespace)
+        ray.get(service.told.remote(), timeout=30)
+    except (ValueError, ray.exceptions.RayError):
+        return None
+    return service
+
+
+def _start(folder: Path, where: Where, wish: Wish) -> Any:
+    plan = _plan(folder, wish)
+    options = {**coordinator_options(), "name": where.actor, "namespace": where.namespace, "lifetime": "detached"}
+    service: Any = ray.remote(Service).options(**options).remote(plan)
+    try:
+        ray.get(service.begin.remote())
+    except ray.exceptions.RayTaskError as error:
+        ray.kill(service)
+        raise (error.cause or error) from None
+    return service
+
+
+def _plan(folder: Path, wish: Wish) -> RunPlan:
+    """A new service, or what a journal says of the one that was here before.
+
+    Raises:
+        InputError: there is not what is wished, or the journal says otherwise; one line.
+    """
+    if not (folder / JOURNAL).exists():
+        nodes = _nodes({pool: (getattr(wish.cluster, pool).max_nodes if wish.cluster else None) or 1 for pool in POOLS})
+        cluster = cluster_of(wish.cluster, (), nodes)
+        return RunPlan((), cluster, nodes, wish.policy or "rollmux", wish.dispatch or "round-robin", wish.seed, str(folder))
+    record = read_run(folder)
+    started = record.started
+    for option in ("policy", "dispatch"):
+        wished, known = getattr(wish, option), getattr(started, option)
+        if wished not in (None, known):
+            raise InputError(f"--{option} {wished}: the service in {folder} was begun with {known} and goes on with it")
+    if wish.cluster is not None:
+        raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")
+    nodes = _nodes({pool: getattr(started.cluster, pool).max_nodes or 1 for pool in POOLS})
+    specs = tuple(fact.spec for fact in record.submitted)
+    return RunPlan(specs, started.cluster, nodes, started.policy, started.dispatch, started.seed, str(folder), resume=True)
+
+
+def _nodes(wanted: dict[Pool, int]) -> tuple[Node, ...]:
+    machines = ray.nodes()  # type: ignore[no-untyped-call]
+    return find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())

@@ -1,0 +1,96 @@
+"""A service from the outside: where it is, and what is asked of it. Ray is imported only when its environment is prepared."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rollmux_env.complaint import one_line
+from rollmux_env.errors import InputError
+from runtime.execution.own_ray import ENVIRONMENT
+from runtime.service.place import Where, find, folder_of, prepare_environment
+
+_ANSWERS_S = 60.0
+
+
+class Client:
+    """Asks a service.
+
+    Args:
+        folder: as errors name it. actor: the coordinator.
+    """
+
+    def __init__(self, folder: Path, actor: Any) -> None:
+        self._folder = folder
+        self._actor = actor
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of `runtime.service.service.Service`.
+
+        Raises:
+            InputError: it refuses, or is there no more; one line.
+        """
+        import ray
+
+        try:
+            return ray.get(getattr(self._actor, method).remote(*arguments), timeout=_ANSWERS_S)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, InputError):
+                raise error.cause from None
+            raise
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            raise _nobody(self._folder) from None
+
+
+@contextlib.contextmanager
+def connected(at: Path | None) -> Iterator[Client]:
+    """Be in touch with the service of a folder.
+
+    Args:
+        at: the folder; None for that of the environment, or the usual one.
+
+    Raises:
+        InputError: no service runs there; one line.
+    """
+    folder = folder_of(at)
+    where = find(folder)
+    if where is None or not where.answers():
+        raise _nobody(folder)
+    prepare_environment(where)
+    import ray
+
+    join(where)
+    try:
+        try:
+            actor = ray.get_actor(where.actor, namespace=where.namespace)
+        except ValueError:
+            raise _nobody(folder) from None
+        yield Client(folder, actor)
+    finally:
+        ray.shutdown()
+
+
+def join(where: Where) -> None:
+    """Join the Ray of a service.
+
+    Raises:
+        InputError: it lets nobody in; one line.
+    """
+    import logging
+
+    import ray
+
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        ray.init(address=where.address, namespace=where.namespace, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise InputError(f"--address {where.address}: {one_line(str(error), 500)}") from None
+
+
+def _nobody(folder: Path) -> InputError:
+    name = one_line(str(folder), 4096)
+    return InputError(f"--at {name}: no service runs there; `rollmux serve {name}` starts one")

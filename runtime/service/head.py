@@ -1,0 +1,105 @@
+"""A Ray of a service's own on this machine: on loopback, with a token, and alive when the process that started it is not."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rollmux_env.complaint import one_line
+from rollmux_env.errors import InputError
+from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, PREFIX, SHORT, end_processes, started_processes
+from runtime.service.place import Where, announce, find, prepare_environment, withdraw
+
+_PORTS = range(20_000, 32_000)  # above those of Ray's workers, below those that systems hand out
+_TOKEN = "token"
+_STARTS_S = 120.0
+
+
+def standing(folder: Path) -> Where | None:
+    """The Ray of a service that was started in a folder, if it is still there; this process is then prepared to join it.
+
+    Else what is left of it is removed.
+    """
+    where = find(folder)
+    if where is None:
+        return None
+    if where.answers() and (where.ray is None or started_processes(where.ray)):
+        prepare_environment(where)
+        return where
+    stop_head(where)
+    withdraw(folder)
+    return None
+
+
+def start_head(folder: Path) -> Where:
+    """Start Ray for the service of a folder, and prepare this process to join it.
+
+    Raises:
+        InputError: it does not start; one line.
+    """
+    token = (folder / _TOKEN).resolve()
+    token.unlink(missing_ok=True)
+    with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    home = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None)
+    port, clients, metrics, agent = _free_ports(4)
+    where = Where(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home)
+    announce(folder, where)  # so that whoever comes after an abrupt end knows what there is to clean up
+    prepare_environment(where)
+    os.environ.update({MARK: home, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}})
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}"]
+    command += [f"--temp-dir={home}", "--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats"]
+    command += [f"--object-store-memory={OBJECTS}", f"--metrics-export-port={metrics}", f"--dashboard-agent-listen-port={agent}"]
+    command += [f"--ray-client-server-port={clients}", "--min-worker-port=0", "--max-worker-port=0", "--log-style=record"]
+    with tempfile.TemporaryFile() as said:  # not a pipe, which Ray's own processes would keep open
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True, timeout=_STARTS_S, check=False
+            )
+            failed = done.returncode != 0
+        except subprocess.TimeoutExpired:
+            failed = True
+        except BaseException:
+            stop_head(where)
+            withdraw(folder)
+            raise
+        if failed:
+            said.seek(0)
+            stop_head(where)
+            withdraw(folder)
+            raise InputError(f"Ray does not start: {one_line(' '.join(said.read().decode(errors='replace').split())[-400:], 500)}")
+    return where
+
+
+def actor_name() -> str:
+    """A name for a service's coordinator, since several may be in one cluster."""
+    return f"service-{secrets.token_hex(4)}"
+
+
+def stop_head(where: Where) -> None:
+    """End all processes of a service's own Ray, living or half dead, and remove its files."""
+    if where.ray is not None:
+        end_processes(where.ray, grace_s=0.0)
+        shutil.rmtree(where.ray, ignore_errors=True)
+    if where.token is not None:
+        Path(where.token).unlink(missing_ok=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        port = secrets.choice(_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found

@@ -1,0 +1,47 @@
+"""The tables of `rollmux status`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from rollmux_env.report.tables import heading, make_table
+
+
+def status_tables(report: dict[str, Any]) -> list[RenderableType]:
+    """What `runtime.service.report.make_report` found."""
+    jobs = make_table("job", "state", "group", "nodes", "iteration", "slowdown", "SLO", "at risk", "reward", left=2)
+    for job in report["jobs"]:
+        jobs.add_row(
+            job["id"],
+            job["state"] + (f" ({job['phase']})" if job["phase"] else ""),
+            "" if job["group"] is None else str(job["group"]),
+            " ".join(job["nodes"]),
+            f"{job['iteration']} of {job['of']}",
+            "" if job["slowdown"] is None else f"{job['slowdown']:.2f}x",
+            f"{job['slo']:g}x",
+            "yes" if job["at_risk"] else "",
+            "" if job["reward"] is None else f"{job['reward']:.3f}",
+            style={"failed": "red", "cancelled": "dim", "done": "dim"}.get(job["state"], ""),
+        )
+    groups = make_table("group", "period s", "$/h", "nodes", "jobs", left=0)
+    for column in groups.columns[-2:]:
+        column.justify = "left"
+    for group in report["groups"]:
+        groups.add_row(
+            str(group["group"]),
+            f"{group['period_s']:.2f}",
+            f"{group['usd_per_hour']:.2f}",
+            " ".join(group["nodes"]),
+            ", ".join(group["jobs"]),
+        )
+    pools = make_table("pool", "nodes", "busy", "idle", "free", "utilization")
+    for name, pool in report["pools"].items():
+        counts = (str(pool[key]) for key in ("nodes", "busy", "idle", "free"))
+        pools.add_row(name, *counts, f"{100 * pool['utilization']:.0f}%")
+    title = f"{report['folder']}: {report['policy']}, {report['dispatch']}, {report['usd_per_hour']:.2f} $/h"
+    parts: list[RenderableType] = [heading(title + (", stopping" if report["stopping"] else "")), jobs, groups, pools]
+    problems = [Text(f"{job['id']}: {job['problem']}") for job in report["jobs"] if job["problem"]]
+    return [*parts, *problems]

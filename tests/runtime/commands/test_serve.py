@@ -1,0 +1,180 @@
+"""`rollmux serve` and what asks about it, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.execution.own_ray import end_processes, started_processes
+from runtime.journal import read_run
+from runtime.service.place import find
+from tests.conftest import Command
+
+TOYS = Path(__file__).parents[1] / "execution"
+JOBS = """
+version: 1
+defaults: {{slo: 5, folder: {folder}}}
+jobs:
+  - {{id: talks, class: "talks:Talks", iterations: 60}}
+  - {{id: endless, class: "talks:Talks", iterations: 100000}}
+"""
+TALKS = """
+import time
+from pathlib import Path
+
+import rollmux
+
+
+class Talks:
+    def __init__(self) -> None:
+        self.done = 0
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        time.sleep(0.05)
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        self.done += 1
+        print(f"trained {self.done} times")
+
+    def profile(self) -> None:
+        self.rollout()
+        self.train()
+        self.done -= 1
+
+    def checkpoint(self, folder: Path) -> None:
+        (folder / "done").write_text(str(self.done))
+
+    def restore(self, folder: Path) -> None:
+        self.done = int((folder / "done").read_text())
+"""
+PATIENCE_S = 240.0
+
+
+class Shell:
+    """Runs commands with the cache and the service folder of a test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.service = folder / "service"
+        self.environment = {**os.environ, "ROLLMUX_CACHE": str(folder / "cache"), "ROLLMUX_SERVICE": str(self.service)}
+        self._servers: list[subprocess.Popen[bytes]] = []
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "rollmux", *arguments]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def serve(self) -> subprocess.Popen[bytes]:
+        said = self.service.with_name(f"serve{len(self._servers)}.txt")
+        command = [sys.executable, "-u", "-m", "rollmux", "serve", str(self.service)]
+        with said.open("w") as file:
+            server = subprocess.Popen(command, env=self.environment, stdout=file, stderr=file, start_new_session=True)
+        self._servers.append(server)
+        until_s = time.monotonic() + PATIENCE_S
+        while "serving from" not in said.read_text():
+            assert server.poll() is None and time.monotonic() < until_s, said.read_text()
+            time.sleep(0.2)
+        return server
+
+    def jobs(self) -> dict[str, dict[str, object]]:
+        status, out, err = self.run("status", "--format", "json")
+        assert status == 0, err
+        return {job["id"]: job for job in json.loads(out)["jobs"]}
+
+    def end(self) -> None:
+        where = find(self.service)
+        for server in self._servers:
+            if server.poll() is None:
+                server.send_signal(signal.SIGTERM)
+                server.wait(timeout=PATIENCE_S)
+        if where is not None and where.ray is not None:
+            end_processes(where.ray, grace_s=0.0)
+
+
+def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+    (tmp_path / "talks.py").write_text(TALKS)
+    (tmp_path / "jobs.yaml").write_text(JOBS.format(folder=tmp_path))
+    shell = Shell(tmp_path)
+    try:
+        server = shell.serve()
+        where = find(shell.service)
+        assert where is not None and where.token is not None and where.ray is not None
+        assert Path(where.token).stat().st_mode & 0o777 == 0o600
+        assert listens_only_on_loopback(where.ray)
+        status, out, err = shell.run("submit", str(tmp_path / "jobs.yaml"))
+        assert (status, out, err) == (0, "submitted: talks, endless\n", "")
+        status, _, err = shell.run("serve", str(shell.service))
+        assert status == 2 and "under way in this folder" in err
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
+        assert shell.run("cancel", "endless") == (0, "cancelled: endless\n", "")
+        server = shell.serve()  # finds it alive
+        assert find(shell.service) == where
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=PATIENCE_S) == 0
+        assert not started_processes(where.ray) and not Path(where.ray).exists() and not Path(where.token).exists()
+        status, _, err = shell.run("status")
+        assert status == 2 and "no service runs there" in err and len(err.splitlines()) == 1
+        shell.serve()
+        status, out, _ = shell.run("logs", "talks", "--follow")
+        assert status == 0
+        assert out.splitlines()[-1] == "controller | trained 60 times"
+        jobs = shell.jobs()
+        assert (jobs["talks"]["state"], jobs["talks"]["iteration"], jobs["endless"]["state"]) == ("done", 60, "cancelled")
+    finally:
+        shell.end()
+    record = read_run(shell.service)
+    assert [done.number for done in record.iterations if done.job_id == "talks"] == [*range(60)]
+
+
+def listens_only_on_loopback(ray_folder: str) -> bool:
+    """Whether every listening TCP socket of a Ray's own processes is on 127.0.0.1 or ::1."""
+    inodes = set()
+    for pid in started_processes(ray_folder):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                inodes.add(os.readlink(entry))
+            except OSError:
+                continue
+    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == "0A" and f"socket:[{columns[9]}]" in inodes:
+                found.append(columns[1].rpartition(":")[0])
+    assert found
+    return set(found) <= loopback
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["status"], "no service runs there; `rollmux serve"),
+        (["cancel", "a"], "no service runs there"),
+        (["logs", "a"], "job a: no process of such a job has begun"),
+        (["logs", "a", "--follow"], "no service runs there"),
+        (["serve", "x", "--policy", "optimal"], "no one could run it"),
+        (["serve", "x", "--cluster", "missing.yaml"], "missing.yaml"),
+        (["serve", "x", "--cluster", "empty.yaml"], "empty.yaml: cluster: is missing"),
+        (["serve", "x", "--cluster", "wrong.yaml"], "wrong.yaml: cluster."),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], problem: str
+) -> None:
+    monkeypatch.delenv("ROLLMUX_SERVICE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.yaml").write_text("version: 1\n")
+    (tmp_path / "wrong.yaml").write_text("cluster: {rollout: {gpus_per_node: -1}}\n")
+    status, out, err = command(*arguments)
+    assert (status, out) == (2, "") and problem in err and err.count("\n") == 1, err
+    assert {path.name for path in tmp_path.iterdir()} == {"empty.yaml", "wrong.yaml"}

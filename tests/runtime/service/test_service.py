@@ -1,0 +1,181 @@
+"""A service on real Ray: jobs come and go while others run, and what it says of them is true."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from rollmux_env.cluster.events import Moved, Reprofiled, Withdrawn
+from rollmux_env.errors import InputError
+from runtime.execution.checks import check_run
+from runtime.output import LOGS
+from runtime.service.report import STATES
+from tests.runtime.service.conftest import Serving
+
+SLEEPER = {"class": "toy_jobs:Sleeper"}
+WORKERS = {"class": "toy_jobs:WithWorkers"}
+OVER = ("done", "failed", "cancelled")
+
+
+def over(jobs: dict[str, dict[str, Any]]) -> bool:
+    return all(job["state"] in OVER for job in jobs.values())
+
+
+def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_moved(serve: Serving) -> None:
+    service = serve("tests.runtime.service.toys:MoveOne", pairs=2)
+    service.submit(
+        {"id": "moved", **WORKERS, "iterations": 40},
+        {"id": "killed", **WORKERS, "iterations": 12},
+        {"id": "poisoned", **SLEEPER, "options": {"poison": "train", "at": 2}, "iterations": 9},
+    )
+    service.submit({"id": "cancelled", **SLEEPER, "iterations": 500}, {"id": "plain", **SLEEPER, "iterations": 15})
+    service.until(lambda jobs: jobs["cancelled"]["iteration"] > 0 and jobs["killed"]["iteration"] > 2)
+    (pid,) = {int(done.metrics["pid"]) for done in serve_record(service).iterations if done.job_id == "killed"}
+    os.kill(pid, signal.SIGKILL)
+    service.ask("cancel", "cancelled")
+    jobs = service.until(over)
+    assert {name: job["state"] for name, job in jobs.items()} == {
+        "moved": "done",
+        "killed": "done",
+        "poisoned": "failed",
+        "cancelled": "cancelled",
+        "plain": "done",
+    }
+    assert jobs["poisoned"]["problem"] == "training: ValueError: train went wrong in two lines"
+    with pytest.raises(InputError, match="job cancelled: has ended already: cancelled"):
+        service.ask("cancel", "cancelled")
+    record = service.stop()
+    check_run(record)
+    for name, total in {"moved": 40, "killed": 12, "plain": 15, "poisoned": 2}.items():
+        assert [done.number for done in record.iterations if done.job_id == name] == [*range(total)], name
+        assert jobs[name]["iteration"] == total
+    assert [event.job_id for event in record.log if isinstance(event, Moved)] == ["moved"]
+    assert [fact.job_id for fact in record.restarted] == ["killed"]
+    counts = {name: [done.metrics["count"] for done in record.iterations if done.job_id == name] for name in ("moved", "killed")}
+    assert counts == {"moved": [*range(1, 41)], "killed": [*range(1, 13)]}  # each trained on from where it was
+    assert {path.name for path in (service.folder / LOGS).iterdir()} == set(jobs)
+    true_throughout(service.reports)
+
+
+def serve_record(service: Any) -> Any:
+    from runtime.journal import read_run
+
+    return read_run(service.folder)
+
+
+def true_throughout(reports: list[dict[str, Any]]) -> None:
+    """What no report may say, alone or after another."""
+    before: dict[str, dict[str, Any]] = {}
+    for report in reports:
+        jobs = {job["id"]: job for job in report["jobs"]}
+        assert sum(report["states"].values()) == len(jobs) and set(report["states"]) == set(STATES)
+        members = [name for group in report["groups"] for name in group["jobs"]]
+        placed = [name for name, job in jobs.items() if job["state"] in ("running", "moving")]
+        assert sorted(members) == sorted(placed)
+        held = [node for group in report["groups"] for node in group["nodes"]]
+        assert len(held) == len(set(held))
+        for pool in report["pools"].values():
+            assert pool["busy"] + pool["idle"] + pool["free"] == pool["nodes"] and min(pool.values()) >= 0
+            assert pool["utilization"] <= 1
+        for name, job in jobs.items():
+            assert 0 <= job["iteration"] <= job["of"]
+            assert job["state"] != "done" or job["iteration"] == job["of"]
+            known = before.get(name, job)
+            assert known["iteration"] <= job["iteration"]
+            assert known["state"] not in OVER or known == job
+        before = jobs
+
+
+def test_who_waits_can_be_cancelled_and_the_next_one_takes_the_turn(serve: Serving) -> None:
+    service = serve("solo")
+    long = {**SLEEPER, "iterations": 1000}
+    service.submit({"id": "a", **long}, {"id": "b", **long}, {"id": "c", **SLEEPER})
+    jobs = service.until(lambda jobs: jobs["a"]["state"] == "running" and jobs["a"]["iteration"] > 0)
+    assert jobs["b"]["state"] == jobs["c"]["state"] == "waiting" and service.reports[-1]["queue"] == ["b", "c"]
+    service.ask("cancel", "b")
+    service.ask("cancel", "a")
+    jobs = service.until(lambda jobs: jobs["c"]["state"] == "done")
+    assert jobs["a"]["state"] == jobs["b"]["state"] == "cancelled" and jobs["b"]["iteration"] == 0
+    record = service.stop()
+    assert [event.job_id for event in record.log if isinstance(event, Withdrawn)] == ["b"]
+    check_run(record)
+
+
+def test_what_cannot_be_taken_is_refused_whole_and_who_can_never_be_placed_fails(serve: Serving) -> None:
+    service = serve("tests.runtime.service.toys:Never")
+    with pytest.raises(InputError, match=r"job wide: rollout\.nodes: asks for 2 nodes"):
+        service.submit({"id": "a", **SLEEPER}, {"id": "wide", **SLEEPER, "rollout": {"nodes": 2}})
+    service.submit({"id": "a", **SLEEPER})
+    with pytest.raises(InputError, match="job a: this service has had a job of that name"):
+        service.submit({"id": "b", **SLEEPER}, {"id": "a", **SLEEPER})
+    with pytest.raises(InputError, match="job b: this service has no such job"):
+        service.ask("cancel", "b")
+    jobs = service.until(over)
+    assert jobs["a"]["state"] == "failed" and jobs["a"]["problem"].startswith("placement: ") and [*jobs] == ["a"]
+    assert service.ask("state_of", "a") == "failed"
+
+
+def test_a_service_that_is_stopped_or_killed_goes_on_where_it_was(serve: Serving) -> None:
+    first = serve()
+    first.submit({"id": "a", **WORKERS, "iterations": 40}, {"id": "b", **SLEEPER}, {"id": "gone", **SLEEPER, "iterations": 1000})
+    first.until(lambda jobs: jobs["b"]["state"] == "done" and jobs["a"]["iteration"] > 3 and jobs["gone"]["iteration"] > 0)
+    first.ask("cancel", "gone")
+    first.stop()
+    second = serve(folder=first.folder)
+    jobs = second.until(lambda jobs: jobs["a"]["iteration"] > 8)
+    assert jobs["b"]["state"] == "done" and jobs["gone"]["state"] == "cancelled" and jobs["b"]["reward"] == 0.2
+    second.kill()
+    third = serve(folder=first.folder)
+    third.submit({"id": "late", **SLEEPER})
+    assert third.until(over)["a"]["iteration"] == 40
+    with pytest.raises(InputError, match="job b: this service has had a job of that name"):
+        third.submit({"id": "b", **SLEEPER})
+    record = third.stop()
+    check_run(record)
+    assert len(record.relaunched) == 2
+    mine = [done for done in record.iterations if done.job_id == "a"]
+    assert [done.number for done in mine] == [*range(40)] and [done.metrics["count"] for done in mine] == [*range(1, 41)]
+    assert sum(done.job_id == "late" for done in record.iterations) == 3
+    true_throughout([*second.reports, *third.reports])
+
+
+def test_a_job_that_drifts_is_known_anew_and_one_that_suffers_from_it_is_moved(serve: Serving) -> None:
+    service = serve(pairs=2)
+    drifts = {"class": "tests.runtime.service.toys:Slower", "options": {"rollout_s": 0.05, "later_s": 0.8, "at": 12}}
+    suffers = {**SLEEPER, "options": {"rollout_s": 0.05, "train_s": 0.05}}
+    service.submit(
+        {"id": "drifts", **drifts, "slo": 6.0, "iterations": 40}, {"id": "suffers", **suffers, "slo": 6.0, "iterations": 60}
+    )
+    jobs = service.until(lambda jobs: jobs["suffers"]["at_risk"] or over(jobs))
+    assert jobs["suffers"]["slowdown"] > 6 and jobs["suffers"]["group"] == jobs["drifts"]["group"] == 0
+    slack = {sample.tags["job"]: sample.value for sample in service.ask("metrics") if sample.name == "rollmux_slo_slack"}
+    assert slack["suffers"] < 0
+    jobs = service.until(lambda jobs: jobs["suffers"]["group"] not in (0, None) or over(jobs))
+    assert jobs["suffers"]["group"] == 1
+    service.until(lambda jobs: jobs["suffers"]["state"] == "done")
+    told = service.ask("news", 0)
+    assert any("drifts: takes longer than its profile says: rollout 0.8" in line for line in told), told
+    assert any("suffers: its SLO is at risk" in line for line in told), told
+    service.ask("cancel", "drifts")
+    record = service.stop()
+    known = [event.job for event in record.log if isinstance(event, Reprofiled) and event.job.id == "drifts"]
+    assert known and known[0].rollout.worst_case_s >= 0.8 and known[0].slo == 6.0
+    assert [event.job_id for event in record.log if isinstance(event, Moved)] == ["suffers"]
+    assert [done.number for done in record.iterations if done.job_id == "suffers"] == [*range(60)]
+    check_run(record)
+
+
+def test_the_metrics_count_what_happened(serve: Serving) -> None:
+    service = serve()
+    service.submit({"id": "a", **SLEEPER, "iterations": 8}, {"id": "b", **SLEEPER, "options": {"poison": "init"}})
+    service.until(over)
+    found = {(sample.name, *sample.tags.values()): sample for sample in service.ask("metrics")}
+    assert found["rollmux_iterations", "a"].value == 8
+    assert found["rollmux_jobs", "done"].value == 1 and found["rollmux_jobs", "failed"].value == 1
+    assert found["rollmux_nodes", "rollout", "free"].value == 1 and found["rollmux_queue_length",].value == 0
+    permits = found["rollmux_permits", "training"]
+    assert permits.value in (8, 9) and found["rollmux_permit_latency_seconds", "training"].times == permits.value  # and a profile
+    assert 0 < found["rollmux_pool_utilization", "rollout"].value < 1 and found["rollmux_slo_slack", "a"].times

@@ -1,0 +1,65 @@
+"""What `rollmux status` prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollmux_env.report.tables import show
+from runtime.service.report import Usage
+from runtime.service.tables import status_tables
+
+JOB = {
+    "id": "a",
+    "state": "running",
+    "group": 0,
+    "nodes": ["rollout-0", "training-0"],
+    "phase": "rollout",
+    "iteration": 3,
+    "of": 9,
+    "slowdown": 1.234,
+    "slo": 2.0,
+    "at_risk": True,
+    "reward": 0.5,
+    "problem": None,
+}
+FAILED = {
+    **JOB,
+    "id": "b",
+    "state": "failed",
+    "group": None,
+    "nodes": [],
+    "phase": None,
+    "slowdown": None,
+    "problem": "init: [no] model",
+}
+REPORT = {
+    "folder": "/srv/x",
+    "policy": "consolidate",
+    "dispatch": "round-robin",
+    "stopping": True,
+    "jobs": [JOB, FAILED],
+    "groups": [{"group": 0, "jobs": ["a"], "nodes": ["rollout-0", "training-0"], "period_s": 1.5, "usd_per_hour": 2.0}],
+    "pools": {"rollout": {"nodes": 2, "busy": 1, "idle": 0, "free": 1, "utilization": 0.256}},
+    "usd_per_hour": 2.0,
+}
+
+
+def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    show(*status_tables(REPORT))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "/srv/x: consolidate, round-robin, 2.00 $/h, stopping" in text
+    assert "a running (rollout) 0 rollout-0 training-0 3 of 9 1.23x 2x yes 0.500" in text
+    assert "b failed 3 of 9 2x" in text and "b: init: [no] model" in text
+    assert "0 1.50 2.00 rollout-0 training-0 a" in text and "rollout 2 1 0 1 26%" in text
+
+
+def test_utilization_counts_what_held_nodes_in_the_last_minutes() -> None:
+    usage = Usage()
+    assert usage.share("rollout", 2, [], 0.0) == 0.0
+    usage.held("rollout", 1, 10.0, 40.0)
+    usage.held("training", 2, 40.0, 50.0)
+    assert usage.share("rollout", 2, [], 100.0) == pytest.approx(0.15)
+    assert usage.share("rollout", 2, [(1, 80.0)], 100.0) == pytest.approx(0.25)
+    assert usage.share("training", 2, [], 100.0) == pytest.approx(0.1)
+    usage.held("rollout", 1, 1000.0, 1030.0)
+    assert usage.share("rollout", 2, [], 1100.0) == pytest.approx(0.05)  # 30 of 600 node-seconds
