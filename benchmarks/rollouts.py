@@ -56,6 +56,7 @@ def migration(runs: int) -> None:
             before_s, after_s = period_s(plain), period_s(moved)
             ratios.append(before_s / after_s)
             tails = sum(any(span.tail for span in part.spans) for part in moved.phases)
+            print(f"run {number + 1}: {before_s:.3f} s, {after_s:.3f} s", flush=True)
             table.add_row(str(number + 1), f"{before_s:.3f}", f"{after_s:.3f}", f"{ratios[-1]:.2f}", str(tails))
     show(table)
     print(f"mean {fmean(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
@@ -78,6 +79,7 @@ def batching(runs: int) -> None:
             (rollout_a, all_a), (rollout_b, all_b) = seconds(before), seconds(after)
             ratios.append((rollout_a / rollout_b, all_a / all_b))
             figures = (rollout_a, rollout_b, ratios[-1][0], all_a, all_b, ratios[-1][1])
+            print(f"run {number + 1}:", *(f"{figure:.2f}" for figure in figures), flush=True)
             table.add_row(str(number + 1), *(f"{figure:.2f}" for figure in figures))
     show(table)
     for what, own in zip(("rollouts", "iterations"), zip(*ratios, strict=True), strict=True):
@@ -88,7 +90,7 @@ def run(jobs: Jobs, nodes: Sequence[Node], dispatch: str, iterations: int | None
     """Run jobs and read what they left."""
     specs = tuple(job.model_copy(update={"iterations": iterations}) if iterations else job for job in jobs.jobs)
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as folder:
-        plan = RunPlan(specs, cluster_of(jobs, nodes), tuple(nodes), "rollmux", dispatch, 0, folder)
+        plan = RunPlan(specs, cluster_of(jobs.cluster, specs, nodes), tuple(nodes), "rollmux", dispatch, 0, folder)
         outcome = execute(plan, lambda line: None)
         record = read_run(Path(folder))
     assert outcome == "done" and not record.failed, record.failed
