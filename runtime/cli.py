@@ -6,6 +6,7 @@ import typer
 
 from runtime.commands.jobs import cancel, logs, submit
 from runtime.commands.looks import compare, doctor
+from runtime.commands.profile import profile
 from runtime.commands.run import run
 from runtime.commands.serve import serve
 from runtime.commands.status import status
@@ -13,5 +14,5 @@ from runtime.commands.status import status
 
 def mount(app: typer.Typer) -> None:
     """Add the commands of this floor."""
-    for command in (run, compare, serve, submit, status, cancel, logs, doctor):
+    for command in (run, compare, serve, submit, status, cancel, logs, profile, doctor):
         app.command(rich_help_panel="Run")(command)

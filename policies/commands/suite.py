@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from policies.commands.options import Format
+
+if TYPE_CHECKING:
+    from rollmux_env.bench.suite import Suite, SuiteRow
 
 
 def run_suite(
@@ -25,15 +29,30 @@ def run_suite(
 
     from policies.dispatch import make_dispatch
     from policies.registry import make_policy
+    from policies.rollout import make_rollout, migrating
     from rollmux_env.bench.harness import run_tasks
+    from rollmux_env.bench.rollouts import Makers, rollout_rows, sweep
     from rollmux_env.bench.suite import suite_rows, suite_tasks
-    from rollmux_env.bench.suites import find_suite
+    from rollmux_env.bench.suites import ROLLOUT, find_suite, rollout
+    from rollmux_env.errors import InputError
     from rollmux_env.files import write_whole
     from rollmux_env.report.folder import make_folder
+    from rollmux_env.report.plots import sweep_plot
     from rollmux_env.report.progress import tracked
-    from rollmux_env.report.results import to_json
-    from rollmux_env.report.suites import suite_csv, suite_plots, suite_report, suite_table
 
+    if name == ROLLOUT:
+        if added:
+            raise InputError(f"--policy {added[0]}: the suite {ROLLOUT} compares rollout policies, and has its own")
+        chosen = rollout.SUITE
+        numbers = range(seed, seed + (seeds or (1 if quick else chosen.seeds)))
+        if out:
+            make_folder(out)
+        makers = Makers(make_policy, make_dispatch, make_rollout, migrating)
+        rows = rollout_rows(rollout.CASES, numbers, quick, makers)
+        if out:
+            write_whole(out / "rollout_sweep.png", sweep_plot(sweep(rollout.SWEPT, seed, makers)))
+        _tell(chosen, rows, numbers, quick, out, format)
+        return
     chosen = find_suite(name)
     for policy in added:
         make_policy(policy)
@@ -46,17 +65,26 @@ def run_suite(
     names = [f"{case.label}: {task.spec}, seed {task.seed}" for case, task in tasks]
     results = tracked(run_tasks(make_policy, [task for _, task in tasks], workers), names)
     rows = suite_rows(chosen, [(case, result) for (case, _), result in zip(tasks, results, strict=True)])
-    report = suite_report(chosen, rows, numbers, quick)
+    _tell(chosen, rows, numbers, quick, out, format)
+
+
+def _tell(suite: Suite, rows: list[SuiteRow], numbers: range, quick: bool, out: Path | None, format: Format) -> None:
+    """Print what was found, and write it with its plots."""
+    from rollmux_env.files import write_whole
+    from rollmux_env.report.results import to_json
+    from rollmux_env.report.suites import suite_csv, suite_plots, suite_report, suite_table
+
+    report = suite_report(suite, rows, numbers, quick)
     if out:
-        write_whole(out / f"{name}.json", to_json(report))
-        write_whole(out / f"{name}.csv", suite_csv(chosen, rows))
-        for file, data in suite_plots(chosen, rows).items():
+        write_whole(out / f"{suite.name}.json", to_json(report))
+        write_whole(out / f"{suite.name}.csv", suite_csv(suite, rows))
+        for file, data in suite_plots(suite, rows).items():
             write_whole(out / file, data)
     if format is Format.json:
         typer.echo(to_json(report), nl=False)
     elif format is Format.csv:
-        typer.echo(suite_csv(chosen, rows), nl=False)
+        typer.echo(suite_csv(suite, rows), nl=False)
     else:
         from rollmux_env.report.tables import show
 
-        show(suite_table(chosen, rows, numbers, quick))
+        show(suite_table(suite, rows, numbers, quick))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from policies.rollout.adaptive_parallelism import AdaptiveParallelism
 from policies.rollout.plain import Plain
 from policies.rollout.tail_batching import TailBatching
 from policies.rollout.tail_migration import TailMigration
@@ -17,7 +18,10 @@ from rollmux_env.rollout.policy import Control, RolloutPolicy, Rounds
 from rollmux_env.rollout.setting import Setting
 
 BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatching}  # what is launched
-CONTROL: dict[str, Callable[..., RolloutPolicy]] = {"tail-migration": TailMigration}  # what is done with it
+CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
+    "tail-migration": TailMigration,
+    "adaptive-parallelism": AdaptiveParallelism,
+}
 ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, **CONTROL}
 
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean
+from rollmux_env.bench.rollouts import SweepPoint
 from rollmux_env.bench.suite import Column, Suite, SuiteRow
 from rollmux_env.scenario import Scenario
 
@@ -103,6 +104,25 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> byt
         axis.set(xlabel=x, ylabel=y)
         axis.set_title(suite.title, wrap=True)
         axis.legend(frameon=False)
+        return _png(figure)
+
+
+def sweep_plot(points: Sequence[SweepPoint]) -> bytes:
+    """Gains of rollout policies, a panel for what is varied."""
+    with plt.rc_context(_STYLE):
+        kinds = list(dict.fromkeys(point.varied for point in points))
+        figure, axes = _axes(len(kinds))
+        for axis, varied in zip(axes, kinds, strict=True):
+            shown = [point for point in points if point.varied == varied]
+            for policy in dict.fromkeys(point.policy for point in shown):
+                mine = [point for point in shown if point.policy == policy]
+                axis.plot([point.value for point in mine], [point.gain for point in mine], marker="o", label=policy)
+            axis.axhline(1, color="black", linewidth=0.8)
+            axis.set(xlabel=varied, ylabel="gain over plain", title=f"Gain by {varied}")
+            if max(point.value for point in shown) > 10 * min(point.value for point in shown):
+                axis.set_xscale("log", base=2)
+                axis.set_xticks([point.value for point in mine], [f"{point.value:g}" for point in mine])
+        axes[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return _png(figure)
 
 

@@ -150,10 +150,12 @@ class Fleet:
         self._replicas = new if old is None else kernel.Replicas(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))
         return np.arange(first, first + n)
 
-    def launch(self, responses: Ints, replicas: Ints) -> None:
-        """New responses wait at these replicas, one for each response."""
+    def launch(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
+        """New responses wait at these replicas, one for each response; `refill_s` as of `migrate`."""
         if (self._all.state[responses] != kernel.NEW).any() or np.unique(responses).size != responses.size:
             raise ValueError("a response is launched once")
+        if refill_s is not None:
+            self._all.refill_s[responses] = refill_s
         kernel.launch(self._all, self.table, responses, replicas, self.now_s)
 
     def migrate(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:

@@ -72,7 +72,7 @@ class JobRollouts:
         """
         round = self.rounds.next()
         lengths = self._draw(round)
-        told = []
+        told: list[Rollout] = []
         for setting, control in ((self.setting, self.control), *variants):
             fleet, complete = play(setting, control, round, lengths)
             if not told:
@@ -89,7 +89,8 @@ class JobRollouts:
         alike = self.setting.alike
         own = self._responses.standard_normal((len(round.prompts), round.responses, self.setting.turns))
         scores = np.sqrt(alike) * self._hard[list(round.prompts), None, None] + np.sqrt(1 - alike) * own
-        return whole(self.setting.lengths.quantile(ndtr(scores).reshape(-1, self.setting.turns))).sum(axis=1)
+        tokens = whole(self.setting.lengths.quantile(ndtr(scores).reshape(-1, self.setting.turns)))
+        return np.asarray(tokens.sum(axis=1))
 
 
 def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tuple[Fleet, list[int]]:

@@ -65,7 +65,9 @@ class Control(Protocol):
 
 
 class RolloutPolicy(Protocol):
-    """One object for all jobs; what it remembers of a job is in what these two make."""
+    """One object for all jobs; what it remembers of a job is in what these two make. Equal ones do the same."""
+
+    def __hash__(self) -> int: ...
 
     def rounds(self, prompts: int, responses: int) -> Rounds:
         """The rounds of a new job that trains on so many prompts an iteration, with so many responses to each."""

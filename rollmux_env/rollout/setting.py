@@ -45,8 +45,10 @@ class Setting:
         counts = self.gpus, self.parallel, self.prompts, self.responses, self.turns, self.most
         if min(counts) < 1 or self.prompt_tokens < 0:
             raise InputError("rollout: prompt_tokens must be at least 0, and all other counts at least 1")
-        if self.parallel not in dict(self.timings) or self.gpus % self.parallel:
-            raise InputError(f"rollout: {self.gpus} GPUs are not replicas of {self.parallel}, or its timing is not given")
+        if self.parallel not in dict(self.timings) or any(self.gpus % size for size, _ in self.timings):
+            raise InputError(
+                f"rollout: {self.gpus} GPUs are not replicas of every size that has a timing, {self.parallel} among them"
+            )
         if not 0 <= self.alike <= 1:
             raise InputError(f"rollout: alike must be between 0 and 1, not {self.alike}")
 

@@ -68,10 +68,16 @@ class VllmEngine:
         self._held = 0  # bytes on all devices
         _environment(threads, self._gpu)
         torch.set_num_threads(threads)
+        # On a CPU a prompt is read in one step: vLLM 0.32 fails there where one that has a seed is split over two.
         device: dict[str, Any] = (
             {"gpu_memory_utilization": _GPU_SHARE, "enable_sleep_mode": True}
             if self._gpu
-            else {"kv_cache_memory_bytes": kv_bytes, "enforce_eager": True, "max_num_batched_tokens": 4096}
+            else {
+                "kv_cache_memory_bytes": kv_bytes,
+                "enforce_eager": True,
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(4096, max_length),
+            }
         )
         # A tied model starts with random weights and takes the true ones, under both names, before anything is sampled.
         untied: dict[str, Any] = (

@@ -140,7 +140,7 @@ class Grpo:
         self._profiled = True
 
     def checkpoint(self, folder: Path) -> None:
-        """Write weights, optimizer, counts and the position in the data."""
+        """Write weights, optimizer and counts, each rank its own part, from host memory; and the position in the data."""
         runtime_hook.wait([worker.call("write", str(folder)) for worker in self._ranks])
         write_whole(folder / DATA, json.dumps({"position": self._rounds.position, "queue": self._rounds.queue}))
 

@@ -15,9 +15,7 @@ from runtime.sync.plan import Ranges
 if TYPE_CHECKING:
     from runtime.residency.layout import Layout
 
-STATE = "training.safetensors"  # of a checkpoint
-INFO = "training.json"
-DATA = "data.json"
+DATA = "data.json"  # of a checkpoint
 Timed = tuple[Footprint, dict[str, float]]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from policies.rollout.rounds import Round
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.execution.nodes import threads_of
-from runtime.grpo.messages import INFO, STATE, Sampled, Stages, Timed
+from runtime.grpo.messages import Sampled, Stages, Timed
 from runtime.grpo.shares import RunningShare, Share, rounds_of
+from runtime.grpo.state import read_state
 from runtime.jobs.spec import JobSpec
 from runtime.phases import runtime_hook
 from runtime.record import Node
@@ -73,12 +73,9 @@ class RolloutWorker:
             self._engine.generate(rows, Sampling(max_tokens=2, ignore_end=True))
         with stage("checkpoint"):
             if checkpoint is not None:
-                from safetensors.torch import load_file
-
-                tensors = load_file(Path(checkpoint) / STATE)
-                version = int(json.loads((Path(checkpoint) / INFO).read_text())["updates"])
-                weights = {name.removeprefix("weights."): t for name, t in tensors.items() if name.startswith("weights.")}
-                self._engine.update_weights(weights, version)
+                tensors, info = read_state(Path(checkpoint), ("weights",))
+                weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()}
+                self._engine.update_weights(weights, int(info["updates"]))
         return Footprint(), stage.seconds
 
     def restore(self) -> Timed:

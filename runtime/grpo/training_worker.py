@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Sequence
 from itertools import chain
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.execution.nodes import threads_of
-from runtime.grpo.messages import INFO, STATE, Kept, Sampled, Stages, Timed
+from runtime.grpo.messages import Kept, Sampled, Stages, Timed
+from runtime.grpo.state import read_state, write_shards
 from runtime.jobs.spec import JobSpec
 from runtime.record import Node
 from runtime.residency.footprint import Footprint
@@ -58,10 +58,7 @@ class TrainingWorker:
             self._trainer = Trainer(directory, self._spec.algorithm, rendezvous=meeting, threads=threads_of((self._node,)), **place)
         if checkpoint is not None:
             with stage("checkpoint"):
-                from safetensors.torch import load_file
-
-                info = json.loads((Path(checkpoint) / INFO).read_text())
-                self._trainer.load_state(load_file(Path(checkpoint) / STATE), info)
+                self._trainer.load_state(*read_state(Path(checkpoint)))
         return Footprint(), stage.seconds
 
     def restore(self, keep: bool, back: bool) -> Timed:
@@ -145,15 +142,9 @@ class TrainingWorker:
         return send_streams(self._rank, transfer, data)
 
     def write(self, folder: str) -> None:
-        """Write a checkpoint; every rank is called, rank 0 writes."""
-        from safetensors.torch import save
-
-        from rollmux_env.files import write_whole
-
-        tensors, info = self._trainer.state()
-        if self._rank == 0:
-            write_whole(Path(folder) / STATE, save(tensors))
-            write_whole(Path(folder) / INFO, json.dumps(info))
+        """Write this rank's part of a checkpoint, from where the state is."""
+        with self._trainer.shards() as (shards, info):
+            write_shards(Path(folder), self._rank, shards, info)
 
     def close(self) -> None:
         """Give everything back."""

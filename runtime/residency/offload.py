@@ -10,7 +10,8 @@ released, and its resident size falls by those bytes, while shared memory holds 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -78,6 +79,28 @@ class Offloader:
         else:
             self._drop_segment()
         return self.footprint()
+
+    @contextmanager
+    def shards(self, tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        """Some of its tensors where they are, without a copy: of DTensors the local part; in host memory while they are offloaded.
+
+        Valid inside the context.
+        """
+        places = {storage._cdata: (offset, size) for storage, offset, size in self._parked} if self.offloaded else {}
+        found = {}
+        for (name, _), tensor in zip(tensors.items(), _local(tensors.values()), strict=True):
+            local = tensor.detach()
+            place = places.get(local.untyped_storage()._cdata)
+            if place is not None and self._segment is not None:
+                offset, size = place
+                flat = self._segment.bytes[offset : offset + size].view(local.dtype)
+                local = flat.as_strided(local.size(), local.stride(), flat.storage_offset() + local.storage_offset())
+            found[name] = local
+        try:
+            yield found
+        finally:
+            if self.offloaded and self._segment is not None:
+                self._segment.unmap_pages()
 
     def footprint(self) -> Footprint:
         """Bytes on the device, and of the host memory held for it."""

@@ -6,7 +6,8 @@ so weights, Adam's moments and a count are all of the state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,18 @@ class Trainer:
             of_all = {f"{moment}.{name}": self._optimizer.state[p][moment] for name, p in self._names.items()}
             tensors |= self._gather(of_all, everywhere=everywhere)
         return tensors, {"updates": self.updates, "steps": self._steps}
+
+    @contextmanager
+    def shards(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
+        """What this rank has of the state, named as in `state`, where it is, without a copy: on the device, or in host memory.
+
+        Valid inside the context; whole tensors are the ranks' shards one after the other, along the first dimension.
+        """
+        tensors: dict[str, Tensor] = {f"weights.{name}": parameter for name, parameter in self._names.items()}
+        for moment in _MOMENTS if self._steps else ():
+            tensors |= {f"{moment}.{name}": self._optimizer.state[p][moment] for name, p in self._names.items()}
+        with self._offloader.shards(tensors) as shards:
+            yield shards, {"updates": self.updates, "steps": self._steps, "ranks": self._world}
 
     def load_state(self, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
         """Go on from a state, of a trainer with any number of ranks; on a CPU with as many, to the bit.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
-from rollmux_env.bench.suites import drift, figure10, latency, learned, mixed, production, quantile, sensitivity
+from rollmux_env.bench.suites import drift, figure10, latency, learned, mixed, production, quantile, rollout, sensitivity
 from rollmux_env.errors import InputError
 
 SUITES: dict[str, Suite] = {
@@ -20,6 +20,8 @@ SUITES: dict[str, Suite] = {
     )
 }
 
+ROLLOUT = rollout.SUITE.name  # of rollout policies: its cases are `rollout.CASES`, measured by `rollmux_env.bench.rollouts`
+
 
 def find_suite(name: str) -> Suite:
     """A suite by name.
@@ -28,5 +30,5 @@ def find_suite(name: str) -> Suite:
         InputError: there is none; one line with the names.
     """
     if name not in SUITES:
-        raise InputError(f"--suite {name}: no such suite; there are {', '.join(SUITES)}")
+        raise InputError(f"--suite {name}: no such suite; there are {', '.join((*SUITES, ROLLOUT))}")
     return SUITES[name]

@@ -29,7 +29,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "vllm" and (problem := vllm_problem(torch.cuda.is_available())):
         pytest.skip(problem)
     folder = saved(tmp_path_factory.mktemp("model"), seed=0)
-    made = make_engine(request.param, folder, max_length=64, seed=0, threads=1, tensor_parallel=1)
+    made = make_engine(request.param, folder, max_length=128, seed=0, threads=1, tensor_parallel=1)
     yield made
     made.close()
 
@@ -51,6 +51,12 @@ def _agrees(engine: Engine, model: Any) -> None:
 
 def test_greedy_is_what_the_plain_model_says(engine: Engine) -> None:
     _agrees(engine, tiny(0))
+
+
+def test_more_prompt_tokens_than_one_step_reads(engine: Engine) -> None:
+    prompts = [[2 + row, *range(2, 94)] for row in range(60)]  # 5,580 tokens, and a seed
+    responses = engine.generate(prompts, replace(RANDOM, max_tokens=2))
+    assert all(response.finished for response in responses)
 
 
 def test_greedy_after_every_kind_of_weight_update(engine: Engine) -> None:
@@ -197,7 +203,7 @@ def test_what_cannot_be_sampled_is_refused(engine: Engine) -> None:
     assert engine.generate([], GREEDY) == []
     for prompts, resume, words in (
         ([[4], []], (), "prompt 1: is empty"),
-        ([[4] * 45], (), "prompt 0: 45 tokens and 20 of the response exceed the longest context, 64"),
+        ([[4] * 109], (), "prompt 0: 109 tokens and 20 of the response exceed the longest context, 128"),
         ([[4], [96]], (), "prompt 1: a token is outside of the vocabulary of 96"),
         ([[4]], (replace(part[0], prompt=-1),), "resume: prompt -1 is not there, or twice"),
         ([[4]], (replace(part[0], prompt=1),), "resume: prompt 1 is not there, or twice"),
@@ -267,7 +273,7 @@ def test_a_model_directory_that_cannot_be_used_is_refused(tmp_path: Path, engine
         with pytest.raises(InputError, match=r"config.json: layers, heads, sizes and positions must be counts"):
             make_engine("torch", folder, max_length=8, seed=0, threads=1, tensor_parallel=1)
     folder = saved(tmp_path / "model", seed=0)
-    with pytest.raises(InputError, match="65 tokens are asked for, the model attends to 64"):
-        make_engine("torch", folder, max_length=65, seed=0, threads=1, tensor_parallel=1)
+    with pytest.raises(InputError, match="129 tokens are asked for, the model attends to 128"):
+        make_engine("torch", folder, max_length=129, seed=0, threads=1, tensor_parallel=1)
     with pytest.raises(InputError, match="tensor_parallel: 99 GPUs are asked for, "):
         make_engine("torch", folder, max_length=8, seed=0, threads=1, tensor_parallel=99)

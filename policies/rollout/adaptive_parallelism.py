@@ -1,0 +1,146 @@
+"""`adaptive-parallelism` (OrchestrRL, arXiv 2601.01209): many small replicas while there are many responses, few large ones later.
+
+At some moments of a rollout the lengths still to come are forecast, from what earlier rollouts had, for every response given what
+it has sampled. Each parallelism is then tried on the forecast, in the simulator: stay, move responses to even out the replicas, or
+make all replicas anew at another size, with the prefill of what moves and the seconds of the switch. The least makespan is taken
+where it gains more than a margin. Only abstracts of the paper are known; how it forecasts and chooses is ours: a distribution that
+is smoothed from rollout to rollout (an ARIMA(0,1,1) of every quantile), and trials instead of a program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.rollout.rounds import Rounds
+from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.moves import Stay, deal
+from rollmux_env.rollout.policy import Round, Wake
+from rollmux_env.rollout.setting import Setting
+
+_SHARES = (np.arange(512) + 0.5) / 512  # whose quantiles are remembered of the lengths
+_LOOKS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses after which it looks
+_NEW = 0.3  # weight of the last rollout
+_GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True)
+class AdaptiveParallelism:
+    """Choose the replicas' size as the batch shrinks.
+
+    Args:
+        switch_s: seconds until replicas of another size are there; OrchestrRL says 2 to 5. margin: share of the forecast makespan
+            that a change must gain.
+    """
+
+    switch_s: float = 3.5
+    margin: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.switch_s, int | float) and 0 <= self.switch_s < float("inf")):
+            raise ValueError(f"switch_s must be a number of at least 0, not {self.switch_s}")
+        if not (isinstance(self.margin, int | float) and 0 <= self.margin < 1):
+            raise ValueError(f"margin must be a number of at least 0 and below 1, not {self.margin}")
+
+    def rounds(self, prompts: int, responses: int) -> Rounds:
+        """Rounds that launch what they need."""
+        return Rounds(prompts, responses, 1)
+
+    def control(self, setting: Setting) -> Reshape:
+        """Replicas change while a rollout runs."""
+        return Reshape(self, setting)
+
+
+class Reshape(Stay):
+    """One job's replicas; remembers how long its responses were."""
+
+    def __init__(self, policy: AdaptiveParallelism, setting: Setting) -> None:
+        self._policy, self._setting = policy, setting
+        self._timings = dict(setting.timings)
+        self._quantiles: Floats | None = None
+        self._parallel = setting.parallel
+        self._live = np.zeros(0, np.int64)  # numbers of the replicas that are in use
+        self._looks: list[int] = []
+
+    def begin(self, fleet: Fleet, round: Round) -> Wake:
+        """See `rollmux_env.rollout.policy.Control`."""
+        deal(fleet, np.arange(fleet.size))
+        self._parallel, self._live = self._setting.parallel, np.arange(fleet.size)
+        wanted = round.wanted * round.needed
+        self._looks = sorted({max(1, int(look * wanted)) for look in _LOOKS})
+        return self._next(fleet)
+
+    def act(self, fleet: Fleet) -> Wake:
+        """Look; change the replicas if that is forecast to gain enough."""
+        if self._quantiles is not None:
+            self._reshape(fleet, self._quantiles)
+        return self._next(fleet)
+
+    def end(self, fleet: Fleet) -> None:
+        """Remember how long the responses were that finished."""
+        seen: Floats = np.asarray(np.quantile(fleet.sampled()[fleet.finished], _SHARES), np.float64)
+        self._quantiles = seen if self._quantiles is None else (1 - _NEW) * self._quantiles + _NEW * seen
+
+    def _next(self, fleet: Fleet) -> Wake:
+        while self._looks and self._looks[0] <= fleet.finished.size:
+            self._looks.pop(0)
+        return Wake(finished=self._looks[0]) if self._looks else Wake()
+
+    def _reshape(self, fleet: Fleet, quantiles: Floats) -> None:
+        left, sampled, context = fleet.open, fleet.sampled(), fleet.context()
+        if not left.size:
+            return
+        context, ahead = context[left], forecast(quantiles, sampled[left])
+        present = np.searchsorted(self._live, fleet.replica[left])
+        stay_s = self._makespan(self._parallel, context, ahead, present, present == present)
+        found: tuple[int, Ints] | None = None
+        best_s = (1 - self._policy.margin) * stay_s
+        for parallel in self._timings:
+            where = spread(ahead, self._setting.gpus // parallel)
+            same = parallel == self._parallel
+            makespan_s = self._makespan(parallel, context, ahead, where, (where == present) & same)
+            makespan_s += 0.0 if same else self._policy.switch_s
+            if makespan_s < best_s:
+                best_s, found = makespan_s, (parallel, where)
+        if found is None:
+            return
+        parallel, where = found
+        if parallel != self._parallel:
+            replicas = [self._timings[parallel]] * (self._setting.gpus // parallel)
+            self._live = fleet.add(replicas, parallel, from_s=fleet.now_s + self._policy.switch_s)
+            self._parallel = parallel
+        moving = fleet.replica[left] != self._live[where]
+        fleet.migrate(left[moving], self._live[where[moving]])
+
+    def _makespan(self, parallel: int, context: Ints, ahead: Ints, where: Ints, stays: NDArray[np.bool_]) -> float:
+        """Forecast seconds of the rest at replicas of a size, each response at one of them; what does not stay is prefilled."""
+        timing = self._timings[parallel]
+        if int((context + ahead).max()) >= timing.kv_tokens:
+            return float("inf")
+        count = self._setting.gpus // parallel
+        trial = Fleet([timing] * count, context, ahead, np.arange(context.size), 1, self._setting.most, parallel)
+        trial.launch(np.arange(context.size), where, np.where(stays, 0.0, -1.0))
+        trial.run()
+        return trial.now_s
+
+
+def forecast(quantiles: Floats, sampled: Ints) -> Ints:
+    """(n,) tokens that responses with so many sampled tokens still get, forecast.
+
+    Of the remembered lengths beyond what a response has, each gets one; which, goes round so that the forecast lengths are
+    distributed as the remembered ones, from the middle to the ends.
+    """
+    first = np.searchsorted(quantiles, sampled, side="right")
+    share = ((np.arange(sampled.size) + 1) * _GOLDEN) % 1.0
+    at = np.minimum(first + ((quantiles.size - first) * share).astype(np.int64), quantiles.size - 1)
+    return np.asarray(np.maximum(np.ceil(quantiles[at]).astype(np.int64) - sampled, 1))
+
+
+def spread(ahead: Ints, replicas: int) -> Ints:
+    """(n,) a replica for each response: the longest first, to the one with the fewest."""
+    where = np.empty(ahead.size, np.int64)
+    where[np.argsort(-ahead, kind="stable")] = np.arange(ahead.size) % replicas
+    return where

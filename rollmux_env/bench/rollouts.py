@@ -1,0 +1,227 @@
+"""Cases of the suite `rollout`: what is measured of a rollout policy, on what.
+
+A case measures one figure of each policy and seed: seconds (of a rollout, or of an iteration) or dollars per work-hour. Its gain is
+the first policy's figure over a policy's, seed by seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollmux_env.bench.harness import MakeContender, Task, run_task
+from rollmux_env.bench.intervals import Mean, mean_interval
+from rollmux_env.bench.suite import Column, SuiteRow
+from rollmux_env.dispatcher import DispatchPolicy
+from rollmux_env.rollout.inside import migration_of
+from rollmux_env.rollout.job import JobRollouts
+from rollmux_env.rollout.policy import RolloutPolicy
+from rollmux_env.rollout.setting import Setting
+from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.timing.hardware import FITTED, GPUS, achieved
+from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
+from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.published import THINKING_MEDIAN, THINKING_SIGMA
+from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.workloads import make_workload
+from rollmux_env.workloads.catalogue import paper_cluster
+from rollmux_env.workloads.options import WorkloadOptions
+
+SECONDS, DOLLARS, GAIN = "seconds", "$/work-h", "gain"
+ROLLOUTS = 20  # of a job, in a measurement
+ITERATIONS = 60  # of a pair
+QUICK_JOBS = 50  # of a stream
+
+
+class Makers(NamedTuple):
+    """What makes policies of names; the floor above has them.
+
+    Attributes:
+        placement, dispatch, rollout: by name. migrating: a dispatch policy's name, with the migration that a rollout policy
+            wants.
+    """
+
+    placement: MakeContender
+    dispatch: Callable[[str], DispatchPolicy]
+    rollout: Callable[[str], RolloutPolicy]
+    migrating: Callable[[str, RolloutPolicy], str]
+
+
+Measure = Callable[[str, int, bool, Makers], float]
+
+
+@dataclass(frozen=True)
+class RolloutCase:
+    """One comparison.
+
+    Attributes:
+        label: what tells it from the others. policies: the first is what gains are relative to.
+        measure: the figure of (policy, seed, quick, makers). heading: SECONDS or DOLLARS.
+    """
+
+    label: str
+    policies: tuple[str, ...]
+    measure: Measure
+    heading: str = SECONDS
+
+
+COLUMNS = (
+    Column(SECONDS, lambda own, _: 0.0, digits=1, style=""),
+    Column(DOLLARS, lambda own, _: 0.0, digits=2, style=""),
+    Column(GAIN, lambda own, _: 0.0),
+)
+
+
+def rollout_rows(cases: Sequence[RolloutCase], seeds: Sequence[int], quick: bool, makers: Makers) -> list[SuiteRow]:
+    """Measure every case: a row a case and policy, in their order."""
+    rows = []
+    for case in cases:
+        found = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in case.policies}
+        base = found[case.policies[0]]
+        for policy in case.policies:
+            gains = [first / own for first, own in zip(base, found[policy], strict=True)]
+            figures: dict[str, Mean | None] = {SECONDS: None, DOLLARS: None, GAIN: mean_interval(gains)}
+            figures[case.heading] = mean_interval(found[policy])
+            rows.append(SuiteRow(case.label, policy, figures))
+    return rows
+
+
+def setting(
+    size: str, gpu: str, gpus: int, parallel: int, lengths: Lengths, step_s: float = FITTED.step_s, alike: float = 0.5
+) -> Setting:
+    """128 prompts with 8 responses each, RollPacker's, on so many GPUs; prompts of 1,024 tokens are assumed."""
+    hardware = achieved(gpu, GPUS[gpu], replace(FITTED, step_s=step_s))
+    choices = [tp for tp in (1, 2, 4, 8) if gpus % tp == 0 and tp >= parallel]
+    timings = tuple((tp, replica_timing(SHAPES[size], hardware, tp)) for tp in choices)
+    return Setting(timings, gpus, parallel, 128, 8, 1024, lengths, alike)
+
+
+def rollout_s(make: Callable[[], Setting], policy: str, seed: int, quick: bool, makers: Makers) -> float:
+    """Mean seconds of a job's rollouts."""
+    job = JobRollouts(make(), makers.rollout(policy), seed)
+    return float(np.mean([job.next().seconds for _ in range(ROLLOUTS)]))
+
+
+@lru_cache
+def fitted(size: str, gpu: str, gpus: int, parallel: int, lengths: Piecewise, seconds: float, plain: RolloutPolicy) -> float:
+    """The fixed seconds of a decode step with which a plain rollout takes so many seconds."""
+    low, high = 0.0, 0.05
+    for _ in range(12):
+        middle = (low + high) / 2
+        job = JobRollouts(setting(size, gpu, gpus, parallel, lengths, middle), plain, 0)
+        slow = np.mean([job.next().seconds for _ in range(5)]) > seconds
+        low, high = (low, middle) if slow else (middle, high)
+    return (low + high) / 2
+
+
+def packed_s(
+    size: str, gpus: int, parallel: int, lengths: Piecewise, seconds: float, alike: float,
+    policy: str, seed: int, quick: bool, makers: Makers,
+) -> float:  # fmt: skip
+    """Seconds of a rollout where a plain one takes the published seconds: one number is fitted, the step's overhead."""
+    step_s = fitted(size, "H800", gpus, parallel, lengths, seconds, makers.rollout("plain"))
+    return rollout_s(partial(setting, size, "H800", gpus, parallel, lengths, step_s, alike), policy, seed, quick, makers)
+
+
+def with_models(scenario: Scenario) -> Scenario:
+    """A stream of the catalogue's jobs whose phases are predicted from their models, with the lengths of docs/timing.md."""
+    kept = ("id", "arrival_s", "iterations", "duration_s", "slo")
+    jobs = []
+    for job in scenario.jobs:
+        size, cap = job.id.split("-")[:2]
+        tokens = 1024 * int(cap.removesuffix("k"))
+        kind = f"{size}-{cap}"
+        if size in ("4B", "8B"):
+            lengths: dict[str, Any] = {"median": THINKING_MEDIAN, "sigma": THINKING_SIGMA}
+        else:
+            lengths = {"published": kind if kind in PUBLISHED else f"7B-{cap}"}
+        jobs.append(
+            {key: value for key in kept if (value := getattr(job, key)) is not None}
+            | {"rollout": {"nodes": job.rollout.nodes}, "training": {"nodes": job.training.nodes}}
+            | {"model": {"name": size, "tensor_parallel": 2 if size == "32B" else 1}}
+            | {"lengths": {"cap": tokens, "batch": 256, "prompt_tokens": 1024, **lengths}}
+        )
+    return parse_scenario({"version": 1, "cluster": scenario.cluster.model_dump(), "jobs": jobs})
+
+
+def pair_s(kinds: tuple[str, str], policy: str, seed: int, quick: bool, makers: Makers) -> float:
+    """Seconds of an iteration of two jobs that share a node of each pool, in strict round robin, while both are there."""
+    jobs = [{"id": f"{kind}-{k}", **_PAIRED} for k, kind in enumerate(kinds)]
+    cluster = paper_cluster().model_dump()
+    bare = parse_scenario({"version": 1, "cluster": cluster, "jobs": jobs})
+    inside = makers.rollout(policy)
+    dispatch = makers.dispatch(makers.migrating("round-robin", inside))
+    outcome = run_task(makers.placement, Task("rollmux,prune=false", seed, with_models(bare), dispatch, rollout=inside)).outcome
+    if outcome.metrics.peak_gpus["rollout"] != 8:
+        raise AssertionError("the pair was not placed together")
+    return outcome.metrics.hours * 3600 / ITERATIONS
+
+
+_ONE_NODE = {"nodes": 1, "worst_case_s": 1.0}
+_PAIRED = {"arrival_s": 0.0, "iterations": ITERATIONS, "slo": 10.0, "rollout": _ONE_NODE, "training": _ONE_NODE}
+
+
+def stream_usd(policy: str, seed: int, quick: bool, makers: Makers) -> float:
+    """Dollars per work-hour of the production stream: `placement/rollout policy`, in an event replay."""
+    placement, _, inner = policy.partition("/")
+    inside = makers.rollout(inner)
+    dispatch = makers.dispatch(makers.migrating("round-robin", inside))
+    stream = _stream(seed, quick)
+    return run_task(makers.placement, Task(placement, seed, stream, dispatch, rollout=inside)).outcome.metrics.usd_per_work_hour
+
+
+@lru_cache(maxsize=8)
+def _stream(seed: int, quick: bool) -> Scenario:
+    return with_models(make_workload("production", WorkloadOptions(seed=seed, jobs=QUICK_JOBS if quick else None)))
+
+
+class SweepPoint(NamedTuple):
+    """Where one policy stands in the sweep: `value` of what is `varied`; `gain` of `policy` over `plain` there."""
+
+    varied: str
+    value: float
+    policy: str
+    gain: float
+
+
+_MIDDLE = {"tail weight": 1.2, "prompts": 32.0, "GPUs": 16.0}
+_VARIED = {
+    "tail weight": (0.3, 0.6, 0.9, 1.2, 1.5, 1.8),
+    "prompts": (8.0, 16.0, 32.0, 64.0, 128.0),
+    "GPUs": (4.0, 8.0, 16.0, 32.0, 64.0),
+}
+
+
+def sweep(policies: Sequence[str], seed: int, makers: Makers) -> list[SweepPoint]:
+    """Gains of policies over `plain` around a 14B job on 16 H20, 32 prompts with 8 responses of median 700 and at most 16k tokens.
+
+    One of three is varied: the tail weight (sigma of the lognormal lengths), the prompts, the GPUs. A gain is in seconds of a
+    rollout; of a policy that migrates tails it is in GPU-seconds until the GPUs are free for another job.
+    """
+    points = []
+    for varied, values in _VARIED.items():
+        for value in values:
+            at = _MIDDLE | {varied: value}
+            lengths = Lognormal(16384, 700.0, at["tail weight"])
+            where = replace(setting("14B", "H20", int(at["GPUs"]), 1, lengths), prompts=int(at["prompts"]))
+            found = {name: _rolled(where, makers.rollout(name), seed) for name in ("plain", *policies)}
+            for name in policies:
+                unit = 0 if migration_of(makers.rollout(name)) is None else 1
+                points.append(SweepPoint(varied, value, name, found["plain"][unit] / found[name][unit]))
+    return points
+
+
+def _rolled(where: Setting, policy: RolloutPolicy, seed: int) -> tuple[float, float]:
+    """Mean seconds of rollouts, and GPU-seconds that they hold: all until the tail moves, then its share."""
+    job, migration = JobRollouts(where, policy, seed), migration_of(policy)
+    seconds, held = 0.0, 0.0
+    for _ in range(ROLLOUTS):
+        one = job.next()
+        seconds += one.seconds
+        moved_s = one.seconds if migration is None else one.done_s(migration[0])
+        held += where.gpus * (moved_s + (migration[1] if migration else 1.0) * (one.seconds - moved_s))
+    return seconds / ROLLOUTS, held / ROLLOUTS

@@ -1,0 +1,109 @@
+"""`rollout`: what happens inside rollouts: RollMux's long-tail migration RollPacker's tail batching and OrchestrRL's adaptive
+parallelism, each beside its paper."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from rollmux_env.bench.rollouts import (
+    COLUMNS,
+    DOLLARS,
+    GAIN,
+    SECONDS,
+    RolloutCase,
+    packed_s,
+    pair_s,
+    rollout_s,
+    setting,
+    stream_usd,
+)
+from rollmux_env.bench.suite import Suite
+from rollmux_env.timing.lengths import Piecewise
+
+# RollMux, arXiv 2512.11306: gain of long-tail migration for pairs of jobs that share their nodes.
+PAIRS = {("7B-4k", "7B-4k"): 1.12, ("7B-8k", "7B-8k"): 1.19, ("7B-8k", "14B-8k"): 1.06, ("14B-8k", "14B-8k"): 1.28}
+
+# RollPacker, arXiv 2509.21009: seconds of a rollout, plain and with tail batching, by (size, H800s, tensor parallelism, cap).
+PACKED = {("7B", 16, 1, 8): (82.0, 47.0), ("14B", 32, 2, 16): (277.0, 88.0), ("32B", 64, 4, 32): (673.0, 170.0)}
+
+# OrchestrRL, arXiv 2601.01209: gain in throughput on 48 H800; what it is compared with is not known to us.
+SHAPED = {"14B-16k on 48 H800, 1": 1.40, "32B-16k on 48 H800, 2": 1.34}
+
+BOTH = "tail-batching+tail-migration"
+
+
+def tail(cap: int) -> Piecewise:
+    """RollPacker's lengths up to a cap: median 500 to 700, 90% at most 1.3k to 2.3k, 95 to 98% below 4k, 2 to 5% at the cap."""
+    return Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
+
+
+def _pair(kinds: tuple[str, str]) -> str:
+    return " and ".join(kinds)
+
+
+def _packed(key: tuple[str, int, int, int], alike: bool) -> str:
+    size, gpus, _, cap = key
+    return f"{size}-{cap}k on {gpus} H800" + (", alike 0.5" if alike else "")
+
+
+_PAIRS = tuple(
+    RolloutCase(_pair(kinds), ("plain", "tail-migration", "tail-batching", BOTH), partial(pair_s, kinds)) for kinds in PAIRS
+)
+_PACKED = tuple(
+    RolloutCase(
+        _packed(key, alike > 0),
+        ("plain", "tail-batching"),
+        partial(packed_s, key[0], key[1], key[2], tail(1024 * key[3]), PACKED[key][0], alike),
+    )
+    for alike in (0.0, 0.5)
+    for key in PACKED
+)
+_SHAPED = tuple(
+    RolloutCase(
+        f"{size}-16k on 48 H800, {parallel} GPUs a replica",
+        ("plain", "adaptive-parallelism", "tail-batching", "tail-batching+adaptive-parallelism"),
+        partial(rollout_s, partial(setting, size, "H800", 48, parallel, tail(16384))),
+    )
+    for size, parallel in (("14B", 1), ("14B", 4), ("32B", 2), ("32B", 8))
+)
+_STREAM = RolloutCase(
+    "production stream",
+    (
+        "solo/plain",
+        "solo/tail-batching",
+        "rollmux/plain",
+        "rollmux/tail-batching",
+        "rollmux/tail-migration",
+        f"rollmux/{BOTH}",
+    ),
+    stream_usd,
+    DOLLARS,
+)
+
+SWEPT = ("tail-batching", "tail-migration", "adaptive-parallelism", BOTH)
+CASES = (*_PAIRS, *_PACKED, *_SHAPED, _STREAM)
+
+SUITE = Suite(
+    name="rollout",
+    title="Inside rollouts: seconds of a rollout, or of an iteration of a pair; $/work-h of a stream",
+    source="RollMux section 4.3 and figure of long-tail migration; RollPacker; OrchestrRL",
+    cases=(),
+    columns=COLUMNS,
+    paper={
+        **{(_pair(kinds), "tail-migration", GAIN): gain for kinds, gain in PAIRS.items()},
+        **{(_packed(key, False), "plain", SECONDS): seconds[0] for key, seconds in PACKED.items()},
+        **{(_packed(key, False), "tail-batching", SECONDS): seconds[1] for key, seconds in PACKED.items()},
+        **{(_packed(key, False), "tail-batching", GAIN): seconds[0] / seconds[1] for key, seconds in PACKED.items()},
+        **{(f"{size} GPUs a replica", "adaptive-parallelism", GAIN): gain for size, gain in SHAPED.items()},
+    },
+    differences=(
+        "Pairs: on-policy, no schedule beats one job alone. Two 14B-8k jobs can gain 1.10x at most here (1.09x by the phase "
+        "times that the paper prints), so 1.28x needs longer rollouts than these; beside 7B-8k, the 14B-8k job alone is the bound.",
+        "RollPacker: one number a row, the fixed seconds of a step, is fitted to the plain rollout; the rest is predicted.",
+        "8k: the paper's short rounds take 38 s, as long as at 16k and 32k, ours 26 s: a part of its seconds may not be decoding.",
+        "alike 0.5: a prompt with long responses is likely to have long ones again; long rounds are then slower than plain ones.",
+        "OrchestrRL: a model without the cost of messages inside a replica favours large replicas: where they are large already, "
+        "changing their size gains 5% (14B) or nothing (32B). The paper's baseline and lengths are not known to us.",
+    ),
+    seeds=3,
+)

@@ -1,0 +1,59 @@
+"""`rollmux profile`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from policies.commands.options import TableOrJson
+
+
+class Engines(StrEnum):
+    """Engines that can be profiled."""
+
+    vllm = "vllm"
+    torch = "torch"
+
+
+def profile(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE|MODEL", help="A job file, `tiny`, or the folder of a model.", show_default=False)
+    ],
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="ID", help="The job of the file; else its first.", show_default=False)
+    ] = None,
+    engine: Annotated[Engines | None, typer.Option("--engine", help="Instead of the job's own.", show_default=False)] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often everything is measured.")] = 5,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.json", help="Write the rates, for `gpu` of a scenario.", show_default=False),
+    ] = None,
+    format: Annotated[TableOrJson, typer.Option("--format", help="How to print it.")] = TableOrJson.table,
+) -> None:
+    """Measure a real engine here, fit the phase-time model to it, and hold its prediction against rollouts.
+
+    Example: `rollmux profile tiny --engine torch --out here.json`
+    """
+    import os
+
+    from rollmux_env.errors import InputError
+    from rollmux_env.files import write_whole
+    from rollmux_env.report.results import to_json
+    from rollmux_env.report.tables import show
+    from runtime.profile import profile as measured
+    from runtime.profile import profile_tables, subject, with_engine
+
+    if out is not None and (out.suffix != ".json" or not out.absolute().parent.is_dir()):
+        raise InputError(f"--out {out}: must be a .json file in a folder that is there")
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # one core, before torch counts them
+        os.environ[name] = "1"
+    found = measured(with_engine(subject(target, job), None if engine is None else engine.value), rounds)
+    if out is not None:
+        write_whole(out, found.hardware.to_json())
+    if format is TableOrJson.json:
+        typer.echo(to_json(found.as_report()), nl=False)
+    else:
+        show(profile_tables(found))

@@ -1,0 +1,64 @@
+"""The files of a checkpoint of the built-in job: for each rank its shards, as safetensors, and the counts that belong to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollmux_env.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_INFO = "training.json"
+_KINDS = ("weights", "exp_avg", "exp_avg_sq")
+
+
+def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
+    """Write what a rank has, without a copy of it in memory; rank 0 writes the counts too.
+
+    Raises:
+        OSError: the disk is full, or the folder is not there.
+    """
+    from runtime.residency.layout import Layout
+    from runtime.residency.staging import pieces
+
+    layout = Layout.of(shards)
+    with (folder / _name(rank)).open("xb") as file:
+        file.write(layout.header())
+        for _, piece in pieces(shards, layout):
+            file.write(piece.numpy().data)
+    if rank == 0:
+        (folder / _INFO).write_text(json.dumps(dict(info)))
+
+
+def read_state(
+    folder: Path, kinds: tuple[str, ...] = ("weights", "exp_avg", "exp_avg_sq")
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Whole tensors, as `Trainer.load_state` wants them, and the counts.
+
+    Args:
+        kinds: of tensors: what stands before the first dot of their names.
+
+    Raises:
+        InputError: a rank's file is missing; one line.
+    """
+    import torch
+    from safetensors import safe_open
+
+    info = json.loads((folder / _INFO).read_bytes())
+    shards: dict[str, list[Tensor]] = {}
+    for rank in range(info["ranks"]):
+        if not (folder / _name(rank)).is_file():
+            raise InputError(f"{folder}: {_name(rank)} is missing")
+        with safe_open(folder / _name(rank), "pt") as file:
+            for name in file.keys():  # noqa: SIM118 (it is no mapping)
+                if name.partition(".")[0] in kinds:
+                    shards.setdefault(name, []).append(file.get_tensor(name))
+    return {name: parts[0] if len(parts) == 1 else torch.cat(parts) for name, parts in shards.items()}, info
+
+
+def _name(rank: int) -> str:
+    return f"rank-{rank}.safetensors"

@@ -1,0 +1,228 @@
+"""`rollmux profile`: a job's model in its engine, measured on this machine and held against the phase-time model."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rollmux_env.complaint import describe
+from rollmux_env.errors import InputError
+from rollmux_env.report.tables import heading, make_table
+from rollmux_env.timing.hardware import Hardware
+from rollmux_env.timing.models import read_shape
+from rollmux_env.timing.replica import ReplicaTiming
+from runtime.calibration import Grid, Measurer, Prompts, Rollout, as_hardware, clock, fit, measure
+from runtime.engines.interface import Engine
+from runtime.jobs.spec import Algorithm, JobSpec, ModelSpec, TaskSpec
+
+MOST_SEQUENCES = 64  # of a measured batch; what a CPU's vLLM has room for at full length
+_DEVICE_SHARE, _HOST_SHARE = 0.8, 0.9  # of memory that weights and KV cache may take; vLLM's engine takes the first of a GPU
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Seconds of making the engine, of offload and restore together, and of taking new weights; bytes offloaded to the host."""
+
+    cold_s: float
+    warm_s: float
+    sync_s: float
+    host_gb: float
+
+
+@dataclass(frozen=True)
+class Check:
+    """Rollouts of all rounds at a batch size and a cap: medians of their figures; the fit has not seen them."""
+
+    responses: int
+    cap: int
+    mean_tokens: float
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """Of the prediction, as a share of what was measured."""
+        return self.predicted_s / self.measured_s - 1
+
+
+@dataclass(frozen=True)
+class EngineProfile:
+    """What was found."""
+
+    job: str
+    engine: str
+    timing: ReplicaTiming
+    checks: tuple[Check, ...]
+    switches: Switches
+    hardware: Hardware
+
+    def as_report(self) -> dict[str, Any]:
+        """For `--format json`."""
+        checks = [{**asdict(check), "error": check.error} for check in self.checks]
+        return {**asdict(self), "checks": checks}
+
+
+def subject(target: str, job_id: str | None) -> JobSpec:
+    """The job of a file, or a job that samples long-tailed responses from a model.
+
+    Args:
+        target: a job file, `tiny`, or the folder of a Hugging Face model. job_id: of the file; None is its first with a task.
+
+    Raises:
+        InputError: neither, or no such job; one line.
+    """
+    from runtime.jobs.spec import TINY, load_jobs
+
+    path = Path(target)
+    if target == TINY or path.is_dir():
+        if job_id is not None:
+            raise InputError(f"--job {job_id}: goes with a job file, not with a model")
+        algorithm = Algorithm(prompts_per_iteration=16, group_size=2, max_prompt_tokens=32, max_tokens=256)
+        model, task = ModelSpec(name=target), TaskSpec(name="long-tail")
+        return JobSpec(id=path.name, iterations=1, slo=1.0, model=model, task=task, algorithm=algorithm, folder=str(Path.cwd()))
+    jobs = [job for job in load_jobs(target).jobs if job.task is not None and job_id in (None, job.id)]
+    if not jobs:
+        raise InputError(f"{target}: no job with a task" + (f" is called {describe(job_id)}" if job_id is not None else ""))
+    return jobs[0]
+
+
+def profile(spec: JobSpec, rounds: int) -> EngineProfile:
+    """Measure a job's engine and fit the model to it.
+
+    Raises:
+        InputError: model, engine or task cannot be used; one line.
+    """
+    import torch
+
+    from runtime.engines import make_engine
+    from runtime.engines.model_files import read_model_files
+    from runtime.jobs.models import model_directory
+
+    directory = model_directory(spec.model, spec.seed, Path(spec.folder))
+    files, shape = read_model_files(directory), read_shape(directory / "config.json")
+    settings, now = spec.algorithm, clock()
+    batch = min(MOST_SEQUENCES, settings.prompts_per_iteration * settings.group_size)
+    checks = list(_checks(spec, directory, batch))
+    begin = now()
+    engine = make_engine(
+        spec.rollout.engine,
+        directory,
+        max_length=settings.max_prompt_tokens + settings.max_tokens,
+        seed=spec.seed,
+        threads=1,
+        tensor_parallel=spec.rollout.tensor_parallel,
+    )
+    cold_s = now() - begin
+    try:
+        measurer = Measurer(engine, files.vocabulary, _SEED, now)
+        prompt = max(len(ids) for prompts, _ in checks for ids in prompts)
+        found = measure(measurer, Grid.up_to(batch, prompt, settings.max_tokens), rounds, checks)
+        switches = _switches(engine, measurer, dict(files.tensors()), cold_s, rounds)
+    finally:
+        engine.close()
+    gpu = torch.cuda.is_available()
+    number_bytes, memory_gb = (2.0, _device_gb()) if gpu else (4.0, _host_gb())
+    weights_gb = shape.parameters * number_bytes / 1e9
+    kv_tokens = int((memory_gb * spec.rollout.tensor_parallel - weights_gb) * 1e9 / (shape.cached * number_bytes))
+    timing = fit(found, kv_tokens)
+    name = f"{torch.cuda.get_device_name(0) if gpu else platform.machine()} {type(engine).__name__} {spec.id}"
+    return EngineProfile(
+        job=spec.id,
+        engine=type(engine).__name__,
+        timing=timing,
+        checks=tuple(_compared(timing, found.rollouts[place :: len(checks)], cap) for place, (_, cap) in enumerate(checks)),
+        switches=switches,
+        hardware=as_hardware(name, shape, timing, number_bytes, memory_gb, switches.sync_s),
+    )
+
+
+def with_engine(spec: JobSpec, engine: Literal["vllm", "torch"] | None) -> JobSpec:
+    """The job with another engine; None keeps its own."""
+    if engine is None:
+        return spec
+    return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"engine": engine})})
+
+
+def _checks(spec: JobSpec, directory: Path, batch: int) -> Iterator[tuple[Prompts, int]]:
+    """Prompts of the job's own task, and caps: its batch at its cap, and half of both."""
+    from runtime.jobs.models import load_tokenizer
+    from runtime.jobs.tasks import make_task
+
+    assert spec.task is not None
+    task, tokenizer = make_task(spec.task, spec.seed, spec.folder), load_tokenizer(directory)
+    for position, (count, cap) in enumerate(
+        ((batch, spec.algorithm.max_tokens), (-(-batch // 2), -(-spec.algorithm.max_tokens // 2)))
+    ):
+        texts = [example.prompt for example in task.prompts(count, position * batch)]
+        yield [tokenizer.encode(text)[-spec.algorithm.max_prompt_tokens :] for text in texts], cap
+
+
+def _compared(timing: ReplicaTiming, rollouts: tuple[Rollout, ...], cap: int) -> Check:
+    return Check(
+        responses=len(rollouts[0].lengths),
+        cap=cap,
+        mean_tokens=fmean(tokens for rollout in rollouts for tokens in rollout.lengths),
+        predicted_s=median(rollout.predicted_s(timing) for rollout in rollouts),
+        measured_s=median(rollout.seconds for rollout in rollouts),
+    )
+
+
+def _switches(engine: Engine, measurer: Measurer, weights: dict[str, Any], cold_s: float, rounds: int) -> Switches:
+    warm, sync, host = [], [], 0.0
+    for number in range(rounds):
+
+        def switch() -> None:
+            nonlocal host
+            host = engine.offload().host / 1e9
+            engine.restore()
+
+        warm.append(measurer.seconds(switch))
+        sync.append(measurer.seconds(lambda version=number + 1: engine.update_weights(weights, version)))  # type: ignore[misc]
+    return Switches(cold_s, median(warm), median(sync), host)
+
+
+def _device_gb() -> float:
+    import torch
+
+    return _DEVICE_SHARE * float(torch.cuda.mem_get_info()[1]) / 1e9
+
+
+def _host_gb() -> float:
+    import os
+
+    return _HOST_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+
+
+def profile_tables(found: EngineProfile) -> RenderableType:
+    """What `rollmux profile` prints."""
+    parts, timing = make_table("part of the model", "fitted"), found.timing
+    for name, value in (
+        ("decode step, fixed", f"{1e3 * timing.step_s:.3f} ms"),
+        ("weights, a step", f"{1e3 * timing.weights_s:.3f} ms"),
+        ("cached token, a step", f"{1e6 * timing.kv_s_per_token:.3f} us"),
+        ("arithmetic of a sequence, a step", f"{1e3 * timing.sequence_s:.3f} ms"),
+        ("prefill of a prompt, fixed", f"{1e3 * timing.prefill_s:.3f} ms"),
+        ("prefill of a token", f"{1e6 * timing.prefill_s_per_token:.3f} us"),
+        ("attention of a prompt of n tokens", f"{1e9 * timing.prefill_s_per_token2:.3f} ns n^2"),
+    ):
+        parts.add_row(name, value)
+    checks = make_table("rollout", "mean tokens", "predicted", "measured", "error")
+    for check in found.checks:
+        name = f"{check.responses} responses of at most {check.cap}"
+        figures = (f"{check.mean_tokens:.1f}", f"{check.predicted_s:.3f} s", f"{check.measured_s:.3f} s")
+        checks.add_row(name, *figures, f"{100 * check.error:+.1f}%")
+    others, switches = make_table("", "seconds"), found.switches
+    others.add_row("cold start: engine and weights", f"{switches.cold_s:.3f}")
+    others.add_row(f"warm switch: offload ({switches.host_gb:.3f} GB) and restore", f"{switches.warm_s:.3f}")
+    others.add_row("sync: new weights into the engine", f"{switches.sync_s:.3f}")
+    note = "responses end by themselves; the fit saw none of them. Seconds of computing time on a CPU, of the clock on a GPU"
+    title = f"{found.job} in {found.engine}: {found.hardware.name}"
+    return Group(heading(title), parts, heading("Prediction against rollouts"), checks, Text(note, style="dim"), others)

@@ -1,0 +1,78 @@
+"""The suite `rollout` as data, and how it measures."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.dispatch import make_dispatch
+from policies.registry import make_policy
+from policies.rollout import make_rollout, migrating
+from rollmux_env.bench.rollouts import (
+    COLUMNS,
+    DOLLARS,
+    GAIN,
+    SECONDS,
+    Makers,
+    RolloutCase,
+    pair_s,
+    rollout_rows,
+    setting,
+    with_models,
+)
+from rollmux_env.bench.suites import find_suite, rollout
+from rollmux_env.errors import InputError
+from rollmux_env.rollout.setting import setting_of
+from rollmux_env.workloads import WorkloadOptions, make_workload
+
+MAKERS = Makers(make_policy, make_dispatch, make_rollout, migrating)
+
+
+def test_every_figure_of_the_papers_has_its_cell_and_every_policy_can_be_made() -> None:
+    cells = {(case.label, policy, column.heading) for case in rollout.CASES for policy in case.policies for column in COLUMNS}
+    assert set(rollout.SUITE.paper) <= cells
+    assert len({case.label for case in rollout.CASES}) == len(rollout.CASES)
+    for case in rollout.CASES:
+        for policy in case.policies:
+            make_rollout(policy.rpartition("/")[2])
+    for policy in rollout.SWEPT:
+        make_rollout(policy)
+
+
+def test_a_gain_is_the_first_policys_figure_over_a_policys_seed_by_seed() -> None:
+    figures = {("a", 0): 6.0, ("a", 1): 9.0, ("b", 0): 3.0, ("b", 1): 3.0}
+    case = RolloutCase("case", ("a", "b"), lambda policy, seed, quick, makers: figures[policy, seed], DOLLARS)
+    first, second = rollout_rows([case], (0, 1), False, MAKERS)
+    assert first.figures[GAIN] is not None and first.figures[GAIN].mean == 1
+    assert second.figures[GAIN] is not None and second.figures[GAIN].mean == 2.5
+    assert second.figures[DOLLARS] is not None and second.figures[DOLLARS].mean == 3
+    assert second.figures[SECONDS] is None
+
+
+def test_migration_makes_a_pair_of_7b_jobs_faster() -> None:
+    plain, moved = (pair_s(("7B-4k", "7B-4k"), policy, 0, True, MAKERS) for policy in ("plain", "tail-migration"))
+    assert 1.05 < plain / moved < 1.25  # the paper's 1.12
+
+
+def test_jobs_of_the_catalogue_become_jobs_with_models() -> None:
+    stream = make_workload("production", WorkloadOptions(jobs=40))
+    found = with_models(stream)
+    for job, other in zip(stream.jobs, found.jobs, strict=True):
+        assert (job.id, job.arrival_s, job.slo, job.iterations) == (other.id, other.arrival_s, other.slo, other.iterations)
+        inside = setting_of(other)
+        assert inside is not None and inside.lengths.cap == 1024 * int(job.id.split("-")[1].removesuffix("k"))
+
+
+def test_a_dispatch_policy_migrates_when_the_rollout_policy_does() -> None:
+    assert migrating("fifo", make_rollout("plain")) == "fifo"
+    assert migrating("fifo", make_rollout("tail-batching+tail-migration,at=0.7")) == "fifo,migrate=0.7"
+    assert migrating("round-robin,migrate=0.9", make_rollout("tail-migration")) == "round-robin,migrate=0.9"
+
+
+def test_replicas_of_every_size_that_divides_are_offered() -> None:
+    found = setting("14B", "H800", 48, 2, rollout.tail(16384))
+    assert [size for size, _ in found.timings] == [2, 4, 8]
+
+
+def test_an_unknown_suite_is_told_of_this_one() -> None:
+    with pytest.raises(InputError, match="rollout"):
+        find_suite("none")

@@ -1,0 +1,52 @@
+"""A resumed run computes what a run computes that was never stopped, to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from rollmux_env.errors import InputError
+from runtime.checkpoints import MANIFEST, damage
+from runtime.execution.checks import check_run
+from runtime.journal import read_run
+from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.grpo.test_job import job
+
+__all__ = ["nodes", "run"]
+
+
+def test_weights_and_moments_after_a_kill_are_those_of_a_run_without_one(run: Running, tmp_path: Path) -> None:
+    """Both jobs take turns; the disk is full at the second job's third iteration, so everything ends."""
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "fill").touch()
+    toy = {
+        "id": "toy",
+        "class": "toy_jobs:Counter",
+        "options": {"folder": str(tmp_path / "toy"), "at": 2},
+        "iterations": 3,
+        "slo": 1000.0,
+    }
+    folders = {name: tmp_path / name for name in ("whole", "ended")}
+    algorithm = {"prompts_per_iteration": 4, "group_size": 4, "max_tokens": 16, "minibatches": 2}
+    jobs = [job("grpo", iterations=5, algorithm=algorithm), toy]
+    with pytest.raises(InputError, match="No space left"):
+        run(jobs, folder=folders["ended"])
+    done = [iteration.number for iteration in read_run(folders["ended"]).iterations if iteration.job_id == "grpo"]
+    assert 1 <= len(done) < 5
+    _, record, _ = run(jobs, folder=folders["ended"], resume=True)
+    _, plain, _ = run([jobs[0]], folder=folders["whole"])
+    check_run(record)
+    assert not record.failed and not record.repeated
+    metrics = [[done.metrics for done in part.iterations if done.job_id == "grpo"] for part in (record, plain)]
+    assert metrics[0] == metrics[1] and len(metrics[0]) == 5
+    last = [folder / "checkpoints" / "grpo" / "000005" for folder in folders.values()]
+    assert [damage(place) for place in last] == [None, None]
+    digests = [json.loads((place / MANIFEST).read_text())["files"]["rank-0.safetensors"] for place in last]
+    assert digests[0] == digests[1]
+    with safe_open(last[0] / "rank-0.safetensors", "pt") as file:
+        kinds = {name.partition(".")[0] for name in file.keys()}  # noqa: SIM118
+    assert kinds == {"weights", "exp_avg", "exp_avg_sq"}
+    assert not [path for path in last[0].iterdir() if path.suffix in (".pt", ".pkl", ".bin")]
