@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from rollmux_env.cluster.events import Departed
 from rollmux_env.replay.checks import InvariantError, check_clock
 from runtime.record import PhaseSlice, RunRecord, Span
 
@@ -33,12 +34,25 @@ def check_run(record: RunRecord) -> None:
             raise InvariantError(f"R2: a {part.phase} of job {part.job_id} ends before it begins")
         for node in part.nodes:
             by_node[node].append(part)
-    limits = {node.name: getattr(record.started.cluster, node.pool).node_memory_gb for node in record.started.nodes}
     for node, parts in by_node.items():
         _check_shares(node, [(span, part.job_id) for part in parts for span in part.held() if span.node == node])
-        kept_gb = {part.job_id: part.host_gb for part in parts}
-        if limits[node] is not None and sum(kept_gb.values()) > limits[node]:
-            raise InvariantError(f"R4: {node} holds {sum(kept_gb.values()):.3f} GB of {limits[node]:g}")
+    _check_memory(record)
+
+
+def _check_memory(record: RunRecord) -> None:
+    """Assert R4, of what jobs kept on a node after their last phase there, until they left."""
+    limits = {name: getattr(record.started.cluster, node.pool).node_memory_gb for name, node in record.nodes.items()}
+    gone = [(event.at_s, event.job_id) for event in record.log if isinstance(event, Departed)]
+    kept: dict[tuple[str, str], PhaseSlice] = {}  # by job and pool
+    for part in sorted(record.phases, key=lambda part: part.end_s):
+        while gone and gone[0][0] <= part.start_s:
+            _, job_id = gone.pop(0)
+            kept = {key: other for key, other in kept.items() if key[0] != job_id}
+        kept[part.job_id, part.pool] = part
+        for node in part.nodes:
+            held_gb = sum(other.host_gb for other in kept.values() if node in other.nodes)
+            if limits[node] is not None and held_gb > limits[node]:
+                raise InvariantError(f"R4: {node} holds {held_gb:.3f} GB of {limits[node]:g}")
 
 
 def _check_shares(node: str, held: list[tuple[Span, str]]) -> None:

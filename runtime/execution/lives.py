@@ -23,7 +23,7 @@ from runtime.execution.nodes import POOLS, dead_machines
 from runtime.execution.placing import Placing
 from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS
-from runtime.record import Failed, PhaseSlice, Restarted
+from runtime.record import Failed, PhaseSlice, Pool, Restarted
 
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
 _PATROL_S = 0.5
@@ -110,7 +110,7 @@ class Lives(Placing):
         for runner in ends:
             await self._end_processes(runner)
             found[runner] = await asyncio.to_thread(newest, self._checkpoints(runner.spec.id), runner.iteration)
-        now_s, last = self._now(), None
+        last = None
         fresh: list[Runner] = []
         for runner, end in ends.items():
             if runner.gone:  # it has come to its end meanwhile
@@ -123,14 +123,15 @@ class Lives(Placing):
                 last = self._leave(runner, end, found[runner], fresh) or last
             self._pass(runner)
         if nodes:
+            now_s = self._now()
             facts = self._ground.lose(dead, now_s)
             for name in sorted(nodes):
                 self._say(f"{name} has gone")
             left = {pool: len(self._ground.nodes(pool)) for pool in POOLS}
             most = {pool: min(left[pool], getattr(self._state.cluster, pool).max_nodes or left[pool]) for pool in POOLS}
-            self._note(Resized(now_s, most["rollout"], most["training"]))
             self._write(*facts)
-            if self._lease is not None and any(len(self._ground.nodes(p)) < self._lease_need[p] for p in POOLS):
+            self._note(Resized(self._now(), most["rollout"], most["training"]))
+            if self._lease is not None and any(left[pool] - self._grouped(pool) < self._lease_need[pool] for pool in POOLS):
                 self._lease = None
         self._settle()
         self._freed.set()
@@ -147,9 +148,10 @@ class Lives(Placing):
         Args:
             fresh: gets the job that is made, where it has to arrive again.
         """
-        job_id, now_s, why = runner.spec.id, self._now(), end.problem
+        job_id, why = runner.spec.id, end.problem
         self._cut(runner)
         self._quit(runner)
+        now_s = self._now()
         begins = min(found.iterations, max(0, runner.iteration))
         again = Restarted(now_s, job_id, begins, found.problems[0] if found.problems else why)
         placed = self._state.is_running(job_id)
@@ -179,6 +181,11 @@ class Lives(Placing):
         self._changed.pop(job_id, None)
         self._start(begun)
         return event
+
+    def _grouped(self, pool: Pool) -> int:
+        """Nodes of a pool that groups have."""
+        groups = self._state.group_list()
+        return sum(len(group.rollout_nodes) if pool == "rollout" else group.training_nodes for group in groups)
 
     def _enlist(self, runner: Runner) -> None:
         """Hand a job to the policy, if there are nodes for it at all."""

@@ -6,6 +6,7 @@ Nothing in here decides where a job goes: an event is applied, `policy.decide` a
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
@@ -25,7 +26,7 @@ from runtime.execution.messages import Order
 from runtime.execution.profiles import versions
 from runtime.execution.tails import Tails
 from runtime.journal import JOURNAL, Journal
-from runtime.record import LEASE, Fact, Started, Submitted
+from runtime.record import LEASE, Fact, Failed, Restarted, Started, Submitted
 from runtime.record import Pool as PoolName
 
 CHECKPOINTS = "checkpoints"  # folder of the run's, with one of each job
@@ -181,7 +182,7 @@ class Placing:
         if not self._stopping and self._lease is None:
             self._serve_queue()
 
-    def _vacate(self, runner: Runner, *why: Fact) -> Departed:
+    def _vacate(self, runner: Runner, *why: Restarted | Failed) -> Departed:
         """Take a job out of its place; why, if there is more to say, is in the journal with it or not at all."""
         runner.gone = True
         if runner.moves_to is not None:
@@ -190,7 +191,7 @@ class Placing:
         self._note_progress()
         event = Departed(self._now(), runner.spec.id)
         apply(self._state, event)
-        self._write(event, *why)
+        self._write(event, *(replace(fact, at_s=event.at_s) for fact in why))
         return event
 
     def _settle(self) -> None:

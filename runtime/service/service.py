@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.cluster.events import Departed, Reprofiled
+from rollmux_env.dispatcher import PhaseName
 from rollmux_env.errors import InputError
 from rollmux_env.replay.run import waits_for_ever
 from runtime.execution.coordinator import Coordinator
@@ -41,6 +42,7 @@ class Service(Coordinator):
         self.late: set[str] = set()
         self._metrics = Metrics()
         self._bringing = asyncio.Lock()  # nodes are lent to one batch of profiles at a time
+        self._kept: set[str] = set()  # jobs that have kept their permit for what follows
         self._forgotten = 0  # lines of news
 
     async def begin(self) -> None:
@@ -130,10 +132,12 @@ class Service(Coordinator):
         hold = runner.hold
         if hold is not None:
             pool = self._pool_of(runner, hold.pool)
-            if report.begun_s > hold.start_s:  # else the phase has the permit of the one before
-                self._metrics.write("rollmux_permits", 1.0, pool=pool)
-                self._metrics.write("rollmux_permit_wait_seconds", max(0.0, hold.start_s - hold.asked_s), pool=pool)
-                self._metrics.write("rollmux_permit_latency_seconds", report.begun_s - hold.start_s, pool=pool)
+            if job_id in self._kept:  # the phase has the permit of the one before
+                self._kept.discard(job_id)
+            else:
+                self._metrics.write("rollmux_permit_latency_seconds", max(0.0, report.begun_s - hold.start_s), pool=pool)
+            if report.keeps:
+                self._kept.add(job_id)
             self.usage.held(pool, len(runner.nodes[hold.pool]), hold.start_s, self._now())
             if runner.iteration != PROFILE and report.phase != "init":
                 self._pace(job_id).phase(hold.pool, report.done_s - report.run_s, report.cold)
@@ -145,6 +149,13 @@ class Service(Coordinator):
             self._pace(job_id).phase("sync", end_s - start_s, False)
         await super().synced(job_id, start_s, end_s)
 
+    def _grant(self, runner: Runner, phase: PhaseName, paired: bool) -> None:
+        pool = self._pool_of(runner, phase)
+        self._metrics.write("rollmux_permits", 1.0, pool=pool)
+        self._metrics.write("rollmux_permit_wait_seconds", max(0.0, self._now() - runner.asked_s), pool=pool)
+        self._kept.discard(runner.spec.id)
+        super()._grant(runner, phase, paired)
+
     def _completed(self, runner: Runner, done: Done) -> None:
         job_id, began_s = runner.spec.id, runner.began_s
         if runner.iteration != PROFILE:
@@ -155,8 +166,7 @@ class Service(Coordinator):
         before = runner.gang
         super()._completed(runner, done)
         if runner.gang is not before or runner.gone:
-            self.paces.pop(job_id, None)
-            self.late.discard(job_id)
+            self._forget(job_id)
         elif runner.iteration != PROFILE:
             self._look(runner, done.movable)
 
@@ -172,10 +182,14 @@ class Service(Coordinator):
                 f"training {newer.training.worst_case_s:.2f} s, sync {newer.sync_s:.3f} s from now on"
             )
             known = newer
-        if not pace.is_late(known):
+        if pace.iteration_s is None:
+            return
+        late = pace.is_late(known)
+        self._metrics.write("rollmux_slo_slack", 1 - pace.iteration_s / known.solo_s / known.slo, job=job_id)
+        self._metrics.write("rollmux_at_risk", float(late), job=job_id)
+        if not late:
             self.late.discard(job_id)
             return
-        assert pace.iteration_s is not None
         fresh = job_id not in self.late
         self.late.add(job_id)
         if fresh:
@@ -188,11 +202,18 @@ class Service(Coordinator):
             plan = better_place(self._state, job_id, self._plan.policy, self._plan.seed)
             if plan:
                 self._enact(plan)
-            else:
-                self._say(f"{job_id}: there is no better place for it")
+            elif fresh:
+                self._say(f"{job_id}: there is no better place for it now")
 
     def _pace(self, job_id: str) -> Pace:
         return self.paces.setdefault(job_id, Pace())
+
+    def _forget(self, job_id: str) -> None:
+        """A job has another place, or none any more: what it did of late says nothing."""
+        self.paces.pop(job_id, None)
+        if job_id in self.late:
+            self.late.discard(job_id)
+            self._metrics.write("rollmux_at_risk", 0.0, job=job_id)
 
     def _known(self, job_id: str) -> Runner:
         runner = self._runners.get(job_id)
@@ -244,8 +265,10 @@ class Service(Coordinator):
         match fact:
             case Cancelled(job_id=job_id):
                 self.ends[job_id] = ("cancelled", "")
+                self._forget(job_id)
             case Failed(job_id=job_id, where=where, problem=problem):
                 self.ends.setdefault(job_id, ("failed", f"{where}: {problem}"))
+                self._forget(job_id)
             case Departed(job_id=job_id):
                 runner = self._runners[job_id]
                 if runner.iteration == runner.spec.iterations:
@@ -280,7 +303,3 @@ class Service(Coordinator):
         self._metrics.write("rollmux_queue_length", len(now["queue"]))
         for state, count in now["states"].items():
             self._metrics.write("rollmux_jobs", count, state=state)
-        for job in now["jobs"]:
-            if job["slowdown"] is not None:
-                self._metrics.write("rollmux_slo_slack", 1 - job["slowdown"] / job["slo"], job=job["id"])
-                self._metrics.write("rollmux_at_risk", float(job["at_risk"]), job=job["id"])

@@ -11,10 +11,11 @@ import pytest
 
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
+from runtime.audit import audit
 from runtime.execution.members import RunPlan
 from runtime.execution.session import execute, ray_session
 from runtime.jobs.spec import parse_jobs
-from runtime.journal import read_run
+from runtime.journal import JOURNAL, read_facts, read_run
 from runtime.record import Node, RunRecord
 
 HERE = Path(__file__).parent
@@ -56,6 +57,7 @@ def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
         cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0)
         lines: list[str] = []
         outcome = execute(RunPlan(specs, cluster, on, policy, dispatch, 0, str(folder), **more), lines.append)
+        assert more.get("only_profile") or audit(read_facts(folder / JOURNAL)).problems == ()
         return outcome, read_run(folder), lines
 
     return running

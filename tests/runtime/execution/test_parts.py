@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.cluster.events import Departed
 from rollmux_env.dispatcher import Dispatcher
 from rollmux_env.errors import InputError
 from rollmux_env.replay.checks import InvariantError
@@ -126,6 +127,8 @@ def test_the_record_of_a_run_is_checked() -> None:
     later: PhaseSlice = replace(first, job_id="b", asked_s=3.0, start_s=3.0, end_s=4.0, host_gb=0.6)
     with pytest.raises(InvariantError, match="R4"):
         check_run(replace(record, started=started, phases=(replace(first, host_gb=0.6), later)))
+    gone = Departed(2.5, first.job_id)  # and what it kept with it
+    check_run(replace(record, started=started, phases=(replace(first, host_gb=0.6), later), log=(gone,)))
 
 
 def test_a_profile_is_cached_by_what_determines_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

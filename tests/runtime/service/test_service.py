@@ -176,6 +176,9 @@ def test_the_metrics_count_what_happened(serve: Serving) -> None:
     assert found["rollmux_iterations", "a"].value == 8
     assert found["rollmux_jobs", "done"].value == 1 and found["rollmux_jobs", "failed"].value == 1
     assert found["rollmux_nodes", "rollout", "free"].value == 1 and found["rollmux_queue_length",].value == 0
-    permits = found["rollmux_permits", "training"]
-    assert permits.value in (8, 9) and found["rollmux_permit_latency_seconds", "training"].times == permits.value  # and a profile
+    training, rollout = (found["rollmux_permits", pool].value for pool in ("training", "rollout"))
+    assert training in (8, 9)  # it may have been profiled before
+    assert rollout == training + 1  # that of the other job, which failed in it
+    assert found["rollmux_permit_latency_seconds", "rollout"].times == training
+    assert found["rollmux_permit_wait_seconds", "rollout"].times == rollout
     assert 0 < found["rollmux_pool_utilization", "rollout"].value < 1 and found["rollmux_slo_slack", "a"].times

@@ -1,0 +1,71 @@
+"""The small jobs of chaos.py: they count their iterations, keep the count in their checkpoints, and report it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import rollmux
+from runtime.phases import WorkerHandle
+
+
+class Counter:
+    """Counts in its own process.
+
+    Args:
+        phase_s: how long a phase takes, seconds.
+    """
+
+    def __init__(self, phase_s: float) -> None:
+        self.phase_s = phase_s
+        self.count = 0
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        self.work("rollout")
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        self.work("train")
+        self.count += 1
+        rollmux.runtime_hook.report(count=float(self.count))
+
+    def work(self, phase: str) -> None:
+        time.sleep(self.phase_s)
+
+    def checkpoint(self, folder: Path) -> None:
+        (folder / "count.json").write_text(json.dumps(self.count))
+
+    def restore(self, folder: Path) -> None:
+        self.count = json.loads((folder / "count.json").read_text())
+
+
+class Crew(Counter):
+    """Lets a process on each of its nodes do the work."""
+
+    def __init__(self, phase_s: float) -> None:
+        super().__init__(phase_s)
+        self.workers: dict[str, list[WorkerHandle]] = {}
+
+    def load(self, phase: str) -> None:
+        if phase not in self.workers:
+            nodes = rollmux.runtime_hook.nodes("rollout" if phase == "rollout" else "training")
+            self.workers[phase] = [rollmux.runtime_hook.start_worker(node, "chaos_jobs:Hand", self.phase_s) for node in nodes]
+            rollmux.runtime_hook.wait([worker.call("ready") for worker in self.workers[phase]])
+
+    def work(self, phase: str) -> None:
+        rollmux.runtime_hook.wait([worker.call("work") for worker in self.workers[phase]])
+
+
+class Hand:
+    """The object of a worker."""
+
+    def __init__(self, phase_s: float) -> None:
+        self.phase_s = phase_s
+
+    def ready(self) -> None:
+        """It is there."""
+
+    def work(self) -> None:
+        time.sleep(self.phase_s)

@@ -1,0 +1,195 @@
+"""Whether a run lost or doubled anything, proved from its journal alone, over any number of kills and resumes.
+
+A1  every job ends once: done, failed or cancelled; until the run has ended it may still be there
+A2  a job's iterations are recorded once and in order, 0 to n - 1; those that a recorded restart set it back behind are repeated,
+    and a restart goes on from a recorded checkpoint
+A3  a node is one place's of one group at a time, is given back once, and runs phases of that group alone, one at a time
+A4  replaying the events gives a valid state after each of them, and an empty one when all is done
+A5  the clock never runs back, resumes included
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rollmux_env.cluster.events import Arrived
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.replay.checks import InvariantError, check_state
+from runtime.execution.checks import check_run
+from runtime.journal import record_of
+from runtime.record import (
+    LEASE,
+    Assigned,
+    Bound,
+    Cancelled,
+    Checkpointed,
+    Fact,
+    Failed,
+    Iteration,
+    PhaseSlice,
+    Relaunched,
+    Restarted,
+    Returned,
+    RunRecord,
+    SyncSlice,
+)
+
+Outcome = Literal["done", "failed", "cancelled", "present"]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What a journal proves.
+
+    Attributes:
+        jobs: what became of every job, by id.
+        iterations: those that count, of all jobs. repeated: those that were done again after a restart.
+        restarts: of jobs. relaunches: of the run.
+        problems: a line for each thing that is not as it should be, beginning with the number of the invariant; none of a run
+            that lost and doubled nothing.
+    """
+
+    jobs: dict[str, Outcome]
+    iterations: int
+    repeated: int
+    restarts: int
+    relaunches: int
+    problems: tuple[str, ...]
+
+
+def audit(facts: Sequence[Fact]) -> Audit:
+    """Hold a journal's facts, in their order, against the invariants.
+
+    Raises:
+        InputError: they are no run's; one line.
+    """
+    record = record_of(facts)
+    jobs, doubled = _outcomes(record)
+    problems = [*doubled, *_iterations(facts, record), *_nodes(facts, record), *_states(record), *_clock(facts)]
+    try:
+        check_run(record)
+    except InvariantError as error:
+        problems.append(f"A3: {error}")
+    return Audit(jobs, len(record.iterations), len(record.repeated), len(record.restarted), len(record.relaunched), tuple(problems))
+
+
+def _done(record: RunRecord) -> bool:
+    return record.ended is not None and record.ended.outcome == "done"
+
+
+def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
+    """A1: what became of every job, and what is wrong with that."""
+    problems = []
+    done = Counter(iteration.job_id for iteration in record.iterations)
+    failed = Counter(fact.job_id for fact in record.failed)
+    cancelled = Counter(fact.job_id for fact in record.cancelled)
+    jobs: dict[str, Outcome] = {}
+    for job_id, times in Counter(fact.spec.id for fact in record.submitted).items():
+        if times > 1:
+            problems.append(f"A1: job {job_id} was submitted {times} times")
+    for spec in [fact.spec for fact in record.submitted]:
+        whole = done[spec.id] >= spec.iterations
+        jobs[spec.id] = "failed" if failed[spec.id] else "cancelled" if cancelled[spec.id] else "done" if whole else "present"
+        if (times := failed[spec.id] + cancelled[spec.id] + whole) > 1:
+            problems.append(f"A1: job {spec.id} ended {times} times")
+        if _done(record) and jobs[spec.id] == "present":
+            problems.append(
+                f"A1: job {spec.id} is lost: the run ended when it had done {done[spec.id]} of {spec.iterations} iterations"
+            )
+    unknown = sorted((set(done) | set(failed) | set(cancelled)) - set(jobs))
+    return jobs, problems + [f"A1: nobody submitted job {job_id}" for job_id in unknown]
+
+
+def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
+    """A2: every iteration once and in order."""
+    problems = []
+    most = {fact.spec.id: fact.spec.iterations for fact in record.submitted}
+    due: Counter[str] = Counter()  # the iteration that is next, by job
+    kept: set[tuple[str, int]] = set()  # checkpoints: a job, and how many iterations it had done
+    over: set[str] = set()
+    for fact in facts:
+        if isinstance(fact, Failed | Cancelled):
+            over.add(fact.job_id)
+        elif isinstance(fact, Iteration):
+            if fact.number != due[fact.job_id] or fact.number >= most.get(fact.job_id, fact.number + 1):
+                problems.append(f"A2: job {fact.job_id} did iteration {fact.number} when {due[fact.job_id]} was due")
+            if fact.job_id in over:
+                problems.append(f"A2: job {fact.job_id} did iteration {fact.number} after its end")
+            due[fact.job_id] = fact.number + 1
+        elif isinstance(fact, Checkpointed):
+            if fact.iterations > due[fact.job_id]:
+                problems.append(
+                    f"A2: job {fact.job_id} has a checkpoint of {fact.iterations} iterations and did {due[fact.job_id]}"
+                )
+            kept.add((fact.job_id, fact.iterations))
+        elif isinstance(fact, Restarted):
+            if fact.iteration > due[fact.job_id]:
+                problems.append(f"A2: job {fact.job_id} goes on at iteration {fact.iteration} when {due[fact.job_id]} was due")
+            elif fact.iteration and (fact.job_id, fact.iteration) not in kept:
+                problems.append(f"A2: job {fact.job_id} goes on at iteration {fact.iteration}, of which there is no checkpoint")
+            due[fact.job_id] = fact.iteration
+    return problems
+
+
+def _nodes(facts: Sequence[Fact], record: RunRecord) -> list[str]:
+    """A3: who has which node."""
+    problems = []
+    places: dict[str, tuple[int, str, int]] = {}
+    for fact in facts:
+        if isinstance(fact, Assigned):
+            place = fact.group, fact.pool, fact.number
+            if fact.node in places or place in places.values():
+                problems.append(f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}, and one of them is taken")
+            places[fact.node] = place
+        elif isinstance(fact, Returned):
+            if places.pop(fact.node, None) is None:
+                problems.append(f"A3: at {fact.at_s:.3f} s {fact.node} is given back, which nobody had")
+        elif isinstance(fact, Relaunched):
+            there = {node.name for node in fact.nodes}
+            places = {node: place for node, place in places.items() if node in there}
+        elif isinstance(fact, PhaseSlice):
+            foreign = [node for node in fact.nodes if node not in places or places[node][0] != fact.group]
+            if foreign:
+                problems.append(
+                    f"A3: job {fact.job_id} ran on {foreign[0]}, which was not of group {fact.group}, until {fact.end_s:.3f} s"
+                )
+    if _done(record):
+        problems += [f"A3: {node} is {_named(place)} when the run has ended" for node, place in places.items()]
+    return problems
+
+
+def _named(place: tuple[int, str, int]) -> str:
+    group, pool, number = place
+    return f"{pool} node {number} of {'those lent' if group == LEASE else f'group {group}'}"
+
+
+def _states(record: RunRecord) -> list[str]:
+    """A4: the state after each event."""
+    state = State(record.started.cluster, observed=True)
+    arrived = 0
+    for event in record.log:
+        arrived += isinstance(event, Arrived)
+        try:
+            apply(state, event)
+            check_state(state, arrived, keeps_slo=False)
+        except (InvariantError, LookupError, ValueError, AssertionError) as error:
+            return [f"A4: {type(event).__name__} at {event.at_s:.3f} s: {error}"]
+    left = [job_id for group in state.group_list() for job_id in group.jobs] + state.waiting
+    return [f"A4: the run has ended, and {left[0]} is still there"] if left and _done(record) else []
+
+
+def _clock(facts: Sequence[Fact]) -> list[str]:
+    """A5: when facts were written down."""
+    problems = []
+    last_s = 0.0
+    for fact in facts:
+        if isinstance(fact, Bound | SyncSlice):  # a sync's times are by the job's own clock
+            continue
+        at_s = fact.end_s if isinstance(fact, PhaseSlice | Iteration) else fact.at_s
+        if at_s < last_s:
+            problems.append(f"A5: {type(fact).__name__} at {at_s:.6f} s comes after {last_s:.6f} s")
+        last_s = at_s
+    return problems
