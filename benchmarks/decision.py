@@ -1,21 +1,25 @@
 """Time of one placement decision with many active jobs, beside the paper's planner and a plain Python search in the same run.
 
     python benchmarks/decision.py
+    python benchmarks/decision.py --policies learned:default,moves=false learned:default --jobs 30 200 2000
 
 Jobs are Table 6's mixed profiles (arXiv 2512.11306), SLO ~ U(1, 2), placed by `rollmux`; then further jobs arrive, each is
-decided, placed and leaves again. The paper's figures (Table 5, search in C++) are from its own machine: compare orders of
+decided, placed and leaves again. With `--policies` those are timed, too after departures; `rollmux` places who
+arrives. The paper's figures (Table 5, search in C++) are from its own machine: compare orders of
 magnitude, not digits.
 """
 
 from __future__ import annotations
 
 import argparse
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 from rich.table import Table
 
 from policies.placement.algorithm1 import Algorithm1
+from policies.registry import make_policy
+from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Departed
 from rollmux_env.cluster.plan import carry_out
@@ -88,11 +92,33 @@ def decide_times_ms(state: State, newcomers: list[Job]) -> tuple[list[float], li
     return decisions, tables, plain
 
 
+def policy_times_ms(state: State, newcomers: list[Job], name: str) -> tuple[list[float], list[float]]:
+    """Milliseconds, of this process's own, of a policy's answers to arrivals, an hour apart, and to departures; the first two are
+    not counted."""
+    policy = make_policy(name)
+    assert not isinstance(policy, OwnReplay), "a yardstick makes no decisions"
+    times: tuple[list[float], list[float]] = [], []
+    for job in newcomers:
+        for k in (0, 1):
+            event = Departed(state.now_s, job.id) if k else Arrived(state.now_s + 3600.0, job)
+            apply(state, event)
+            began = process_time()
+            policy.decide(state, event)
+            times[k].append((process_time() - began) * 1e3)
+            if not k:
+                carry_out(state, Algorithm1().decide(state, event), keeps_slo=True)
+    return times[0][2:], times[1][2:]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, nargs="*", default=[100, 500, 1000, 2000, 20000], help="numbers of active jobs")
     parser.add_argument("--decisions", type=int, default=300)
+    parser.add_argument("--policies", nargs="*", default=[], help="others than `rollmux`, by name")
     arguments = parser.parse_args()
+    if arguments.policies:
+        show(_policies(arguments.policies, arguments.jobs, arguments.decisions))
+        return
     table = Table("active jobs", "groups", "p50 ms", "p99 ms", "whole table ms", "plain Python ms", "paper ms (its machine)")
     for count in arguments.jobs:
         scenario: Scenario = make_workload("mixed", WorkloadOptions(jobs=count + arguments.decisions))
@@ -110,6 +136,17 @@ def main() -> None:
             f"{paper:.0f}" if paper else "",
         )
     show(table)
+
+
+def _policies(names: list[str], counts: list[int], decisions: int) -> Table:
+    table = Table("active jobs", "policy", "an arrival, p50 ms", "p99 ms", "after a departure, p50 ms", "p99 ms")
+    for count in counts:
+        scenario = make_workload("mixed", WorkloadOptions(jobs=count + decisions, stays="fixed"))
+        for name in names:
+            state = filled(scenario.cluster, list(scenario.jobs[:count]))
+            found = policy_times_ms(state, list(scenario.jobs[count:]), name)
+            table.add_row(f"{count:,}", name, *(f"{np.percentile(times, q):.2f}" for times in found for q in (50, 99)))
+    return table
 
 
 if __name__ == "__main__":

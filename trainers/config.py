@@ -84,6 +84,15 @@ class Evaluation(Settings):
         return self
 
 
+class Start(Settings):
+    """A policy file to go on from."""
+
+    file: str
+    """Its path."""
+    sharpness: Positive = 1.0
+    """Factor of its scores. PPO draws choices by their differences: the larger, the less it strays from the file's own choices."""
+
+
 class Config(Settings):
     """A training run.
 
@@ -100,6 +109,8 @@ class Config(Settings):
     """Of torch; another number may round sums in another way."""
     widths: Annotated[tuple[Count, ...], Field(min_length=1)] = (64, 64)
     """Of the network's hidden layers."""
+    start: Start | None = None
+    """What the network knows at first; without it the weights are random."""
     environment: dict[str, Any]
     ppo: PPO = PPO()
     dqn: DQN = DQN()

@@ -1,6 +1,7 @@
-"""Learning what lookahead finds best, round by round.
+"""Learning what lookahead finds best, or what a teacher does, round by round.
 
     python -m trainers.imitation admission --out DIR
+    python -m trainers.imitation consolidate --out DIR
 
 This is approximate policy iteration. In every round streams are played by the present network with some exploration (so it is shown
 the decisions that it will meet: DAgger, Ross et al. 2011), the choices of some decisions are played out by `trainers.lookahead`,
@@ -32,6 +33,7 @@ from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
 from trainers.lookahead import Player
 from trainers.network import Scorer
+from trainers.teachers import TEACHERS, listen
 
 Array = NDArray[np.float32]
 
@@ -65,6 +67,7 @@ def joined(parts: Sequence[Labels]) -> Labels:
 
 
 LOOKAHEAD, WORTH = "lookahead", "worth"
+ROWS_MOST = 32  # of a decision, as in the environment
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,9 @@ class Recipe:
 
     Attributes:
         moves: whether it moves running jobs. sources: streams of a round.
-        teacher: `lookahead`, what choices lead to when the present network goes on; or `worth`, what the observation says that they
-            are worth at the shortest horizon, which is known without noise.
+        teacher: `lookahead`, what choices lead to when the present network goes on; `worth`, what the observation says that they
+            are worth at the shortest horizon, which is known without noise; or one of `trainers.teachers`, whose places are
+            imitated.
         rounds: of collecting and fitting; the labels of the last two are used.
         horizon_h: of lookahead: dollars and work count exp(-t / horizon), hours.
         work_price: work counts so much of what it costs alone; about 1 over the saving, so that dollars per work-hour fall.
@@ -121,6 +125,16 @@ RECIPES = {
         learning_rate=2e-3,
         reluctance=0.03,
     ),
+    **{
+        teacher: Recipe(
+            moves=False,
+            sources=tuple(Source(name, 6, options) for name in ("production", "mixed") for options in ({}, _FIXED)),
+            teacher=teacher,
+            rounds=2,
+            epochs=20,
+        )
+        for teacher in TEACHERS
+    },
 }
 WIDTHS = (64, 64)
 _UNIT_USD = 150.0  # of lookahead's labels, so that they are of order 1
@@ -139,6 +153,8 @@ def worth(observation: dict[str, NDArray[Any]]) -> Array:
 
 def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
     """Play a source's streams with the present network, None for Algorithm 1, and label decisions."""
+    if recipe.teacher in TEACHERS:
+        return _imitated(source, recipe, weights, rng)
     env = PlacementVectorEnv(1, source.generator(), moves=recipe.moves, autoreset=False)
     player = Player(env, weights)
     parts: list[Labels] = []
@@ -161,8 +177,31 @@ def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rn
     return joined(parts)
 
 
-def fit(network: Scorer, labels: Labels, epochs: int, learning_rate: float, seed: int, batch: int = 256) -> float:
-    """Fit logits to values, both less their mean over the decision's rows; returns the last epoch's mean Huber loss."""
+def _imitated(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
+    """Places of a teacher: the value of its row is 1, that of the others 0."""
+    generator, width = source.generator(), len(candidate_names(recipe.moves))
+    heard = []
+    for seed in rng.integers(FIRST_DRAWN_SEED, 2**31, source.streams).tolist():
+        heard += listen(generator.scenario(seed), TEACHERS[recipe.teacher](), weights, ROWS_MOST)
+    rows = np.zeros((len(heard), ROWS_MOST, width), dtype=np.float32)
+    mask = np.zeros((len(heard), ROWS_MOST), dtype=np.int8)
+    values = np.full((len(heard), ROWS_MOST), np.nan, dtype=np.float32)
+    for k, (seen, told) in enumerate(heard):
+        count = len(seen.candidates)
+        rows[k, :count], mask[k, :count], values[k, :count] = seen.candidates[:, :width], 1, 0
+        values[k, told] = 1
+    job, cluster = (np.array([getattr(seen, name) for seen, _ in heard]) for name in ("job", "cluster"))
+    return Labels(job, rows, cluster, mask, values)
+
+
+def fit(
+    network: Scorer, labels: Labels, epochs: int, learning_rate: float, seed: int, choose: bool = False, batch: int = 256
+) -> float:
+    """Fit logits to values, both less their mean over the decision's rows; returns the last epoch's mean Huber loss.
+
+    Args:
+        choose: the logits' softmax is fitted to the row of the highest value instead, by cross-entropy.
+    """
     job, candidates, cluster, mask, values = (torch.from_numpy(column) for column in labels)
     known = mask.bool() & ~values.isnan()
     values = _centred(values.nan_to_num(), known)
@@ -177,8 +216,11 @@ def fit(network: Scorer, labels: Labels, epochs: int, learning_rate: float, seed
         for step in range(steps):
             rows = order[step * batch : (step + 1) * batch]
             logits, _ = network(job[rows], candidates[rows], cluster[rows], mask[rows])
-            errors = nn.functional.smooth_l1_loss(_centred(logits, known[rows]), values[rows], reduction="none")
-            loss = errors[known[rows]].mean()
+            if choose:
+                loss = nn.functional.cross_entropy(logits, values[rows].argmax(dim=1))
+            else:
+                errors = nn.functional.smooth_l1_loss(_centred(logits, known[rows]), values[rows], reduction="none")
+                loss = errors[known[rows]].mean()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
@@ -226,7 +268,7 @@ def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int],
     for number in range(recipe.rounds):
         rounds.append(joined([collect(source, recipe, weights, rng) for source in recipe.sources]))
         labels = joined(rounds[-2:])
-        loss = fit(network, labels, recipe.epochs, recipe.learning_rate, number)
+        loss = fit(network, labels, recipe.epochs, recipe.learning_rate, number, choose=recipe.teacher in TEACHERS)
         weights = {key: tensor.numpy().copy() for key, tensor in network.state_dict().items()}
         for kind in ("is_move", "is_exchange", "is_merger") if recipe.moves else ():
             weights["skip.weight"][0, names[1].index(kind)] -= recipe.reluctance

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
@@ -26,10 +25,10 @@ from trainers.config import Config
 from trainers.dqn import dqn
 from trainers.evaluation import References, evaluate
 from trainers.maskable_ppo import maskable_ppo
-from trainers.network import Scorer
 from trainers.ppo import ppo
 from trainers.problem import Problem
 from trainers.vec_env import NativeVecEnv
+from trainers.warm_start import begin_with, scorer_of
 
 CHECKPOINT, LAST, BEST, CURVE = "checkpoint.safetensors", "last.safetensors", "best.safetensors", "curve.csv"
 
@@ -73,7 +72,7 @@ def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
         The figures of every evaluation, with `steps`.
 
     Raises:
-        InputError: a damaged checkpoint, or a folder that cannot be written.
+        InputError: a damaged checkpoint, a start that does not fit, or a folder that cannot be written.
     """
     torch.set_num_threads(run.config.threads)
     env = NativeVecEnv(run.problem.training(run.config.streams))
@@ -83,6 +82,8 @@ def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
     resumed = resume and file.exists()
     if resumed:
         watch.load(load_checkpoint(file, model))
+    elif run.config.start:
+        begin_with(model, run.config.start, run.problem.policy_config(run.config.widths, {}))
     writer = TensorBoard(run.folder, model.num_timesteps)
     model.set_logger(Logger(None, [writer]))
     left = run.config.steps - model.num_timesteps
@@ -97,9 +98,7 @@ def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
 
 def weights_of(model: BaseAlgorithm) -> dict[str, NDArray[np.float32]]:
     """The network's weights by the names that a policy file gives them."""
-    network = model.policy.q_net if isinstance(model, DQN) else model.policy
-    assert isinstance(network.scorer, Scorer)
-    return {name: value.numpy() for name, value in network.scorer.state_dict().items()}
+    return {name: value.numpy() for name, value in scorer_of(model).state_dict().items()}
 
 
 class TensorBoard(TensorBoardOutputFormat):

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from policies.rollout.adaptive_parallelism import AdaptiveParallelism
+from policies.rollout.parallelism_planner import ParallelismPlanner
 from policies.rollout.plain import Plain
+from policies.rollout.stream_trainer import StreamTrainer
 from policies.rollout.tail_batching import TailBatching
 from policies.rollout.tail_migration import TailMigration
 from rollmux_env.errors import InputError
@@ -21,6 +23,8 @@ BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatchi
 CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
     "tail-migration": TailMigration,
     "adaptive-parallelism": AdaptiveParallelism,
+    "parallelism-planner": ParallelismPlanner,
+    "stream-trainer": StreamTrainer,
 }
 ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, **CONTROL}
 

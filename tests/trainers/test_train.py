@@ -84,6 +84,23 @@ def test_what_the_mask_is_worth(tmp_path: Path) -> None:
     assert unmasked["dollars_over_solo"] > 0.95  # it has learned to isolate every job: that is never forbidden
 
 
+@pytest.mark.parametrize("algorithm", ["maskable-ppo", "dqn"])
+def test_a_run_can_begin_with_what_a_policy_file_knows(tmp_path: Path, algorithm: str) -> None:
+    quick = ["evaluation.references=[]", "steps=2048", f"algorithm={algorithm}"]
+    best = max(row["return"] for row in train(run_of(tmp_path / "first", quick)))
+    start = f'start={{"file": "{tmp_path / "first" / BEST}", "sharpness": 3}}'
+    assert train(run_of(tmp_path / "second", [*quick, start]))[0]["return"] == pytest.approx(best)
+
+
+def test_a_start_that_does_not_fit_is_said_in_a_line(tmp_path: Path) -> None:
+    train(run_of(tmp_path / "first", ["evaluation.references=[]", "steps=1024"]))
+    start = f'start={{"file": "{tmp_path / "first" / BEST}"}}'
+    with pytest.raises(InputError, match=r"^start.file: .*best.safetensors: its widths are not this run's$"):
+        train(run_of(tmp_path / "second", [start, "widths=[8]"]))
+    with pytest.raises(InputError, match=r"its candidate_features are not"):
+        train(run_of(tmp_path / "third", [start, 'environment={"name": "placement", "workload": "toy", "moves": true}']))
+
+
 @pytest.mark.parametrize("change", ["algorithm=maskable-ppo", "algorithm=ppo", "algorithm=dqn", 'environment={"name": "dispatch"}'])
 def test_a_stopped_run_goes_on_exactly(tmp_path: Path, change: str) -> None:
     changes = [*SMALL, change]

@@ -109,8 +109,7 @@ class Watching(Replayed):
         if isinstance(event, Arrived):
             table = candidates(state, event.job.id)
             rows = [len(table) - 1, *(k for k in range(len(table) - 1) if not table.is_group[k])]
-            everything = features(state, table, self._first_s, self._known_stays)
-            shown = (everything._replace(candidates=everything.candidates[rows]), table.feasible[rows])
+            shown = (features(state, table, self._first_s, self._known_stays, np.array(rows)), table.feasible[rows])
         plan = super().decide(state, event)
         if shown is not None and isinstance(plan[0], Place):
             self.places.append(shown)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from tests.runtime.qwen import small_qwen
 
 END = 1
 VOCABULARY = 96
@@ -14,21 +15,7 @@ VOCABULARY = 96
 
 def tiny(seed: int, tied: bool = False) -> Any:
     """The model of this seed."""
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        tie_word_embeddings=tied,
-        eos_token_id=END,
-        pad_token_id=0,
-        initializer_range=0.2,
-    )
-    return Qwen2ForCausalLM(config).eval()
+    return small_qwen(seed, VOCABULARY, 128, 4, tied, positions=128, eos_token_id=END)
 
 
 def saved(folder: Path, seed: int, tied: bool = False) -> Path:

@@ -15,6 +15,7 @@ from runtime.engines.interface import Response
 from runtime.jobs.spec import Algorithm
 from runtime.training.batch import Batch, make_batch
 from runtime.training.trainer import Trainer
+from tests.runtime.qwen import small_qwen
 
 WORDS = 24
 SETTINGS = Algorithm(
@@ -24,24 +25,7 @@ SETTINGS = Algorithm(
 
 def make_model(folder: Path, tied: bool = False) -> Path:
     """A Qwen2 of 24 words with dropout in its config, as a Hugging Face directory."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=WORDS,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        tie_word_embeddings=tied,
-        attention_dropout=0.5,
-        initializer_range=0.2,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    small_qwen(0, WORDS, 32, 2, tied, attention_dropout=0.5, eos_token_id=0).save_pretrained(folder)
     return folder
 
 

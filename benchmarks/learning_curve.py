@@ -1,0 +1,64 @@
+"""A learning curve from the logs of `rollmux train`: one line a folder, the mean over its seeds, and each seed thinly.
+
+python benchmarks/learning_curve.py runs/maskable-ppo runs/ppo runs/dqn --figure dollars_over_rollmux --out curve.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rollmux_env.errors import InputError
+
+CURVE = "curve.csv"
+
+
+def curves(folder: Path, figure: str) -> tuple[np.ndarray, np.ndarray]:
+    """Decisions (N,), and (seeds, N) a figure at them; as far as the shortest run went.
+
+    Raises:
+        InputError: a folder without runs, or with runs that do not have the figure.
+    """
+    runs = []
+    for file in sorted(folder.glob(f"seed-*/{CURVE}")):
+        with file.open(newline="") as text:
+            rows = list(csv.DictReader(text))
+        if not rows or figure not in rows[0]:
+            raise InputError(f"{file}: has no figure '{figure}'")
+        runs.append([(float(row["steps"]), float(row[figure])) for row in rows])
+    if not runs:
+        raise InputError(f"{folder}: holds no runs of `rollmux train`")
+    shortest = min(len(run) for run in runs)
+    found = np.array([run[:shortest] for run in runs])
+    return found[0, :, 0], found[:, :, 1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--figure", default="return", help="a column of curve.csv")
+    parser.add_argument("--out", type=Path, required=True, help="a PNG file")
+    given = parser.parse_args()
+    picture = Figure(figsize=(7, 3.5), layout="constrained")
+    axes = picture.subplots()
+    for k, folder in enumerate(given.folders):
+        steps, values = curves(folder, given.figure)
+        axes.plot(steps, values.T, color=f"C{k}", linewidth=0.7, alpha=0.5)
+        axes.plot(steps, values.mean(axis=0), color=f"C{k}", marker="o", markersize=3, label=f"{folder.name}, {len(values)} seeds")
+        print(
+            f"{folder.name}: "
+            + ", ".join(f"{step:,.0f}: {value:.3f}" for step, value in zip(steps, values.mean(axis=0), strict=True))
+        )
+    axes.set_xlabel("decisions")
+    axes.set_ylabel(given.figure.replace("_", " "))
+    axes.grid(alpha=0.2)
+    axes.legend(frameon=False)
+    picture.savefig(given.out, dpi=110)
+
+
+if __name__ == "__main__":
+    main()

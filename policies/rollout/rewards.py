@@ -1,0 +1,37 @@
+"""The reward scheduler's timeout (RollPacker, arXiv 2509.21009): how long a response's test may run before it counts as failed.
+
+Rewards are computed as responses finish. A test may run 1.5 times as long as the longest run so far of a correct response to it,
+but between 2 and 30 seconds: wrong programs that loop for ever do not hold up the round.
+"""
+
+from __future__ import annotations
+
+
+class RewardTimeout:
+    """T = min(max(least, factor * anchor), most), anchor the longest run of a correct response of that test so far.
+
+    Args:
+        anchors: {test: its anchor, seconds}, as an earlier object left them in `anchors`.
+        least_s, factor, most_s: the paper's 2 s, 1.5 and 30 s.
+
+    Raises:
+        ValueError: not 0 < least_s <= most_s, or a factor below 1.
+    """
+
+    def __init__(
+        self, anchors: dict[int, float] | None = None, least_s: float = 2.0, factor: float = 1.5, most_s: float = 30.0
+    ) -> None:
+        if not (0 < least_s <= most_s < float("inf") and 1 <= factor < float("inf")):
+            raise ValueError("reward timeout: must have 0 < least_s <= most_s and a factor of at least 1")
+        self.anchors = dict(anchors or {})
+        self._least_s, self._factor, self._most_s = least_s, factor, most_s
+
+    def seconds(self, test: int) -> float:
+        """How long the next run of a test may take; the most while no correct response to it was seen."""
+        if test not in self.anchors:
+            return self._most_s
+        return min(max(self._least_s, self._factor * self.anchors[test]), self._most_s)
+
+    def correct(self, test: int, seconds: float) -> None:
+        """A correct response ran so long."""
+        self.anchors[test] = max(seconds, self.anchors.get(test, 0.0))

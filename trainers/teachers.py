@@ -1,0 +1,122 @@
+"""Teachers whose places are imitated: `consolidate`, and the groups of the exact optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.placement.consolidate import Consolidate
+from policies.placement.optimal.columns import ColumnPool
+from policies.placement.optimal.grouping import Before, best_grouping
+from policies.placement.planned import running_rows
+from policies.placement.scorer import score
+from rollmux_env.cluster.candidates import CandidateTable, candidates
+from rollmux_env.cluster.events import Arrived, Event
+from rollmux_env.cluster.features import Features, features
+from rollmux_env.cluster.plan import Place, Plan, Wait
+from rollmux_env.cluster.state import State
+from rollmux_env.replay.fluid import replay
+from rollmux_env.scenario import Scenario
+
+Weights = dict[str, NDArray[np.float32]]
+Teacher = Callable[[State, Arrived, CandidateTable], int | None]
+Heard = tuple[Features, int]  # of the feasible rows, a new group first, and which of them the teacher takes
+
+
+def consolidate_teacher() -> Teacher:
+    """The place that `consolidate` gives a newcomer; None where that needs moves first."""
+    policy = Consolidate()
+
+    def place(state: State, event: Arrived, table: CandidateTable) -> int | None:
+        plan = policy.decide(state, event)
+        wanted = [action.placement for action in plan if isinstance(action, Place)]
+        return next((int(row) for row in np.flatnonzero(table.feasible) if table.placement(int(row)) in wanted), None)
+
+    return place
+
+
+def optimum_teacher() -> Teacher:
+    """Of the places of a newcomer, those in the group that has most in common with its group in the optimum of $ per work-hour of
+    the jobs that are there (members of both over members of either), the cheapest of them; or a new group, where that is alike."""
+    pools: dict[int, ColumnPool] = {}
+    before: list[Before] = []
+
+    def place(state: State, event: Arrived, table: CandidateTable) -> int | None:
+        pool = pools.setdefault(0, ColumnPool(state, all_periods=True))
+        pool.state = state
+        newcomer = state.row(event.job.id)
+        now = {*running_rows(state), newcomer}
+        for row in set(pool.active) - now:
+            pool.drop(row)
+        for row in sorted(now - set(pool.active)):
+            pool.add(row)
+        best = best_grouping(pool, "work", None, before)
+        if best is None:
+            return None
+        columns = best.columns.tolist()
+        before[:] = [(pool.rows(column), pool.nodes[column]) for column in columns]
+        wanted = next({*pool.rows(column)} for column in columns if newcomer in pool.rows(column))
+        feasible = np.flatnonzero(table.feasible)
+
+        def alike(row: int) -> float:
+            members = {newcomer}
+            if table.group[row] >= 0:
+                group = state.group_row(int(table.group[row]))
+                members |= {int(job) for job in state.groups.members[group, : state.groups.n_members[group]]}
+            return len(members & wanted) / len(members | wanted)
+
+        return max(feasible.tolist(), key=lambda row: (alike(row), -table.usd_per_hour[row]), default=None)
+
+    return place
+
+
+TEACHERS: dict[str, Callable[[], Teacher]] = {"consolidate": consolidate_teacher, "optimum": optimum_teacher}
+
+
+def listen(scenario: Scenario, teacher: Teacher, weights: Weights | None, most: int) -> list[Heard]:
+    """Play a stream without moves, and hear where the teacher would place every job.
+
+    Args:
+        weights: of the network that places them; None: the teacher.
+        most: rows that are kept of a table: a new group, the teacher's, and the cheapest.
+    """
+    policy = _Pupil(teacher, weights, most)
+    replay(scenario, policy)
+    return policy.heard
+
+
+class _Pupil:
+    """Places jobs, and writes down what the teacher would have done."""
+
+    keeps_slo = True
+
+    def __init__(self, teacher: Teacher, weights: Weights | None, most: int) -> None:
+        self.heard: list[Heard] = []
+        self._teacher, self._weights, self._most = teacher, weights, most
+
+    def decide(self, state: State, event: Event) -> Plan:
+        """A place for who arrives."""
+        if not isinstance(event, Arrived):
+            return ()
+        job_id = event.job.id
+        table = candidates(state, job_id)
+        rows = np.roll(np.arange(len(table)), 1)  # as the environment has them: a new group first
+        rows = rows[table.feasible[rows]]
+        if not rows.size:
+            return (Wait(job_id),)
+        told = self._teacher(state, event, table)
+        if rows.size > self._most:
+            first = np.where((rows == told) | (rows == rows[0]), -np.inf, table.usd_per_hour[rows])
+            rows = rows[np.sort(np.argsort(first, kind="stable")[: self._most])]
+        seen = features(state, table, float(state.job(state.job_id(0)).arrival_s), rows=rows)
+        if told is not None and rows.size > 1:
+            self.heard.append((seen, int(np.flatnonzero(rows == told)[0])))
+        chosen = told
+        if self._weights is not None:
+            wide = self._weights["skip.weight"].shape[1]
+            chosen = int(rows[np.argmax(score(self._weights, seen.job, seen.candidates[:, :wide], seen.cluster))])
+        if chosen is None:
+            chosen = int(rows[np.argmin(table.usd_per_hour[rows])])
+        return (Place(job_id, table.placement(chosen)),)
