@@ -26,7 +26,26 @@ def test_help_imports_nothing_heavy() -> None:
     assert python("-c", code, cwd=ROOT).stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", ["validate", "schema", "workload", "plan", "bench", "explain", "trace", "train", "run", "profile"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "validate",
+        "schema",
+        "workload",
+        "plan",
+        "bench",
+        "explain",
+        "trace",
+        "train",
+        "run",
+        "profile",
+        "serve",
+        "submit",
+        "status",
+        "cancel",
+        "logs",
+    ],
+)
 def test_every_command_has_help_with_an_example(command: Command, name: str) -> None:
     status, out, _ = command(name, "--help")
     assert status == 0
