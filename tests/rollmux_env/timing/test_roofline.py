@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
@@ -70,6 +70,8 @@ def test_the_worst_case_bounds_what_is_sampled(
 
 @settings(deadline=None)
 @given(timings, st.integers(0, 300), st.integers(1, 500), st.integers(1, 200), st.integers(1, 9))
+@example(ReplicaTiming(1.0, 1.0, 0.0, 0.0625, 0.0, 0.0, 0.0, 23402), 179, 124, 83, 1)  # a cache that holds one less
+@example(ReplicaTiming(1.0, 1.0, 0.0, 0.0625, 0.0, 0.0, 0.0, 7394), 184, 124, 78, 1)
 def test_more_work_is_never_faster_and_more_replicas_are_never_slower(
     timing: ReplicaTiming, prompt: int, cap: int, batch: int, replicas: int
 ) -> None:
