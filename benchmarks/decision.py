@@ -19,6 +19,7 @@ from rich.table import Table
 
 from policies.placement.algorithm1 import Algorithm1
 from policies.registry import make_policy
+from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Departed
 from rollmux_env.cluster.plan import carry_out
@@ -95,6 +96,7 @@ def policy_times_ms(state: State, newcomers: list[Job], name: str) -> tuple[list
     """Milliseconds, of this process's own, of a policy's answers to arrivals, an hour apart, and to departures; the first two are
     not counted."""
     policy = make_policy(name)
+    assert not isinstance(policy, OwnReplay), "a yardstick makes no decisions"
     times: tuple[list[float], list[float]] = [], []
     for job in newcomers:
         for k in (0, 1):

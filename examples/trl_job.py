@@ -81,7 +81,7 @@ class TrlGrpo:
         self._go_on()
 
     def checkpoint(self, folder: Path) -> None:
-        """Keep the weights, for a start in another placement."""
+        """Keep the weights; after a restart Adam and the data begin anew."""
         self._trainer.model.save_pretrained(folder)
 
     def restore(self, folder: Path) -> None:

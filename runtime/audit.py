@@ -3,7 +3,8 @@
 A1  every job ends once: done, failed or cancelled; until the run has ended it may still be there
 A2  a job's iterations are recorded once and in order, 0 to n - 1; those that a recorded restart set it back behind are repeated,
     and a restart goes on from a recorded checkpoint
-A3  a node is one place's of one group at a time, is given back once, and runs phases of that group alone, one at a time
+A3  a node is one place's of one group at a time, is given back once, and runs phases of that group alone, one at a time but for a
+    migrated tail, within its memory
 A4  replaying the events gives a valid state after each of them, and an empty one when all is done
 A5  the clock never runs back, resumes included
 """

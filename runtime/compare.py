@@ -9,6 +9,7 @@ first fifth (the period), and the time from the first job's fifth to the last jo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -54,6 +55,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
         raise InputError("compare: jobs were moved in this run; only runs without moves can be compared")
     if any(part.spans for part in record.phases):
         raise InputError("compare: tails were migrated in this run; only runs without migration can be compared")
+    record = until_interrupted(record)
     placements = {event.job_id: event.placement for event in record.log if isinstance(event, Admitted)}
     done = {job_id: [part for part in record.iterations if part.job_id == job_id] for job_id in placements}
     if not done:
@@ -77,6 +79,20 @@ def compare(record: RunRecord) -> dict[str, Any]:
         "period_error": fmean(abs(job["error"]) for job in jobs.values()),
         "iterations_seen": seen,
     }
+
+
+def until_interrupted(record: RunRecord) -> RunRecord:
+    """A run as far as nothing had to be restarted: what came before the first restart of a job."""
+    if not record.restarted:
+        return record
+    end_s = min([fact.at_s for fact in record.restarted] + [fact.at_s for fact in record.relaunched])
+    return replace(
+        record,
+        log=tuple(event for event in record.log if event.at_s < end_s),
+        phases=tuple(part for part in record.phases if part.end_s < end_s),
+        iterations=tuple(sorted((i for i in (*record.iterations, *record.repeated) if i.end_s < end_s), key=lambda i: i.end_s)),
+        repeated=(),
+    )
 
 
 def comparison_table(found: Mapping[str, Any]) -> RenderableType:

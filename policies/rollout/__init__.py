@@ -11,6 +11,7 @@ from typing import Any
 from policies.rollout.adaptive_parallelism import AdaptiveParallelism
 from policies.rollout.parallelism_planner import ParallelismPlanner
 from policies.rollout.plain import Plain
+from policies.rollout.stream_trainer import StreamTrainer
 from policies.rollout.tail_batching import TailBatching
 from policies.rollout.tail_migration import TailMigration
 from rollmux_env.errors import InputError
@@ -23,6 +24,7 @@ CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
     "tail-migration": TailMigration,
     "adaptive-parallelism": AdaptiveParallelism,
     "parallelism-planner": ParallelismPlanner,
+    "stream-trainer": StreamTrainer,
 }
 ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, **CONTROL}
 

@@ -6,7 +6,7 @@ the first policy's figure over a policy's, seed by seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -125,6 +125,42 @@ def packed_s(
     """Seconds of a rollout where a plain one takes the published seconds: one number is fitted, the step's overhead."""
     step_s = fitted(size, "H800", gpus, parallel, lengths, seconds, makers.rollout("plain"))
     return rollout_s(partial(setting, size, "H800", gpus, parallel, lengths, step_s, alike), policy, seed, quick, makers)
+
+
+class Stage(NamedTuple):
+    """One line of RollPacker's ablation.
+
+    Attributes:
+        policy: of its rollouts. hidden: rewards are computed as responses finish, and no longer after the rollout.
+    """
+
+    policy: str
+    hidden: bool
+
+
+def step_s(
+    size: str, gpus: int, parallel: int, lengths: Piecewise, seconds: float, reward_s: float, training_s: float,
+    stages: Mapping[str, Stage], name: str, seed: int, quick: bool, makers: Makers,
+) -> float:  # fmt: skip
+    """Mean seconds of a step of a job that samples and trains on the same GPUs: rollout, rewards, training.
+
+    With a policy that moves responses, half of the GPUs train from then on, half as fast, on what has finished, in that order.
+    """
+    overhead_s = fitted(size, "H800", gpus, parallel, lengths, seconds, makers.rollout("plain"))
+    stage = stages[name]
+    job = JobRollouts(setting(size, "H800", gpus, parallel, lengths, overhead_s, 0.0), makers.rollout(stage.policy), seed)
+    total = 0.0
+    for _ in range(ROLLOUTS):
+        one = job.next()
+        each_s = training_s / one.kept.size
+        now_s, trained = one.moved_s, 0
+        for end_s in one.end_s:
+            now_s = max(now_s, end_s) + 2 * each_s
+            if now_s > one.seconds or trained == one.kept.size:
+                break
+            trained += 1
+        total += one.seconds + (0.0 if stage.hidden else reward_s) + training_s - trained * each_s
+    return total / ROLLOUTS
 
 
 def with_models(scenario: Scenario) -> Scenario:

@@ -26,7 +26,7 @@ class Fleet:
 
     Attributes:
         now_s: seconds since the start. gpus: (K,) of each replica.
-        migrations: times that a response went to another replica.
+        migrations: times that a response went to another replica. moved_s: when one first did, or infinite.
 
     Raises:
         InputError: a response that fits in no replica's cache, one without tokens, or no replicas.
@@ -45,6 +45,7 @@ class Fleet:
         count = lengths.size
         self.now_s = 0.0
         self.migrations = 0
+        self.moved_s = np.inf
         self._longest = int((prompt_tokens + lengths).max())
         if lengths.min() < 1:
             raise InputError("rollout: a response must have at least one token")
@@ -173,6 +174,8 @@ class Fleet:
             self._all.refill_s[responses] = refill_s
         kernel.launch(self._all, self.table, responses, replicas, self.now_s)
         self.migrations += responses.size
+        if responses.size:
+            self.moved_s = min(self.moved_s, self.now_s)
 
     def abort(self, responses: Ints) -> None:
         """Responses that wait or run end here."""

@@ -27,7 +27,7 @@ class Rollout:
         long: it ran what earlier ones left.
         end_s: (n,) when the responses that finished did, rising.
         kept: (wanted * needed,) tokens of the responses that count. lost_tokens: sampled for those that do not.
-        preemptions, migrations: of responses.
+        preemptions, migrations: of responses. moved_s: when one first migrated; infinite where none did.
         busy_gpu_s: seconds of every GPU until its replica had nothing to do any more, summed.
     """
 
@@ -38,6 +38,7 @@ class Rollout:
     lost_tokens: int
     preemptions: int
     migrations: int
+    moved_s: float
     busy_gpu_s: float
 
     def done_s(self, share: float) -> float:
@@ -131,5 +132,6 @@ def _told(setting: Setting, fleet: Fleet, round: Round, complete: list[int]) -> 
         lost_tokens=int(sampled.sum() - kept.sum()),
         preemptions=fleet.preemptions,
         migrations=fleet.migrations,
+        moved_s=fleet.moved_s,
         busy_gpu_s=float(np.minimum(fleet.busy_s, fleet.now_s) @ fleet.gpus),
     )

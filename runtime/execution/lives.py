@@ -129,8 +129,8 @@ class Lives(Placing):
                 self._say(f"{name} has gone")
             left = {pool: len(self._ground.nodes(pool)) for pool in POOLS}
             most = {pool: min(left[pool], getattr(self._state.cluster, pool).max_nodes or left[pool]) for pool in POOLS}
-            self._note(Resized(now_s, most["rollout"], most["training"]))
             self._write(*facts)
+            self._note(Resized(self._now(), most["rollout"], most["training"]))
             if self._lease is not None and any(left[pool] - self._grouped(pool) < self._lease_need[pool] for pool in POOLS):
                 self._lease = None
         self._settle()

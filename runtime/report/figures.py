@@ -162,6 +162,10 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "worst_case_s": {phase: getattr(job, phase).worst_case_s for phase in PHASES} if job else None,
         "phase_s": {phase: _mean(part.end_s - part.start_s for part in _warm_phases(record, job_id, phase)) for phase in PHASES},
         "waits_s": {phase: _mean(part.start_s - part.asked_s for part in _warm_phases(record, job_id, phase)) for phase in PHASES},
+        "restarts": sum(fact.job_id == job_id for fact in record.restarted),
+        "repeated": sum(done.job_id == job_id for done in record.repeated),
+        "checkpoint_s": _mean(kept.seconds for kept in record.checkpointed if kept.job_id == job_id),
+        "checkpoint_gb": _mean(kept.gb for kept in record.checkpointed if kept.job_id == job_id),
         "host_gb": {phase: max((part.host_gb for part in _phases(record, job_id, phase)), default=None) for phase in PHASES},
     }
 

@@ -86,7 +86,7 @@ def write_events(folder: Path, record: RunRecord) -> None:
     for job_id in dict.fromkeys(iteration.job_id for iteration in record.iterations):
         with SummaryWriter(str(folder / job_id)) as writer:
             for tag, value, step, at_s in scalars(record, job_id):
-                writer.add_scalar(tag, value, step, walltime=record.started.wall_s + at_s)
+                writer.add_scalar(tag, value, step, walltime=record.wall_s(at_s))
 
 
 def scalars(record: RunRecord, job_id: str) -> Sequence[tuple[str, float, int, float]]:

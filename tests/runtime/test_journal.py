@@ -23,7 +23,7 @@ from rollmux_env.cluster.events import (
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
 from runtime.jobs.spec import parse_jobs
-from runtime.journal import JOURNAL, LOCK, Journal, read_facts, read_run, record_of, state_of
+from runtime.journal import JOURNAL, LOCK, SCHEMA, Journal, read_facts, read_run, record_of, state_of
 from runtime.record import (
     Assigned,
     Bound,
@@ -35,6 +35,8 @@ from runtime.record import (
     Node,
     PhaseSlice,
     Profiled,
+    Relaunched,
+    Restarted,
     Returned,
     Started,
     Submitted,
@@ -144,3 +146,48 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(InputError, match="is of version 99"):
         read_facts(newer)
+
+
+def test_a_journal_of_version_1_is_read_and_upgraded(tmp_path: Path) -> None:
+    """The file was written by the code of version 1."""
+    path = tmp_path / JOURNAL
+    path.write_bytes((Path(__file__).parent / "journal_version_1.sqlite").read_bytes())
+    facts = read_facts(path)
+    assert facts[0] == FACTS[0] and state_of(record_of(facts)).departed == 1
+    assert version_of(path) == 1  # reading leaves it as it is
+    journal = Journal(path, resume=True)
+    journal.write(Relaunched(6.0, 2e9, (NODE,), {}))
+    journal.close()
+    assert version_of(path) == SCHEMA
+    assert read_facts(path) == [*facts, Relaunched(6.0, 2e9, (NODE,), {})]
+
+
+def version_of(path: Path) -> int:
+    database = sqlite3.connect(path)
+    try:
+        return int(database.execute("PRAGMA user_version").fetchone()[0])
+    finally:
+        database.close()
+
+
+def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / JOURNAL)
+    journal.write(FACTS[0])
+    journal._database.execute("PRAGMA max_page_count=4")  # what SQLite says then is what it says of a full disk
+    with pytest.raises(InputError, match=r"journal.sqlite: cannot be written: database or disk is full$"):
+        for _ in range(1000):
+            journal.write(FACTS[1])
+    known = read_facts(tmp_path / JOURNAL)
+    assert known[0] == FACTS[0] and set(map(type, known[1:])) <= {Profiled}
+    journal._database.execute("PRAGMA max_page_count=100000")
+    journal.close()  # there is room again: what waited is written
+    assert len(read_facts(tmp_path / JOURNAL)) == len(known) + 1
+
+
+def test_iterations_that_a_restart_repeats_are_counted_once() -> None:
+    again = [Iteration("a", number, 5.0 + number, 6.0 + number, {}) for number in (0, 1)]
+    record = record_of([*FACTS[:-1], Restarted(4.0, "a", 0, "why"), Relaunched(4.0, 2e9, (NODE,), {}), *again])
+    assert [done.number for done in record.iterations] == [0, 1] and record.iterations == tuple(again)
+    assert [done.end_s for done in record.repeated] == [3.1]
+    assert record.ended is None and record.last_s == 7.0
+    assert record.wall_s(3.0) == 1e9 + 3 and record.wall_s(6.0) == 2e9 + 2

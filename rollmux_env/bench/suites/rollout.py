@@ -11,10 +11,12 @@ from rollmux_env.bench.rollouts import (
     GAIN,
     SECONDS,
     RolloutCase,
+    Stage,
     packed_s,
     pair_s,
     rollout_s,
     setting,
+    step_s,
     stream_usd,
 )
 from rollmux_env.bench.suite import Suite
@@ -25,6 +27,20 @@ PAIRS = {("7B-4k", "7B-4k"): 1.12, ("7B-8k", "7B-8k"): 1.19, ("7B-8k", "14B-8k")
 
 # RollPacker, arXiv 2509.21009: seconds of a rollout, plain and with tail batching, by (size, H800s, tensor parallelism, cap).
 PACKED = {("7B", 16, 1, 8): (82.0, 47.0), ("14B", 32, 2, 16): (277.0, 88.0), ("32B", 64, 4, 32): (673.0, 170.0)}
+
+# Its ablation, gains of a whole step: (tail batching, + rewards as responses finish, + planner, + stream trainer).
+STEPS = {
+    ("7B", 16, 1, 8): (1.30, 2.01, 2.01, 2.03),
+    ("14B", 32, 2, 16): (1.48, 1.99, 2.02, 2.22),
+    ("32B", 64, 4, 32): (2.21, 2.48, 2.52, 2.56),
+}
+STAGES = {
+    "plain": Stage("plain", False),
+    "tail-batching": Stage("tail-batching", False),
+    "+ rewards": Stage("tail-batching", True),
+    "+ planner": Stage("tail-batching+parallelism-planner", True),
+    "+ stream trainer": Stage("tail-batching+stream-trainer", True),
+}
 
 # OrchestrRL, arXiv 2601.01209: gain in throughput on 48 H800; what it is compared with is not known to us.
 SHAPED = {"14B-16k on 48 H800, 1": 1.40, "32B-16k on 48 H800, 2": 1.34}
@@ -58,6 +74,24 @@ _PACKED = tuple(
     for alike in (0.0, 0.5)
     for key in PACKED
 )
+
+
+def rewards_and_training_s(key: tuple[str, int, int, int]) -> tuple[float, float]:
+    """What the published gains leave for rewards and training, seconds, if steps are all these and rewards can be hidden."""
+    plain_s, batched_s = PACKED[key]
+    first, second, *_ = STEPS[key]
+    base_s = (plain_s - batched_s) / (1 - 1 / first)
+    return base_s / first - base_s / second, base_s / second - batched_s
+
+
+_STEPS = tuple(
+    RolloutCase(
+        f"step, {_packed(key, False)}",
+        tuple(STAGES),
+        partial(step_s, key[0], key[1], key[2], tail(1024 * key[3]), PACKED[key][0], *rewards_and_training_s(key), STAGES),
+    )
+    for key in STEPS
+)
 _SHAPED = tuple(
     RolloutCase(
         f"{size}-16k on 48 H800, {parallel} GPUs a replica",
@@ -81,7 +115,7 @@ _STREAM = RolloutCase(
 )
 
 SWEPT = ("tail-batching", "tail-migration", "adaptive-parallelism", BOTH)
-CASES = (*_PAIRS, *_PACKED, *_SHAPED, _STREAM)
+CASES = (*_PAIRS, *_PACKED, *_STEPS, *_SHAPED, _STREAM)
 
 SUITE = Suite(
     name="rollout",
@@ -94,6 +128,11 @@ SUITE = Suite(
         **{(_packed(key, False), "plain", SECONDS): seconds[0] for key, seconds in PACKED.items()},
         **{(_packed(key, False), "tail-batching", SECONDS): seconds[1] for key, seconds in PACKED.items()},
         **{(_packed(key, False), "tail-batching", GAIN): seconds[0] / seconds[1] for key, seconds in PACKED.items()},
+        **{
+            (f"step, {_packed(key, False)}", stage, GAIN): gain
+            for key, gains in STEPS.items()
+            for stage, gain in zip(tuple(STAGES)[1:], gains, strict=True)
+        },
         **{(f"{size} GPUs a replica", "adaptive-parallelism", GAIN): gain for size, gain in SHAPED.items()},
     },
     differences=(
@@ -102,6 +141,7 @@ SUITE = Suite(
         "RollPacker: one number a row, the fixed seconds of a step, is fitted to the plain rollout; the rest is predicted.",
         "8k: the paper's short rounds take 38 s, as long as at 16k and 32k, ours 26 s: a part of its seconds may not be decoding.",
         "alike 0.5: a prompt with long responses is likely to have long ones again; long rounds are then slower than plain ones.",
+        "Steps: seconds of rewards and training are what the paper's own gains leave for them; only rollouts and overlap are ours.",
         "OrchestrRL: a model without the cost of messages inside a replica favours large replicas: where they are large already, "
         "changing their size gains 5% (14B) or nothing (32B). The paper's baseline and lengths are not known to us.",
     ),

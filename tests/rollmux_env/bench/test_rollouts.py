@@ -33,7 +33,7 @@ def test_every_figure_of_the_papers_has_its_cell_and_every_policy_can_be_made() 
     assert len({case.label for case in rollout.CASES}) == len(rollout.CASES)
     for case in rollout.CASES:
         for policy in case.policies:
-            make_rollout(policy.rpartition("/")[2])
+            make_rollout(rollout.STAGES[policy].policy if policy in rollout.STAGES else policy.rpartition("/")[2])
     for policy in rollout.SWEPT:
         make_rollout(policy)
 
@@ -51,6 +51,14 @@ def test_a_gain_is_the_first_policys_figure_over_a_policys_seed_by_seed() -> Non
 def test_migration_makes_a_pair_of_7b_jobs_faster() -> None:
     plain, moved = (pair_s(("7B-4k", "7B-4k"), policy, 0, True, MAKERS) for policy in ("plain", "tail-migration"))
     assert 1.05 < plain / moved < 1.25  # the paper's 1.12
+
+
+def test_what_is_left_for_rewards_and_training_gives_the_published_gains_back() -> None:
+    for key, gains in rollout.STEPS.items():
+        (plain_s, batched_s), (reward_s, training_s) = rollout.PACKED[key], rollout.rewards_and_training_s(key)
+        base_s = plain_s + reward_s + training_s
+        assert base_s / (batched_s + reward_s + training_s) == pytest.approx(gains[0])
+        assert base_s / (batched_s + training_s) == pytest.approx(gains[1])
 
 
 def test_jobs_of_the_catalogue_become_jobs_with_models() -> None:

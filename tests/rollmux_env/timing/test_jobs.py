@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.rollout.plain import Plain
 from rollmux_env.errors import InputError
+from rollmux_env.rollout.job import JobRollouts
+from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import Job, load_scenario, parse_scenario
 from rollmux_env.schema import scenario_schema
 from rollmux_env.timing.hardware import GPUS, achieved
-from rollmux_env.timing.jobs import draw_lengths, replica_of, sampled_rollout_s, sampled_training_s
+from rollmux_env.timing.jobs import padded_training_s, replica_of
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.roofline import replica_timing
 
@@ -137,20 +140,15 @@ def test_the_schema_takes_jobs_with_a_model_and_others_only_with_seconds() -> No
     assert not validator.is_valid(file(model={"tensor_parallel": 1}))
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    st.sampled_from(["3B", "7B", "8B"]),
-    st.integers(1, 3),
-    st.integers(1, 600),
-    st.integers(1, 20_000),
-    st.integers(0, 2**32),
-)
-def test_what_is_sampled_stays_within_the_worst_case(size: str, turns: int, batch: int, cap: int, seed: int) -> None:
-    lengths = {"cap": cap, "batch": batch, "turns": turns, "environment_s": 2, "median": 700, "sigma": 1.5}
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["3B", "7B", "14B"]), st.integers(1, 3), st.integers(1, 700), st.integers(1, 20_000), st.integers(0, 2**32))
+def test_what_is_simulated_stays_within_the_worst_case(size: str, turns: int, batch: int, cap: int, seed: int) -> None:
+    lengths = {"cap": cap, "batch": batch, "turns": turns, "environment_s": 2, "median": 1 + cap / 3, "sigma": 1.5}
     job = the_job(model=size, lengths=lengths)
-    assert job.lengths is not None
-    tokens = draw_lengths(job.lengths, np.random.default_rng(seed))
-    assert tokens.shape == (batch,) and turns <= tokens.min() and tokens.max() <= cap * turns
-    assert 0 < sampled_rollout_s(job, tokens) <= job.rollout.worst_case_s + 1e-6
-    assert 0 < sampled_training_s(job, tokens) <= job.training.worst_case_s + 1e-6
-    assert sampled_training_s(job, tokens, nodes=2) < sampled_training_s(job, tokens)
+    setting = setting_of(job)
+    assert setting is not None
+    for rollout in (JobRollouts(setting, Plain(), seed).next(), JobRollouts(replace(setting, alike=1.0), Plain(), seed).next()):
+        longest = int(rollout.kept.max())
+        assert turns <= longest <= cap * turns
+        assert 0 < rollout.seconds <= job.rollout.worst_case_s * (1 + 1e-6)
+        assert 0 < padded_training_s(job, longest) <= job.training.worst_case_s + 1e-6

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
 from runtime.checkpoints import drop, place_of, write_checkpoint
@@ -27,11 +28,14 @@ class Pretended(Coordinator):
 
     Args:
         dies_at: number of the write to the journal with which it is killed. before: just before it, else just after it.
+        stops_after: iterations, of all jobs together, after which the user stops it.
+        loses: id of the job that loses a process in its third iteration, once.
     """
 
-    def __init__(self, plan: RunPlan, dies_at: int = -1, before: bool = False) -> None:
+    def __init__(self, plan: RunPlan, dies_at: int = -1, before: bool = False, stops_after: int = -1, loses: str = "") -> None:
         super().__init__(plan)
         self.left, self.before, self.dead = dies_at, before, False
+        self.stops_after, self.loses = stops_after, loses
 
     def _open(self) -> None:
         super()._open()
@@ -52,6 +56,7 @@ class Pretended(Coordinator):
 
     def _die_now(self) -> None:
         self.dead = True
+        self.last = self._state.copy()
         raise Killed
 
     @staticmethod
@@ -73,6 +78,11 @@ class Pretended(Coordinator):
                     break
                 if state < 0:
                     state = int((Path(order.checkpoint) / "count").read_text()) if order.checkpoint else 0
+                await asyncio.sleep(0)
+                if self.loses == job_id and order.iteration == 2:
+                    self.loses = ""
+                    self._spawn(self._die(runner, End("died", "step", "its process has died")))
+                    return
                 for pool in ("rollout", "training"):
                     await self.acquire(job_id, pool)  # type: ignore[arg-type]
                     now_s = self._now()
@@ -83,6 +93,9 @@ class Pretended(Coordinator):
                     continue
                 state += 1
                 done = self._kept(runner, order, state)
+                self.stops_after -= 1
+                if self.stops_after == 0:
+                    self._spawn(self.stop())
         except Stopped:
             end = End("stopped")
         else:
@@ -101,6 +114,9 @@ class Pretended(Coordinator):
         write_checkpoint(folder, order.iteration + 1, lambda place: (place / "count").write_text(str(state)) and None)
         return Done({"count": float(state)}, True, str(place_of(folder, order.iteration + 1)))
 
+    async def _end_processes(self, runner: Runner) -> None:
+        return
+
     async def _patrol(self) -> None:
         return
 
@@ -117,11 +133,11 @@ def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = 
     return RunPlan(specs, cluster, nodes, policy, "round-robin", 0, str(folder), **more)
 
 
-def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False) -> str:
-    """`done`, `stopped` or, where it was killed, `killed`."""
+def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False, states: list[State] | None = None, **more: Any) -> str:
+    """`done`, `stopped` or, where it was killed, `killed`; `states` gets the state that it had then."""
 
     async def main() -> str:
-        coordinator = Pretended(plan, dies_at, before)
+        coordinator = Pretended(plan, dies_at, before, **more)
         try:
             return await coordinator.run()
         except Killed:
@@ -129,6 +145,8 @@ def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False) -> str:
         finally:
             for task in coordinator._tasks:
                 task.cancel()
+            if states is not None and coordinator.dead:
+                states.append(coordinator.last)
             coordinator._journal._unwritten.clear()  # what was in memory is lost
             coordinator._journal._database.close()
             coordinator._journal._lock.close()

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rollmux_env.cluster.events import Departed
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Resized
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import InputError
 from runtime.audit import audit
 from runtime.checkpoints import numbers
-from runtime.journal import JOURNAL, read_facts, record_of, state_of
+from runtime.journal import JOURNAL, Journal, read_facts, record_of, state_of
 from runtime.record import RunRecord
-from tests.runtime.execution.pretend import carry_out, plan_of
+from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 
 ITERATIONS = 3
 JOBS: list[dict[str, Any]] = [{"id": name, "iterations": ITERATIONS} for name in "ab"]
@@ -70,3 +74,105 @@ def test_killed_at_any_write_a_run_goes_on_and_repeats_nothing(tmp_path: Path, b
         assert record.iterations[: len(known.iterations)] == known.iterations
         assert record.relaunched[0].at_s == known.last_s
     assert outcome == "done" and dies_at > 15
+
+
+def test_killed_again_and_again_it_goes_on(tmp_path: Path) -> None:
+    """Every resume gets some writes further than the one before, until one gets to the end."""
+    plan = plan_of(tmp_path, JOBS)
+    assert carry_out(plan, 5) == "killed"
+    for dies_at in range(3, 1000):
+        if carry_out(replace(plan, resume=True), dies_at) == "done":
+            break
+    record = check_end(tmp_path)
+    assert not record.repeated and len(record.relaunched) > 2
+
+
+def test_a_stopped_run_keeps_its_places_and_goes_on(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, JOBS)
+    assert carry_out(plan, stops_after=2) == "stopped"
+    record = record_in(tmp_path)
+    assert record.ended is not None and record.ended.outcome == "stopped"
+    placed = [(group.id, group.jobs) for group in state_of(record).group_list()]
+    assert placed and not any(isinstance(event, Departed) for event in record.log)
+    assert carry_out(replace(plan, resume=True)) == "done"
+    record = check_end(tmp_path)
+    assert not record.repeated and [event.job_id for event in record.log if isinstance(event, Admitted)] == ["a", "b"]
+
+
+def test_a_job_without_checkpoints_begins_again(tmp_path: Path) -> None:
+    jobs = [{"id": "a", "iterations": 3, "options": {"keeps": False}}, {"id": "b", "iterations": 3}]
+    plan = plan_of(tmp_path, jobs)
+    assert carry_out(plan, stops_after=2) == "stopped"
+    assert carry_out(replace(plan, resume=True)) == "done"
+    record = check_end(tmp_path, jobs)
+    assert record.repeated and {done.job_id for done in record.repeated} == {"a"}
+    assert {fact.job_id: fact.iteration for fact in record.restarted}["a"] == 0
+
+
+def test_on_fewer_nodes_the_jobs_that_no_longer_fit_arrive_again(tmp_path: Path) -> None:
+    jobs = [{"id": name, "iterations": 4, "slo": 1.0} for name in "ab"]
+    plan = plan_of(tmp_path, jobs, policy="solo")
+    assert carry_out(plan, stops_after=2) == "stopped"
+    assert len(state_of(record_in(tmp_path)).group_list()) == 2
+    fewer = tuple(node for node in NODES if node.name.endswith("0"))
+    assert carry_out(replace(plan, resume=True, nodes=fewer)) == "done"
+    record = check_end(tmp_path, jobs)
+    assert not record.repeated
+    (resized,) = [event for event in record.log if isinstance(event, Resized)]
+    assert (resized.rollout_nodes, resized.training_nodes) == (1, 1)
+    assert [event.job_id for event in record.log if isinstance(event, Admitted)] == ["a", "b", "b"]
+
+
+def test_jobs_on_a_machine_that_has_gone_arrive_again_and_the_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second job's nodes are on a machine that goes; it waits for the first one's, since there are no others left."""
+    nodes = tuple(replace(node, machine=f"m{node.name[-1]}") for node in NODES)
+    jobs = [{"id": name, "iterations": 4, "slo": 1.0} for name in "ab"]
+    monkeypatch.setattr("runtime.execution.lives.dead_machines", lambda machines: {"m1"} & machines)
+    assert carry_out(plan_of(tmp_path, jobs, nodes, policy="solo"), loses="b") == "done"
+    record = check_end(tmp_path, jobs)
+    assert not record.repeated
+    assert [fact.job_id for fact in record.restarted] == ["b"]
+    assert [event.job.id for event in record.log if isinstance(event, Arrived)] == ["a", "b", "b"]
+    (resized,) = [event for event in record.log if isinstance(event, Resized)]
+    assert (resized.rollout_nodes, resized.training_nodes) == (1, 1)
+    assert {name for part in record.phases if part.end_s > resized.at_s for name in part.nodes} == {"rollout-0", "training-0"}
+    admitted = [event for event in record.log if isinstance(event, Admitted)]
+    assert [event.job_id for event in admitted] == ["a", "b", "b"]
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    Journal(tmp_path / JOURNAL).close()
+    held = Journal(tmp_path / JOURNAL, resume=True)
+    with pytest.raises(InputError, match=r"a run is under way in this folder \(process \d+\)$"):
+        Journal(tmp_path / JOURNAL, resume=True)
+    held.close()
+    Journal(tmp_path / JOURNAL, resume=True).close()
+
+
+@given(
+    iterations=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    late=st.integers(0, 2),
+    policy=st.sampled_from(["rollmux", "solo"]),
+    kills=st.lists(st.integers(2, 30), max_size=3),
+)
+@settings(max_examples=8, deadline=None)
+def test_whatever_the_jobs_and_the_kills_the_state_is_what_replaying_gives(
+    tmp_path_factory: pytest.TempPathFactory, iterations: list[int], late: int, policy: str, kills: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    jobs = [{"id": f"j{k}", "iterations": n, "arrival_s": 0.02 * (k >= late)} for k, n in enumerate(iterations)]
+    plan = plan_of(folder, jobs, policy=policy)
+    outcome = "begun"
+    for dies_at in [*kills, -1]:
+        states: list[State] = []
+        outcome = carry_out(plan, dies_at, states=states)
+        if outcome == "done":
+            break
+        plan = replace(plan, resume=True)
+        then, now = states[0], state_of(record_in(folder))
+        assert (now.group_list(), now.waiting, now.departed) == (then.group_list(), then.waiting, then.departed)
+        assert [now.iterations_done(job["id"]) for job in jobs if now.knows(job["id"])] == [
+            then.iterations_done(job["id"]) for job in jobs if then.knows(job["id"])
+        ]
+    assert outcome == "done"
+    check_end(folder, jobs)

@@ -1,0 +1,61 @@
+"""`stream-trainer` (RollPacker, arXiv 2509.21009): half of the GPUs begin to train while the last responses are sampled.
+
+When 20 to 50% of the wanted responses are done (looked at every 5%) and the cache of half of the replicas holds the rest, the rest
+goes on there, prefilled again, and the other half accumulates gradients of finished responses. For jobs that sample and train on
+the same GPUs. What the rest will need is not known: it is projected as twice the context that it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from policies.rollout.rounds import Rounds
+from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.moves import Stay, deal, gather
+from rollmux_env.rollout.policy import Round, Wake
+from rollmux_env.rollout.setting import Setting
+
+_LOOKS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
+_GROWS = 2  # times its present context, that the rest is projected to need
+
+
+@dataclass(frozen=True)
+class StreamTrainer:
+    """Leave half of the replicas to training as soon as the rest fits into the others."""
+
+    def rounds(self, prompts: int, responses: int) -> Rounds:
+        """Rounds that launch what they need."""
+        return Rounds(prompts, responses, 1)
+
+    def control(self, setting: Setting) -> Halve:
+        """Responses move once, or never."""
+        return Halve(setting)
+
+
+class Halve(Stay):
+    """One job's rollouts."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._room = setting.replicas[0].kv_tokens
+        self._looks: list[int] = []
+
+    def begin(self, fleet: Fleet, round: Round) -> Wake:
+        """See `rollmux_env.rollout.policy.Control`."""
+        deal(fleet, np.arange(fleet.size))
+        wanted = round.wanted * round.needed
+        self._looks = sorted({ceil(look * wanted) for look in _LOOKS}) if fleet.size > 1 else []
+        return self._next()
+
+    def act(self, fleet: Fleet) -> Wake:
+        """Move the rest, if it fits."""
+        keep = fleet.size - fleet.size // 2
+        if _GROWS * int(fleet.context()[fleet.open].sum()) <= keep * self._room:
+            gather(fleet, keep)
+            self._looks = []
+        return self._next()
+
+    def _next(self) -> Wake:
+        return Wake(finished=self._looks.pop(0)) if self._looks else Wake()

@@ -1,0 +1,97 @@
+"""Checkpoints are whole or not there, the last two are kept, and damage is noticed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from runtime.checkpoints import MANIFEST, damage, drop, newest, numbers, place_of, write_checkpoint
+from runtime.execution.randomness import keep_randomness, restore_randomness
+
+
+def fill(text: str):  # type: ignore[no-untyped-def]
+    def filling(folder: Path) -> None:
+        (folder / "below").mkdir()
+        (folder / "state").write_text(text)
+        (folder / "below" / "more").write_bytes(b"\0" * 3000)
+
+    return filling
+
+
+def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    assert newest(folder, 9) == (0, None, ())
+    for iterations in range(1, 5):
+        assert write_checkpoint(folder, iterations, fill(f"{iterations}")) == 3001
+    assert numbers(folder) == [1, 2, 3, 4]
+    drop(folder)
+    assert numbers(folder) == [3, 4]
+    assert newest(folder, 9) == (4, place_of(folder, 4), ())
+    assert newest(folder, 3) == (3, place_of(folder, 3), ())  # one that the journal does not know yet is passed over
+    drop(folder, above=3)
+    assert numbers(folder) == [3]
+    write_checkpoint(folder, 3, fill("again"))
+    assert (place_of(folder, 3) / "state").read_text() == "again"
+
+
+@pytest.mark.parametrize("kind", ["changed", "cut", "gone", "no manifest", "no JSON", "other format", "half a manifest"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, kind: str) -> None:
+    for iterations in (1, 2):
+        write_checkpoint(tmp_path, iterations, fill("state"))
+    last = place_of(tmp_path, 2)
+    match kind:
+        case "changed":
+            (last / "state").write_text("stale")
+        case "cut":
+            (last / "below" / "more").write_bytes(b"\0" * 2999)
+        case "gone":
+            (last / "state").unlink()
+        case "no manifest":
+            (last / MANIFEST).unlink()
+        case "no JSON":
+            (last / MANIFEST).write_bytes(b"\xff{")
+        case "other format":
+            (last / MANIFEST).write_text(json.dumps({"format": 7, "files": {}}))
+        case _:
+            (last / MANIFEST).write_text(json.dumps({"format": 1, "files": {"state": 3}}))
+    found = newest(tmp_path, 2)
+    assert found.iterations == 1 and damage(place_of(tmp_path, 1)) is None
+    (problem,) = found.problems
+    assert "000002" in problem and "\n" not in problem
+
+
+def test_a_full_disk_leaves_the_ones_before_and_nothing_else(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 1, fill("1"))
+
+    def full(folder: Path) -> None:
+        (folder / "state").write_text("half of it")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(tmp_path, 2, full)
+    assert [path.name for path in tmp_path.iterdir()] == ["000001"] and damage(tmp_path / "000001") is None
+
+
+def test_what_a_kill_has_left_half_written_is_no_checkpoint(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 1, fill("1"))
+    (tmp_path / ".unfinished-2").mkdir()
+    (tmp_path / ".unfinished-2" / "below").mkdir()
+    assert numbers(tmp_path) == [1]
+    write_checkpoint(tmp_path, 2, fill("2"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001", "000002"]
+
+
+def test_random_generators_go_on_from_where_they_were(tmp_path: Path) -> None:
+    import random
+
+    import numpy as np
+    import torch
+
+    keep_randomness(tmp_path)
+    drawn = random.gauss(0, 1), np.random.rand(), float(torch.rand(()))  # noqa: NPY002
+    restore_randomness(tmp_path)
+    assert (random.gauss(0, 1), np.random.rand(), float(torch.rand(()))) == drawn  # noqa: NPY002
