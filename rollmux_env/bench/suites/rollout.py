@@ -1,4 +1,4 @@
-"""`rollout`: what happens inside rollouts: RollMux's long-tail migration RollPacker's tail batching and OrchestrRL's adaptive
+"""`rollout`: what happens inside rollouts: RollMux's long-tail migration, RollPacker's tail batching and OrchestrRL's adaptive
 parallelism, each beside its paper."""
 
 from __future__ import annotations
