@@ -3,7 +3,7 @@
 python benchmarks/rollouts.py migration [--runs 3]     two jobs of examples/long_tail.yaml, without and with migrated tails
 python benchmarks/rollouts.py batching [--runs 3]      the job of examples/tail_batching.yaml, plain and with tail batching
 
-Runs of the two kinds take turns; a ratio is of neighbours. Where the machine has a core less than nodes are asked for, the training
+Runs of the two kinds take turns; a ratio is of neighbours. Migration needs three cores that nothing else uses; on two the training
 node shares the last rollout node's core.
 """
 
@@ -16,15 +16,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from time import process_time
+from typing import Any
 
 from rich.table import Table
 
+from policies.rollout.rounds import Rounds
 from rollmux_env.report.tables import show
 from runtime.commands.running import cluster_of
 from runtime.execution.checks import check_run
 from runtime.execution.members import RunPlan
 from runtime.execution.session import execute, ray_session
-from runtime.jobs.spec import Jobs, RolloutSpec, load_jobs
+from runtime.grpo.rollout_worker import RolloutWorker
+from runtime.grpo.training_worker import TrainingWorker
+from runtime.jobs.spec import Jobs, JobSpec, load_jobs
 from runtime.journal import read_run
 from runtime.record import Node, RunRecord
 from runtime.report.figures import figures
@@ -56,39 +61,64 @@ def migration(runs: int) -> None:
             before_s, after_s = period_s(plain), period_s(moved)
             ratios.append(before_s / after_s)
             tails = sum(any(span.tail for span in part.spans) for part in moved.phases)
+            print(f"run {number + 1}: {before_s:.3f} s, {after_s:.3f} s", flush=True)
             table.add_row(str(number + 1), f"{before_s:.3f}", f"{after_s:.3f}", f"{ratios[-1]:.2f}", str(tails))
     show(table)
     print(f"mean {fmean(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
 
 
 def batching(runs: int) -> None:
-    """Seconds of all iterations' rollouts, and of all iterations, at equal samples."""
-    packed = load_jobs(EXAMPLES / "tail_batching.yaml")
-    (job,) = packed.jobs
-    plain = packed.model_copy(update={"jobs": (job.model_copy(update={"rollout": RolloutSpec()}),)})
-    table = Table(
-        "run", "rollouts s, plain", "tail batching", "times as fast", "iterations s, plain", "tail batching", "times as fast"
-    )
+    """Processor seconds of all rollouts, and of whole iterations, at equal samples, in this process.
+
+    A node of one core computes all the time, so these are its seconds where nothing else runs; elsewhere they are less noisy.
+    """
+    (spec,) = load_jobs(EXAMPLES / "tail_batching.yaml").jobs
+    node = Node("rollout-0", "rollout", "", (0,), (), 4.0, "1 core")
+    engine, rank = RolloutWorker(spec, 0, 1, node), TrainingWorker(spec, 0, 1, node)
+    engine.open(None)
+    rank.open(None, None)
+    state = rank._trainer.state()
+    kinds = ("plain", "tail batching", "times as fast")
+    table = Table("run", *(f"{what}: {kind}" for what in ("rollouts s", "iterations s") for kind in kinds))
     ratios: list[tuple[float, float]] = []
-    with ray_session(None, {"rollout": 1, "training": 1}) as nodes:
-        for jobs in (plain, packed):
-            run(jobs, nodes, "round-robin", iterations=1)
-        for number in range(runs):
-            before, after = (run(jobs, nodes, "round-robin") for jobs in (plain, packed))
-            (rollout_a, all_a), (rollout_b, all_b) = seconds(before), seconds(after)
-            ratios.append((rollout_a / rollout_b, all_a / all_b))
-            figures = (rollout_a, rollout_b, ratios[-1][0], all_a, all_b, ratios[-1][1])
-            table.add_row(str(number + 1), *(f"{figure:.2f}" for figure in figures))
+    for number in range(runs):
+        (rollout_a, all_a), (rollout_b, all_b) = (
+            iterate(spec, number, eta, engine, rank, state) for eta in (1.0, spec.rollout.eta)
+        )
+        ratios.append((rollout_a / rollout_b, all_a / all_b))
+        values = (rollout_a, rollout_b, ratios[-1][0], all_a, all_b, ratios[-1][1])
+        table.add_row(str(number + 1), *(f"{value:.2f}" for value in values))
+        print(f"run {number + 1}:", *(f"{value:.2f}" for value in values), flush=True)
+    engine.close()
     show(table)
     for what, own in zip(("rollouts", "iterations"), zip(*ratios, strict=True), strict=True):
         print(f"{what}: mean {fmean(own):.2f}, from {min(own):.2f} to {max(own):.2f}")
 
 
-def run(jobs: Jobs, nodes: Sequence[Node], dispatch: str, iterations: int | None = None) -> RunRecord:
+def iterate(spec: JobSpec, seed: int, eta: float, engine: RolloutWorker, rank: TrainingWorker, state: Any) -> tuple[float, float]:
+    """Run a job from its beginning; (seconds of its rollouts, seconds of its iterations)."""
+    rank._trainer.load_state(*state)
+    engine._engine.update_weights(rank._trainer.weights(), 0)
+    rounds = Rounds(spec.algorithm.prompts_per_iteration, spec.algorithm.group_size, eta)
+    rollout_s = all_s = 0.0
+    for number in range(spec.iterations):
+        due, began_s = rounds.next(), process_time()
+        engine.begin(1000 * seed + number, False, len(due.prompts) * due.responses, due)
+        assert not engine.sample()
+        complete = engine.results()["complete"]
+        rollout_s += process_time() - began_s
+        rank.update(engine.take())
+        engine._engine.update_weights(rank._trainer.weights(), rank._trainer.updates)
+        all_s += process_time() - began_s
+        rounds.done(complete)
+    assert rounds.position == spec.iterations * spec.algorithm.prompts_per_iteration  # each has trained the very same prompts
+    return rollout_s, all_s
+
+
+def run(jobs: Jobs, nodes: Sequence[Node], dispatch: str) -> RunRecord:
     """Run jobs and read what they left."""
-    specs = tuple(job.model_copy(update={"iterations": iterations}) if iterations else job for job in jobs.jobs)
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as folder:
-        plan = RunPlan(specs, cluster_of(jobs, nodes), tuple(nodes), "rollmux", dispatch, 0, folder)
+        plan = RunPlan(jobs.jobs, cluster_of(jobs.cluster, jobs.jobs, nodes), tuple(nodes), "rollmux", dispatch, 0, folder)
         outcome = execute(plan, lambda line: None)
         record = read_run(Path(folder))
     assert outcome == "done" and not record.failed, record.failed
@@ -113,12 +143,6 @@ def period_s(record: RunRecord) -> float:
     """Mean over jobs of the seconds of an iteration in the group's shared time."""
     (group,) = figures(record)["groups"]
     return fmean(group["iteration_s"].values())
-
-
-def seconds(record: RunRecord) -> tuple[float, float]:
-    """Of all rollouts, while they sampled; and of all iterations."""
-    rollouts = [part.done_s - part.run_s for part in record.phases if part.phase == "rollout" and not part.profile]
-    return sum(rollouts), record.iterations[-1].end_s - record.iterations[0].start_s
 
 
 if __name__ == "__main__":

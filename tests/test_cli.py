@@ -202,6 +202,13 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "neither a file nor a suite": (("bench",), "suite"),
         "quick without a suite": (("bench", QUICKSTART, "--quick"), "--quick"),
         "a suite has its own baseline": (("bench", "--suite", "mixed", "--baseline", "solo"), "--baseline"),
+        "a suite has its own rollouts": (("bench", "--suite", "mixed", "--rollout-policy", "plain"), "--rollout-policy"),
+        "no policy of ours in the suite of rollout policies": (("bench", "--suite", "rollout", "-p", "solo"), "rollout"),
+        "no such rollout policy": (("bench", QUICKSTART, "--rollout-policy", "none"), "tail-batching"),
+        "a fluid replay has no rollouts": (
+            ("bench", QUICKSTART, "--fidelity", "fluid", "--rollout-policy", "plain"),
+            "--rollout-policy",
+        ),
         "a suite has its own stays": (("bench", "--suite", "mixed", "--stays", "fixed"), "stays"),
         "dispatch in a fluid replay": (("bench", QUICKSTART, "--dispatch", "fifo", "--fidelity", "fluid"), "--dispatch"),
         "no such dispatch": (("bench", QUICKSTART, "--fidelity", "event", "--dispatch", "lifo"), "round-robin"),
@@ -309,3 +316,14 @@ def test_a_dispatch_policy_asks_for_an_event_replay(command: Command) -> None:
     assert "slo_attainment_observed" in report["results"][0]
     fluid = json.loads(command("bench", QUICKSTART, "-p", "rollmux", "--format", "json")[1])
     assert "slo_attainment_observed" not in fluid["results"][0]
+
+
+def test_tail_batching_makes_jobs_with_models_cheaper(command: Command) -> None:
+    usd = {}
+    for policy in ("plain", "tail-batching"):
+        file = str(ROOT / "examples" / "models.yaml")
+        status, out, _ = command("bench", file, "-p", "solo", "--rollout-policy", policy, "--format", "json")
+        report = json.loads(out)
+        assert (status, report["fidelity"]) == (0, "event")
+        usd[policy] = report["results"][0]["usd_per_work_hour"]
+    assert usd["tail-batching"] < 0.9 * usd["plain"]

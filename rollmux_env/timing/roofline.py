@@ -148,10 +148,12 @@ def worst_rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, 
     together = timing.kv_tokens // end
 
     def wave_s(count: int) -> float:
-        return batch_s(timing, np.full(count, prompt, dtype=np.int64), np.full(count, length, dtype=np.int64)) if count else 0.0
+        return batch_s(timing, np.full(count, prompt, dtype=np.int64), np.full(count, length, dtype=np.int64))
 
-    again_s = max(0, share - together) * timing.prefill_seconds(end)
-    seconds = share // together * wave_s(min(together, share)) + wave_s(share % together) + again_s
+    if share <= together:
+        seconds = wave_s(share)
+    else:  # waves, the last of which is not full: as many parts of a full one, and a single sequence; monotone, unlike their sum
+        seconds = share / together * wave_s(together) + wave_s(1) + (share - together) * timing.prefill_seconds(end)
     return seconds + (responses.turns - 1) * responses.environment_s
 
 

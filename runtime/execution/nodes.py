@@ -129,7 +129,11 @@ def prepare_process(nodes: Sequence[Node]) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = threads
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for node in nodes for gpu in node.gpus)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(
+        ","
+    )  # Ray counts these alone, so a node's GPUs are places among them
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[gpu] if visible != [""] else str(gpu) for gpu in gpus)
     move_process(nodes)
 
 

@@ -127,8 +127,13 @@ class Grpo:
         version, layout = self._kept[0].version, self._kept[0].layout
         transfer = Transfer(version, layout, plan, tuple(addresses), secrets.token_bytes(16))
         receiving = [worker.call("stage", transfer) for worker in self._engines]
-        sent = runtime_hook.wait([worker.call("send", transfer) for worker in self._ranks])
-        runtime_hook.wait(receiving)
+        sending = [worker.call("send", transfer) for worker in self._ranks]
+        try:
+            sent = runtime_hook.wait(sending)
+            runtime_hook.wait(receiving)
+        except RuntimeError:  # a process that has died is the reason, if there is one
+            runtime_hook.wait([worker.call("ready") for worker in self._ranks + self._engines])
+            raise
         runtime_hook.report(sync_link_bytes=sum(sent), sync_weight_bytes=layout.nbytes)
 
     def profile(self) -> None:

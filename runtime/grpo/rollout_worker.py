@@ -119,9 +119,6 @@ class RolloutWorker:
 
         Returns:
             Places of the shares that are not over.
-
-        Raises:
-            RuntimeError: a reward is no finite number.
         """
         rows = [(share, key) for share in self._shares for key in share.running]
         row_of = {(share.place, *key): row for row, (share, key) in enumerate(rows)}
@@ -163,7 +160,11 @@ class RolloutWorker:
         self._shares += [self._running(share) for shares in given for share in shares if share.place in places]
 
     def results(self) -> dict[str, Any]:
-        """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them."""
+        """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them.
+
+        Raises:
+            RuntimeError: a reward is no finite number.
+        """
         self._sampled = [share.sampled() for share in self._shares]
         rewards = [reward for part in self._sampled for reward in part.rewards]
         lengths = [len(response.token_ids) for part in self._sampled for response in part.responses]

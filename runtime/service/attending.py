@@ -63,6 +63,8 @@ def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -
                 watch(service, service.ended.remote(), say, told)
                 break
             except ray.exceptions.RayActorError:
+                if not where.answers():
+                    raise InputError(f"Ray has ended; `rollmux serve {folder}` goes on from the journal") from None
                 if monotonic() - began_s < _SETTLED_S:
                     raise InputError(
                         "the coordinator has died, soon after its start; `rollmux serve` goes on from the journal"
@@ -70,9 +72,10 @@ def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -
                 say("the coordinator has died; another one goes on from the journal")
                 service, where = None, replace(where, actor=f"{where.actor}-again")
     finally:
-        if service is not None:
-            ray.kill(service)
-        ray.shutdown()
+        if where.answers():  # else there is nobody to tell, and Ray would try for a minute
+            if service is not None:
+                ray.kill(service)
+            ray.shutdown()
         stop_head(where)
         withdraw(folder)
 

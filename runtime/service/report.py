@@ -18,9 +18,14 @@ _SPAN_S = 300.0  # that utilization is over
 
 
 class Usage:
-    """Node-seconds in which phases held nodes, of late."""
+    """Node-seconds in which phases held nodes, of late.
+
+    Attributes:
+        since_s: when looking began.
+    """
 
     def __init__(self) -> None:
+        self.since_s = 0.0
         self._held: deque[tuple[Pool, int, float, float]] = deque()
 
     def held(self, pool: Pool, nodes: int, from_s: float, until_s: float) -> None:
@@ -35,7 +40,7 @@ class Usage:
         Args:
             nodes: all of the pool's. holding: (nodes, since when) of the phases that run.
         """
-        from_s = max(0.0, now_s - _SPAN_S)
+        from_s = max(self.since_s, now_s - _SPAN_S)
         spans = [(count, begins, ends) for held, count, begins, ends in self._held if held == pool]
         spans += [(count, begins, now_s) for count, begins in holding]
         busy_s = sum(count * max(0.0, ends - max(begins, from_s)) for count, begins, ends in spans)

@@ -55,6 +55,7 @@ class Service(Coordinator):
         await asyncio.sleep(0)  # it goes as far as its first wait
         if self._run.done():
             await self._run
+        self.usage.since_s = self._now()
         self._spawn(self._keep())
 
     async def ended(self) -> str:

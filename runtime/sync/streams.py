@@ -29,7 +29,8 @@ Address = tuple[str, int]
 _HEADER = struct.Struct("!16sqqq")
 HEADER_BYTES = _HEADER.size
 """Of each stream, on every hop: whose it is and what comes."""
-_CHUNK = 4 << 20
+_THANKS = b"1"  # back along the way, when everybody on it has the stream
+_CHUNK = 1 << 20
 _TIMEOUT_S = 600.0  # one that has died is noticed at once; this is for one that hangs
 _STRANGER_S = 10.0  # for the header of a connection
 
@@ -49,10 +50,6 @@ class Transfer:
     streams: tuple[Stream, ...]
     addresses: tuple[Address, ...]
     token: bytes
-
-    def header(self, stream: Stream) -> bytes:
-        """What each hop of a stream begins with."""
-        return _HEADER.pack(self.token, self.version, stream.number, stream.nbytes)
 
 
 class Inbox:
@@ -80,14 +77,17 @@ class Inbox:
         """
         stage.begin(transfer.layout, transfer.version)
         missing = {stream.number: stream for stream in transfer.streams if worker in stream.way}
+        behind = {number: stream.way[stream.way.index(worker) + 1 :] for number, stream in missing.items()}
         with _Connections() as connections, ThreadPoolExecutor(max(len(missing), 1)) as threads:
             connections.add(self._server)
-            with connections.failing(f"{_of(transfer)}: rollout worker {worker} waits for streams {sorted(missing)}"):
+            with connections.failing(f"weights of version {transfer.version} broke at rollout worker {worker}"):
+                to = _announce(connections, transfer, {number: way[0] for number, way in behind.items() if way})
                 while missing:
                     source = connections.add(self._server.accept()[0])
                     stream = _announced(source, transfer, missing)
                     if stream is not None:
-                        threads.submit(_receive, connections, source, worker, transfer, stream, stage)
+                        on = to.get(stream.number)
+                        threads.submit(_receive, connections, source, on, worker, transfer, stream, stage)
         return sum(HEADER_BYTES + stream.nbytes for stream in transfer.streams if stream.way[0] == worker)
 
     def close(self) -> None:
@@ -95,22 +95,30 @@ class Inbox:
         self._server.close()
 
 
-def send_streams(rank: int, transfer: Transfer, data: Tensor) -> int:
+def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor) -> int:
     """Send a training rank's streams; every worker on their ways receives at the same time.
 
     Args:
-        data: the bytes that the rank holds, in order: uint8 on the CPU.
+        version: of what the rank holds. data: its bytes, in order: uint8 on the CPU.
 
     Returns:
         Bytes sent, headers included: all of them go over the link.
 
     Raises:
-        RuntimeError: a stream broke; one line.
+        RuntimeError: the rank holds something else, or a stream broke; one line.
     """
     mine = [stream for stream in transfer.streams if stream.rank == rank]
-    with _Connections() as connections, ThreadPoolExecutor(max(len(mine), 1)) as threads:
+    with (
+        _Connections() as connections,
+        ThreadPoolExecutor(max(len(mine), 1)) as threads,
+        connections.failing(f"weights of version {transfer.version} broke at training rank {rank}"),
+    ):
+        to = _announce(connections, transfer, {stream.number: stream.way[0] for stream in mine})
+        wanted = max((stream.first + stream.nbytes for stream in mine), default=0)
+        if version != transfer.version or len(data) != wanted:
+            raise RuntimeError(f"it holds {len(data)} bytes of version {version}, {wanted} are to be sent")
         for stream in mine:
-            threads.submit(_send, connections, transfer, stream, data.numpy().data)
+            threads.submit(_send, connections, to[stream.number], transfer, stream, data.numpy().data)
     return sum(HEADER_BYTES + stream.nbytes for stream in mine)
 
 
@@ -144,7 +152,7 @@ class _Connections:
         """Name what fails in this block, and end all connections then."""
         try:
             yield
-        except (OSError, ValueError, RuntimeError) as error:
+        except Exception as error:
             with self._lock:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 self._problem = self._problem or RuntimeError(f"{what}: {one_line(reason, 200)}")
@@ -152,35 +160,63 @@ class _Connections:
                     _end(one)
 
 
-def _send(connections: _Connections, transfer: Transfer, stream: Stream, data: memoryview) -> None:
-    worker, end = stream.way[0], stream.first + stream.nbytes
-    with connections.failing(f"{_of(transfer)}: the stream from training rank {stream.rank} to rollout worker {worker} broke"):
-        to = connections.add(socket.create_connection(transfer.addresses[worker], _TIMEOUT_S))
-        to.sendall(transfer.header(stream))
+def _announce(connections: _Connections, transfer: Transfer, workers: dict[int, int]) -> dict[int, socket.socket]:
+    """Connect to the workers that some streams, by number, go to next.
+
+    This is done before a byte is sent, and to all of them even where one cannot be reached: a worker that has been told of a stream
+    notices when it ends early.
+
+    Raises:
+        OSError: one cannot be reached.
+    """
+    opened, problem = dict[int, socket.socket](), None
+    for stream in transfer.streams:
+        if stream.number in workers:
+            try:
+                to = connections.add(socket.create_connection(transfer.addresses[workers[stream.number]], _TIMEOUT_S))
+                to.sendall(_header(transfer, stream))
+                opened[stream.number] = to
+            except OSError as error:
+                problem = problem or error
+    if problem is not None:
+        raise problem
+    return opened
+
+
+def _send(connections: _Connections, to: socket.socket, transfer: Transfer, stream: Stream, data: memoryview) -> None:
+    with connections.failing(_broke(transfer, stream, f"training rank {stream.rank}")):
+        end = stream.first + stream.nbytes
         for start in range(stream.first, end, _CHUNK):
             to.sendall(data[start : min(start + _CHUNK, end)])
+        _read(to, memoryview(bytearray(_THANKS)))
 
 
 def _receive(
-    connections: _Connections, source: socket.socket, worker: int, transfer: Transfer, stream: Stream, stage: WeightStage
+    connections: _Connections,
+    source: socket.socket,
+    to: socket.socket | None,
+    worker: int,
+    transfer: Transfer,
+    stream: Stream,
+    stage: WeightStage,
 ) -> None:
-    place = stream.way.index(worker)
-    before = f"rollout worker {stream.way[place - 1]}" if place else f"training rank {stream.rank}"
-    on: list[socket.socket] = []
-    with connections.failing(f"{_of(transfer)}: the stream from {before} to rollout worker {worker} broke"):
-        for further in stream.way[place + 1 : place + 2]:
-            on.append(connections.add(socket.create_connection(transfer.addresses[further], _TIMEOUT_S)))
-            on[0].sendall(transfer.header(stream))
+    def fill(room: Tensor) -> None:
+        memory = room.numpy().data
+        _read(source, memory)
+        if to is not None:
+            to.sendall(memory)
 
-        def fill(room: Tensor) -> None:
-            memory = room.numpy().data
-            _read(source, memory)
-            for to in on:
-                to.sendall(memory)
-
+    with connections.failing(_broke(transfer, stream, f"rollout worker {worker}")):
         for first, behind in stream.ranges:
             for start in range(first, behind, _CHUNK):
                 stage.take(transfer.version, start, min(start + _CHUNK, behind), fill)
+        if to is not None:
+            _read(to, memoryview(bytearray(_THANKS)))
+        source.sendall(_THANKS)
+
+
+def _header(transfer: Transfer, stream: Stream) -> bytes:
+    return _HEADER.pack(transfer.token, transfer.version, stream.number, stream.nbytes)
 
 
 def _announced(source: socket.socket, transfer: Transfer, missing: dict[int, Stream]) -> Stream | None:
@@ -224,5 +260,5 @@ def _end(one: socket.socket) -> None:
         one.shutdown(socket.SHUT_RDWR)
 
 
-def _of(transfer: Transfer) -> str:
-    return f"weights of version {transfer.version}"
+def _broke(transfer: Transfer, stream: Stream, where: str) -> str:
+    return f"weights of version {transfer.version}, stream {stream.number} of {len(transfer.streams)}, broke at {where}"

@@ -1,26 +1,33 @@
-"""A job that trains on several nodes, on a Ray cluster of several machines that `rollmux run --address` joins."""
+"""Jobs on several nodes of both pools, on a Ray cluster of several machines that `rollmux run --address` joins."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ray.cluster_utils import Cluster
 
+from rollmux_env.cluster.events import Admitted
+from rollmux_env.cluster.state import State, apply
 from runtime.execution.checks import check_run
 from runtime.journal import read_run
+from runtime.record import RunRecord
+from runtime.sync.streams import HEADER_BYTES
 from tests.conftest import Command
-from tests.runtime.test_grpo import SMALL
+from tests.runtime.grpo.test_job import SMALL
 
 
 @pytest.fixture
-def address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    """Address of a cluster of one rollout node and two training nodes."""
+def address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """Address of a cluster with a machine for each of the pools that a test names; a run leaves no process on it."""
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     cores = os.sched_getaffinity(0)
@@ -29,16 +36,72 @@ def address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     monkeypatch.setenv("RAY_TMPDIR", folder)
     cluster = Cluster(shutdown_at_exit=False)
     try:
-        for pool in ("rollout", "training", "training"):
+        for pool in request.param:
             head = {} if cluster.head_node else {"include_dashboard": False}
             cluster.add_node(num_cpus=1, object_store_memory=100 << 20, resources={f"{pool}_node": 1}, **head)
         yield cluster.address
+        until_s = time.monotonic() + 60
+        while (left := actors(folder)) and time.monotonic() < until_s:
+            time.sleep(0.1)
+        assert not left
     finally:
         cluster.shutdown()  # type: ignore[no-untyped-call]
         shutil.rmtree(folder, ignore_errors=True)
         os.sched_setaffinity(0, cores)
 
 
+def actors(folder: str) -> list[str]:
+    """The names of processes of actors that the raylets of a cluster have started."""
+    parents, names = dict[str, str](), dict[str, str]()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit():
+                names[entry.name] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                parents[entry.name] = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+    mine = {pid for pid, name in names.items() if "/raylet " in name and folder in name}
+    assert mine
+    ours = ("ray::Coordinator", "ray::Controller", "ray::Worker")
+    return [name for pid, name in names.items() if parents.get(pid) in mine and name.startswith(ours)]
+
+
+def pinned(record: RunRecord) -> dict[str, set[str]]:
+    """The rollout nodes that the state has each job on, by name."""
+    state, found = State(record.started.cluster, observed=True), dict[str, set[str]]()
+    for event in record.log:
+        apply(state, event)
+        if isinstance(event, Admitted):
+            mine = [part for part in record.phases if part.job_id == event.job_id and part.phase == "rollout" and not part.profile]
+            places = {(mine[0].group, "rollout", number) for number in state.pins(event.job_id)}
+            found[event.job_id] = {one.node for one in record.assigned if (one.group, one.pool, one.number) in places}
+    return found
+
+
+@pytest.mark.parametrize("address", [("rollout", "rollout", "training")], indirect=True)
+def test_a_job_on_two_rollout_nodes_runs_beside_jobs_on_one(command: Command, address: str, tmp_path: Path) -> None:
+    one = {"class": "toy_jobs:WithWorkers", "folder": str(Path(__file__).parent / "execution"), "iterations": 4, "slo": 1000.0}
+    wide = {**SMALL, "id": "wide", "task": "echo", "rollout": {"nodes": 2, "engine": "torch"}, "iterations": 2}
+    file, folder = tmp_path / "jobs.json", tmp_path / "out"
+    file.write_text(json.dumps({"version": 1, "jobs": [wide, {**one, "id": "left"}, {**one, "id": "right"}]}))
+    status, out, err = command("run", str(file), "--address", address, "--out", str(folder))
+    assert (status, err) == (0, ""), out
+    record = read_run(folder)
+    check_run(record)
+    rollout = {node.name: node.machine for node in record.started.nodes if node.pool == "rollout"}
+    assert len(set(rollout.values())) == 2
+    assert {name: len(nodes) for name, nodes in pinned(record).items()} == {"wide": 2, "left": 1, "right": 1}
+    for part in record.phases:
+        if part.phase == "rollout" and not part.profile:
+            assert set(part.nodes) == pinned(record)[part.job_id]
+    counts = Counter(done.job_id for done in record.iterations)
+    assert counts == {"wide": 2, "left": 4, "right": 4}
+    for done in record.iterations:
+        if done.job_id == "wide":
+            assert done.metrics["sampled_version"] == done.metrics["trained_version"] == done.number
+            assert done.metrics["logprob_gap_max"] < 1e-3  # engines on both nodes sample with the very weights that are trained
+            assert 0 < done.metrics["sync_link_bytes"] - done.metrics["sync_weight_bytes"] <= 2 * HEADER_BYTES
+
+
+@pytest.mark.parametrize("address", [("rollout", "training", "training")], indirect=True)
 def test_two_training_nodes_train_one_job_and_forget_its_profile(command: Command, address: str, tmp_path: Path) -> None:
     job = {**SMALL, "id": "wide", "task": "echo", "training": {"nodes": 2}, "iterations": 2}
     file, folder = tmp_path / "jobs.json", tmp_path / "out"
@@ -55,3 +118,5 @@ def test_two_training_nodes_train_one_job_and_forget_its_profile(command: Comman
     metrics = [done.metrics for done in record.iterations]
     assert [(one["sampled_version"], one["trained_version"]) for one in metrics] == [(0, 0), (1, 1)]
     assert all(one["logprob_gap"] < 1e-4 for one in metrics)  # the ranks train the very weights that sampled
+    for one in metrics:  # each rank has sent its own half
+        assert one["sync_link_bytes"] == one["sync_weight_bytes"] + 2 * HEADER_BYTES

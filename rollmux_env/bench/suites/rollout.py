@@ -1,4 +1,4 @@
-"""`rollout`: what happens inside rollouts: RollMux's long-tail migration RollPacker's tail batching and OrchestrRL's adaptive
+"""`rollout`: what happens inside rollouts: RollMux's long-tail migration, RollPacker's tail batching and OrchestrRL's adaptive
 parallelism, each beside its paper."""
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ CASES = (*_PAIRS, *_PACKED, *_STEPS, *_SHAPED, _STREAM)
 SUITE = Suite(
     name="rollout",
     title="Inside rollouts: seconds of a rollout, or of an iteration of a pair; $/work-h of a stream",
-    source="RollMux section 4.3 and figure of long-tail migration; RollPacker; OrchestrRL",
+    source="RollMux, RollPacker, OrchestrRL",
     cases=(),
     columns=COLUMNS,
     paper={

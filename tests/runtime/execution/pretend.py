@@ -111,7 +111,11 @@ class Pretended(Coordinator):
         folder = Path(order.folder)
         if not runner.spec.options.get("keeps", True):
             return Done({"count": float(state)})
-        write_checkpoint(folder, order.iteration + 1, lambda place: (place / "count").write_text(str(state)) and None)
+
+        def fill(place: Path) -> None:
+            (place / "count").write_text(str(state))
+
+        write_checkpoint(folder, order.iteration + 1, fill)
         return Done({"count": float(state)}, True, str(place_of(folder, order.iteration + 1)))
 
     async def _end_processes(self, runner: Runner) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -78,3 +79,33 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
         assert record.ended is not None and record.ended.outcome == "stopped"
         assert all(part.ok for part in record.phases)
         check_run(record)
+
+
+def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    marker = f"rollmux-test-{uuid.uuid4().hex}"
+    file, folder = tmp_path / "jobs.json", tmp_path / "out"
+    job = {"id": "a", "class": "toy_jobs:Counter", "folder": str(HERE), "iterations": 12, "slo": 3, "options": {"train_s": 0.2}}
+    file.write_text(json.dumps({"version": 1, "jobs": [job]}))
+    environment = {**os.environ, "MARKER": marker, "ROLLMUX_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-u", "-m", "rollmux", "run"]
+    begun = subprocess.Popen([*command, str(file), "--out", str(folder)], env=environment, stdout=subprocess.PIPE, text=True)
+    assert begun.stdout is not None
+    while "iteration 3" not in begun.stdout.readline():
+        assert begun.poll() is None
+    refused = subprocess.run([*command, "--resume", str(folder)], env=environment, capture_output=True, text=True)
+    assert (
+        refused.returncode == 2
+        and refused.stderr == f"rollmux: {folder}: a run is under way in this folder (process {begun.pid})\n"
+    )
+    folders = ray_folders(marker)
+    begun.kill()
+    begun.communicate()
+    again = subprocess.run([*command, "--resume", str(folder)], env=environment, capture_output=True, text=True)
+    assert (again.returncode, again.stderr) == (0, ""), again.stdout
+    record = read_run(folder)
+    check_run(record)
+    assert len(record.relaunched) == 1 and not record.repeated
+    assert [done.metrics["count"] for done in record.iterations] == [*range(1, 13)]
+    assert not processes(marker) and folders and not any(path.exists() for path in folders)
+    over = subprocess.run([*command, "--resume", str(folder)], env=environment, capture_output=True, text=True)
+    assert over.returncode == 2 and over.stderr.endswith("this run is done; there is nothing to go on with\n")

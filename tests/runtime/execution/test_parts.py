@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rollmux_env.replay.checks import InvariantError
 from runtime.execution.checks import check_run
 from runtime.execution.ground import Ground
 from runtime.execution.lockstep import Lockstep, Timings
-from runtime.execution.nodes import find_nodes, threads_of
+from runtime.execution.nodes import find_nodes, prepare_process, threads_of
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import record_of
@@ -55,6 +56,17 @@ def test_this_machine_is_carved_up_where_no_node_has_a_pool() -> None:
         find_nodes([machine("a", GPU=1, rollout_node=1, training_node=1)], {"rollout": 1, "training": 1}, "a")
     with pytest.raises(InputError, match="no machine of the cluster has the resource training_node"):
         find_nodes([machine("a", CPU=2, rollout_node=1)], {"rollout": 1, "training": 1}, "a")
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "1,2"), ("", "1,2"), ("3,5,GPU-7f,2", "5,GPU-7f")])
+def test_a_node_has_gpus_of_those_that_ray_may_see(monkeypatch: pytest.MonkeyPatch, before: str | None, after: str) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before or "")
+    if before is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    prepare_process((Node("rollout-0", "rollout", "m", (0,), (1, 2), 1.0, "2 GPU"),))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == after
 
 
 def test_the_ground_gives_every_place_a_node_and_every_node_one_holder() -> None:

@@ -171,11 +171,11 @@ class MoveOnce:
 
 
 class Counter:
-    """Counts its iterations and draws a number in each; its checkpoint is a JSON file. It does what a test asks of it, once.
+    """Counts its iterations and draws a number in each; its checkpoint is a JSON file.
 
     Args:
-        mischief: in the training of iteration `at`: `kill` its process, `hang`, or `fill` the disk at its checkpoint; only if a
-            file of that name is in `folder`, which it removes.
+        at: the iteration in which it does what a file in `folder` asks for by its name, once: `kill` its process, `hang`, or find
+            the disk full (`fill`) at its checkpoint.
     """
 
     def __init__(self, rollout_s: float = 0.01, train_s: float = 0.01, at: int = 1, folder: str = "") -> None:
@@ -201,7 +201,7 @@ class Counter:
         self.rollout()
         self.train()
         self.drawn.pop()
-        random.seed(1)
+        random.seed(1)  # whether it was profiled makes no difference
 
     def checkpoint(self, folder: Path) -> None:
         if rollmux.runtime_hook.iteration == self.at and self._asked("fill"):

@@ -51,7 +51,7 @@ def test_two_jobs_share_nodes_and_stay_on_policy(run: Running) -> None:
     cold = [part for part in record.phases if part.profile and part.cold and part.phase != "init"]
     assert all({"process", "import", "model"} <= part.stages.keys() for part in cold) and len(cold) == 4
     assert all(part.host_gb > 0.05 for part in warm)
-    assert len(record.bounds) == 2 and all(0 < bound.gain < 4 for bound in record.bounds)
+    assert len(record.bounds) == 2 and all(bound.gain > 0 for bound in record.bounds)
     beside = [sync for sync in record.syncs if sync.job_id == "a" and not sync.profile and "b" in sync.beside]
     assert beside  # weights arrive while another job holds the node
     for sync in beside:

@@ -39,7 +39,7 @@ def test_a_stage_is_counted_before_it_is_filled(tmp_path: Path) -> None:
         with ThreadPoolExecutor() as threads:
             staged = threads.submit(worker.stage, transfer)
             data = torch.cat([weights[name].flatten() for name, *_ in layout.tensors]).view(torch.uint8)
-            assert send_streams(0, transfer, data) == staged.result(60)
+            assert send_streams(0, transfer, 1, data) == staged.result(60)
         counted = worker.offload()[0].host
         assert VOCABULARY * 4 * 128 < before <= counted <= before + _HEADER
     finally:

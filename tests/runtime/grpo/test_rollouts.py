@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from policies.rollout.rounds import Round, Rounds
+from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.spec import parse_jobs
@@ -34,6 +35,9 @@ class Gate:
 
     def progress(self, done: int, total: int, tokens: int) -> None:
         self.told.append((done, total))
+
+    def wait(self, calls: Any) -> Any:
+        return [call.result() for call in calls]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +80,8 @@ def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker
     whole = sampled(workers)
     assert [len(part.responses) for part in whole] == [9, 9]
 
-    set_gate(gate := Gate(8))
+    gate = Gate(8)
+    set_gate(gate)  # type: ignore[arg-type]
     begin(workers, due)
     assert workers[1].sample() == (1,)  # it has stopped
     assert workers[0].sample() == ()  # and this one has gone on to its end
@@ -111,6 +116,20 @@ def test_a_short_round_samples_what_it_needs_and_the_long_one_what_was_put_off(w
         trained += complete
     assert sorted(trained + rounds.queue) == [*range(rounds.position)] and len(trained) == 36
     assert fmean(lengths[True]) > 1.5 * fmean(lengths[False])
+
+
+def test_a_checkpoint_has_the_prompts_that_were_put_off(tmp_path: Path) -> None:
+    set_gate(Gate(0))  # type: ignore[arg-type]
+    job: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "algorithm": ALGORITHM}
+    rollout = {"policy": "tail-batching", "eta": 1.5}
+    spec = parse_jobs({"version": 1, "jobs": [job | {"rollout": rollout}]}, "test", Path()).jobs[0]
+    one, other = Grpo(spec), Grpo(spec)
+    one._rounds.done([1, 3, 4, 6, 7, 8])
+    one.checkpoint(tmp_path)
+    other.restore(tmp_path)
+    assert (other._rounds.position, other._rounds.queue) == (9, [0, 2, 5])
+    other._rounds.done(range(9, 15))
+    assert other._rounds.next().prompts == (0, 2, 5, 15, 16, 17) and other._rounds.next().long
 
 
 def test_a_reward_that_is_none_fails_the_rollout(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,10 +43,9 @@ class Members:
         plan = make_plan(held_by(layout, self.ranks, topology), self.nodes, topology)
         return Transfer(version, layout, plan, tuple(inbox.address for inbox in self.inboxes), secrets.token_bytes(16))
 
-    def send(self, rank: int, transfer: Transfer, data: Tensor, topology: Topology) -> Future[int]:
-        return self._threads.submit(
-            send_streams, rank, transfer, part_of(data, held_by(transfer.layout, self.ranks, topology)[rank])
-        )
+    def send(self, rank: int, transfer: Transfer, data: Tensor, topology: Topology, version: int | None = None) -> Future[int]:
+        held = part_of(data, held_by(transfer.layout, self.ranks, topology)[rank])
+        return self._threads.submit(send_streams, rank, transfer, transfer.version if version is None else version, held)
 
     def receive(self, worker: int, transfer: Transfer) -> Future[int]:
         return self._threads.submit(self.inboxes[worker].receive, worker, transfer, self.stages[worker])

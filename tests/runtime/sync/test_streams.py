@@ -11,7 +11,7 @@ import torch
 
 from runtime.residency.layout import Layout
 from runtime.sync.plan import Topology
-from runtime.sync.streams import HEADER_BYTES, Transfer
+from runtime.sync.streams import HEADER_BYTES, Transfer, _header
 from tests.runtime.sync.members import Members
 
 WEIGHTS = {"a": torch.randn(301, 7), "b": torch.randn(5), "big": torch.randn(1300, 1000)}  # 5 MB: more than one chunk
@@ -60,14 +60,20 @@ def test_every_worker_has_the_weights_and_the_link_carries_one_copy(
             assert torch.equal(torch.cat([whole[name].flatten().view(torch.uint8) for name, *_ in LAYOUT.tensors]), data)
 
 
-def test_another_version_is_refused_and_nobody_waits_for_it(start: Start) -> None:
+@pytest.mark.parametrize("told", [True, False])
+def test_another_version_is_refused_and_nobody_waits_for_it(start: Start, told: bool) -> None:
     members = start(2, ["x", "y"])
     transfer = members.transfer(LAYOUT, 7, "aware")
     futures = [members.receive(k, transfer) for k in range(2)]
-    futures += [members.send(0, replace(transfer, version=6), DATA, "aware"), members.send(1, transfer, DATA, "aware")]
+    other = transfer if told else replace(transfer, version=6)
+    futures += [members.send(0, other, DATA, "aware", version=6), members.send(1, transfer, DATA, "aware")]
     problems = [str(future.exception(60)) for future in futures]
-    assert problems[0].startswith("weights of version 7: rollout worker 0 waits for streams [0, 1]: stream 0 brings")
-    assert problems[0].endswith("bytes of version 6")
+    assert all(problem.startswith("weights of version") for problem in problems)
+    if told:
+        assert problems[2].startswith("weights of version 7 broke at training rank 0: it holds ")
+        assert problems[2].endswith(" are to be sent")
+    else:
+        assert any("broke at rollout worker 0: stream 0 brings" in problem for problem in problems)
     for stage in members.stages:
         with pytest.raises(RuntimeError, match="version 7 are not complete"):
             stage.weights()
@@ -80,23 +86,25 @@ def test_a_rank_that_dies_breaks_its_streams_and_those_behind_them(start: Start,
     receiving = [members.receive(k, transfer) for k in range(3)]
     dying = [socket.create_connection(transfer.addresses[stream.way[0]]) for stream in transfer.streams]
     for stream, connection in zip(transfer.streams, dying, strict=True):
-        connection.sendall(transfer.header(stream) + bytes(sent))
+        connection.sendall(_header(transfer, stream) + bytes(sent))
     for connection in dying:
         connection.close()
     problems = [str(future.exception(60)) for future in receiving]
-    assert all(problem.startswith("weights of version 3: ") and "\n" not in problem for problem in problems)
-    assert any(problem.endswith("broke: the connection was closed before its end") for problem in problems)
+    assert all(problem.startswith("weights of version 3") and "\n" not in problem for problem in problems)
+    assert any(problem.endswith("the connection was closed before its end") for problem in problems)
     assert not any(stage.complete for stage in members.stages)
 
 
-def test_a_worker_that_is_gone_breaks_the_streams_through_it(start: Start) -> None:
-    members = start(2, ["x", "y"])
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_worker_that_is_gone_breaks_the_sync_of_all(start: Start, gone: int) -> None:
+    members = start(2, ["x", "y", "z"])
     transfer = members.transfer(LAYOUT, 3, "aware")
-    members.inboxes[1].close()
-    receiving, sending = members.receive(0, transfer), [members.send(k, transfer, DATA, "aware") for k in range(2)]
-    problems = [str(future.exception(60)) for future in sending]
-    assert problems[1] == "weights of version 3: the stream from training rank 1 to rollout worker 1 broke: Connection refused"
-    assert str(receiving.exception(60)).endswith("the stream from training rank 0 to rollout worker 0 broke: Connection refused")
+    members.inboxes[gone].close()
+    futures = [members.receive(k, transfer) for k in range(3) if k != gone]
+    futures += [members.send(k, transfer, DATA, "aware") for k in range(2)]
+    problems = [str(future.exception(60)) for future in futures]
+    assert all(problem.startswith("weights of version 3") for problem in problems)
+    assert any(problem.endswith(": Connection refused") for problem in problems)
 
 
 def test_strangers_are_sent_away(start: Start) -> None:
@@ -104,7 +112,7 @@ def test_strangers_are_sent_away(start: Start) -> None:
     transfer = members.transfer(LAYOUT, 1, "aware")
     with socket.create_connection(transfer.addresses[0]) as stranger:
         other = Transfer(1, LAYOUT, transfer.streams, transfer.addresses, bytes(16))
-        stranger.sendall(other.header(transfer.streams[0]))
+        stranger.sendall(_header(other, transfer.streams[0]))
         receiving = members.receive(0, transfer)
         assert stranger.recv(1) == b""
         members.send(0, transfer, DATA, "aware").result(60)

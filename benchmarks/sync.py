@@ -1,0 +1,174 @@
+"""Weight sync over a slow link: flat against topology-aware, beside the seconds that the RollMux paper (arXiv 2512.11306) prints.
+
+The link is real and slow: every training rank has a network of its own (a Linux network namespace) and one cable to the rollout
+side. The kernel's token bucket (`tc tbf`) holds the cable to a rate, and the kernel counts its bytes. Rollout workers reach each
+other over loopback. Sizes and rates are the paper's over 1000: 20 Gbit/s for each training GPU, which is what fits its seconds,
+become 20 Mbit/s. Needs Linux with `ip`, `tc` and user namespaces, and says so where they are missing.
+
+    python benchmarks/sync.py
+    python benchmarks/sync.py --ranks 2 --nodes 2 --workers 1 --megabytes 2 --mbit 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import get_native_id
+from time import monotonic
+
+import torch
+
+from runtime.residency.layout import Layout
+from runtime.residency.staging import WeightStage
+from runtime.sync.plan import Topology, make_plan, shard
+from runtime.sync.streams import Inbox, Transfer, send_streams
+
+_SCALE = 1000
+_MBIT = 20e9 / 1e6 / _SCALE
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+_INSIDE = "ROLLMUX_SYNC_INSIDE"
+_HERE = "10.9.0.1"
+TOPOLOGIES: tuple[Topology, ...] = ("flat", "aware")
+_PAPER = {  # model: parameters in billions; (ranks, rollout nodes, workers a node): seconds flat and aware
+    "7B": (7.6, {(8, 1, 8): (7.5, 0.9), (16, 2, 8): (8.2, 3.1)}),
+    "14B": (14.8, {(8, 1, 8): (13.8, 1.7)}),
+    "32B": (32.8, {(8, 1, 8): (30.7, 3.9)}),
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A sync: seconds, and the bytes that the kernel counted on the cables, packets' headers included."""
+
+    seconds: float
+    link_bytes: int
+
+
+class Link:
+    """The training side: a thread with a network of its own for every rank, and a cable of `mbit` Mbit/s from each to here."""
+
+    def __init__(self, ranks: int, mbit: float) -> None:
+        _ip("link", "add", "rollout", "type", "bridge")
+        _ip("addr", "add", f"{_HERE}/16", "dev", "rollout")
+        _ip("link", "set", "rollout", "up")
+        self._threads = [ThreadPoolExecutor(1) for _ in range(ranks)]
+        for k, thread in enumerate(self._threads):
+            number = thread.submit(_enter_a_network).result()
+            _ip("link", "add", f"cable{k}", "type", "veth", "peer", "name", "out", "netns", str(number))
+            _ip("link", "set", f"cable{k}", "master", "rollout", "up")
+            thread.submit(_throttle, k, mbit).result()
+
+    def submit(self, rank: int, transfer: Transfer, data: torch.Tensor) -> Future[int]:
+        """Let a rank send its part; threads that it starts are in its network too."""
+        return self._threads[rank].submit(send_streams, rank, transfer, transfer.version, data)
+
+    def count(self) -> int:
+        """Bytes that have come over the cables so far."""
+        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+        return sum(int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("cable"))
+
+    def close(self) -> None:
+        for k, thread in enumerate(self._threads):
+            _ip("link", "del", f"cable{k}")
+            thread.shutdown()
+        _ip("link", "del", "rollout")
+
+
+def measure(link: Link, ranks: int, nodes: int, workers: int, nbytes: int, topology: Topology) -> Measured:
+    """One sync of random weights to so many rollout nodes with so many workers each; what arrives has to be what was sent."""
+    data = torch.randint(256, (nbytes // 1024 * 1024,), dtype=torch.uint8)
+    layout = Layout.of({"weights": data.view(-1, 1024)})
+    held = [((0, layout.nbytes),)] if topology == "flat" else [shard(layout, rank, ranks) for rank in range(ranks)]
+    machines = [f"node {k}" for k in range(nodes) for _ in range(workers)]
+    inboxes, stages = [Inbox(_HERE) for _ in machines], [WeightStage() for _ in machines]
+    addresses = tuple(inbox.address for inbox in inboxes)
+    transfer = Transfer(1, layout, make_plan(held, machines, topology), addresses, secrets.token_bytes(16))
+    with ThreadPoolExecutor(len(machines)) as threads:
+        before, began_s = link.count(), monotonic()
+        receiving = [threads.submit(inbox.receive, k, transfer, stages[k]) for k, inbox in enumerate(inboxes)]
+        sending = [link.submit(rank, transfer, torch.cat([data[a:b] for a, b in part])) for rank, part in enumerate(held)]
+        for future in [*sending, *receiving]:
+            future.result()
+        measured = Measured(monotonic() - began_s, link.count() - before)
+    for inbox, stage in zip(inboxes, stages, strict=True):
+        assert torch.equal(stage.weights()["weights"].flatten(), data)
+        inbox.close()
+        stage.close()
+    return measured
+
+
+def compare(
+    name: str, case: tuple[int, int, int], nbytes: int, given: argparse.Namespace, paper: tuple[float, float] | None
+) -> None:
+    """A row of the table, of the quickest syncs: training ranks, rollout nodes and workers a node in `case`."""
+    ranks, nodes, workers = case
+    link = Link(ranks, given.mbit)
+    try:
+        runs = {name: [measure(link, ranks, nodes, workers, nbytes, name) for _ in range(given.times)] for name in TOPOLOGIES}
+    finally:
+        link.close()
+    flat, aware = (min(found, key=lambda one: one.seconds) for found in runs.values())
+    printed = f"{paper[0]:7.1f} {paper[1]:6.1f} {paper[0] / paper[1]:6.1f}x" if paper else ""
+    seconds = f"{flat.seconds:7.2f} {aware.seconds:6.2f} {flat.seconds / aware.seconds:6.1f}x"
+    copies = f"{flat.link_bytes / nbytes:8.3f} {aware.link_bytes / nbytes:6.3f}"
+    print(f"{name:6} {ranks:3} to {nodes} x {workers:<3} {seconds} {copies}   {printed}", flush=True)
+
+
+def _enter_a_network() -> int:
+    """Put this thread, and those that it starts, into a network of their own; its number for the kernel."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):
+        raise OSError(ctypes.get_errno(), "no network namespace")
+    return get_native_id()
+
+
+def _throttle(rank: int, mbit: float) -> None:
+    """Set up this thread's end of its cable."""
+    _ip("addr", "add", f"10.9.1.{rank + 1}/16", "dev", "out")
+    _ip("link", "set", "out", "up", "gso_max_size", "16384")  # packets smaller than the bucket
+    subprocess.run(
+        ["tc", "qdisc", "add", "dev", "out", "root", "tbf", "rate", f"{mbit}mbit", "burst", "32kb", "latency", "100ms"], check=True
+    )
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description="Weight sync over a slow link: flat against topology-aware.")
+    options.add_argument("--ranks", type=int, help="training ranks; without it the paper's cases")
+    options.add_argument("--nodes", type=int, default=1, help="rollout nodes")
+    options.add_argument("--workers", type=int, default=1, help="rollout workers on each")
+    options.add_argument("--megabytes", type=float, default=15.2, help="of weights")
+    options.add_argument("--mbit", type=float, default=_MBIT, help="Mbit/s of a rank's cable")
+    options.add_argument("--times", type=int, default=2, help="syncs of each kind; the quickest is printed")
+    given = options.parse_args()
+    missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
+    if missing or subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode:
+        print(f"skipped: {', '.join(missing) or 'user namespaces'} missing, so there is no network of one's own to throttle")
+        return
+    if _INSIDE not in os.environ:
+        inside = os.environ | {_INSIDE: "1"}
+        raise SystemExit(subprocess.run(["unshare", "-rn", sys.executable, *sys.argv], env=inside).returncode)
+    torch.set_num_threads(1)
+    _ip("link", "set", "lo", "up")
+    print("                      seconds              copies on the link   paper, seconds")
+    print("model  ranks to nodes    flat  aware   ratio     flat  aware      flat  aware   ratio")
+    if given.ranks:
+        compare("", (given.ranks, given.nodes, given.workers), int(given.megabytes * 1e6), given, None)
+        return
+    for model, (billions, cases) in _PAPER.items():
+        for case, seconds in cases.items():
+            compare(model, case, int(billions * 2e9 / _SCALE), given, seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The sync of the built-in job, its workers as threads: what it reports, and what it says when something breaks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from runtime.grpo.job import Grpo
+from runtime.grpo.messages import Kept
+from runtime.jobs.spec import parse_jobs
+from runtime.phases import WorkerError, runtime_hook, set_gate
+from runtime.residency.layout import Layout
+from runtime.residency.staging import WeightStage
+from runtime.sync.streams import HEADER_BYTES, Address, Inbox, Transfer, send_streams
+
+DATA = torch.arange(4096, dtype=torch.float32)
+LAYOUT = Layout.of({"weights": DATA})
+
+
+class Engine:
+    """What a rollout worker does in a sync; or its process dies in it."""
+
+    def __init__(self, place: int, dies: bool) -> None:
+        self.place, self.dies, self.dead = place, dies, False
+        self.staged = WeightStage()
+
+    def open_inbox(self) -> Address:
+        self.inbox = Inbox("127.0.0.1")
+        return self.inbox.address
+
+    def stage(self, transfer: Transfer) -> int:
+        try:
+            if self.dies:
+                self.dead = True
+                raise WorkerError(f"its process on rollout-{self.place} has died")
+            return self.inbox.receive(self.place, transfer, self.staged)
+        finally:
+            self.inbox.close()
+
+    def ready(self) -> bool:
+        if self.dead:
+            raise WorkerError(f"its process on rollout-{self.place} has died")
+        return True
+
+
+class Rank:
+    """What a training rank does in a sync."""
+
+    def __init__(self, number: int, data: torch.Tensor) -> None:
+        self.number, self.data = number, data
+
+    def send(self, transfer: Transfer) -> int:
+        return send_streams(self.number, transfer, 5, self.data.view(torch.uint8))
+
+    def ready(self) -> bool:
+        return True
+
+
+class Handle:
+    """A worker: its calls are made one after the other."""
+
+    def __init__(self, held: Engine | Rank) -> None:
+        self.held = held
+        self._thread = ThreadPoolExecutor(1)
+
+    def call(self, method: str, *arguments: Any) -> Future[Any]:
+        return self._thread.submit(getattr(self.held, method), *arguments)
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+
+class Run:
+    """The run, as far as a sync needs one."""
+
+    iteration, worst_case = 0, False
+
+    def hold(self, job: Any, phase: str) -> Any:
+        return contextlib.nullcontext()
+
+    def wait(self, calls: list[Future[Any]]) -> list[Any]:
+        return [call.result(60) for call in calls]
+
+
+@pytest.fixture(autouse=True)
+def in_a_run() -> Iterator[None]:
+    set_gate(Run())  # type: ignore[arg-type]
+    runtime_hook.metrics = {}
+    yield
+    set_gate(None)
+    runtime_hook.metrics = {}
+
+
+def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine]]:
+    """After a training on two ranks, with three rollout workers on two machines."""
+    given = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "sync": {"topology": topology}}
+    made: Any = Grpo(parse_jobs({"version": 1, "jobs": [given]}, "test", Path()).jobs[0])
+    cut = LAYOUT.nbytes if topology == "flat" else LAYOUT.nbytes // 2
+    engines = [Engine(k, k == dies) for k in range(3)]
+    made._engines, made._machines = [Handle(engine) for engine in engines], ["x", "x", "y"]
+    made._ranks = [Handle(Rank(0, DATA[: cut // 4])), Handle(Rank(1, DATA[cut // 4 :]))]
+    held = ((0, cut),), ((cut, LAYOUT.nbytes),) if cut < LAYOUT.nbytes else ()
+    made._kept = [Kept(5, LAYOUT, ranges) for ranges in held]
+    return made, engines
+
+
+@pytest.mark.parametrize(("topology", "copies", "streams"), [("aware", 1, 3), ("flat", 2, 2)])
+def test_what_crossed_the_link_is_reported(topology: str, copies: int, streams: int) -> None:
+    made, engines = job(topology)
+    made.sync()
+    assert runtime_hook.metrics == {
+        "sync_link_bytes": copies * LAYOUT.nbytes + streams * HEADER_BYTES,
+        "sync_weight_bytes": LAYOUT.nbytes,
+    }
+    for engine in engines:
+        assert engine.staged.version == 5
+        assert torch.equal(engine.staged.weights()["weights"], DATA)
+        engine.staged.close()
+    made.close()
+
+
+@pytest.mark.parametrize("dies", [0, 1, 2])
+def test_a_worker_that_dies_in_it_is_named(dies: int) -> None:
+    made, engines = job("aware", dies)
+    with pytest.raises(WorkerError, match=f"its process on rollout-{dies} has died"):
+        made.sync()
+    assert not any(engine.staged.complete for engine in engines)
+    made.close()
+
+
+def test_a_stream_that_breaks_fails_the_job_in_one_line() -> None:
+    made, engines = job("aware")
+    rank: Any = made._ranks[1]
+    rank.held.data = DATA[:10]  # less than it is to send
+    with pytest.raises(RuntimeError, match=r"^weights of version 5.* broke at training rank ") as broken:
+        made.sync()
+    assert "\n" not in str(broken.value) and not isinstance(broken.value, WorkerError)
+    assert not any(engine.staged.complete for engine in engines)
+    made.close()
