@@ -6,10 +6,14 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
 
 import rollmux
 
 Command = Callable[..., tuple[int, str, str]]
+
+settings.register_profile("rollmux", deadline=None)  # no test depends on how busy the machine is
+settings.load_profile("rollmux")
 
 
 @pytest.fixture

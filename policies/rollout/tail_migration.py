@@ -24,7 +24,7 @@ class TailMigration:
 
     Args:
         at: share of the wanted responses that are done then. share: of the replicas that the tail keeps, at least one. The paper
-            says a few; with half of them the pairs of its evaluation gain most (docs/rollout.md).
+            says a few; with half of them the pairs of its evaluation gain most (docs/rollout_policies.md).
     """
 
     at: float = 0.8

@@ -1,7 +1,7 @@
 """What rollout policies gain on real jobs with long-tailed responses.
 
-python benchmarks/rollouts.py migration [--runs 3]     two jobs of examples/long_tail.yaml, without and with migrated tails
-python benchmarks/rollouts.py batching [--runs 3]      the job of examples/tail_batching.yaml, plain and with tail batching
+python benchmarks/real_rollouts.py migration [--runs 3]     two jobs of examples/long_tail.yaml, without and with migrated tails
+python benchmarks/real_rollouts.py batching [--runs 3]      the job of examples/tail_batching.yaml, plain and with tail batching
 
 Runs of the two kinds take turns; a ratio is of neighbours. Migration needs three cores that nothing else uses; on two the training
 node shares the last rollout node's core.

@@ -1,6 +1,6 @@
 """Milliseconds of a simulated rollout: 256 responses of up to 32k tokens, and RollPacker's rounds of up to 1,600.
 
-python benchmarks/rollout.py
+python benchmarks/rollout_simulator.py
 """
 
 from __future__ import annotations
