@@ -56,7 +56,7 @@ format: $(READY)
 	@$(BIN)/ruff format .
 
 benchmarks: $(READY)
-	@for name in startup decision fluid_replay event_replay rollout optimum environment consolidate; do \
+	@for name in startup decision fluid_replay event_replay rollout_simulator optimum environment consolidate; do \
 		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 

@@ -16,7 +16,7 @@ Dict = dict[str, Any]
 def examples(count: int) -> settings:
     """The same `count` examples in every run."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    return settings(max_examples=count, derandomize=True, deadline=None, database=None, suppress_health_check=slow)
+    return settings(max_examples=count, derandomize=True, database=None, suppress_health_check=slow)
 
 
 def seconds(fine: bool = False) -> st.SearchStrategy[float]:

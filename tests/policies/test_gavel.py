@@ -224,7 +224,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(JOBS, st.sampled_from([None, 3]), st.sampled_from([None, 2.0]))
 def test_any_stream_keeps_its_slos_and_costs_no_more_than_solo(
     jobs: list[dict[str, object]], max_nodes: int | None, training_slowdown: float | None

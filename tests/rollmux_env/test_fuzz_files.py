@@ -224,7 +224,7 @@ def paths(value: Any) -> set[tuple[str, ...]]:
     return found
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=200)
 @given(MAPPINGS, MAPPINGS)
 def test_defaults_merge_key_by_key_and_level_by_level(defaults: dict[str, Any], job: dict[str, Any]) -> None:
     before = copy.deepcopy((defaults, job))
@@ -276,7 +276,7 @@ def shuffled(value: Any, rng: random.Random) -> Any:
     return float(value) if isinstance(value, int) and rng.random() < 0.5 else value
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(derandomize=True, max_examples=100)
 @given(files(), st.integers(0, 10**6))
 def test_the_hash_ignores_the_order_of_keys_and_the_spelling_of_numbers(data: dict[str, Any], seed: int) -> None:
     scenario = parse_scenario(data)
@@ -286,7 +286,7 @@ def test_the_hash_ignores_the_order_of_keys_and_the_spelling_of_numbers(data: di
     assert scenario.sha256 == again.sha256 == canonical.sha256
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(derandomize=True, max_examples=60)
 @given(files())
 def test_writing_a_jobs_keys_under_defaults_changes_nothing(data: dict[str, Any]) -> None:
     plain = parse_scenario(data)

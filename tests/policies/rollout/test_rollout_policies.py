@@ -63,7 +63,7 @@ def test_every_response_is_finished_or_aborted_and_every_prompt_complete_once(na
     assert len(trained) == len(set(trained))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.sampled_from(NAMES), st.integers(1, 200))
 def test_no_policy_acts_on_a_length_before_it_is_reached(seed: int, name: str, more: int) -> None:
     """Two rollouts that differ only in what comes after a moment are the same up to then."""
@@ -82,7 +82,7 @@ def test_no_policy_acts_on_a_length_before_it_is_reached(seed: int, name: str, m
     assert (other.end_s[~early] > moment).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 4), st.sampled_from([1.0, 1.25, 1.5]))
 def test_the_simulator_ends_a_round_as_the_bookkeeping_does(seed: int, prompts: int, responses: int, eta: float) -> None:
     due = Rounds(prompts, responses, eta).next()

@@ -38,7 +38,7 @@ def grown(tokens: list[tuple[int, int]], more: np.ndarray) -> list[tuple[int, in
     return [(prompt, length + extra) for (prompt, length), extra in zip(tokens, more.tolist(), strict=True)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TIMINGS, RESPONSES, st.integers(1, 3), st.integers(1, 8))
 def test_it_agrees_with_a_loop_over_tokens(timing: ReplicaTiming, tokens: list[tuple[int, int]], replicas: int, most: int) -> None:
     fleet = fleet_of([timing] * replicas, tokens, most)
@@ -61,7 +61,7 @@ def test_seconds_of_many_steps_are_the_sum_of_single_ones(timing: ReplicaTiming,
     assert decode_s(cost, running, context, n) == pytest.approx(summed, rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RESPONSES, st.integers(1, 3), st.integers(1, 4), st.floats(0.0, 2.0), st.randoms(use_true_random=False))
 def test_every_response_is_finished_or_aborted_once_whatever_is_moved(
     tokens: list[tuple[int, int]], replicas: int, most: int, every_s: float, order: object
@@ -89,7 +89,7 @@ def test_every_response_is_finished_or_aborted_once_whatever_is_moved(
     assert (fleet.sampled()[fleet.state == FINISHED] == np.array([length for _, length in tokens])[fleet.state == FINISHED]).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(RESPONSES, st.integers(1, 4), st.integers(0, 2**32))
 def test_twice_the_replicas_are_never_slower_and_longer_responses_never_faster(
     tokens: list[tuple[int, int]], replicas: int, seed: int
@@ -107,7 +107,7 @@ def test_twice_the_replicas_are_never_slower_and_longer_responses_never_faster(
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(RESPONSES, st.floats(0.01, 3.0), st.integers(0, 2**32))
 def test_nothing_that_is_seen_tells_what_is_still_to_come(tokens: list[tuple[int, int]], at_s: float, seed: int) -> None:
     fleet = fleet_of([REPLICA] * 2, tokens)

@@ -140,7 +140,7 @@ def test_the_schema_takes_jobs_with_a_model_and_others_only_with_seconds() -> No
     assert not validator.is_valid(file(model={"tensor_parallel": 1}))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(["3B", "7B", "14B"]), st.integers(1, 3), st.integers(1, 700), st.integers(1, 20_000), st.integers(0, 2**32))
 def test_what_is_simulated_stays_within_the_worst_case(size: str, turns: int, batch: int, cap: int, seed: int) -> None:
     lengths = {"cap": cap, "batch": batch, "turns": turns, "environment_s": 2, "median": 1 + cap / 3, "sigma": 1.5}

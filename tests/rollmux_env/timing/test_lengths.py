@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
@@ -32,7 +32,6 @@ def some_lengths(draw: st.DrawFn) -> Lengths:
     return Piecewise(cap, tuple(zip(shares, tokens, strict=True)))
 
 
-@settings(deadline=None)
 @given(some_lengths(), st.integers(0, 2**32), st.integers(1, 300))
 def test_every_length_is_whole_from_one_to_the_cap(lengths: Lengths, seed: int, count: int) -> None:
     for found in (sample(lengths, np.random.default_rng(seed), count), typical(lengths, count), worst(lengths, count)):
@@ -42,7 +41,6 @@ def test_every_length_is_whole_from_one_to_the_cap(lengths: Lengths, seed: int, 
     assert (np.diff(typical(lengths, count)) >= 0).all()
 
 
-@settings(deadline=None)
 @given(some_lengths(), st.integers(0, 2**32))
 def test_the_same_seed_draws_the_same_lengths(lengths: Lengths, seed: int) -> None:
     first, again = (sample(lengths, np.random.default_rng(seed), 50) for _ in range(2))

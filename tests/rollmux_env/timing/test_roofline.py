@@ -49,14 +49,12 @@ def loop_s(timing: ReplicaTiming, batch: list[tuple[int, int]]) -> float:
     return total
 
 
-@settings(deadline=None)
 @given(timings, batches)
 def test_the_closed_form_is_the_sum_of_all_steps(timing: ReplicaTiming, batch: list[tuple[int, int]]) -> None:
     prompts, lengths = np.array(batch, dtype=np.int64).T
     assert batch_s(timing, prompts, lengths) == pytest.approx(loop_s(timing, batch), rel=1e-9)
 
 
-@settings(deadline=None)
 @given(timings, st.integers(0, 300), st.integers(1, 500), st.integers(1, 200), st.integers(1, 9), st.integers(0, 10**6))
 def test_the_worst_case_bounds_what_is_sampled(
     timing: ReplicaTiming, prompt: int, cap: int, batch: int, replicas: int, seed: int
@@ -68,7 +66,6 @@ def test_the_worst_case_bounds_what_is_sampled(
     assert rollout_s(timing, replicas, responses, lengths) <= worst_s * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(timings, st.integers(0, 300), st.integers(1, 500), st.integers(1, 200), st.integers(1, 9))
 @example(ReplicaTiming(1.0, 1.0, 0.0, 0.0625, 0.0, 0.0, 0.0, 23402), 179, 124, 83, 1)  # a cache that holds one less
 @example(ReplicaTiming(1.0, 1.0, 0.0, 0.0625, 0.0, 0.0, 0.0, 7394), 184, 124, 78, 1)
@@ -98,7 +95,6 @@ def test_larger_models_of_a_family_take_longer_in_both_phases(gpu: str) -> None:
             assert seconds == sorted(seconds)
 
 
-@settings(deadline=None)
 @given(st.sampled_from(SIZES), st.sampled_from(["H20", "H800"]), st.integers(1, 8))
 def test_a_faster_gpu_is_never_slower(size: str, name: str, factor: int) -> None:
     gpu = GPUS[name]
@@ -132,7 +128,7 @@ def test_what_does_not_fit_is_said_in_one_line() -> None:
         replica_s(timing, np.array([100]), np.array([1000]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(timings, batches, st.integers(800, 5000))
 def test_a_smaller_cache_is_never_faster(timing: ReplicaTiming, batch: list[tuple[int, int]], kv_tokens: int) -> None:
     prompts, lengths = np.array(batch, dtype=np.int64).T

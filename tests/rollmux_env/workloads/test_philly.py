@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @given(st.one_of(st.binary(max_size=200), st.text("0123456789-:,\n\"' .eT", max_size=120).map(lambda t: f"{HEADER}\n{t}".encode())))
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 def test_no_file_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = write(tmp_path_factory.getbasetemp(), data)
     try:

@@ -101,7 +101,7 @@ def test_every_option_is_of_use_to_a_workload() -> None:
     stays=st.sampled_from(["iterations", "fixed"]),
     slo=st.tuples(st.floats(1, 3), st.floats(0, 3)).map(lambda x: (x[0], x[0] + x[1])),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 def test_any_options_give_a_stream_in_order(name: str, seed: int, jobs: int, stays: str, slo: tuple[float, float]) -> None:
     scenario = make_workload(name, WorkloadOptions(seed=seed, jobs=jobs, stays=stays, slo=slo))  # type: ignore[arg-type]
     arrivals_s = [job.arrival_s for job in scenario.jobs]

@@ -155,7 +155,7 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     policy=st.sampled_from(["rollmux", "solo"]),
     kills=st.lists(st.integers(2, 30), max_size=3),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_whatever_the_jobs_and_the_kills_the_state_is_what_replaying_gives(
     tmp_path_factory: pytest.TempPathFactory, iterations: list[int], late: int, policy: str, kills: list[int]
 ) -> None:
