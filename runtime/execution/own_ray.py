@@ -11,6 +11,7 @@ from pathlib import Path
 OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
 MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
 PREFIX = "rollmux-ray-"  # of that folder's name
+_LOOKS = 4  # in a row that find nobody: a process that has just been forked has the environment of its parent until it begins
 SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -34,7 +35,10 @@ def started_processes(folder: str) -> list[int]:
 def end_processes(folder: str, grace_s: float) -> None:
     """Wait for the processes of a Ray of ours, this one aside, and end those that do not end in time."""
     until_s = time.monotonic() + grace_s
-    while pids := [pid for pid in started_processes(folder) if pid != os.getpid()]:
+    quiet = 0
+    while quiet < _LOOKS:
+        pids = [pid for pid in started_processes(folder) if pid != os.getpid()]
+        quiet = 0 if pids else quiet + 1
         if time.monotonic() > until_s:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):

@@ -72,6 +72,9 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
     out, err = driver.communicate(timeout=60)
     assert driver.returncode == 130, out + err
     assert err == ""
+    until_s = time.monotonic() + 20
+    while processes(marker) and time.monotonic() < until_s:  # what has been killed takes a moment to go
+        time.sleep(0.1)
     assert not processes(marker)
     assert folders and not any(folder.exists() for folder in folders)
     if presses == 1:
