@@ -18,16 +18,19 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors of ours choose their GPUs themselves
     "RAY_DEDUP_LOGS": "0",
     "OMP_NUM_THREADS": "1",
+    "RAY_worker_niceness": "0",  # Ray's default, 15, lets whatever else runs on the machine slow phases down
 }
 
 
 def started_processes(folder: str) -> list[int]:
-    """The living processes of a Ray of ours: those that were started with its folder in their environment."""
+    """The living processes of a Ray of ours: those that were started with its folder in their environment, or keep a file in it
+    open. One that has given itself a title may have written it over its environment.
+    """
     mark = f"{MARK}={folder}\0".encode()
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes() and _alive(entry):
+            if entry.name.isdigit() and (mark in (entry / "environ").read_bytes() or _holds(entry, folder)) and _alive(entry):
                 found.append(int(entry.name))
     return found
 
@@ -44,6 +47,15 @@ def end_processes(folder: str, grace_s: float) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
+
+
+def _holds(entry: Path, folder: str) -> bool:
+    """Whether a process has a file open in a folder."""
+    for descriptor in (entry / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(descriptor).startswith(f"{folder}/"):
+                return True
+    return False
 
 
 def _alive(entry: Path) -> bool:

@@ -87,7 +87,9 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
 def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
     marker = f"rollmux-test-{uuid.uuid4().hex}"
     file, folder = tmp_path / "jobs.json", tmp_path / "out"
-    job = {"id": "a", "class": "toy_jobs:Counter", "folder": str(HERE), "iterations": 12, "slo": 3, "options": {"train_s": 0.2}}
+    options = {"train_s": 0.2, "at": 6, "folder": str(tmp_path)}
+    (tmp_path / "hang").touch()  # in that iteration, once: the run is not over before it is killed
+    job = {"id": "a", "class": "toy_jobs:Counter", "folder": str(HERE), "iterations": 12, "slo": 3, "options": options}
     file.write_text(json.dumps({"version": 1, "jobs": [job]}))
     environment = {**os.environ, "MARKER": marker, "ROLLMUX_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-u", "-m", "rollmux", "run"]
