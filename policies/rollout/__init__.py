@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from policies.named import make_named
 from policies.rollout.adaptive_parallelism import AdaptiveParallelism
 from policies.rollout.parallelism_planner import ParallelismPlanner
 from policies.rollout.plain import Plain
@@ -66,7 +64,7 @@ def make_rollout(spec: str) -> RolloutPolicy:
         InputError: there is none of that name, two do not go together, or one does not take these options; one line.
     """
     parts = spec.split("+")
-    made = [_make(part) for part in parts]
+    made = [make_named("rollout policy", ROLLOUT, part) for part in parts]
     if len(parts) == 1:
         return made[0]
     kinds = [part.partition(",")[0] for part in parts]
@@ -81,23 +79,3 @@ def migrating(dispatch: str, policy: RolloutPolicy) -> str:
     if migration is None or "migrate=" in dispatch or dispatch.startswith("learned:"):
         return dispatch
     return f"{dispatch},migrate={migration[0]}"
-
-
-def _make(spec: str) -> RolloutPolicy:
-    name, *pairs = spec.split(",")
-    if name not in ROLLOUT:
-        raise InputError(f"rollout policy '{name}': there is none; the names are {', '.join(ROLLOUT)}")
-    known = inspect.signature(ROLLOUT[name]).parameters
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or key not in known or key in options:
-            raise InputError(f"rollout policy '{spec}': {name} has the options {', '.join(known) or 'none'}, as key=value, once")
-        try:
-            options[key] = json.loads(text)
-        except ValueError:
-            options[key] = text
-    try:
-        return ROLLOUT[name](**options)
-    except ValueError as error:
-        raise InputError(f"rollout policy '{spec}': {error}") from None
