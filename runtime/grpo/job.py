@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runtime.facts import Node
 from runtime.grpo.messages import Kept
 from runtime.grpo.rewards import merged
 from runtime.grpo.shares import rounds_of
 from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
-from runtime.record import Node
 from runtime.residency.footprint import Footprint
 from runtime.sync.plan import make_plan
 from runtime.sync.streams import Transfer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.execution.members import PROFILE, Runner
 from runtime.execution.nodes import POOLS
-from runtime.record import Pool
+from runtime.facts import Pool
 
 if TYPE_CHECKING:
     from runtime.service.service import Service

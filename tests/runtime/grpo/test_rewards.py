@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from policies.rollout.rounds import Rounds
+from runtime.facts import Node
 from runtime.grpo.rewards import FAILED, RewardProcess, Rewards, merged, name_of
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.jobs.tasks import Echo, Example
-from runtime.record import Node
 
 ONE, OTHER = Example("1", "1"), Example("2", "2")
 

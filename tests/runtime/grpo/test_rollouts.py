@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from policies.rollout.rounds import Round, Rounds
+from runtime.facts import Node
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.spec import parse_jobs
 from runtime.jobs.tasks import Example
 from runtime.phases import set_gate
-from runtime.record import Node
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 3, "max_tokens": 60}
 
@@ -75,8 +75,9 @@ def sampled(workers: list[RolloutWorker]) -> list[Sampled]:
     return sorted((part for worker in workers for part in worker.take()), key=lambda part: part.place)
 
 
-def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker]) -> None:
-    due = Rounds(6, 3, 1.0).next()
+@pytest.mark.parametrize("eta", [1.0, 1.5])
+def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker], eta: float) -> None:
+    due = Rounds(6, 3, eta).next()
     begin(workers, due)
     assert [worker.sample() for worker in workers] == [(), ()]
     whole = sampled(workers)
@@ -90,7 +91,8 @@ def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker
     workers[0].join([0, 1], workers[0].leave(), workers[1].leave())
     assert workers[0].sample() == () and workers[1].sample() == ()
     moved = sampled(workers)
-    assert {total for _, total in gate.told} == {18} and sum(worker._done for worker in workers) == 18
+    assert {total for _, total in gate.told} == {len(due.prompts) * due.responses}
+    assert sum(worker._done for worker in workers) == len(due.prompts) * due.responses
     for before, after in zip(whole, moved, strict=True):
         assert before.prompts == after.prompts and before.rewards == after.rewards
         for one, other in zip(before.responses, after.responses, strict=True):
