@@ -83,7 +83,7 @@ def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker
     whole = sampled(workers)
     assert [len(part.responses) for part in whole] == [9, 9]
 
-    gate = Gate(8)
+    gate = Gate(3)  # short rounds are over soon
     set_gate(gate)  # type: ignore[arg-type]
     begin(workers, due)
     assert workers[1].sample() == (1,)  # it has stopped
