@@ -168,6 +168,25 @@ def test_a_job_that_drifts_is_known_anew_and_one_that_suffers_from_it_is_moved(s
     check_run(record)
 
 
+def test_tails_that_share_nodes_are_counted_by_their_share(serve: Serving) -> None:
+    service = serve(pairs=2, dispatch="round-robin,migrate=0.8")
+    wide = {"class": "toy_jobs:Tailed", "rollout": {"nodes": 2}, "slo": 1000.0, "iterations": 5}
+    service.submit({"id": "a", **wide}, {"id": "b", **wide})
+    jobs = service.until(over)
+    assert {job["state"] for job in jobs.values()} == {"done"}
+    true_throughout(service.reports)
+    record = service.stop()
+    check_run(record)
+    tails = [part for part in record.phases if any(span.tail for span in part.spans)]
+    beside = [
+        other
+        for part in tails
+        for other in record.phases
+        if other.job_id != part.job_id and part.start_s < other.start_s < part.end_s
+    ]
+    assert any(part.phase == "rollout" for part in beside)
+
+
 def test_the_metrics_count_what_happened(serve: Serving) -> None:
     service = serve()
     service.submit({"id": "a", **SLEEPER, "iterations": 8}, {"id": "b", **SLEEPER, "options": {"poison": "init"}})
