@@ -23,8 +23,7 @@ from rollmux_env.cluster.events import Event, Progressed, Ticked
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
-from runtime.jobs.spec import JobSpec
-from runtime.record import (
+from runtime.facts import (
     Assigned,
     Bound,
     Cancelled,
@@ -38,11 +37,12 @@ from runtime.record import (
     Relaunched,
     Restarted,
     Returned,
-    RunRecord,
     Started,
     Submitted,
     SyncSlice,
 )
+from runtime.jobs.spec import JobSpec
+from runtime.record import RunRecord
 
 JOURNAL = "journal.sqlite"
 DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by

@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Any, Literal, Protocol, TypeVar
 
-from runtime.record import Node, Pool
+from runtime.facts import Node, Pool
 
 PhaseOfJob = Literal["rollout", "train", "sync"]
 POOL_OF: dict[str, Pool] = {"rollout": "rollout", "train": "training"}

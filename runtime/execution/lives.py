@@ -21,9 +21,9 @@ from runtime.execution.members import PROFILE, Hold, Runner, RunPlan
 from runtime.execution.messages import End, Report, Stopped
 from runtime.execution.nodes import POOLS, dead_machines
 from runtime.execution.placing import Placing
+from runtime.facts import Failed, PhaseSlice, Pool, Restarted
 from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS
-from runtime.record import Failed, PhaseSlice, Pool, Restarted
 
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
 _PATROL_S = 0.5

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.errors import InputError
-from runtime.record import Node, Pool
+from runtime.facts import Node, Pool
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
 RESOURCE = {"rollout": "rollout_node", "training": "training_node"}

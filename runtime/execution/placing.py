@@ -25,9 +25,9 @@ from runtime.execution.members import PROFILE, Gang, Hold, Runner, RunPlan
 from runtime.execution.messages import Order
 from runtime.execution.profiles import versions
 from runtime.execution.tails import Tails
+from runtime.facts import LEASE, Fact, Failed, Restarted, Started, Submitted
+from runtime.facts import Pool as PoolName
 from runtime.journal import JOURNAL, Journal
-from runtime.record import LEASE, Fact, Failed, Restarted, Started, Submitted
-from runtime.record import Pool as PoolName
 
 CHECKPOINTS = "checkpoints"  # folder of the run's, with one of each job
 _DYING_S = 30.0  # how long the last writer of a journal that goes on may still take to end

@@ -22,8 +22,8 @@ from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, PREFIX, SHORT, end_processes
+from runtime.facts import Node, Pool
 from runtime.presses import allowing, heard, look, undisturbed
-from runtime.record import Node, Pool
 
 _WATCH_S = 0.2
 _GRACE_S = 5.0

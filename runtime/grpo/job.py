@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.files import write_whole
+from runtime.facts import Node
 from runtime.grpo.messages import DATA, Kept
 from runtime.grpo.shares import rounds_of
 from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
-from runtime.record import Node
 from runtime.residency.footprint import Footprint
 from runtime.sync.plan import make_plan
 from runtime.sync.streams import Transfer

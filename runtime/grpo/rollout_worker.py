@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from policies.rollout.rounds import Round
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.execution.nodes import threads_of
+from runtime.facts import Node
 from runtime.grpo.messages import Sampled, Stages, Timed
 from runtime.grpo.shares import RunningShare, Share, rounds_of
 from runtime.grpo.state import read_state
 from runtime.jobs.spec import JobSpec
 from runtime.phases import runtime_hook
-from runtime.record import Node
 from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from rollmux_env.report.gantt import gantt_png
 from rollmux_env.report.lanes import Lane, follow
 from rollmux_env.report.perfetto import Aside, trace_json
 from rollmux_env.report.results import to_json
-from runtime.record import LEASE, Assigned, Returned, RunRecord
+from runtime.facts import LEASE, Assigned, Returned
+from runtime.record import RunRecord
 from runtime.report.figures import figures, shared_times
 
 RESULTS, TRACE, GANTT, TENSORBOARD = "results.json", "trace.json", "gantt.png", "tensorboard"

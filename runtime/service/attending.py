@@ -17,9 +17,9 @@ from runtime.commands.running import cluster_of
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import POOLS, find_nodes
 from runtime.execution.session import coordinator_options, watch
+from runtime.facts import Node, Pool
 from runtime.journal import JOURNAL, read_run
 from runtime.presses import look, undisturbed
-from runtime.record import Node, Pool
 from runtime.service.client import join
 from runtime.service.place import Where, announce
 from runtime.service.service import Service

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.execution.members import PROFILE, Runner
 from runtime.execution.nodes import POOLS
-from runtime.record import Pool, Span
+from runtime.facts import Pool, Span
 
 if TYPE_CHECKING:
     from runtime.service.service import Service

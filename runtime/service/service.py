@@ -14,10 +14,11 @@ from rollmux_env.replay.run import waits_for_ever
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import PROFILE, Runner, RunPlan
 from runtime.execution.messages import Done, Report
+from runtime.facts import Cancelled, Fact, Failed, Span, Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.metrics import Metrics, Sample
 from runtime.output import LOGS, trim
-from runtime.record import Cancelled, Fact, Failed, RunRecord, Span, Submitted
+from runtime.record import RunRecord
 from runtime.service.drift import WINDOW, Pace
 from runtime.service.replace import better_place
 from runtime.service.report import Usage, make_report, state_of_job

@@ -35,8 +35,8 @@ def test_the_names():
     [
         ("round-robin,migrate=1.5", "migrate must be a number between 0 and 1, not 1.5"),
         ("fifo,migrate=soon", "migrate must be a number between 0 and 1, not soon"),
-        ("fifo,migrates=0.8", "fifo has the options migrate, as key=value, once"),
-        ("fifo,migrate=0.8,migrate=0.8", "fifo has the options migrate"),
+        ("fifo,migrates=0.8", "fifo has no option 'migrates'; it has migrate"),
+        ("fifo,migrate=0.8,migrate=0.8", "'migrate=0.8' is not an option of the form key=value, given once"),
         ("learned:no/such.safetensors", "no/such.safetensors: No such file"),
     ],
 )

@@ -22,9 +22,7 @@ from rollmux_env.cluster.events import (
 )
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
-from runtime.jobs.spec import parse_jobs
-from runtime.journal import JOURNAL, LOCK, SCHEMA, Journal, read_facts, read_run, record_of, state_of
-from runtime.record import (
+from runtime.facts import (
     Assigned,
     Bound,
     Cancelled,
@@ -42,6 +40,8 @@ from runtime.record import (
     Submitted,
     SyncSlice,
 )
+from runtime.jobs.spec import parse_jobs
+from runtime.journal import JOURNAL, LOCK, SCHEMA, Journal, read_facts, read_run, record_of, state_of
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
 CLUSTER = Cluster(rollout=POOL, training=POOL, migration_s=1.0)

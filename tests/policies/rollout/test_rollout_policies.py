@@ -132,7 +132,7 @@ def test_longer_tails_are_never_faster_and_twice_the_replicas_never_slower() -> 
         ("tail-batching,eta=true", "eta must be"),
         ("tail-migration,at=1.5", "at must be a number between 0 and 1"),
         ("tail-migration,share=x", "share must be"),
-        ("plain,eta=1.2", "has the options none"),
+        ("plain,eta=1.2", "has no option .eta.; it has none"),
         ("tail-migration+tail-batching", "as a\\+b"),
         ("tail-batching+plain", "as a\\+b"),
     ],

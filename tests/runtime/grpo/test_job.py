@@ -10,7 +10,7 @@ import pytest
 
 from rollmux_env.cluster.events import Moved
 from runtime.execution.checks import check_run
-from runtime.record import Node
+from runtime.facts import Node
 from tests.runtime.execution.conftest import Running, nodes, run
 
 __all__ = ["nodes", "run"]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from policies.rollout.rounds import Round, Rounds
+from runtime.facts import Node
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.spec import parse_jobs
 from runtime.phases import set_gate
-from runtime.record import Node
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 3, "max_tokens": 60}
 

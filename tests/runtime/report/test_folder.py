@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.report.tables import show
-from runtime.record import LEASE, Assigned, Failed, PhaseSlice, Returned
+from runtime.facts import LEASE, Assigned, Failed, PhaseSlice, Returned
 from runtime.report.folder import scalars, trace_of, write_report
 from runtime.report.summary import summary
 from tests.runtime.report.replayed import recorded, scenario_of

@@ -14,9 +14,10 @@ import ray
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
 from runtime.execution.members import RunPlan
+from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import read_run
-from runtime.record import Node, RunRecord
+from runtime.record import RunRecord
 from runtime.service.service import Service
 from tests.runtime.execution.conftest import nodes as nodes  # the fixture
 
