@@ -15,20 +15,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from rollmux_env.complaint import complain, describe, field_of, misfit, one_line, problems
 from rollmux_env.errors import InputError
-from rollmux_env.reading import merge_defaults, read_mapping
-from rollmux_env.scenario import (
-    AtLeastOne,
-    Cluster,
-    Count,
-    FileModel,
-    Index,
-    JobId,
-    NodeCount,
-    NonNegative,
-    Positive,
-    Version,
-    only_in_defaults,
-)
+from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NodeCount, NonNegative, Positive, Version, by_name
+from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
+from rollmux_env.scenario import Cluster
 from runtime.engines.interface import COLDEST, HOTTEST
 from runtime.jobs.named import located
 from runtime.sync.plan import Topology
@@ -43,11 +32,6 @@ def _named(value: str) -> str:
     if not _NAMED.fullmatch(value):
         raise ValueError(f"must be module:Name, not {describe(value)}")
     return value
-
-
-def _by_name(value: Any) -> Any:
-    """A mapping, or its `name` alone."""
-    return {"name": value} if isinstance(value, str) else value
 
 
 Named = Annotated[str, AfterValidator(_named)]
@@ -214,9 +198,9 @@ class JobSpec(FileModel):
     """What it asks of the training pool."""
     seed: Index = 0
     """Of the model `tiny`, of the data's order and of sampling."""
-    model: Annotated[ModelSpec, BeforeValidator(_by_name)] = ModelSpec()
+    model: Annotated[ModelSpec, BeforeValidator(by_name)] = ModelSpec()
     """Built-in kind: the language model."""
-    task: Annotated[TaskSpec, BeforeValidator(_by_name)] | None = None
+    task: Annotated[TaskSpec, BeforeValidator(by_name)] | None = None
     """Built-in kind: prompts and rewards."""
     algorithm: Algorithm = Algorithm()
     """Built-in kind: settings of GRPO."""
