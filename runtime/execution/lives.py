@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollmux_env.cluster.events import Departed, Resized
 from rollmux_env.errors import InputError, PlanError
@@ -42,7 +43,10 @@ class Lives(Placing):
         self._mending = asyncio.Lock()  # one end of a job is dealt with at a time
 
     def _start(self, runner: Runner) -> None:
-        actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2)
+        here = NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )  # no other machine takes it along
+        actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
         runner.controller = actor.remote(runner.spec, self._me, str(Path(self._plan.folder) / LOGS / runner.spec.id))
         self._spawn(self._watch(runner))
 
