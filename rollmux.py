@@ -60,7 +60,11 @@ def main() -> None:
     """The `rollmux` command: status 0, or 2 with one line on stderr for input that cannot be used."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no ± still gets its table
-    sys.exit(_status())
+    try:
+        status = _status()
+    except KeyboardInterrupt:  # before a command has begun
+        status = _complain("stopped", 130)
+    sys.exit(status)
 
 
 def command() -> typer.Typer:
