@@ -106,7 +106,8 @@ def _assigned(tree: ast.Module) -> set[str]:
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        ("policies.md", [*PLACEMENT, *DISPATCH, f"{LEARNED}default"]),
+        ("policies.md", [*PLACEMENT, f"{LEARNED}default"]),
+        ("dispatch.md", [*DISPATCH, f"{LEARNED}default"]),
         ("rollout_policies.md", [*ROLLOUT]),
         ("workloads.md", [*WORKLOADS]),
         ("suites.md", [*SUITES]),
