@@ -99,7 +99,8 @@ class VllmEngine:
                 seed=seed,
                 tensor_parallel_size=tensor_parallel,
                 logprobs_mode="processed_logprobs",
-                worker_extension_cls="runtime.engines.vllm_worker.StagedWeights",
+                worker_extension_cls="runtime.engines.vllm_worker.WorkerExtension",
+                weight_transfer_config={"backend": "staged"},  # of that module
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
                 **device,
@@ -231,16 +232,21 @@ class VllmEngine:
     def _load(self, weights: dict[str, Tensor]) -> None:
         if self._files.tied:
             weights = weights | {OUTPUT: weights[self._files.embedding]}
-        if self._several:  # a process a device: each reads what it needs from shared memory
-            self._stage = self._stage or WeightStage()
-            layout = Layout.of(weights)
-            self._stage.begin(layout, 0)
-            for offset, piece in pieces(weights, layout):
-                self._stage.receive(0, offset, piece)
-            self._llm.collective_rpc("load_staged", args=(self._stage.path,))
-        else:
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
+        self._llm.start_weight_update()
+        self._llm.update_weights({"update_info": self._at_workers(weights)})
+        self._llm.finish_weight_update()
         self._llm.reset_prefix_cache()  # what it remembers of prompts was computed with the old weights
+
+    def _at_workers(self, weights: dict[str, Tensor]) -> dict[str, Any]:
+        """Weights as `runtime.engines.vllm_worker.Staged` has them."""
+        if not self._several:
+            return {"weights": weights}
+        self._stage = self._stage or WeightStage()  # a process a device: each reads what it needs from shared memory
+        layout = Layout.of(weights)
+        self._stage.begin(layout, 0)
+        for offset, piece in pieces(weights, layout):
+            self._stage.receive(0, offset, piece)
+        return {"path": self._stage.path}
 
     def _parameters(self, sampling: Sampling, stream: int, tokens: int) -> Any:
         from vllm import SamplingParams
