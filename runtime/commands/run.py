@@ -45,6 +45,7 @@ def run(
     Example: `rollmux run examples/two_jobs.yaml --compare solo --out run`
     """
     from rollmux_env.errors import InputError
+    from runtime.execution.own_ray import stay_on_loopback
     from runtime.presses import heard
 
     if resume is not None:
@@ -58,6 +59,8 @@ def run(
         raise InputError("FILE: is missing; a job file to run, or --resume DIR")
     else:
         work = partial(_begin, file, policy or POLICY, dispatch or DISPATCH, dry_run, compare is not None, out, address, seed)
+    if address is None:
+        stay_on_loopback()
     try:
         with heard():
             outcome = work()

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from rollmux_env.errors import InputError
+from runtime.engines.deaths import dies_with_its_processes
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.engines.model_files import OUTPUT, read_model_files
 from runtime.engines.probe import avoid_faults, missing_features
@@ -111,6 +112,7 @@ class VllmEngine:
         if not self._gpu:
             self._held = self._weight_bytes + kv_bytes
 
+    @dies_with_its_processes
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -168,12 +170,14 @@ class VllmEngine:
         done = {one.prompt: one for one in finished}
         return [done.get(row) or response(row, False) for row in range(len(prompts))]
 
+    @dies_with_its_processes
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """See `Engine.update_weights`."""
         self._awake()
         self._load(self._files.checked(weights))
         self.version = version
 
+    @dies_with_its_processes
     def offload(self) -> Footprint:
         """See `Engine.offload`. On a CPU everything stays, and so says the footprint; on GPUs what CUDA itself holds does."""
         if self._gpu and not self._asleep:
@@ -182,6 +186,7 @@ class VllmEngine:
             self._asleep = True
         return self._footprint()
 
+    @dies_with_its_processes
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
         """See `Engine.restore`."""
         new = self._files.checked(weights) if weights is not None else None
@@ -207,6 +212,11 @@ class VllmEngine:
         gc.collect()
         if self._gpu:
             torch.cuda.empty_cache()
+
+    def executor(self) -> Any:
+        """What vLLM starts its processes with; None where it is in a process of its own, or closed."""
+        core = getattr(getattr(self._llm, "llm_engine", None), "engine_core", None)
+        return getattr(getattr(core, "engine_core", None), "model_executor", None)
 
     def _footprint(self) -> Footprint:
         return Footprint(self._held, self._weight_bytes if self._asleep else 0)

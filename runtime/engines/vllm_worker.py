@@ -18,12 +18,12 @@ BACKEND = "staged"
 
 
 @dataclass
-class Nothing(WeightTransferInitInfo):  # type: ignore[misc]
+class Nothing(WeightTransferInitInfo):
     """There is nobody to meet: weights are here already."""
 
 
 @dataclass
-class Staged(WeightTransferUpdateInfo):  # type: ignore[misc]
+class Staged(WeightTransferUpdateInfo):
     """All weights of a version, in one of two forms.
 
     Attributes:
@@ -35,7 +35,7 @@ class Staged(WeightTransferUpdateInfo):  # type: ignore[misc]
     path: str | None = None
 
 
-class StagedTransfer(WeightTransferEngine):  # type: ignore[misc]
+class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
     """Loads staged weights, in the form of a checkpoint, layer by layer."""
 
     init_info_cls, update_info_cls = Nothing, Staged
@@ -51,20 +51,21 @@ class StagedTransfer(WeightTransferEngine):  # type: ignore[misc]
 
     def receive_weights(self, update_info: Staged) -> None:
         """Load them: each worker its own part of them."""
+        load: Any = self.model.load_weights
         if update_info.path is None:
             assert update_info.weights is not None
-            self.model.load_weights(update_info.weights.items())
+            load(update_info.weights.items())
             return
         from safetensors import safe_open
 
         with safe_open(update_info.path, framework="pt") as file:
-            self.model.load_weights((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
+            load((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
 
     def finish_weight_update(self) -> None:
         """Bring the layers into the form that the device's kernels want."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
-        finalize_layerwise_reload(self.model, self.model_config)
+        finalize_layerwise_reload(self.model, self.model_config)  # type: ignore[no-untyped-call]
 
     def shutdown(self) -> None:
         """Nothing is held."""

@@ -16,6 +16,7 @@ from runtime.execution.own_ray import end_processes, started_processes
 from runtime.journal import DRIVER_LOCK, read_run
 from runtime.service.place import find
 from tests.conftest import Command
+from tests.runtime.sockets import listens_only_on_loopback
 
 TOYS = Path(__file__).parents[1] / "execution"
 JOBS = """
@@ -151,26 +152,6 @@ def test_a_service_that_is_told_to_stop_while_its_ray_starts_leaves_nothing_behi
         assert {path.name for path in shell.service.iterdir()} == {DRIVER_LOCK}
     finally:
         shell.end()
-
-
-def listens_only_on_loopback(ray_folder: str) -> bool:
-    """Whether every listening TCP socket of a Ray's own processes is on 127.0.0.1 or ::1."""
-    inodes = set()
-    for pid in started_processes(ray_folder):
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                inodes.add(os.readlink(entry))
-            except OSError:
-                continue
-    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
-    found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[3] == "0A" and f"socket:[{columns[9]}]" in inodes:
-                found.append(columns[1].rpartition(":")[0])
-    assert found
-    return set(found) <= loopback
 
 
 @pytest.mark.parametrize(

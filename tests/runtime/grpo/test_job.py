@@ -74,10 +74,11 @@ def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, .
 def test_a_migrated_tail_samples_and_trains_the_same(run: Running, nodes: tuple[Node, ...]) -> None:
     first = next(node for node in nodes if node.pool == "rollout")
     on = (*nodes, replace(first, name="rollout-1"))  # on the same core: what is asked here is not speed
-    algorithm = {**SMALL["algorithm"], "prompts_per_iteration": 6, "max_tokens": 120}
+    algorithm = {**SMALL["algorithm"], "prompts_per_iteration": 6, "max_tokens": 240}
     rollout = {"engine": "torch", "nodes": 2, "policy": "tail-batching", "eta": 1.25}
     mine = job("a", task="long-tail", rollout=rollout, algorithm=algorithm, iterations=6)
-    other = {"id": "b", "class": "toy_jobs:Tailed", "rollout": {"nodes": 2}, "iterations": 12, "slo": 1000.0}
+    short = {"rollout_s": 0.05}  # so that it waits for most of the other's rollout
+    other = {"id": "b", "class": "toy_jobs:Tailed", "options": short, "rollout": {"nodes": 2}, "iterations": 12, "slo": 1000.0}
     metrics = []
     for dispatch in ("round-robin", "fifo,migrate=0.5"):
         outcome, record, _ = run([mine, other], on=on, dispatch=dispatch)

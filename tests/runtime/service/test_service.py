@@ -61,6 +61,36 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
     true_throughout(service.reports)
 
 
+@pytest.mark.parametrize("policy", ["consolidate", "learned:default"])
+def test_a_job_is_moved_when_another_one_has_left_and_goes_on_where_it_was(serve: Serving, policy: str) -> None:
+    service = serve(policy, pairs=2)
+    job = {"class": "tests.runtime.service.toys:Steady", "slo": 1000.0, "iterations": 100}
+    service.submit({"id": "a", **job}, {"id": "strict", **job, "slo": 1.45})  # it bears one beside it, not two
+    jobs = service.until(lambda jobs: all(job["group"] is not None for job in jobs.values()))
+    assert jobs["a"]["group"] == jobs["strict"]["group"], service.ask("news", 0)
+    service.submit({"id": "b", **job})
+    jobs = service.until(lambda jobs: jobs["b"]["iteration"] > 1)
+    assert jobs["b"]["group"] != jobs["a"]["group"]
+    service.ask("cancel", "strict")
+    before = service.until(lambda jobs: jobs["a"]["group"] == jobs["b"]["group"])
+    service.until(lambda jobs: all(jobs[name]["iteration"] > before[name]["iteration"] + 1 for name in ("a", "b")))
+    record = service.stop()
+    check_run(record)
+    true_throughout(service.reports)
+    (move,) = (event for event in record.log if isinstance(event, Moved))
+    for name in ("a", "b"):
+        done = [done for done in record.iterations if done.job_id == name]
+        assert [one.number for one in done] == [*range(len(done))] and len(done) > 3
+        assert [one.metrics["count"] for one in done] == [*range(1, len(done) + 1)]  # each trained on from where it was
+        rollouts = [part for part in record.phases if part.job_id == name and part.phase == "rollout" and not part.profile]
+        places = [*dict.fromkeys(part.nodes for part in rollouts)]
+        assert [part.nodes for part in rollouts] == sorted((part.nodes for part in rollouts), key=places.index)  # never back
+        assert len(places) == (2 if name == move.job_id else 1)
+        if name == move.job_id:  # it was begun there once, from its checkpoint
+            assert [part.cold for part in rollouts if part.nodes == places[1]].count(True) == 1
+    assert not record.restarted  # a move is none
+
+
 def serve_record(service: Any) -> Any:
     from runtime.journal import read_run
 
