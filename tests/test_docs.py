@@ -25,9 +25,8 @@ FENCE = re.compile(r"^```.*?^```", re.S | re.M)
 PACKAGES = "rollmux_env|policies|trainers|runtime"
 
 
-def named(page: Path) -> Iterator[str]:
-    """Code on a page: spans, and lines of blocks."""
-    text = page.read_text()
+def named(text: str) -> Iterator[str]:
+    """Code in a text: spans, and lines of blocks."""
     for block in FENCE.findall(text):
         yield from re.sub(r"\\\n", " ", block).splitlines()[1:-1]
     rest = FENCE.sub("", text)
@@ -35,36 +34,45 @@ def named(page: Path) -> Iterator[str]:
     yield from (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", rest))
 
 
-def commands(page: Path, program: str) -> Iterator[list[str]]:
-    """Words of the commands of a program on a page, without the program."""
-    for code in named(page):
+def commands(text: str, program: str) -> Iterator[list[str]]:
+    """Words of the commands of a program in a text, without the program."""
+    for code in named(text):
         for part in re.split(r" && | \| | > | &$|\s#\s", code.removeprefix("$ ")):
             if found := re.fullmatch(rf"(?: {{4}}|\w+=\S+ )?{program} ([a-z].*)", part):
                 yield shlex.split(found[1].replace("[", "").replace("]", ""))
 
 
 @pytest.fixture(scope="module")
-def options() -> dict[str, set[str]]:
-    """Names of the options of every command."""
+def known() -> dict[str, Any]:
+    """Every command by its name."""
     group: Any = typer.main.get_command(rollmux.command())
-    return {
-        name: {option for param in command.params for option in (*param.opts, *param.secondary_opts)} | {"--help", "-h"}
-        for name, command in group.commands.items()
-    }
+    return dict(group.commands)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_on_a_page_is_one(page: Path, options: dict[str, set[str]]) -> None:
-    for words in commands(page, "rollmux"):
-        assert words[0] in options, f"rollmux {words[0]}"
+def check(text: str, known: dict[str, Any]) -> None:
+    """Every command in a text is one, and has the options that it is given there."""
+    for words in commands(text, "rollmux"):
+        assert words[0] in known, f"rollmux {words[0]}"
+        options = {option for param in known[words[0]].params for option in (*param.opts, *param.secondary_opts)}
         given = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
-        assert given <= options[words[0]], f"rollmux {' '.join(words)}"
+        assert given <= options | {"--help", "-h"}, f"rollmux {' '.join(words)}"
         policies = [words[k + 1].split(",")[0] for k, word in enumerate(words) if word in ("-p", "--policy")]
         assert all(name in PLACEMENT or ":" in name or name == "NAME" for name in policies), words
-    for words in commands(page, "python"):
+    for words in commands(text, "python"):
         if words[0].endswith(".py"):
             script = (ROOT / words[0]).read_text()
             assert all(f'"{word}"' in script for word in words if word.startswith("--")), f"python {' '.join(words)}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "benchmarks").glob("*.py"))], ids=lambda page: page.name)
+def test_every_command_on_a_page_is_one(page: Path, known: dict[str, Any]) -> None:
+    text = page.read_text()
+    check(text if page.suffix == ".md" else ast.get_docstring(ast.parse(text)) or "", known)
+
+
+def test_every_command_in_a_help_text_is_one(known: dict[str, Any]) -> None:
+    for command in known.values():
+        check(command.help, known)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -81,7 +89,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_and_module_on_a_page_exists(page: Path) -> None:
-    for code in named(page):
+    for code in named(page.read_text()):
         for path in re.findall(rf"(?<![\w./])(?:benchmarks|tests|examples|docs|{PACKAGES})/[\w./*{{}},-]*", code):
             assert "{" in path or any(ROOT.glob(path.rstrip("/."))), path
         for name in re.findall(rf"(?<![\w./])(?:{PACKAGES})(?:\.\w+)+", code):

@@ -91,11 +91,11 @@ def _begin(
     if dry_run and compare:
         raise InputError("--compare: does not go with --dry-run, which runs nothing")
     from runtime.commands.running import run_all, run_dry
-    from runtime.journal import JOURNAL
+    from runtime.journal import JOURNAL, is_begun
 
     if out is not None:
         make_folder(out)
-        if (out / JOURNAL).exists():
+        if is_begun(out / JOURNAL):
             raise InputError(f"--out {out}: holds a run already; choose another folder, or go on with it by --resume {out}")
     with tempfile.TemporaryDirectory(prefix="rollmux-run-") as spare:
         folder = out.resolve() if out is not None else Path(spare)

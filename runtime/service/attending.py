@@ -18,7 +18,7 @@ from runtime.execution.members import RunPlan
 from runtime.execution.nodes import POOLS, find_nodes
 from runtime.execution.session import coordinator_options, watch
 from runtime.facts import Node, Pool
-from runtime.journal import JOURNAL, read_run
+from runtime.journal import JOURNAL, is_begun, read_run
 from runtime.presses import look, undisturbed
 from runtime.service.client import join
 from runtime.service.place import Where, announce
@@ -113,7 +113,7 @@ def _plan(folder: Path, wish: Wish) -> RunPlan:
     Raises:
         InputError: there is not what is wished, or the journal says otherwise; one line.
     """
-    if not (folder / JOURNAL).exists():
+    if not is_begun(folder / JOURNAL):
         nodes = _nodes({pool: (getattr(wish.cluster, pool).max_nodes if wish.cluster else None) or 1 for pool in POOLS})
         cluster = cluster_of(wish.cluster, (), nodes)
         return RunPlan((), cluster, nodes, wish.policy or POLICY, wish.dispatch or DISPATCH, wish.seed, str(folder))
