@@ -109,8 +109,8 @@ _STREAM = RolloutCase(
         "solo/tail-batching",
         "rollmux/plain",
         "rollmux/tail-batching",
-        f"rollmux/{MIGRATION}",
-        f"rollmux/{BOTH}",
+        "rollmux/tail-migration",
+        "rollmux/tail-batching+tail-migration",
     ),
     stream_usd,
     DOLLARS,
@@ -139,7 +139,8 @@ SUITE = Suite(
     },
     differences=(
         "Pairs: on-policy, no schedule beats one job alone. Two 14B-8k jobs can gain 1.10x at most here (1.09x by the phase "
-        "times that the paper prints), so 1.28x needs longer rollouts than these; beside 7B-8k, the 14B-8k job alone is the bound.",
+        "times that the paper prints), so 1.28x needs longer rollouts than these; beside 7B-8k, the 14B-8k job alone is the bound, "
+        "and careful=true leaves its tail where it is.",
         "RollPacker: one number a row, the fixed seconds of a step, is fitted to the plain rollout; the rest is predicted.",
         "8k: the paper's short rounds take 38 s, as long as at 16k and 32k, ours 26 s: a part of its seconds may not be decoding.",
         "alike 0.5: a prompt with long responses is likely to have long ones again; long rounds are then slower than plain ones.",
