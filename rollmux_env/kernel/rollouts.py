@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, uncounted
 from rollmux_env.kernel.tables import Floats, Ints
 
 NEW, WAITING, RUNNING, FINISHED, ABORTED = range(5)
@@ -83,7 +83,7 @@ class Replicas(NamedTuple):
     waiting: Ints
 
 
-@compiled
+@uncounted
 def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
     """Seconds of n decode steps of a batch whose context is so many tokens before the first."""
     arithmetic = cost[SEQUENCE] * running
@@ -96,7 +96,7 @@ def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
     return float(n * cost[STEP] + bound * arithmetic + rest * memory + growth * (bound + n - 1) * rest / 2)
 
 
-@compiled
+@uncounted
 def _advance(all: Responses, replicas: Replicas, k: int, n: int) -> None:
     """A replica does n decode steps."""
     running = replicas.running[k]
@@ -106,7 +106,7 @@ def _advance(all: Responses, replicas: Replicas, k: int, n: int) -> None:
     replicas.context[k] += n * running
 
 
-@compiled
+@uncounted
 def _catch_up(all: Responses, replicas: Replicas, k: int, now_s: float) -> None:
     """Follow a replica to the end of the step that it is in at `now_s`."""
     if replicas.running[k] == 0:
@@ -123,7 +123,7 @@ def _catch_up(all: Responses, replicas: Replicas, k: int, now_s: float) -> None:
         _advance(all, replicas, k, low)
 
 
-@compiled
+@uncounted
 def _queue(all: Responses, replicas: Replicas, r: int, k: int, first: bool) -> None:
     """A response waits at a replica, first or last in the queue."""
     all.state[r], all.replica[r] = WAITING, k
@@ -141,7 +141,7 @@ def _queue(all: Responses, replicas: Replicas, r: int, k: int, first: bool) -> N
     replicas.waiting[k] += 1
 
 
-@compiled
+@uncounted
 def _dequeue(all: Responses, replicas: Replicas, r: int) -> None:
     k, before, after = all.replica[r], all.before[r], all.after[r]
     if before == NONE:
@@ -155,7 +155,7 @@ def _dequeue(all: Responses, replicas: Replicas, r: int) -> None:
     replicas.waiting[k] -= 1
 
 
-@compiled
+@uncounted
 def _leave(all: Responses, replicas: Replicas, r: int) -> None:
     """A response leaves the batch of its replica, with what it has sampled."""
     k = all.replica[r]
@@ -170,7 +170,7 @@ def _leave(all: Responses, replicas: Replicas, r: int) -> None:
     replicas.running[k] = n - 1
 
 
-@compiled
+@uncounted
 def settle(all: Responses, replicas: Replicas, k: int) -> None:
     """Take what waits and fits, then find the replica's next event."""
     while replicas.waiting[k] > 0 and replicas.running[k] < replicas.most[k]:
@@ -232,7 +232,7 @@ def take_off(all: Responses, replicas: Replicas, which: Ints, now_s: float, stat
         settle(all, replicas, k)
 
 
-@compiled
+@uncounted
 def observe(all: Responses, replicas: Replicas, now_s: float) -> None:
     """Bring what the running responses have sampled up to date."""
     for k in range(replicas.kv.size):
@@ -242,7 +242,7 @@ def observe(all: Responses, replicas: Replicas, now_s: float) -> None:
             all.sampled[r] = all.length[r] - (all.ends[r] - replicas.steps[k])
 
 
-@compiled
+@uncounted
 def _finish(all: Responses, replicas: Replicas, k: int, now_s: float) -> None:
     """The responses of a replica that are through have finished, and with them their groups, if that makes these complete."""
     j = 0
@@ -265,7 +265,7 @@ def _finish(all: Responses, replicas: Replicas, k: int, now_s: float) -> None:
             all.counts[0] += 1
 
 
-@compiled
+@uncounted
 def run(all: Responses, replicas: Replicas, now_s: float, until_s: float, responses: int, groups: int) -> float:
     """Go on until a time, or so many responses have finished or groups are complete in all, or nothing runs.
 
