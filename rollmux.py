@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import typer
+
     from rollmux_env.errors import InputError, PlanError
     from rollmux_env.scenario import Job, Scenario, load_scenario
     from runtime.phases import phase, runtime_hook
@@ -58,19 +60,21 @@ def main() -> None:
     """The `rollmux` command: status 0, or 2 with one line on stderr for input that cannot be used."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no ± still gets its table
-    sys.exit(_status())
+    try:
+        status = _status()
+    except KeyboardInterrupt:  # before a command has begun
+        status = _complain("stopped", 130)
+    sys.exit(status)
 
 
-def _status() -> int:
-    if problem := foreign_package():
-        return _complain(problem)
+def command() -> typer.Typer:
+    """The `rollmux` command with the commands of all floors."""
     import typer
 
     import policies.cli
     import rollmux_env.cli
     import runtime.cli
     import trainers.cli
-    from rollmux_env.errors import InputError, PlanError
 
     app = typer.Typer(
         name="rollmux",
@@ -85,8 +89,18 @@ def _status() -> int:
     policies.cli.mount(app)
     trainers.cli.mount(app)
     runtime.cli.mount(app)
+    return app
+
+
+def _status() -> int:
+    if problem := foreign_package():
+        return _complain(problem)
+    import typer
+
+    from rollmux_env.errors import InputError, PlanError
+
     try:
-        status = app(standalone_mode=False, prog_name="rollmux") or 0
+        status = command()(standalone_mode=False, prog_name="rollmux") or 0
         sys.stdout.flush()
         return status
     except (InputError, PlanError) as error:

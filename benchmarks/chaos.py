@@ -33,8 +33,8 @@ from rich.table import Table
 
 from rollmux_env.report.tables import show
 from runtime.audit import Audit, audit
+from runtime.facts import Fact, Failed, Iteration
 from runtime.journal import JOURNAL, read_facts
-from runtime.record import Fact, Failed, Iteration
 
 HERE = Path(__file__).resolve().parent
 KINDS = ("worker", "controller", "node", "driver", "coordinator", "ray")

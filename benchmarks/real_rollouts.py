@@ -27,11 +27,12 @@ from runtime.commands.running import cluster_of
 from runtime.execution.checks import check_run
 from runtime.execution.members import RunPlan
 from runtime.execution.session import execute, ray_session
+from runtime.facts import Node
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.jobs.spec import Jobs, JobSpec, load_jobs
 from runtime.journal import read_run
-from runtime.record import Node, RunRecord
+from runtime.record import RunRecord
 from runtime.report.figures import figures
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

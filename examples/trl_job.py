@@ -8,13 +8,19 @@ is the last thing that happens in sampling, and a callback is told when an optim
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rollmux
+
+if TYPE_CHECKING:
+    import torch
+
+ADAM, RATE = "adam.safetensors", "rate.json"  # files of a checkpoint
 
 
 class TrlGrpo:
@@ -35,6 +41,12 @@ class TrlGrpo:
         job = self
 
         class StopAfterStep(TrainerCallback):
+            def on_train_begin(self, *arguments: Any, **options: Any) -> None:
+                job._take_up()
+
+            def on_step_begin(self, *arguments: Any, **options: Any) -> None:
+                job._undo_draws()
+
             def on_step_end(self, *arguments: Any, **options: Any) -> None:
                 job._pause()
 
@@ -64,6 +76,8 @@ class TrlGrpo:
                 disable_tqdm=True,
             ),
         )
+        self._checkpoint: Path | None = None  # to go on from
+        self._random: torch.Tensor | None = None  # the generator's state when the loop was begun again
         self._error: BaseException | None = None
         self._closing = False
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
@@ -81,14 +95,44 @@ class TrlGrpo:
         self._go_on()
 
     def checkpoint(self, folder: Path) -> None:
-        """Keep the weights; after a restart Adam and the data begin anew."""
-        self._trainer.model.save_pretrained(folder)
+        """Keep weights, Adam's moments, learning rate and position; the run keeps the states of the random generators."""
+        from safetensors.torch import save_file
+
+        trainer = self._trainer
+        trainer.model.save_pretrained(folder)
+        trainer.state.save_to_json(str(folder / "trainer_state.json"))
+        moments = trainer.optimizer.state_dict()["state"]
+        save_file({f"{place}.{name}": value for place, own in moments.items() for name, value in own.items()}, folder / ADAM)
+        rates = {name: value for name, value in trainer.lr_scheduler.state_dict().items() if name != "lr_lambdas"}
+        (folder / RATE).write_text(json.dumps(rates))
 
     def restore(self, folder: Path) -> None:
-        """Take them up again."""
-        from safetensors.torch import load_model
+        """Let TRL's loop, when it begins, go on with the next step and the data that it has not seen."""
+        self._checkpoint = folder
 
-        load_model(self._trainer.model, folder / "model.safetensors")
+    def _take_up(self) -> None:
+        """In TRL's loop, which has loaded weights and position: take up the rest."""
+        from safetensors.torch import load_file
+
+        if self._checkpoint is None:
+            return
+        optimizer, moments = self._trainer.optimizer, dict[int, dict[str, Any]]()
+        for name, value in load_file(self._checkpoint / ADAM).items():
+            place, _, kind = name.partition(".")
+            moments.setdefault(int(place), {})[kind] = value
+        schedule, groups = self._trainer.lr_scheduler, optimizer.state_dict()["param_groups"]
+        schedule.load_state_dict({**schedule.state_dict(), **json.loads((self._checkpoint / RATE).read_text())})
+        for group, rate in zip(groups, schedule.get_last_lr(), strict=True):
+            group["lr"] = rate
+        optimizer.load_state_dict({"state": moments, "param_groups": groups})
+
+    def _undo_draws(self) -> None:
+        """Before the first step after a restart: what the start of the loop has drawn counts for nothing."""
+        import torch
+
+        if self._random is not None:
+            torch.set_rng_state(self._random)
+            self._random = None
 
     def close(self) -> None:
         """Let TRL's loop end."""
@@ -105,10 +149,13 @@ class TrlGrpo:
         return rewards
 
     def _loop(self) -> None:
+        import torch
+
         self._go.acquire()
         try:
             if not self._closing:
-                self._trainer.train()
+                self._random = torch.get_rng_state() if self._checkpoint else None
+                self._trainer.train(resume_from_checkpoint=str(self._checkpoint) if self._checkpoint else None)
         except SystemExit:
             pass
         except BaseException as error:

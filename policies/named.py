@@ -18,7 +18,7 @@ def make_named(kind: str, table: Mapping[str, Callable[..., Made]], spec: str, o
     Args:
         kind: what it is called in errors, as `dispatch policy`.
         table: names, and who makes the policy from keyword options.
-        spec: a name of `table`, then options as key=value: JSON, else text.
+        spec: a name of `table`, then options as key=value.
         others: names that an error lists too.
 
     Raises:
@@ -27,17 +27,42 @@ def make_named(kind: str, table: Mapping[str, Callable[..., Made]], spec: str, o
     name, *pairs = spec.split(",")
     if name not in table:
         raise InputError(f"{kind} '{name}': there is none; the names are {', '.join((*table, *others))}")
-    known = inspect.signature(table[name]).parameters
+    return make_with(f"{kind} '{spec}'", name, table[name], pairs)
+
+
+def make_with(label: str, name: str, factory: Callable[..., Made], pairs: Iterable[str], seed: int | None = None) -> Made:
+    """What a factory makes of options.
+
+    Args:
+        label: what errors begin with. name: of what is made, in errors.
+        pairs: options as key=value: JSON, else text.
+        seed: a number for the option `seed`, where the factory has it and no pair gives it.
+
+    Raises:
+        InputError: a pair is none, or is given twice, or the factory does not take it; one line.
+    """
+    known = _parameters(factory)
     options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        if not equals or key not in known or key in options:
-            raise InputError(f"{kind} '{spec}': {name} has the options {', '.join(known) or 'none'}, as key=value, once")
+        if not equals or not key.isidentifier() or key in options:
+            raise InputError(f"{label}: '{pair}' is not an option of the form key=value, given once")
+        if key not in known:
+            raise InputError(f"{label}: {name} has no option '{key}'; it has {', '.join(sorted(known)) or 'none'}")
         try:
             options[key] = json.loads(text)
         except ValueError:
             options[key] = text
+    if seed is not None and "seed" in known:
+        options.setdefault("seed", seed)
     try:
-        return table[name](**options)
-    except ValueError as error:
-        raise InputError(f"{kind} '{spec}': {error}") from None
+        return factory(**options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{label}: {error}") from None
+
+
+def _parameters(factory: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):
+        return ()

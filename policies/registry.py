@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import json
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from policies.named import make_with
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.errors import InputError
@@ -41,22 +41,11 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         InputError: no such name, module or class, or options that it does not take; one line.
     """
     name, *pairs = spec.split(",")
-    known = "policies.placement.learned:Learned" if name.startswith(LEARNED) else PLACEMENT.get(name, name)
+    known = PLACEMENT.get(name, name)
+    if name.startswith(LEARNED):
+        known = f"policies.placement.learned:Learned,path={json.dumps(name.removeprefix(LEARNED))}"
     target, *presets = known.split(",")
-    factory = _factory(name, target)
-    options = _options(spec, [*presets, *pairs])
-    if name.startswith(LEARNED) and options.setdefault("path", name.removeprefix(LEARNED)) != name.removeprefix(LEARNED):
-        raise InputError(f"--policy {spec}: names two files")
-    parameters = _parameters(factory)
-    for key in options:
-        if key not in parameters:
-            raise InputError(f"--policy {spec}: {name} has no option '{key}'; it has {_listed(parameters) or 'none'}")
-    if "seed" in parameters:
-        options.setdefault("seed", seed)
-    try:
-        policy = factory(**options)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"--policy {spec}: {error}") from None
+    policy = make_with(f"--policy {spec}", name, _factory(name, target), [*presets, *pairs], seed)
     if not hasattr(policy, "decide") and not hasattr(policy, "replay"):
         raise InputError(f"--policy {spec}: {name} has no method `decide`")
     if hasattr(policy, "decide") and not hasattr(policy, "keeps_slo"):
@@ -80,7 +69,7 @@ def _factory(name: str, target: str) -> Callable[..., Any]:
     module_name, colon, attribute = target.partition(":")
     if not colon:
         raise InputError(
-            f"--policy {name}: no such policy; there are {_listed(PLACEMENT)}, learned:FILE, and module:Class of your own"
+            f"--policy {name}: no such policy; there are {', '.join(sorted(PLACEMENT))}, learned:FILE, and module:Class of your own"
         )
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: a user's folder never hides a module of ours
@@ -96,27 +85,3 @@ def _factory(name: str, target: str) -> Callable[..., Any]:
     if not callable(found):
         raise InputError(f"--policy {name}: {module.__file__ or module_name} has no class '{attribute}'")
     return found  # type: ignore[no-any-return]
-
-
-def _options(spec: str, pairs: list[str]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.isidentifier() or key in options:
-            raise InputError(f"--policy {spec}: '{pair}' is not an option of the form key=value, given once")
-        try:
-            options[key] = json.loads(text)
-        except ValueError:
-            options[key] = text
-    return options
-
-
-def _parameters(factory: Callable[..., Any]) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(factory).parameters)
-    except (TypeError, ValueError):
-        return ()
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(sorted(names))

@@ -207,3 +207,16 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         below = under.get(key)
         merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
+
+
+def only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool:
+    """Whether a field of a merged job comes from `defaults`."""
+
+    def holds(value: Any) -> bool:
+        for part in field[2:]:
+            if not isinstance(value, dict) or part not in value:
+                return False
+            value = value[part]
+        return True
+
+    return len(field) > 2 and field[0] == "jobs" and holds(data.get("defaults")) and not holds(data["jobs"][field[1]])

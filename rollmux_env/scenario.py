@@ -15,57 +15,15 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from rollmux_env.complaint import complain, describe, field_of, misfit, one_line, problems
 from rollmux_env.errors import InputError
-from rollmux_env.reading import merge_defaults, read_mapping
+from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NodeCount, NonNegative, Positive, Version, by_name, whole
+from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
+from rollmux_env.timing.described import Lengths, Model, Timing
 
-MAX_NODES_OF_A_JOB = 4096
-LARGEST = 1e15  # of any number; far above what a cluster has, and sums and products of a few stay finite
-ID_PATTERN = "^[A-Za-z0-9._-]{1,64}$"
 STAYS = ("iterations", "duration_s")
-
-
-def _whole(value: Any) -> Any:
-    """A count: 3, and 3.0 or 3e0, which YAML 1.2 and JSON Schema take for the same number."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _id(value: Any) -> Any:
-    if isinstance(value, bool | int | float):
-        kind = "boolean" if isinstance(value, bool) else "number"
-        raise ValueError(f"must be text, not the {kind} {describe(value)}: quote it")
-    if isinstance(value, str) and not re.fullmatch(ID_PATTERN[1:-1], value):
-        raise ValueError(f"may hold 1 to 64 letters A-Z and a-z, digits, dots, underscores and hyphens, not {describe(value)}")
-    return value
-
-
-def _version(value: int) -> int:
-    if value != 1:
-        raise ValueError(f"must be 1, the only version of this file format, not {describe(value)}")
-    return value
-
-
-def _positive_zero(value: float) -> float:
-    return value + 0.0
-
-
-# The bounds stand next to the type: behind a validator, pydantic would not write them into the JSON Schema.
-NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), AfterValidator(_positive_zero)]
-Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
-AtLeastOne = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False)]
-Index = Annotated[int, Field(ge=0, le=2**31), BeforeValidator(_whole)]
-Count = Annotated[int, Field(ge=1, le=2**31), BeforeValidator(_whole)]
-NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES_OF_A_JOB), BeforeValidator(_whole)]
-JobId = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
-Version = Annotated[int, BeforeValidator(_whole), AfterValidator(_version), Field(json_schema_extra={"const": 1})]
-
-
-class FileModel(BaseModel):
-    """A mapping of a file: checked strictly, without keys that are not known, and frozen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class Pool(FileModel):
@@ -142,7 +100,7 @@ def _node_keys(value: Any) -> Any:
         return value
     keys: dict[Any, Any] = {}
     for key, seconds in value.items():
-        number = int(key) if isinstance(key, str) and re.fullmatch("[1-9][0-9]{0,8}", key) else _whole(key)
+        number = int(key) if isinstance(key, str) and re.fullmatch("[1-9][0-9]{0,8}", key) else whole(key)
         if isinstance(number, bool) or not isinstance(number, int):
             raise ValueError(f"{describe(key)} is not a number of nodes")
         if number in keys:
@@ -154,7 +112,7 @@ def _node_keys(value: Any) -> Any:
 class Training(Phase):
     """A job's training phase."""
 
-    by_nodes: Annotated[dict[Count, Positive], BeforeValidator(_node_keys)] = {}
+    by_nodes: Annotated[dict[Count, Positive], BeforeValidator(_node_keys)] = Field(default={})
     """Its longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}."""
 
     @model_validator(mode="after")
@@ -193,87 +151,6 @@ def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
     return drift
 
 
-def _by_name(value: Any) -> Any:
-    """A mapping, or its `name` alone."""
-    return {"name": value} if isinstance(value, str) else value
-
-
-class Model(FileModel):
-    """The language model of a job, from whose shape its phases are predicted; its name alone is enough."""
-
-    name: Annotated[str, Field(min_length=1)]
-    """A size such as 7B, or the path of a Hugging Face model's config.json, relative to the scenario file."""
-    tensor_parallel: NodeCount = 1
-    """GPUs of one copy of the model in a rollout."""
-
-
-Quantile = Annotated[tuple[NonNegative, Positive], Field(strict=False)]
-KINDS_OF_LENGTHS = ("median", "quantiles", "published", "file")
-
-
-class Lengths(FileModel):
-    """What a rollout is asked for, and how long its responses are; without a distribution all are as long as the cap."""
-
-    batch: Annotated[Count, Field(le=2**20)] = 256
-    """Responses of an iteration."""
-    prompt_tokens: Annotated[Index, Field(le=2**24)] = 512
-    """Tokens read before each turn."""
-    cap: Annotated[Count, Field(le=2**24)]
-    """Most tokens of a turn's response: the worst case."""
-    turns: Annotated[Count, Field(le=2**10)] = 1
-    """Turns of a response."""
-    environment_s: NonNegative = 0.0
-    """Seconds that the environment takes between two turns."""
-    median: Positive | None = None
-    """Lognormal: median, tokens; goes with sigma."""
-    sigma: NonNegative | None = None
-    """Lognormal: standard deviation of the logarithm."""
-    quantiles: Annotated[tuple[Quantile, ...], Field(strict=False)] | None = None
-    """Piecewise: pairs of a share of the responses and the tokens that they do not pass, both rising."""
-    published: str | None = None
-    """A published distribution by the job type of its paper: 7B-4k, 7B-8k or 14B-8k."""
-    file: str | None = None
-    """Empirical: a text file with a length a line, relative to the scenario file; its quantiles take its place."""
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Lengths:
-        given = [name for name in KINDS_OF_LENGTHS if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise misfit(f"takes at most one of {', '.join(KINDS_OF_LENGTHS)}; {' and '.join(given)} are given")
-        if (self.median is None) != (self.sigma is None):
-            raise misfit("median and sigma go together; one of them is given")
-        return self
-
-
-class Timing(FileModel):
-    """What `model` comes to on the cluster's GPUs: the seconds of each part of its phases. Filled in when the file is read."""
-
-    replicas: Count
-    """Copies of the model that share a rollout."""
-    step_s: NonNegative
-    """Fixed seconds of a decode step."""
-    weights_s: NonNegative
-    """Seconds to read the weights, once a step."""
-    kv_s_per_token: NonNegative
-    """Seconds to read a cached token, in each step."""
-    sequence_s: NonNegative
-    """Seconds of arithmetic of a sequence's token."""
-    prefill_s: NonNegative
-    """Fixed seconds to read a prompt."""
-    prefill_s_per_token: NonNegative
-    """Seconds to read a token of a prompt."""
-    prefill_s_per_token2: NonNegative
-    """Seconds of attention for each pair of a prompt's tokens."""
-    kv_tokens: Count
-    """Tokens that a replica's KV cache holds."""
-    update_s: NonNegative
-    """Fixed seconds of a training phase on training.nodes."""
-    training_s_per_token: NonNegative
-    """Seconds to train a token there."""
-    training_s_per_token2: NonNegative
-    """Seconds of attention there, for the squared length of a sequence."""
-
-
 class Job(FileModel):
     """An RL post-training job: a cycle of rollout, training and sync."""
 
@@ -297,7 +174,7 @@ class Job(FileModel):
     """How the durations change over time, for event replays; in order of iteration."""
     colocated: Colocated | None = None
     """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""
-    model: Annotated[Model | None, BeforeValidator(_by_name)] = None
+    model: Annotated[Model | None, BeforeValidator(by_name)] = None
     """The language model: what the job does not say of seconds and memory is predicted from it; goes with lengths."""
     lengths: Lengths | None = None
     """What a rollout is asked for and how long its responses are, for a job with a model."""
@@ -398,19 +275,6 @@ def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:
         for other in STAYS:
             if isinstance(job, dict) and stays and other in job and other not in stays:
                 raise InputError(f"jobs[{k}].{other}: does not go with defaults.{stays[0]}; a job has exactly one of the two")
-
-
-def only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool:
-    """Whether a field of a merged job comes from `defaults`."""
-
-    def holds(value: Any) -> bool:
-        for part in field[2:]:
-            if not isinstance(value, dict) or part not in value:
-                return False
-            value = value[part]
-        return True
-
-    return len(field) > 2 and field[0] == "jobs" and holds(data.get("defaults")) and not holds(data["jobs"][field[1]])
 
 
 def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path = Path()) -> Scenario:

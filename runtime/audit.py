@@ -20,8 +20,7 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.replay.checks import InvariantError, check_state
 from runtime.execution.checks import check_run
-from runtime.journal import record_of
-from runtime.record import (
+from runtime.facts import (
     LEASE,
     Assigned,
     Bound,
@@ -34,9 +33,10 @@ from runtime.record import (
     Relaunched,
     Restarted,
     Returned,
-    RunRecord,
     SyncSlice,
 )
+from runtime.journal import record_of
+from runtime.record import RunRecord
 
 Outcome = Literal["done", "failed", "cancelled", "present"]
 

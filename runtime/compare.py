@@ -26,7 +26,8 @@ from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.run import Run
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.scenario import Actual, Phase, Scenario, Switch, Training
-from runtime.record import Iteration, PhaseSlice, RunRecord
+from runtime.facts import Iteration, PhaseSlice
+from runtime.record import RunRecord
 
 SHARE = 0.2  # of the iterations that the prediction sees
 _SEEDS = 32

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from rollmux_env.complaint import one_line
 from rollmux_env.report.tables import heading, make_table
+from runtime.memory import memory
 
 Verdict = Literal["ok", "note", "missing"]
 _NODES = 2  # one of each pool at least
@@ -119,9 +120,9 @@ def _cores() -> Finding:
 
 
 def _memory() -> Finding:
-    total, free = (_meminfo(name) for name in ("MemTotal", "MemAvailable"))
-    found = f"{total:.1f} GB, {free:.1f} GB of it free"
-    if free < _NEEDED_GB:
+    here = memory()
+    found = f"{here.total_gb:.1f} GB, {here.free_gb:.1f} GB of it free" + (", the limit of this container" if here.limited else "")
+    if here.free_gb < _NEEDED_GB:
         return Finding("memory", found, "note", f"two tiny jobs on vLLM take about {_NEEDED_GB:.0f} GB; engine: torch takes less")
     return Finding("memory", found)
 
@@ -185,12 +186,3 @@ def _version(name: str) -> str | None:
         return metadata.version(name) if find_spec(name) is not None else None
     except metadata.PackageNotFoundError:
         return None
-
-
-def _meminfo(name: str) -> float:
-    """GB, by /proc/meminfo; 0 where it does not say."""
-    try:
-        with open("/proc/meminfo") as lines:
-            return next((int(line.split()[1]) * 1024 / 1e9 for line in lines if line.startswith(f"{name}:")), 0.0)
-    except OSError:
-        return 0.0

@@ -6,6 +6,7 @@ before the run goes on. Phases, and iterations of jobs without checkpoints, are 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -23,8 +24,7 @@ from rollmux_env.cluster.events import Event, Progressed, Ticked
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
-from runtime.jobs.spec import JobSpec
-from runtime.record import (
+from runtime.facts import (
     Assigned,
     Bound,
     Cancelled,
@@ -38,11 +38,12 @@ from runtime.record import (
     Relaunched,
     Restarted,
     Returned,
-    RunRecord,
     Started,
     Submitted,
     SyncSlice,
 )
+from runtime.jobs.spec import JobSpec
+from runtime.record import RunRecord
 
 JOURNAL = "journal.sqlite"
 DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
@@ -89,11 +90,14 @@ class Journal:
 
     def __init__(self, path: Path, resume: bool = False, wait_s: float = 0.0) -> None:
         self._name = name = one_line(str(path), 4096)
-        if path.exists() and not resume:
+        if not resume and is_begun(path):
             raise InputError(f"{name}: is the journal of a run already; choose another folder")
         if resume and not path.is_file():
             raise InputError(f"{name}: there is no journal of a run here")
         self._lock = take_lock(path.with_name(LOCK), wait_s)
+        if not resume:  # nothing is in it
+            for ending in ("", "-wal", "-shm"):
+                path.with_name(path.name + ending).unlink(missing_ok=True)
         self._unwritten: list[tuple[str, str]] = []
         try:
             self._database = sqlite3.connect(path, isolation_level=None)
@@ -179,10 +183,31 @@ def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
                 file.close()
                 raise InputError(f"{name}: a run is under way in this folder (process {holder or 'unknown'})") from None
             time.sleep(0.1)
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
+    try:
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            file.close()
+        raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
     return file
+
+
+def is_begun(path: Path) -> bool:
+    """Whether there is a journal that holds anything: a disk without room, or a kill, may leave one that was only just made.
+
+    Raises:
+        InputError: the file is no journal; one line.
+    """
+    if not path.is_file():
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            tables = database.execute("SELECT 1 FROM sqlite_master").fetchone()
+            return tables is not None and database.execute("SELECT 1 FROM facts").fetchone() is not None
+    except sqlite3.Error as error:
+        raise InputError(f"{one_line(str(path), 4096)}: is no journal: {error}") from None
 
 
 def read_facts(path: Path) -> list[Fact]:

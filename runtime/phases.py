@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Any, Literal, Protocol, TypeVar
 
-from runtime.record import Node, Pool
+from runtime.facts import Node, Pool
 
 PhaseOfJob = Literal["rollout", "train", "sync"]
 POOL_OF: dict[str, Pool] = {"rollout": "rollout", "train": "training"}
@@ -64,6 +64,7 @@ class Gate(Protocol):
 
 
 _gate: Gate | None = None  # of this process; a controller sets it
+_held: set[tuple[int, str]] = set()  # ids of jobs, and the phases that they are in
 
 
 def set_gate(gate: Gate | None) -> None:
@@ -86,8 +87,14 @@ def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
         def run(self: Any, *arguments: Any, **options: Any) -> Any:
             if _gate is None:
                 return method(self, *arguments, **options)
-            with _gate.hold(self, name):
+            if (id(self), name) in _held:  # by the method that has called this one, of the class below
                 return method(self, *arguments, **options)
+            _held.add((id(self), name))
+            try:
+                with _gate.hold(self, name):
+                    return method(self, *arguments, **options)
+            finally:
+                _held.discard((id(self), name))
 
         run.rollmux_phase = name  # type: ignore[attr-defined]
         return run  # type: ignore[return-value]

@@ -16,21 +16,5 @@ from trainers.vec_env import NativeVecEnv
 
 def dqn(config: Config, env: NativeVecEnv, seed: int) -> DQN:
     """DQN with the candidate-scoring network, untrained."""
-    dqn = config.dqn
-    return DQN(
-        PointerDQNPolicy,
-        env,
-        learning_rate=dqn.learning_rate,
-        buffer_size=dqn.buffer_size,
-        learning_starts=dqn.learning_starts,
-        batch_size=dqn.batch_size,
-        train_freq=dqn.train_freq,
-        gradient_steps=dqn.gradient_steps,
-        gamma=dqn.gamma,
-        target_update_interval=dqn.target_update_interval,
-        exploration_fraction=dqn.exploration_fraction,
-        exploration_final_eps=dqn.exploration_final_eps,
-        policy_kwargs={"widths": config.widths},
-        seed=seed,
-        device="cpu",
-    )
+    settings = config.dqn.model_dump()
+    return DQN(PointerDQNPolicy, env, **settings, policy_kwargs={"widths": config.widths}, seed=seed, device="cpu")

@@ -7,6 +7,8 @@ with Adam. What the mask forbids has probability 0 when a choice is drawn and wh
 
 from __future__ import annotations
 
+from typing import Any
+
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.utils import LinearSchedule
 
@@ -17,22 +19,12 @@ from trainers.vec_env import NativeVecEnv
 
 def maskable_ppo(config: Config, env: NativeVecEnv, seed: int) -> MaskablePPO:
     """Masked PPO with the candidate-scoring network, untrained."""
-    ppo = config.ppo
-    return MaskablePPO(
-        PointerPolicy,
-        env,
-        learning_rate=LinearSchedule(ppo.learning_rate, 0.0, 1.0) if ppo.linear else ppo.learning_rate,
-        n_steps=ppo.n_steps,
-        batch_size=ppo.batch_size,
-        n_epochs=ppo.n_epochs,
-        gamma=ppo.gamma,
-        gae_lambda=ppo.gae_lambda,
-        clip_range=ppo.clip_range,
-        ent_coef=ppo.ent_coef,
-        vf_coef=ppo.vf_coef,
-        max_grad_norm=ppo.max_grad_norm,
-        target_kl=ppo.target_kl,
-        policy_kwargs={"widths": config.widths},
-        seed=seed,
-        device="cpu",
-    )
+    settings = ppo_settings(config)
+    return MaskablePPO(PointerPolicy, env, **settings, policy_kwargs={"widths": config.widths}, seed=seed, device="cpu")
+
+
+def ppo_settings(config: Config) -> dict[str, Any]:
+    """The settings under `ppo` as Stable-Baselines3 takes them."""
+    ppo = config.ppo.model_dump()
+    linear, rate = ppo.pop("linear"), ppo.pop("learning_rate")
+    return {**ppo, "learning_rate": LinearSchedule(rate, 0.0, 1.0) if linear else rate}

@@ -7,30 +7,19 @@ be chosen. The environment does not carry a forbidden choice out; it charges a p
 from __future__ import annotations
 
 from stable_baselines3 import PPO
-from stable_baselines3.common.utils import LinearSchedule
 
 from trainers.config import Config
+from trainers.maskable_ppo import ppo_settings
 from trainers.pointer import PointerPolicy
 from trainers.vec_env import NativeVecEnv
 
 
 def ppo(config: Config, env: NativeVecEnv, seed: int) -> PPO:
     """PPO with the candidate-scoring network, untrained."""
-    ppo = config.ppo
     return PPO(
         PointerPolicy,  # type: ignore[arg-type]
         env,
-        learning_rate=LinearSchedule(ppo.learning_rate, 0.0, 1.0) if ppo.linear else ppo.learning_rate,
-        n_steps=ppo.n_steps,
-        batch_size=ppo.batch_size,
-        n_epochs=ppo.n_epochs,
-        gamma=ppo.gamma,
-        gae_lambda=ppo.gae_lambda,
-        clip_range=ppo.clip_range,
-        ent_coef=ppo.ent_coef,
-        vf_coef=ppo.vf_coef,
-        max_grad_norm=ppo.max_grad_norm,
-        target_kl=ppo.target_kl,
+        **ppo_settings(config),
         policy_kwargs={"widths": config.widths, "sees_mask": False},
         seed=seed,
         device="cpu",

@@ -11,9 +11,9 @@ from rollmux_env.dispatcher import DispatchPolicy
 
 DISPATCH: dict[str, Callable[..., DispatchPolicy]] = {
     "round-robin": RoundRobin,
-    "fifo": lambda migrate=None: WorkConserving(0, migrate),
-    "shortest-first": lambda migrate=None: WorkConserving(1, migrate),
-    "longest-first": lambda migrate=None: WorkConserving(-1, migrate),
+    "fifo": lambda migrate=None, careful=False: WorkConserving(0, migrate, careful),
+    "shortest-first": lambda migrate=None, careful=False: WorkConserving(1, migrate, careful),
+    "longest-first": lambda migrate=None, careful=False: WorkConserving(-1, migrate, careful),
 }
 LEARNED = "learned:"  # then `default`, or the path of a policy file
 

@@ -1,13 +1,47 @@
-"""The option that all rules with long-tail migration have."""
+"""The options that all rules with long-tail migration have."""
 
 from __future__ import annotations
 
+from rollmux_env.dispatcher import Dispatcher, Member
 
-def check_migrate(share: object) -> None:
-    """Refuse what is no share of a rollout's responses.
+_MARGIN = 1.2
+
+
+class Migration:
+    """Which tails a rule may move.
+
+    Args:
+        at: the share of a rollout's responses after which the rest may leave its nodes; None never. careful: not where the job
+            is its group's bound, and waits for nobody: a slower rollout of its own would slow down everybody.
 
     Raises:
-        ValueError: neither None nor a number between 0 and 1.
+        ValueError: `at` is neither None nor a number between 0 and 1, or `careful` no boolean, or given without it; one line.
     """
-    if share is not None and not (isinstance(share, float) and 0 < share < 1):
-        raise ValueError(f"migrate must be a number between 0 and 1, not {share}")
+
+    def __init__(self, at: object, careful: object) -> None:
+        if at is not None and not (isinstance(at, float) and 0 < at < 1):
+            raise ValueError(f"migrate must be a number between 0 and 1, not {at}")
+        if not isinstance(careful, bool) or (careful and at is None):
+            raise ValueError("careful must be true or false, and goes with migrate")
+        self.at, self._careful = at, careful
+
+    def movable(self, group: Dispatcher) -> list[Member]:
+        """The members whose tails may be moved now."""
+        if self.at is None:
+            return []
+        return [member for member in group.movable if not (self._careful and is_bound(group, member))]
+
+
+def is_bound(group: Dispatcher, member: Member) -> bool:
+    """Whether the group is as slow as this member is alone: its cycle is clearly longer than any other's, and so long that its
+    rollout nodes have little more to do in it. Seconds are those expected of phases by what was observed."""
+    own_s = cycle_s(member)
+    others_s = max((cycle_s(other) for other in group.members if other is not member), default=0.0)
+    nodes = member.nodes["rollout"]
+    load_s = sum(other.expected_s("rollout") for other in group.members if other.nodes["rollout"] & nodes)
+    return own_s > _MARGIN * others_s and _MARGIN * own_s > load_s
+
+
+def cycle_s(member: Member) -> float:
+    """Seconds of an iteration that waits for nobody."""
+    return member.expected_s("rollout") + member.expected_s("training") + member.sync_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.dispatch.migration import check_migrate
+from policies.dispatch.migration import Migration
 from rollmux_env.dispatcher import Dispatcher, Member, Request
 
 
@@ -15,11 +15,11 @@ class RoundRobin:
 
     Args:
         migrate: the share of a rollout's responses after which the rest leaves its nodes (the paper's: 0.8), as soon as the
-            next rollout in turn waits for them; None never.
+            next rollout in turn waits for them; None never. careful: not the tail of a job that is its group's bound.
     """
 
-    def __init__(self, migrate: float | None = None) -> None:
-        check_migrate(migrate)
+    def __init__(self, migrate: float | None = None, careful: bool = False) -> None:
+        self._migration = Migration(migrate, careful)
         self.migrates_at = migrate
 
     def choose(self, group: Dispatcher) -> Request | Member | None:
@@ -27,7 +27,7 @@ class RoundRobin:
         for request in group.waiting:
             if not request.nodes & group.busy and _in_turn(group, request, ()):
                 return request
-        movable = group.movable if self.migrates_at is not None else []
+        movable = self._migration.movable(group)
         freed = 0
         for member in movable:
             freed |= member.nodes["rollout"]

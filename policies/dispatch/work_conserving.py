@@ -8,7 +8,7 @@ older, of which there are fewer than members.
 
 from __future__ import annotations
 
-from policies.dispatch.migration import check_migrate
+from policies.dispatch.migration import Migration
 from rollmux_env.dispatcher import Dispatcher, Member, Request
 
 
@@ -20,11 +20,12 @@ class WorkConserving:
     Args:
         sign: 1 for the shortest first, -1 for the longest first, 0 for first come, first served.
         migrate: the share of a rollout's responses after which the rest leaves its nodes (RollMux, arXiv 2512.11306: 0.8), as
-            soon as a rollout that waits for them could begin; None never.
+            soon as a rollout that waits for them could begin; None never. careful: not the tail of a job that is its group's
+            bound.
     """
 
-    def __init__(self, sign: int, migrate: float | None = None) -> None:
-        check_migrate(migrate)
+    def __init__(self, sign: int, migrate: float | None = None, careful: bool = False) -> None:
+        self._migration = Migration(migrate, careful)
         self.sign = sign
         self.migrates_at = migrate
 
@@ -32,7 +33,7 @@ class WorkConserving:
         """The first phase, in this order, whose nodes are free and not kept for an overdue one; else a tail that is in the way of
         the first rollout that could begin once tails have moved."""
         best = self._first(group, group.busy)
-        movable = group.movable if best is None and self.migrates_at is not None else []
+        movable = self._migration.movable(group) if best is None else []
         if not movable:
             return best
         freed = 0

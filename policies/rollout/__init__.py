@@ -44,6 +44,11 @@ class Both:
         """Of the second."""
         return getattr(self.inside, "share", None)
 
+    @property
+    def careful(self) -> bool:
+        """Of the second."""
+        return getattr(self.inside, "careful", False)
+
     def rounds(self, prompts: int, responses: int) -> Rounds:
         """Of the first."""
         return self.batching.rounds(prompts, responses)
@@ -78,4 +83,4 @@ def migrating(dispatch: str, policy: RolloutPolicy) -> str:
     migration = migration_of(policy)
     if migration is None or "migrate=" in dispatch or dispatch.startswith("learned:"):
         return dispatch
-    return f"{dispatch},migrate={migration[0]}"
+    return f"{dispatch},migrate={migration[0]}" + (",careful=true" if getattr(policy, "careful", False) else "")

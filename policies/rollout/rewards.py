@@ -6,6 +6,8 @@ but between 2 and 30 seconds: wrong programs that loop for ever do not hold up t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class RewardTimeout:
     """T = min(max(least, factor * anchor), most), anchor the longest run of a correct response of that test so far.
@@ -19,19 +21,19 @@ class RewardTimeout:
     """
 
     def __init__(
-        self, anchors: dict[int, float] | None = None, least_s: float = 2.0, factor: float = 1.5, most_s: float = 30.0
+        self, anchors: Mapping[str, float] | None = None, least_s: float = 2.0, factor: float = 1.5, most_s: float = 30.0
     ) -> None:
         if not (0 < least_s <= most_s < float("inf") and 1 <= factor < float("inf")):
             raise ValueError("reward timeout: must have 0 < least_s <= most_s and a factor of at least 1")
         self.anchors = dict(anchors or {})
         self._least_s, self._factor, self._most_s = least_s, factor, most_s
 
-    def seconds(self, test: int) -> float:
+    def seconds(self, test: str) -> float:
         """How long the next run of a test may take; the most while no correct response to it was seen."""
         if test not in self.anchors:
             return self._most_s
         return min(max(self._least_s, self._factor * self.anchors[test]), self._most_s)
 
-    def correct(self, test: int, seconds: float) -> None:
+    def correct(self, test: str, seconds: float) -> None:
         """A correct response ran so long."""
         self.anchors[test] = max(seconds, self.anchors.get(test, 0.0))

@@ -25,16 +25,20 @@ class TailMigration:
     Args:
         at: share of the wanted responses that are done then. share: of the replicas that the tail keeps, at least one. The paper
             says a few; with half of them the pairs of its evaluation gain most (docs/rollout_policies.md).
+        careful: in an event replay the tail of a job that is its group's bound stays, which the paper does not say.
     """
 
     at: float = 0.8
     share: float = 0.5
+    careful: bool = False
 
     def __post_init__(self) -> None:
         for name in ("at", "share"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
                 raise ValueError(f"{name} must be a number between 0 and 1, not {value}")
+        if not isinstance(self.careful, bool):
+            raise ValueError(f"careful must be true or false, not {self.careful}")
 
     @property
     def migrates_at(self) -> float:

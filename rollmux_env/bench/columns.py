@@ -29,10 +29,6 @@ def _thousand_usd(own: Outcome, _: Outcome) -> float:
     return own.metrics.cost_usd / 1000
 
 
-def _usd_per_work_hour(own: Outcome, _: Outcome) -> float:
-    return own.metrics.usd_per_work_hour
-
-
 def _slo(own: Outcome, _: Outcome) -> float:
     return 100 * own.metrics.slo_attainment
 
@@ -71,7 +67,6 @@ OVER_OPTIMUM = Column("cost / optimum", _cost_over, ("optimal",))
 WORK_OVER_OPTIMUM = Column("$/work-h / optimum", _work_cost_over, ("optimal-work",))
 OVER_REGROUP = Column("cost / hourly regrouping", _cost_over, ("regroup",))
 COST = Column("thousand $", _thousand_usd, digits=1, style="")
-WORK_COST = Column("$/work-h", _usd_per_work_hour, style="")
 SLO_KEPT = Column("SLO kept", _slo, digits=1, style="%")
 SLO_OBSERVED = Column("SLO kept, observed", _slo_observed, digits=1, style="%")
 SLOWDOWN = Column("slowdown", _slowdown)

@@ -67,13 +67,6 @@ def with_actual(scenario: Scenario, mean_fraction: float, cv: float, cap: bool =
     return _changed(scenario, [change(job) for job in scenario.jobs])
 
 
-def with_slo(scenario: Scenario, slo: float) -> Scenario:
-    """Give every job the same SLO."""
-    if not 1 <= slo < float("inf"):
-        raise InputError(f"slo: must be a number of at least 1, not {slo}")
-    return _changed(scenario, [{"slo": float(slo)}] * len(scenario.jobs))
-
-
 def with_drift(scenario: Scenario, template: str, factor: float = 1.0, billions: Mapping[str, int] | None = None) -> Scenario:
     """Give every job a drift template of its model's size, for event replays.
 

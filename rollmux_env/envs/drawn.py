@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ Info = dict[str, Any]
 Stepped = tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]
 
 
-class DrawnVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
+class DrawnVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC):
     """Seeds, resets, autoreset and `info` of streams side by side; a subclass decides what a stream is.
 
     Autoreset is `AutoresetMode.SAME_STEP`: the step that ends an episode returns the first observation of the next, with the last
@@ -82,17 +83,17 @@ class DrawnVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]]):
         mask: NDArray[np.int8] = self._seen.mask
         return mask.astype(np.bool_)
 
+    @abstractmethod
     def _start(self, s: int, seed: int) -> None:
         """Write the stream of a seed into row `s`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _ask(self, which: NDArray[np.int64]) -> None:
         """Bring streams that were started to their first decisions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _figures(self) -> Info:
         """(E,) figures of the streams so far, by name."""
-        raise NotImplementedError
 
     def _told(self) -> Info:
         """(E,) what `info` says of every reset and step."""

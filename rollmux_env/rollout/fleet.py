@@ -21,7 +21,8 @@ class Fleet:
 
     Args:
         replicas: what each replica costs. most: sequences of a replica's batch.
-        prompt_tokens: (R,) of each response. lengths: (R,) tokens that it will have; kept from policies.
+        prompt_tokens: (R,) of each turn of a response. lengths: (R, T) tokens that it will have in each; kept from policies.
+        away_s: seconds between the end of a turn and the next one's prompt.
         groups: (R,) its prompt, from 0. needed: finished responses that complete a prompt. gpus: of each replica.
 
     Attributes:
@@ -41,17 +42,21 @@ class Fleet:
         needed: int,
         most: int = 256,
         gpus: int = 1,
+        away_s: float = 0.0,
     ) -> None:
-        count = lengths.size
+        count, turns = lengths.shape
         self.now_s = 0.0
         self.migrations = 0
         self.moved_s = np.inf
-        self._longest = int((prompt_tokens + lengths).max())
+        self._longest = int((prompt_tokens * turns + lengths.sum(axis=1)).max())
         if lengths.min() < 1:
-            raise InputError("rollout: a response must have at least one token")
+            raise InputError("rollout: a response must have at least one token in each turn")
+        ends = np.cumsum(lengths.astype(np.int64), axis=1)
         zeros, none, n = np.zeros(count, np.int64), np.full(count, kernel.NONE), int(groups.max()) + 1
         self._all = kernel.Responses(
-            prompt=prompt_tokens.astype(np.int64), length=lengths.astype(np.int64), group=groups.astype(np.int64),
+            prompt=prompt_tokens.astype(np.int64), length=ends[:, -1].copy(), group=groups.astype(np.int64),
+            turn=zeros.copy(), until=ends[:, 0].copy(), turns=ends, reads=prompt_tokens.astype(np.int64),
+            away_s=np.full(count, away_s), back_s=np.full(count, -np.inf), held=zeros.copy(),
             sampled=zeros, state=zeros.copy(), replica=none, ends=zeros.copy(),
             end_s=np.full(count, np.inf), refill_s=np.full(count, -1.0), after=none.copy(), before=none.copy(),
             finished=np.zeros(n, np.int64), needed=np.full(n, needed),
@@ -90,12 +95,12 @@ class Fleet:
 
     @property
     def open(self) -> Ints:
-        """(n,) the responses that wait or run."""
-        return np.flatnonzero((self._all.state == kernel.RUNNING) | (self._all.state == kernel.WAITING))
+        """(n,) the responses that wait or run, or are away between two turns."""
+        return np.flatnonzero(np.isin(self._all.state, (kernel.RUNNING, kernel.WAITING, kernel.AWAY)))
 
     @property
     def state(self) -> Ints:
-        """(R,) NEW, WAITING, RUNNING, FINISHED or ABORTED, as in the kernel."""
+        """(R,) NEW, WAITING, RUNNING, FINISHED, ABORTED or AWAY, as in the kernel."""
         return self._all.state
 
     @property
@@ -119,7 +124,7 @@ class Fleet:
         return self._all.sampled.copy()
 
     def context(self) -> Ints:
-        """(R,) tokens so far, the prompt's included."""
+        """(R,) tokens so far, the prompts' included."""
         return self.sampled() + self._all.prompt
 
     def add(self, replicas: Sequence[ReplicaTiming], gpus: int = 1, from_s: float | None = None) -> Ints:
@@ -143,7 +148,8 @@ class Fleet:
         floats, ints = np.full(n, self.now_s if from_s is None else from_s), np.zeros(n, np.int64)
         new = kernel.Replicas(
             cost=np.array([row[:-1] for row in rows]), kv=np.array([row[-1] for row in rows]), most=np.full(n, self._most),
-            clock_s=floats, next_s=np.full(n, np.inf), ahead=ints, steps=ints.copy(), context=ints.copy(), busy_s=floats.copy(),
+            clock_s=floats, next_s=np.full(n, np.inf), back_s=np.full(n, np.inf), held=ints.copy(),
+            ahead=ints, steps=ints.copy(), context=ints.copy(), busy_s=floats.copy(),
             batch=np.zeros((n, self._all.length.size), np.int64), running=ints.copy(),
             head=np.full(n, kernel.NONE), tail=np.full(n, kernel.NONE), waiting=ints.copy(),
         )  # fmt: skip

@@ -23,7 +23,7 @@ class Rollout:
     """What happened in a rollout.
 
     Attributes:
-        seconds: from its start to its last response that counts, with waits for the environment, which nobody's steps hide.
+        seconds: from its start to its last response that counts, waits for the environment included.
         long: it ran what earlier ones left.
         end_s: (n,) when the responses that finished did, rising.
         kept: (wanted * needed,) tokens of the responses that count. lost_tokens: sampled for those that do not.
@@ -78,11 +78,11 @@ class JobRollouts:
             fleet, complete = play(setting, control, round, lengths)
             if not told:
                 self.rounds.done([round.prompts[g] for g in complete])
-            told.append(_told(setting, fleet, round, complete))
+            told.append(_told(fleet, round, complete))
         return told
 
     def _draw(self, round: Round) -> Ints:
-        """(prompts * responses,) the lengths of a round."""
+        """(prompts * responses, turns) the lengths of a round."""
         from scipy.special import ndtr
 
         while self._hard.size <= max(round.prompts):
@@ -90,16 +90,16 @@ class JobRollouts:
         alike = self.setting.alike
         own = self._responses.standard_normal((len(round.prompts), round.responses, self.setting.turns))
         scores = np.sqrt(alike) * self._hard[list(round.prompts), None, None] + np.sqrt(1 - alike) * own
-        tokens = whole(self.setting.lengths.quantile(ndtr(scores).reshape(-1, self.setting.turns)))
-        return np.asarray(tokens.sum(axis=1))
+        return whole(self.setting.lengths.quantile(ndtr(scores).reshape(-1, self.setting.turns)))
 
 
 def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tuple[Fleet, list[int]]:
     """Run one round: its fleet when it is over, and its complete prompts, by place in the round, as they became so."""
     n = len(round.prompts)
     groups = np.repeat(np.arange(n), round.responses)
-    prompt_tokens = np.full(groups.size, setting.prompt_tokens * setting.turns)
-    fleet = Fleet(setting.replicas, prompt_tokens, lengths, groups, round.needed, setting.most, setting.parallel)
+    prompts = np.full(groups.size, setting.prompt_tokens)
+    replicas, away_s = setting.replicas, setting.environment_s
+    fleet = Fleet(replicas, prompts, lengths, groups, round.needed, setting.most, setting.parallel, away_s)
     wake = control.begin(fleet, round)
     for _ in range(RUNAWAY):
         fleet.run(wake.at_s, wake.finished, round.wanted)
@@ -119,13 +119,13 @@ def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tup
     return fleet, complete[: round.wanted]  # some may have become complete in the same step as the last
 
 
-def _told(setting: Setting, fleet: Fleet, round: Round, complete: list[int]) -> Rollout:
+def _told(fleet: Fleet, round: Round, complete: list[int]) -> Rollout:
     sampled = fleet.sampled()
     counts = np.zeros(len(round.prompts), bool)
     counts[complete] = True
     kept = sampled[(fleet.state == FINISHED) & np.repeat(counts, round.responses)]
     return Rollout(
-        seconds=fleet.now_s + (setting.turns - 1) * setting.environment_s,
+        seconds=fleet.now_s,
         long=round.long,
         end_s=fleet.end_s[fleet.finished],
         kept=kept,

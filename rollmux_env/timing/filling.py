@@ -13,7 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.complaint import complain, problems
 from rollmux_env.errors import InputError
-from rollmux_env.scenario import Lengths, Model, NodeCount, Pool
+from rollmux_env.fields import NodeCount
+from rollmux_env.scenario import Pool
+from rollmux_env.timing.described import Lengths, Model
 from rollmux_env.timing.hardware import hardware
 from rollmux_env.timing.jobs import REPLICA, lengths_of
 from rollmux_env.timing.lengths import read_lengths

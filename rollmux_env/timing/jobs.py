@@ -6,8 +6,9 @@ A job's `timing` and `lengths` hold all that is needed, whatever the model and t
 from __future__ import annotations
 
 from rollmux_env.errors import InputError
-from rollmux_env.scenario import Job, Timing
-from rollmux_env.scenario import Lengths as LengthsOfFile
+from rollmux_env.scenario import Job
+from rollmux_env.timing.described import Lengths as LengthsOfFile
+from rollmux_env.timing.described import Timing
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.roofline import TrainingTiming

@@ -135,7 +135,7 @@ def rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, length
 def worst_rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, cap: int) -> float:
     """Seconds of a rollout whose responses all get `cap` tokens in each turn. Bounds those of shorter ones.
 
-    Sequences that wait for room in the cache are counted as read twice, for a preemption each.
+    Sequences that wait for room in the cache are counted as read twice in each turn: preempted, or pushed out while away.
 
     Raises:
         InputError: one response exceeds the cache.
@@ -147,14 +147,19 @@ def worst_rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, 
         raise _too_long(timing, end)
     together = timing.kv_tokens // end
 
+    more = responses.turns - 1  # prefills of a response, of later prompts, that attend to what was sampled before them
+    again_s = more * (timing.prefill_s + timing.prefill_s_per_token2 * prompt * cap)
+
     def wave_s(count: int) -> float:
-        return batch_s(timing, np.full(count, prompt, dtype=np.int64), np.full(count, length, dtype=np.int64))
+        tokens = np.full(count, prompt, dtype=np.int64), np.full(count, length, dtype=np.int64)
+        return batch_s(timing, *tokens) + count * again_s
 
     if share <= together:
         seconds = wave_s(share)
     else:  # waves, the last of which is not full: as many parts of a full one, and a single sequence; monotone, unlike their sum
-        seconds = share / together * wave_s(together) + wave_s(1) + (share - together) * timing.prefill_seconds(end)
-    return seconds + (responses.turns - 1) * responses.environment_s
+        seconds = share / together * wave_s(together) + wave_s(1)
+        seconds += (share - together) * responses.turns * timing.prefill_seconds(end)
+    return seconds + more * responses.environment_s
 
 
 def _too_long(timing: ReplicaTiming, tokens: int) -> InputError:

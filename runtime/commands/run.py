@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from runtime.commands.options import DISPATCH, POLICY, Address, DispatchName, PolicyName, Seed
 
 
 class Against(StrEnum):
@@ -18,12 +21,8 @@ class Against(StrEnum):
 def run(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file.", show_default=False)] = None,
-    policy: Annotated[
-        str, typer.Option("--policy", "-p", metavar="NAME", help="A placement policy by name, or `module:Class` of your own.")
-    ] = "rollmux",
-    dispatch: Annotated[
-        str, typer.Option("--dispatch", metavar="NAME", help="Which waiting phase of a group is next: a dispatch policy by name.")
-    ] = "round-robin",
+    policy: PolicyName = None,
+    dispatch: DispatchName = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Profile the jobs, print where they would go and their periods, and run nothing.")
     ] = False,
@@ -38,17 +37,16 @@ def run(
         Path | None,
         typer.Option("--resume", metavar="DIR", help="Go on with the run in this folder, in place of FILE.", show_default=False),
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option("--address", metavar="A", help="Join the Ray cluster there; else this machine.", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of policies that draw at random.")] = 0,
+    address: Address = None,
+    seed: Seed = 0,
 ) -> None:
     """Run real RL post-training jobs, co-executed on a rollout pool and a training pool.
 
     Example: `rollmux run examples/two_jobs.yaml --compare solo --out run`
     """
     from rollmux_env.errors import InputError
+    from runtime.execution.own_ray import stay_on_loopback
+    from runtime.presses import heard
 
     if resume is not None:
         for name in ("file", "policy", "dispatch", "dry_run", "out", "seed"):
@@ -56,11 +54,19 @@ def run(
             if source is not None and source.name != "DEFAULT":
                 what = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
                 raise InputError(f"--resume: does not go with {what}; the run has its own")
-        outcome = _go_on(resume, address, compare is not None)
+        work = partial(_go_on, resume, address, compare is not None)
     elif file is None:
         raise InputError("FILE: is missing; a job file to run, or --resume DIR")
     else:
-        outcome = _begin(file, policy, dispatch, dry_run, compare is not None, out, address, seed)
+        work = partial(_begin, file, policy or POLICY, dispatch or DISPATCH, dry_run, compare is not None, out, address, seed)
+    if address is None:
+        stay_on_loopback()
+    try:
+        with heard():
+            outcome = work()
+    except KeyboardInterrupt:
+        typer.echo("stopped at once")
+        raise
     if outcome == "stopped":
         raise KeyboardInterrupt
     if outcome == "failed":
@@ -85,11 +91,11 @@ def _begin(
     if dry_run and compare:
         raise InputError("--compare: does not go with --dry-run, which runs nothing")
     from runtime.commands.running import run_all, run_dry
-    from runtime.journal import JOURNAL
+    from runtime.journal import JOURNAL, is_begun
 
     if out is not None:
         make_folder(out)
-        if (out / JOURNAL).exists():
+        if is_begun(out / JOURNAL):
             raise InputError(f"--out {out}: holds a run already; choose another folder, or go on with it by --resume {out}")
     with tempfile.TemporaryDirectory(prefix="rollmux-run-") as spare:
         folder = out.resolve() if out is not None else Path(spare)

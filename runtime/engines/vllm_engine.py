@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from rollmux_env.errors import InputError
+from runtime.engines.deaths import dies_with_its_processes
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.engines.model_files import OUTPUT, read_model_files
 from runtime.engines.probe import avoid_faults, missing_features
@@ -98,7 +99,8 @@ class VllmEngine:
                 seed=seed,
                 tensor_parallel_size=tensor_parallel,
                 logprobs_mode="processed_logprobs",
-                worker_extension_cls="runtime.engines.vllm_worker.StagedWeights",
+                worker_extension_cls="runtime.engines.vllm_worker.WorkerExtension",
+                weight_transfer_config={"backend": "staged"},  # of that module
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
                 **device,
@@ -110,6 +112,7 @@ class VllmEngine:
         if not self._gpu:
             self._held = self._weight_bytes + kv_bytes
 
+    @dies_with_its_processes
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -167,12 +170,14 @@ class VllmEngine:
         done = {one.prompt: one for one in finished}
         return [done.get(row) or response(row, False) for row in range(len(prompts))]
 
+    @dies_with_its_processes
     def update_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
         """See `Engine.update_weights`."""
         self._awake()
         self._load(self._files.checked(weights))
         self.version = version
 
+    @dies_with_its_processes
     def offload(self) -> Footprint:
         """See `Engine.offload`. On a CPU everything stays, and so says the footprint; on GPUs what CUDA itself holds does."""
         if self._gpu and not self._asleep:
@@ -181,6 +186,7 @@ class VllmEngine:
             self._asleep = True
         return self._footprint()
 
+    @dies_with_its_processes
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
         """See `Engine.restore`."""
         new = self._files.checked(weights) if weights is not None else None
@@ -207,6 +213,11 @@ class VllmEngine:
         if self._gpu:
             torch.cuda.empty_cache()
 
+    def executor(self) -> Any:
+        """What vLLM starts its processes with; None where it is in a process of its own, or closed."""
+        core = getattr(getattr(self._llm, "llm_engine", None), "engine_core", None)
+        return getattr(getattr(core, "engine_core", None), "model_executor", None)
+
     def _footprint(self) -> Footprint:
         return Footprint(self._held, self._weight_bytes if self._asleep else 0)
 
@@ -221,16 +232,21 @@ class VllmEngine:
     def _load(self, weights: dict[str, Tensor]) -> None:
         if self._files.tied:
             weights = weights | {OUTPUT: weights[self._files.embedding]}
-        if self._several:  # a process a device: each reads what it needs from shared memory
-            self._stage = self._stage or WeightStage()
-            layout = Layout.of(weights)
-            self._stage.begin(layout, 0)
-            for offset, piece in pieces(weights, layout):
-                self._stage.receive(0, offset, piece)
-            self._llm.collective_rpc("load_staged", args=(self._stage.path,))
-        else:
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
+        self._llm.start_weight_update()
+        self._llm.update_weights({"update_info": self._at_workers(weights)})
+        self._llm.finish_weight_update()
         self._llm.reset_prefix_cache()  # what it remembers of prompts was computed with the old weights
+
+    def _at_workers(self, weights: dict[str, Tensor]) -> dict[str, Any]:
+        """Weights as `runtime.engines.vllm_worker.Staged` has them."""
+        if not self._several:
+            return {"weights": weights}
+        self._stage = self._stage or WeightStage()  # a process a device: each reads what it needs from shared memory
+        layout = Layout.of(weights)
+        self._stage.begin(layout, 0)
+        for offset, piece in pieces(weights, layout):
+            self._stage.receive(0, offset, piece)
+        return {"path": self._stage.path}
 
     def _parameters(self, sampling: Sampling, stream: int, tokens: int) -> Any:
         from vllm import SamplingParams

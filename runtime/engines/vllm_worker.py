@@ -1,19 +1,90 @@
-"""What runs inside each of vLLM's workers when an engine has several: they read new weights from the staged file themselves."""
+"""What runs inside each of vLLM's workers: a weight-transfer engine that takes weights which are staged in host memory.
+
+vLLM's own engines (NCCL, CUDA IPC) write into a model that is awake, from a trainer that is on its devices at the same time. Here
+other jobs hold both when weights are sent; so they wait in host memory, and this engine takes them at the job's next grant.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 
-class StagedWeights:
-    """Mixed into vLLM's worker class (`worker_extension_cls`)."""
+BACKEND = "staged"
 
-    def load_staged(self: Any, path: str) -> None:
-        """Load all weights of a safetensors file, each worker its own part of them."""
+
+@dataclass
+class Nothing(WeightTransferInitInfo):
+    """There is nobody to meet: weights are here already."""
+
+
+@dataclass
+class Staged(WeightTransferUpdateInfo):
+    """All weights of a version, in one of two forms.
+
+    Attributes:
+        weights: by name, for a worker in the process that staged them.
+        path: a safetensors file in shared memory, of which a worker in a process of its own reads its part.
+    """
+
+    weights: Mapping[str, Tensor] | None = None
+    path: str | None = None
+
+
+class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
+    """Loads staged weights, in the form of a checkpoint, layer by layer."""
+
+    init_info_cls, update_info_cls = Nothing, Staged
+
+    def init_transfer_engine(self, init_info: Nothing) -> None:
+        """Nothing has to be set up."""
+
+    def start_weight_update(self) -> None:
+        """Make the layers ready to take weights as a checkpoint has them."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: Staged) -> None:
+        """Load them: each worker its own part of them."""
+        load: Any = self.model.load_weights
+        if update_info.path is None:
+            assert update_info.weights is not None
+            load(update_info.weights.items())
+            return
         from safetensors import safe_open
 
-        with safe_open(path, framework="pt") as file:
-            self.reload_weights(weights_iterator=((name, file.get_tensor(name)) for name in file.keys()))  # noqa: SIM118
+        with safe_open(update_info.path, framework="pt") as file:
+            load((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
+
+    def finish_weight_update(self) -> None:
+        """Bring the layers into the form that the device's kernels want."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        finalize_layerwise_reload(self.model, self.model_config)  # type: ignore[no-untyped-call]
+
+    def shutdown(self) -> None:
+        """Nothing is held."""
+
+    @staticmethod
+    def trainer_send_weights(iterator: Any, trainer_args: Any) -> None:
+        """vLLM 0.25 and 0.26 ask for it; a trainer stages weights by `runtime.sync`.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("weights are staged by runtime.sync")
+
+
+WeightTransferEngineFactory.register_engine(BACKEND, StagedTransfer)
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker class (`worker_extension_cls`); with its module the engine above is known there."""
 
     def weight_bytes(self: Any) -> int:
         """Bytes of this worker's parameters."""

@@ -12,7 +12,8 @@ from collections import defaultdict
 
 from rollmux_env.cluster.events import Departed
 from rollmux_env.replay.checks import InvariantError, check_clock
-from runtime.record import PhaseSlice, RunRecord, Span
+from runtime.facts import PhaseSlice, Span
+from runtime.record import RunRecord
 
 
 def check_run(record: RunRecord) -> None:

@@ -19,7 +19,7 @@ from runtime.execution.members import PROFILE, Runner
 from runtime.execution.messages import Done, Order, Report, Stopped
 from runtime.execution.profiles import Measured
 from runtime.execution.resuming import Resuming
-from runtime.record import Checkpointed, Ended, Iteration, Node, PhaseSlice, Pool, SyncSlice
+from runtime.facts import Checkpointed, Ended, Iteration, Node, PhaseSlice, Pool, SyncSlice
 
 
 class Coordinator(Resuming):

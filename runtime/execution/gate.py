@@ -14,9 +14,9 @@ import ray
 from runtime.execution.messages import Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process, resident_gb
 from runtime.execution.worker import ProgressReporter, Watch, Worker
+from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerDied, WorkerError, WorkerHandle, runtime_hook
-from runtime.record import Node, Pool
 from runtime.residency.footprint import Footprint
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from rollmux_env.replay.checks import InvariantError
-from runtime.record import Assigned, Node, Pool, Returned
+from runtime.facts import Assigned, Node, Pool, Returned
 
 Place = tuple[int, Pool, int]  # group, pool, number of the node within the group
 

@@ -1,48 +1,45 @@
-"""The part of the coordinator that starts the processes of jobs and is there when they end, whatever the reason."""
+"""The part of the coordinator that starts the processes of jobs, watches over them, and starts them again after a death."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollmux_env.cluster.events import Departed, Resized
-from rollmux_env.errors import InputError, PlanError
-from rollmux_env.replay.run import waits_for_ever
-from rollmux_env.scenario import Job
+from rollmux_env.errors import InputError
 from runtime.checkpoints import Found, newest
 from runtime.execution.controller import Controller
-from runtime.execution.members import PROFILE, Hold, Runner, RunPlan
-from runtime.execution.messages import End, Report, Stopped
+from runtime.execution.ends import Ends
+from runtime.execution.members import PROFILE, Runner, RunPlan
+from runtime.execution.messages import End
 from runtime.execution.nodes import POOLS, dead_machines
-from runtime.execution.placing import Placing
-from runtime.jobs.spec import JobSpec
+from runtime.facts import Failed, Pool, Restarted
 from runtime.output import LOGS
-from runtime.record import Failed, PhaseSlice, Pool, Restarted
 
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
 _PATROL_S = 0.5
 _LOOK_S = 5.0  # between looks at the machines
-_ENDS_S = 30.0  # a process that has been killed ends within this time, or is in nobody's reach
 
 
-class Lives(Placing):
-    """Beginnings and ends of jobs, and of the run."""
+class Lives(Ends):
+    """Beginnings, deaths and new beginnings of jobs."""
 
     _me: Any = None  # this actor, for the controllers
-    _coming = 0  # jobs that have not been placed or given up yet
 
     def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan)
         self._mending = asyncio.Lock()  # one end of a job is dealt with at a time
 
     def _start(self, runner: Runner) -> None:
-        actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2)
+        here = NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )  # no other machine takes it along
+        actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
         runner.controller = actor.remote(runner.spec, self._me, str(Path(self._plan.folder) / LOGS / runner.spec.id))
         self._spawn(self._watch(runner))
 
@@ -70,21 +67,6 @@ class Lives(Placing):
             self._check_over()
         except Exception as error:
             self._break(error)
-
-    async def _fail(self, runner: Runner, end: End) -> None:
-        """A job has failed: end its processes, then give its nodes to the others."""
-        await self._end_processes(runner)
-        job_id = runner.spec.id
-        self._cut(runner)
-        self._write(Failed(self._now(), job_id, end.where, end.problem, end.details))
-        self._say(f"{job_id}: FAILED in {end.where}: {end.problem}")
-        runner.gone = True
-        self._quit(runner)
-        self._pass(runner)
-        if self._state.is_running(job_id):
-            self._depart(runner)
-        elif job_id in self._state.waiting:
-            self._withdraw(runner)
 
     async def _die(self, runner: Runner, end: End) -> None:
         """A job has lost a process, or hangs: what is left of it ends, and it arrives anew."""
@@ -187,51 +169,6 @@ class Lives(Placing):
         groups = self._state.group_list()
         return sum(len(group.rollout_nodes) if pool == "rollout" else group.training_nodes for group in groups)
 
-    def _enlist(self, runner: Runner) -> None:
-        """Hand a job to the policy, if there are nodes for it at all."""
-        if runner.job is not None and (problem := self._beyond(runner.spec) or self._too_large(runner.job)):
-            self._refuse(runner, problem)
-        else:
-            self._arrive(runner)
-
-    def _beyond(self, spec: JobSpec) -> str | None:
-        """Why there can be no place for a job, if there can be none."""
-        for pool in POOLS:
-            asked, there = getattr(spec, pool).nodes, len(self._ground.nodes(pool))
-            if asked > there:
-                return f"{pool}.nodes: asks for {asked} nodes; there are {there} of this pool left"
-        return None
-
-    def _too_large(self, job: Job) -> str | None:
-        """Why no node can hold a job, if none can."""
-        for pool in POOLS:
-            need_gb, limit_gb = getattr(job, pool).host_memory_gb, getattr(self._plan.cluster, pool).node_memory_gb
-            if limit_gb is not None and need_gb > limit_gb:
-                return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
-        return None
-
-    def _knows(self, job_id: str) -> bool:
-        """Whether a job has a place, or waits for one."""
-        return job_id in self._state.waiting or self._state.is_running(job_id)
-
-    async def _end_processes(self, runner: Runner) -> None:
-        """Kill all processes of a job, and wait until they have ended."""
-        actors = [*runner.workers, runner.controller]
-        for actor in actors:
-            ray.kill(actor)
-        for actor in actors:
-            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-                while True:
-                    await asyncio.wait_for(actor.identity.remote(), _ENDS_S)
-                    await asyncio.sleep(0.01)
-
-    def _cut(self, runner: Runner) -> None:
-        """Note the phase that a job does not end."""
-        if runner.hold is not None:
-            now_s, start_s = self._now(), runner.hold.start_s
-            part = self._slice(runner, runner.hold, Report(runner.hold.pool, False, start_s, start_s, now_s), now_s)
-            self._write(replace(part, ok=False))
-
     async def _patrol(self) -> None:
         """Look for jobs that hang, and for machines that have gone."""
         looked_s = self._now()
@@ -261,61 +198,3 @@ class Lives(Placing):
         worst_s = {pool: phase.worst_case_s + phase.switch.warm_s + phase.switch.cold_s for pool, phase in phases.items()}
         own_s: float = worst_s[runner.hold.pool] if runner.hold else sum(worst_s.values()) + job.sync_s + runner.keeping_s
         return max(patience.least_s, patience.times * own_s)
-
-    def _refuse(self, runner: Runner, problem: str) -> None:
-        """A job cannot be placed at all."""
-        self._write(Failed(self._now(), runner.spec.id, "placement", problem))
-        self._say(f"{runner.spec.id}: FAILED in placement: {problem}")
-        runner.gone = True
-        self._tell(runner, None)
-
-    @staticmethod
-    def _pass(runner: Runner) -> None:
-        """Nobody is to wait for a job's profile any more."""
-        if runner.passed is not None and not runner.passed.done():
-            runner.passed.set_result(None)
-
-    def _interrupt(self, runner: Runner) -> None:
-        """Wake a job that waits, to tell it that the run stops."""
-        for waits in (runner.wanted, runner.next):
-            if waits is not None and not waits.done():
-                waits.set_exception(Stopped())
-
-    def _check_over(self) -> None:
-        """End the run when nobody is left, or when those who are left wait for ever."""
-        left = [runner for runner in self._runners.values() if not runner.gone and runner.controller is not None]
-        if self._over.done():
-            return
-        if self._stopping and not left:
-            self._over.set_result("stopped")
-        elif not self._coming and not left:
-            self._over.set_result("done")
-        elif not self._coming and self._state.waiting and not self._state.order.size and not self._lease and not self._stopping:
-            self._break(PlanError(waits_for_ever(self._state)))
-
-    def _slice(self, runner: Runner, hold: Hold, report: Report, now_s: float) -> PhaseSlice:
-        assert runner.gang is not None
-        pool = self._pool_of(runner, hold.pool)
-        return PhaseSlice(
-            job_id=runner.spec.id,
-            phase=report.phase,  # type: ignore[arg-type]
-            profile=runner.iteration == PROFILE,
-            iteration=runner.iteration,
-            group=runner.gang.number,
-            pool=pool,
-            numbers=runner.numbers[hold.pool],
-            nodes=tuple(node.name for node in runner.nodes[hold.pool]),
-            asked_s=hold.asked_s,
-            start_s=hold.start_s,
-            end_s=now_s,
-            run_s=report.run_s,
-            done_s=report.done_s,
-            permit_s=report.begun_s - hold.start_s,
-            load_s=report.load_s,
-            offload_s=report.offload_s,
-            cold=report.cold,
-            switched=hold.switched,
-            stages=report.stages,
-            host_gb=report.host_gb,
-            spans=self._tails.spans(runner.spec.id, now_s) if report.phase == "rollout" else (),
-        )

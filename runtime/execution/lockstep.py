@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Literal
 
 from rollmux_env.dispatcher import Dispatcher, Request
-from runtime.record import Bound, Pool
+from runtime.facts import Bound, Pool
 
 Mode = Literal["alone", "paired"]
 

@@ -10,8 +10,8 @@ from rollmux_env.dispatcher import Dispatcher
 from rollmux_env.scenario import Cluster, Job
 from runtime.execution.messages import Nodes, Order
 from runtime.execution.profiles import Measured
+from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
-from runtime.record import Node, Pool
 
 PROFILE = -1  # in place of an iteration's number
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runtime.record import Node, Pool
+from runtime.facts import Node, Pool
 
 Nodes = dict[Pool, tuple[Node, ...]]
 
@@ -73,7 +73,7 @@ class End:
 
     Attributes:
         outcome: `done`; `stopped`; `failed`, by its own code, `died`, with a process of its, or `full`: there is no room for its
-            checkpoint; then `where` and `problem` say more (see `runtime.record.Failed`).
+            checkpoint; then `where` and `problem` say more (see `runtime.facts.Failed`).
     """
 
     outcome: str

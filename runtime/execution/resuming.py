@@ -12,8 +12,9 @@ from runtime.execution.members import Gang, Runner
 from runtime.execution.nodes import POOLS
 from runtime.execution.profiles import versions
 from runtime.execution.profiling import Profiling
+from runtime.facts import Assigned, Relaunched, Restarted, Returned
 from runtime.journal import JOURNAL, read_facts, record_of, state_of
-from runtime.record import Assigned, Relaunched, Restarted, Returned, RunRecord
+from runtime.record import RunRecord
 
 
 class Resuming(Profiling):

@@ -6,11 +6,9 @@ import contextlib
 import logging
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import ray
@@ -24,7 +22,8 @@ from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, PREFIX, SHORT, end_processes
-from runtime.record import Node, Pool
+from runtime.facts import Node, Pool
+from runtime.presses import allowing, heard, look, undisturbed
 
 _WATCH_S = 0.2
 _GRACE_S = 5.0
@@ -49,18 +48,22 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | No
         os.environ.setdefault(name, value)
     folder = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None) if address is None else None
     os.environ[MARK] = str(folder)
-    options: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder}
+    options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
+    if folder:
+        options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder}
     try:
         if note is not None:
             write_whole(note, f"{folder or ''}\n")
         try:
-            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **(options if folder else {}))
+            with heard():
+                ray.init(**options)
+                look()
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         yield find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())
     finally:
-        with _undisturbed():
+        with undisturbed():
             ray.shutdown()
             if folder:
                 end_processes(folder, _GRACE_S)
@@ -78,16 +81,6 @@ def end_left(note: Path) -> None:
         end_processes(folder, 0.0)
         shutil.rmtree(folder, ignore_errors=True)
     note.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let no Ctrl-C interrupt what cleans up."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
@@ -129,32 +122,22 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], told: int 
     Raises:
         As `execute`; RayActorError: the coordinator has died.
     """
-    asked = 0
-
-    def interrupted(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked += 1
-        if asked > 1:
-            raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
     stopping = False
     try:
-        while not ray.wait([outcome], timeout=_WATCH_S)[0]:
-            told = _tell(coordinator, told, say)
-            if asked and not stopping:
-                stopping = True
-                say("stopping at the next phase boundary; Ctrl-C again stops at once")
-                coordinator.stop.remote()
-        _tell(coordinator, told, say)
-        return str(ray.get(outcome))
+        with allowing(1) as presses:
+            while not ray.wait([outcome], timeout=_WATCH_S)[0]:
+                look()
+                told = _tell(coordinator, told, say)
+                if presses() and not stopping:
+                    stopping = True
+                    say("stopping at the next phase boundary; Ctrl-C again stops at once")
+                    coordinator.stop.remote()
+            _tell(coordinator, told, say)
+            return str(ray.get(outcome))
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, InputError | PlanError | InvariantError):
             raise error.cause from None
         raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:

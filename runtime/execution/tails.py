@@ -16,7 +16,7 @@ from math import ceil
 
 from rollmux_env.timing.tail import TailModel
 from runtime.execution.ground import Ground
-from runtime.record import Node, Span
+from runtime.facts import Node, Span
 
 Numbers = tuple[int, ...]
 
@@ -114,7 +114,7 @@ class Tails:
         return job_id in self._uses and self._uses[job_id].wants != self._uses[job_id].told
 
     def spans(self, job_id: str, now_s: float) -> tuple[Span, ...]:
-        """What a rollout has held of its nodes and when (see `runtime.record.PhaseSlice`)."""
+        """What a rollout has held of its nodes and when (see `runtime.facts.PhaseSlice`)."""
         use = self._uses[job_id]
         if len(use.history) == 1 and len(use.holds) == len(use.parts):
             return ()

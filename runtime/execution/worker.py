@@ -10,10 +10,10 @@ import ray
 
 from runtime.execution.messages import Nodes
 from runtime.execution.nodes import prepare_process, resident_gb
+from runtime.facts import Node, Pool
 from runtime.jobs.named import load_named
 from runtime.output import capture
 from runtime.phases import WorkerError, set_gate
-from runtime.record import Node, Pool
 
 
 class Worker:

@@ -7,19 +7,19 @@ rollout.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollmux_env.files import write_whole
-from runtime.grpo.messages import DATA, Kept
+from runtime.facts import Node
+from runtime.grpo.messages import Kept
+from runtime.grpo.rewards import merged
 from runtime.grpo.shares import rounds_of
+from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
-from runtime.record import Node
 from runtime.residency.footprint import Footprint
 from runtime.sync.plan import make_plan
 from runtime.sync.streams import Transfer
@@ -45,6 +45,8 @@ class Grpo:
         self._checkpoint: Path | None = None
         self._rounds = rounds_of(spec)
         self._complete: list[int] = []  # prompts of the iteration in hand
+        self._anchors: dict[str, float] = {}  # of the rewards' timeout
+        self._news: dict[str, float] = {}  # of them, what the iteration in hand has changed
         self._profiled = False  # what the ranks have trained since is to be forgotten
 
     def load(self, phase: PhaseOfJob) -> None:
@@ -74,7 +76,7 @@ class Grpo:
         due = self._rounds.next()
         shares = due.shares(len(self._engines))
         total = sum(len(share.prompts) * share.responses for share in shares if share.wanted)
-        begun = [self._engines[k].call("begin", number, worst_case, total, share) for k, share in enumerate(shares)]
+        begun = [self._engines[k].call("begin", number, worst_case, total, share, self._news) for k, share in enumerate(shares)]
         if len(runtime_hook.parts) < len(self._engines):  # beside a migrated tail
             self._hand_over(range(len(self._engines)), runtime_hook.parts)
         parts = runtime_hook.parts
@@ -85,12 +87,15 @@ class Grpo:
             self._hand_over(before, parts)
         found = runtime_hook.wait([worker.call("results") for worker in self._engines])
         self._complete = [prompt for part in found for prompt in part["complete"]]
+        self._news = merged({}, [part["anchors"] for part in found])
         self._sampled = [worker.call("take") for worker in self._engines]
         responses = sum(part["responses"] for part in found)
         for name in ("reward", "response_tokens", "cut_off"):
             runtime_hook.report(**{name: sum(part[name] * part["responses"] for part in found) / responses})
         if self._spec.rollout.policy == "tail-batching":
             runtime_hook.report(long_round=due.long, queue=len(self._rounds.queue))
+        if self._spec.rewards.timeout == "adaptive":
+            runtime_hook.report(stopped_rewards=sum(part["stopped"] for part in found))
 
     def parts(self) -> list[Node]:
         """A part of the rollout nodes for each engine: some are enough for a rollout."""
@@ -118,6 +123,7 @@ class Grpo:
         self._sampled = []
         if not runtime_hook.worst_case:
             self._rounds.done(self._complete)
+            self._anchors = merged(self._anchors, [self._news])
 
     @phase("sync")
     def sync(self) -> None:
@@ -145,15 +151,14 @@ class Grpo:
         self._profiled = True
 
     def checkpoint(self, folder: Path) -> None:
-        """Write weights, optimizer and counts, each rank its own part, from host memory; and the position in the data."""
+        """Write weights, optimizer and counts, each rank its own part, from host memory; and where it is in its data."""
         runtime_hook.wait([worker.call("write", str(folder)) for worker in self._ranks])
-        write_whole(folder / DATA, json.dumps({"position": self._rounds.position, "queue": self._rounds.queue}))
+        write_data(folder, Data(self._rounds.position, self._rounds.queue, self._anchors))
 
     def restore(self, folder: Path) -> None:
         """Go on from a checkpoint as soon as workers are started."""
         self._checkpoint = folder
-        data = json.loads((folder / DATA).read_text())
-        self._rounds.position, self._rounds.queue = data["position"], data["queue"]
+        self._rounds.position, self._rounds.queue, self._anchors = read_data(folder)
 
     def close(self) -> None:
         """End the workers."""

@@ -15,7 +15,6 @@ from runtime.sync.plan import Ranges
 if TYPE_CHECKING:
     from runtime.residency.layout import Layout
 
-DATA = "data.json"  # of a checkpoint
 Timed = tuple[Footprint, dict[str, float]]
 
 

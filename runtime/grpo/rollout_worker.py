@@ -1,9 +1,9 @@
-"""The rollout worker of the built-in job: an engine that samples, and the task that rewards."""
+"""The rollout worker of the built-in job: an engine that samples, and rewards beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from policies.rollout.rounds import Round
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.execution.nodes import threads_of
+from runtime.facts import Node
 from runtime.grpo.messages import Sampled, Stages, Timed
+from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import RunningShare, Share, rounds_of
-from runtime.grpo.state import read_state
+from runtime.grpo.state import read_data, read_state
 from runtime.jobs.spec import JobSpec
+from runtime.jobs.tasks import Example
 from runtime.phases import runtime_hook
-from runtime.record import Node
 from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ class RolloutWorker:
         self._spec, self._place, self._of, self._node = spec, place, of, node
         self._shares: list[RunningShare] = []
         self._sampled: list[Sampled] = []
-        self._rewards = ThreadPoolExecutor(1)  # a reward may wait for something else, and sampling goes on
 
     def ready(self) -> bool:
         """The process is there."""
@@ -71,11 +72,14 @@ class RolloutWorker:
             share = rounds_of(spec).next().shares(self._of)[self._place]
             rows = [(0,)] * (len(share.prompts) * share.responses)
             self._engine.generate(rows, Sampling(max_tokens=2, ignore_end=True))
+        anchors: dict[str, float] = {}
         with stage("checkpoint"):
             if checkpoint is not None:
+                anchors = read_data(Path(checkpoint)).anchors
                 tensors, info = read_state(Path(checkpoint), ("weights",))
                 weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()}
                 self._engine.update_weights(weights, int(info["updates"]))
+        self._rewards = Rewards(spec, self._task, anchors)
         return Footprint(), stage.seconds
 
     def restore(self) -> Timed:
@@ -94,11 +98,11 @@ class RolloutWorker:
             footprint = self._engine.offload()
         return footprint + Footprint(0, self._staged.resident() or self._stage_bytes), stage.seconds
 
-    def begin(self, iteration: int, worst_case: bool, total: int, round: Round) -> None:
+    def begin(self, iteration: int, worst_case: bool, total: int, round: Round, anchors: Mapping[str, float]) -> None:
         """Take up this engine's share of a round.
 
         Args:
-            total: responses that all engines launch.
+            total: responses that all engines launch. anchors: of the rewards' timeout, that have grown in the iteration before.
 
         Raises:
             RuntimeError: the task gives not as many examples as asked for, or a prompt is too long.
@@ -112,6 +116,8 @@ class RolloutWorker:
             seed=self._spec.seed * 1_000_003 + iteration,
             ignore_end=worst_case,
         )
+        self._rewards.learn(anchors)
+        self._rewards.learning = not worst_case
         self._shares = [self._running(Share(self._place, round))]
 
     def sample(self) -> tuple[int, ...]:
@@ -127,8 +133,7 @@ class RolloutWorker:
             dropped = []
             for response in responses:
                 share, key = rows[response.prompt]
-                reward = self._rewards.submit(self._reward, share.examples[key[0]], response)
-                dropped += [row_of[share.place, *other] for other in share.finished(key, response, reward)]
+                dropped += [row_of[share.place, *other] for other in share.finished(key, response)]
             return dropped
 
         def tell(progress: Progress) -> None:
@@ -160,7 +165,8 @@ class RolloutWorker:
         self._shares += [self._running(share) for shares in given for share in shares if share.place in places]
 
     def results(self) -> dict[str, Any]:
-        """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them.
+        """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them; and what the
+        timeout of rewards has learned and stopped.
 
         Raises:
             RuntimeError: a reward is no finite number.
@@ -169,12 +175,15 @@ class RolloutWorker:
         rewards = [reward for part in self._sampled for reward in part.rewards]
         lengths = [len(response.token_ids) for part in self._sampled for response in part.responses]
         of = max(len(lengths), 1)
+        anchors, stopped = self._rewards.news()
         return {
             "complete": [prompt for share in self._shares for prompt in share.complete],
             "responses": len(lengths),
             "reward": sum(rewards) / of,
             "response_tokens": sum(lengths) / of,
             "cut_off": sum(length == self._spec.algorithm.max_tokens for length in lengths) / of,
+            "anchors": anchors,
+            "stopped": stopped,
         }
 
     def take(self) -> list[Sampled]:
@@ -195,12 +204,11 @@ class RolloutWorker:
         for prompt in tokens.values():
             if len(prompt) > most:
                 raise RuntimeError(f"a prompt has {len(prompt)} tokens; max_prompt_tokens is {most}")
-        return RunningShare(share, examples, tokens)
+        return RunningShare(share, examples, tokens, self._rewarded)
 
-    def _reward(self, example: Any, response: Response) -> float:
-        from runtime.jobs.tasks import score
-
-        return score(self._task, example, str(self._tokenizer.decode(list(response.token_ids), skip_special_tokens=True)))
+    def _rewarded(self, example: Example, response: Response) -> Future[float]:
+        tokens = list(response.token_ids)
+        return self._rewards.submit(example, lambda: str(self._tokenizer.decode(tokens, skip_special_tokens=True)))
 
     def open_inbox(self) -> Address:
         """Where new weights may be sent to."""
@@ -228,7 +236,8 @@ class RolloutWorker:
 
     def close(self) -> None:
         """Give everything back."""
-        self._rewards.shutdown(cancel_futures=True)
+        if hasattr(self, "_rewards"):
+            self._rewards.close()
         if hasattr(self, "_engine"):
             self._engine.close()
             self._staged.close()

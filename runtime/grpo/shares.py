@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,11 +23,11 @@ def rounds_of(spec: JobSpec) -> Rounds:
 
 
 class Finished(NamedTuple):
-    """A response that counts, and its reward."""
+    """A response that counts, and its reward; None while that is not known."""
 
     key: Key
     response: Response
-    reward: float
+    reward: float | None
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,19 @@ class RunningShare:
 
     Args:
         examples: by number of the prompt. tokens: of the prompts, likewise.
+        rewarded: begins to compute the reward of a response to an example.
     """
 
-    def __init__(self, share: Share, examples: Mapping[int, Example], tokens: Mapping[int, tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        share: Share,
+        examples: Mapping[int, Example],
+        tokens: Mapping[int, tuple[int, ...]],
+        rewarded: Callable[[Example, Response], Future[float]],
+    ) -> None:
         self.place = share.place
-        self.examples, self.tokens = examples, tokens
+        self.tokens = tokens
+        self._examples, self._rewarded = examples, rewarded
         self.begun = dict(share.begun)
         self._race = Race(share.round)
         self._finished: list[tuple[Key, Response, Future[float]]] = []
@@ -62,9 +70,7 @@ class RunningShare:
         if self._race.over:  # it was given no prompts
             self._running.clear()
         for one in share.finished:
-            reward = Future[float]()
-            reward.set_result(one.reward)
-            self.finished(one.key, one.response, reward)
+            self._count(one.key, one.response, one.reward)
 
     @property
     def running(self) -> Sequence[Key]:
@@ -85,10 +91,16 @@ class RunningShare:
         """Number of a response's random stream: the same on every engine."""
         return key[0] * self._race.round.responses + key[1]
 
-    def finished(self, key: Key, response: Response, reward: Future[float]) -> list[Key]:
+    def finished(self, key: Key, response: Response) -> list[Key]:
         """A response has come to its end; those that are to be dropped for it."""
-        if key not in self._running:
-            return []  # dropped in the same instant
+        return self._count(key, response) if key in self._running else []  # or it was dropped in the same instant
+
+    def _count(self, key: Key, response: Response, known: float | None = None) -> list[Key]:
+        if known is None:
+            reward = self._rewarded(self._examples[key[0]], response)
+        else:
+            reward = Future[float]()
+            reward.set_result(known)
         del self._running[key]
         self._finished.append((key, response, reward))
         dropped = self._race.finished(*key)
@@ -97,19 +109,28 @@ class RunningShare:
         return dropped
 
     def packed(self) -> Share:
-        """To go on elsewhere."""
-        finished = tuple(Finished(key, response, reward.result()) for key, response, reward in self._finished)
+        """To go on elsewhere; a reward that is not there yet is computed there.
+
+        Raises:
+            RuntimeError: a reward is none.
+        """
+        finished = tuple(
+            Finished(key, response, None if reward.cancel() or not reward.done() else reward.result())
+            for key, response, reward in self._finished
+        )
         begun = tuple((key, response) for key, response in self.begun.items() if key in self._running)
         return Share(self.place, self._race.round, finished, begun)
 
     def sampled(self) -> Sampled:
-        """What is trained on, prompt by prompt.
+        """What is trained on, prompt by prompt, when all of it is rewarded.
 
         Raises:
             RuntimeError: a reward is none.
         """
         by_key = {key: (response, reward) for key, response, reward in self._finished}
         keys = [(prompt, k) for prompt in self.complete for k in self._race.counted(prompt)]
+        for key in by_key.keys() - keys:
+            by_key[key][1].cancel()  # nobody waits for it
         responses = tuple(by_key[key][0] for key in keys)
         rewards = tuple(by_key[key][1].result() for key in keys)
         return Sampled(self.place, tuple(self.tokens[prompt] for prompt, _ in keys), responses, rewards)

@@ -1,19 +1,51 @@
-"""The files of a checkpoint of the built-in job: for each rank its shards, as safetensors, and the counts that belong to them."""
+"""The files of a checkpoint of the built-in job.
+
+For each rank its shards, as safetensors, and the counts that belong to them; and where the job is in its data.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import write_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _INFO = "training.json"
+_DATA = "data.json"
 _KINDS = ("weights", "exp_avg", "exp_avg_sq")
+
+
+class Data(NamedTuple):
+    """Where a job is in its data.
+
+    Attributes:
+        position: the first prompt that no round has taken yet. queue: prompts that were taken and put off.
+        anchors: of the rewards' timeout, {test: seconds}.
+    """
+
+    position: int
+    queue: list[int]
+    anchors: dict[str, float]
+
+
+def write_data(folder: Path, data: Data) -> None:
+    """Write it.
+
+    Raises:
+        OSError: the disk is full, or the folder is not there.
+    """
+    write_whole(folder / _DATA, json.dumps(data._asdict()))
+
+
+def read_data(folder: Path) -> Data:
+    """As it was written."""
+    return Data(**{"anchors": {}} | json.loads((folder / _DATA).read_text()))  # older ones have none
 
 
 def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.execution.nodes import threads_of
+from runtime.facts import Node
 from runtime.grpo.messages import Kept, Sampled, Stages, Timed
 from runtime.grpo.state import read_state, write_shards
 from runtime.jobs.spec import JobSpec
-from runtime.record import Node
 from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:

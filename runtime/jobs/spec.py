@@ -15,26 +15,15 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from rollmux_env.complaint import complain, describe, field_of, misfit, one_line, problems
 from rollmux_env.errors import InputError
-from rollmux_env.reading import merge_defaults, read_mapping
-from rollmux_env.scenario import (
-    AtLeastOne,
-    Cluster,
-    Count,
-    FileModel,
-    Index,
-    JobId,
-    NodeCount,
-    NonNegative,
-    Positive,
-    Version,
-    only_in_defaults,
-)
+from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NodeCount, NonNegative, Positive, Version, by_name
+from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
+from rollmux_env.scenario import Cluster
 from runtime.engines.interface import COLDEST, HOTTEST
 from runtime.jobs.named import located
 from runtime.sync.plan import Topology
 
 TINY = "tiny"
-_OF_A_TASK = ("task", "model", "algorithm", "sync")  # keys of the built-in kind of job alone
+_OF_A_TASK = ("task", "model", "algorithm", "rewards", "sync")  # keys of the built-in kind of job alone
 _OF_A_CLASS = ("class", "options")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -43,11 +32,6 @@ def _named(value: str) -> str:
     if not _NAMED.fullmatch(value):
         raise ValueError(f"must be module:Name, not {describe(value)}")
     return value
-
-
-def _by_name(value: Any) -> Any:
-    """A mapping, or its `name` alone."""
-    return {"name": value} if isinstance(value, str) else value
 
 
 Named = Annotated[str, AfterValidator(_named)]
@@ -172,6 +156,24 @@ class TrainingSpec(FileModel):
     """Training nodes; in a larger group it trains on all of the group's."""
 
 
+class RewardsSpec(FileModel):
+    """Where rewards are computed, and how long one may take."""
+
+    timeout: Literal["none", "adaptive"] = "none"
+    """none: a thread beside the engine; adaptive: RollPacker's timeout, in processes that can be stopped."""
+    processes: Count = 1
+    """adaptive: rewards that are computed at once, beside each engine."""
+    correct: float = 1.0
+    """adaptive: a response is correct that earns so much; how long its reward took is what the timeout goes by."""
+
+    @model_validator(mode="after")
+    def _go_with_a_timeout(self) -> RewardsSpec:
+        for field in ("processes", "correct"):
+            if self.timeout == "none" and field in self.model_fields_set:
+                raise misfit("goes with the timeout adaptive", field)
+        return self
+
+
 class SyncSpec(FileModel):
     """How new weights get from the training nodes to the rollout nodes."""
 
@@ -196,12 +198,14 @@ class JobSpec(FileModel):
     """What it asks of the training pool."""
     seed: Index = 0
     """Of the model `tiny`, of the data's order and of sampling."""
-    model: Annotated[ModelSpec, BeforeValidator(_by_name)] = ModelSpec()
+    model: Annotated[ModelSpec, BeforeValidator(by_name)] = ModelSpec()
     """Built-in kind: the language model."""
-    task: Annotated[TaskSpec, BeforeValidator(_by_name)] | None = None
+    task: Annotated[TaskSpec, BeforeValidator(by_name)] | None = None
     """Built-in kind: prompts and rewards."""
     algorithm: Algorithm = Algorithm()
     """Built-in kind: settings of GRPO."""
+    rewards: RewardsSpec = RewardsSpec()
+    """Built-in kind: how long a reward may take."""
     sync: SyncSpec = SyncSpec()
     """Built-in kind: the way of new weights."""
     job_class: Named | None = Field(default=None, alias="class")
@@ -217,7 +221,7 @@ class JobSpec(FileModel):
             raise misfit(f"needs exactly one of task and class; {'neither' if self.task is None else 'both'} is given")
         if self.job_class is not None and self.rollout.policy != "plain":
             raise misfit("is a key of jobs with a task", "rollout", "policy")
-        for field in ("model", "algorithm", "sync"):
+        for field in ("model", "algorithm", "rewards", "sync"):
             if self.job_class is not None and field in self.model_fields_set:
                 raise misfit("is a key of jobs with a task; a class gets its settings by options", field)
         if self.job_class is None and self.options:

@@ -17,7 +17,8 @@ import numpy as np
 
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.report.lanes import POOLS, Lane, follow, shares
-from runtime.record import Iteration, PhaseSlice, RunRecord
+from runtime.facts import Iteration, PhaseSlice
+from runtime.record import RunRecord
 
 PHASES = ("rollout", "training")
 REWARD = "reward"

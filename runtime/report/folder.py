@@ -12,7 +12,8 @@ from rollmux_env.report.gantt import gantt_png
 from rollmux_env.report.lanes import Lane, follow
 from rollmux_env.report.perfetto import Aside, trace_json
 from rollmux_env.report.results import to_json
-from runtime.record import LEASE, Assigned, Returned, RunRecord
+from runtime.facts import LEASE, Assigned, Returned
+from runtime.record import RunRecord
 from runtime.report.figures import figures, shared_times
 
 RESULTS, TRACE, GANTT, TENSORBOARD = "results.json", "trace.json", "gantt.png", "tensorboard"
@@ -50,13 +51,15 @@ def trace_of(record: RunRecord) -> str:
 
 
 def gantt_of(record: RunRecord) -> bytes | None:
-    """The first iterations of the shared time of the group that has most members in it; None where no group has any."""
+    """The first iterations of the shared time of the group that has most members in it; None where none is known to have any."""
     best = max(shared_times(record), key=lambda shared: (len(shared.jobs), shared.until_s - shared.from_s), default=None)
     if best is None:
         return None
     own = [iteration for iteration in record.iterations if iteration.job_id == best.jobs[0] and iteration.end_s > best.from_s]
     until_s = min(best.until_s, own[min(_SHOWN, len(own)) - 1].end_s)
     lanes = [lane for lane in follow(record.started.cluster, record.log)[0] if lane.group == best.group]
+    if not any(lane.from_s < until_s and lane.until_s > best.from_s for lane in lanes):
+        return None  # the events end before it begins, as those of a run that was killed may
     phases = [phase for phase in record.phase_runs() if phase.group == best.group]
     title = f"group {best.group}, {record.started.policy}, {record.started.dispatch}, from {best.from_s:.1f} s"
     return gantt_png(phases, lanes, best.from_s, until_s, title)

@@ -12,15 +12,16 @@ import ray
 
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster
+from runtime.commands.options import DISPATCH, POLICY
 from runtime.commands.running import cluster_of
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import POOLS, find_nodes
 from runtime.execution.session import coordinator_options, watch
-from runtime.journal import JOURNAL, read_run
-from runtime.record import Node, Pool
+from runtime.facts import Node, Pool
+from runtime.journal import JOURNAL, is_begun, read_run
+from runtime.presses import look, undisturbed
 from runtime.service.client import join
-from runtime.service.head import stop_head
-from runtime.service.place import Where, announce, withdraw
+from runtime.service.place import Where, announce
 from runtime.service.service import Service
 
 _SETTLED_S = 30.0  # a coordinator that dies sooner would die again
@@ -37,7 +38,7 @@ class Wish:
 
 
 def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -> None:
-    """Serve until the user stops it; then nothing is left but the folder, with which another one goes on.
+    """Serve until the user stops it; the service has ended then, however that comes about.
 
     Args:
         folder: of the service, locked. where: its Ray, which this process was prepared for.
@@ -45,14 +46,16 @@ def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -
 
     Raises:
         InputError, PlanError, InvariantError: it cannot go on; one line.
-        KeyboardInterrupt: the user asked twice to stop.
+        KeyboardInterrupt: the user asked twice to stop, or before it was begun.
     """
-    join(where)
-    where = replace(where, address=ray.get_runtime_context().gcs_address)
-    service = _find(where)
-    if service is not None:
-        say("the service that was started here before is alive; its own settings hold")
+    service = None
     try:
+        join(where)
+        look()
+        where = replace(where, address=ray.get_runtime_context().gcs_address)
+        service = _find(where)
+        if service is not None:
+            say("the service that was started here before is alive; its own settings hold")
         while True:
             began_s = monotonic()
             try:
@@ -72,12 +75,11 @@ def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -
                 say("the coordinator has died; another one goes on from the journal")
                 service, where = None, replace(where, actor=f"{where.actor}-again")
     finally:
-        if where.answers():  # else there is nobody to tell, and Ray would try for a minute
-            if service is not None:
-                ray.kill(service)
-            ray.shutdown()
-        stop_head(where)
-        withdraw(folder)
+        with undisturbed():
+            if where.answers():  # else there is nobody to tell, and Ray would try for a minute
+                if service is not None:
+                    ray.kill(service)
+                ray.shutdown()
 
 
 def _find(where: Where) -> Any:
@@ -95,9 +97,13 @@ def _start(folder: Path, where: Where, wish: Wish) -> Any:
     service: Any = ray.remote(Service).options(**options).remote(plan)
     try:
         ray.get(service.begin.remote())
+        look()
     except ray.exceptions.RayTaskError as error:
         ray.kill(service)
         raise (error.cause or error) from None
+    except BaseException:
+        ray.kill(service)  # it is detached, and nobody knows of it yet
+        raise
     return service
 
 
@@ -107,10 +113,10 @@ def _plan(folder: Path, wish: Wish) -> RunPlan:
     Raises:
         InputError: there is not what is wished, or the journal says otherwise; one line.
     """
-    if not (folder / JOURNAL).exists():
+    if not is_begun(folder / JOURNAL):
         nodes = _nodes({pool: (getattr(wish.cluster, pool).max_nodes if wish.cluster else None) or 1 for pool in POOLS})
         cluster = cluster_of(wish.cluster, (), nodes)
-        return RunPlan((), cluster, nodes, wish.policy or "rollmux", wish.dispatch or "round-robin", wish.seed, str(folder))
+        return RunPlan((), cluster, nodes, wish.policy or POLICY, wish.dispatch or DISPATCH, wish.seed, str(folder))
     record = read_run(folder)
     started = record.started
     for option in ("policy", "dispatch"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -9,11 +10,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, PREFIX, SHORT, end_processes, started_processes
+from runtime.presses import look, undisturbed
 from runtime.service.place import Where, announce, find, prepare_environment, withdraw
 
 _PORTS = range(20_000, 32_000)  # above those of Ray's workers, below those that systems hand out
@@ -66,8 +69,9 @@ def start_head(folder: Path) -> Where:
         except subprocess.TimeoutExpired:
             failed = True
         except BaseException:
-            stop_head(where)
-            withdraw(folder)
+            with undisturbed():
+                stop_head(where)
+                withdraw(folder)
             raise
         if failed:
             said.seek(0)
@@ -80,6 +84,23 @@ def start_head(folder: Path) -> Where:
 def actor_name() -> str:
     """A name for a service's coordinator, since several may be in one cluster."""
     return f"service-{secrets.token_hex(4)}"
+
+
+@contextlib.contextmanager
+def head(folder: Path, address: str | None) -> Iterator[Where]:
+    """The Ray of a service: the one that is there, one at an address, or a new one. Afterwards nothing is left but the folder.
+
+    Raises:
+        InputError: it does not start; one line.
+    """
+    where = standing(folder) or (Where(address, actor_name()) if address is not None else start_head(folder))
+    try:
+        look()
+        yield where
+    finally:
+        with undisturbed():
+            stop_head(where)
+            withdraw(folder)
 
 
 def stop_head(where: Where) -> None:

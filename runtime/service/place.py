@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
+from runtime.execution.own_ray import stay_on_loopback
 
 SERVICE = "service.json"
 VARIABLE = "ROLLMUX_SERVICE"
@@ -84,7 +85,7 @@ def withdraw(folder: Path) -> None:
 def prepare_environment(where: Where) -> None:
     """Set what Ray reads when it is imported: a Ray of a service's own listens on loopback alone, and asks for a token."""
     if where.ray is not None:
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else it takes 127.0.0.1 for the address of a network
+        stay_on_loopback()
     if where.token is not None:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN_PATH"] = where.token

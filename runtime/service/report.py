@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from runtime.execution.members import PROFILE, Runner
 from runtime.execution.nodes import POOLS
-from runtime.record import Pool
+from runtime.facts import Pool, Span
 
 if TYPE_CHECKING:
     from runtime.service.service import Service
@@ -18,7 +19,7 @@ _SPAN_S = 300.0  # that utilization is over
 
 
 class Usage:
-    """Node-seconds in which phases held nodes, of late.
+    """Node-seconds in which phases held nodes, of late; where a tail shares a node with the next rollout, each has its part of it.
 
     Attributes:
         since_s: when looking began.
@@ -26,24 +27,23 @@ class Usage:
 
     def __init__(self) -> None:
         self.since_s = 0.0
-        self._held: deque[tuple[Pool, int, float, float]] = deque()
+        self._held: deque[tuple[Pool, Span]] = deque()
 
-    def held(self, pool: Pool, nodes: int, from_s: float, until_s: float) -> None:
-        """A phase is over that held so many nodes."""
-        self._held.append((pool, nodes, from_s, until_s))
-        while self._held and self._held[0][3] < until_s - _SPAN_S:
+    def held(self, pool: Pool, spans: Iterable[Span], now_s: float) -> None:
+        """A phase is over that held nodes, or parts of them."""
+        self._held += ((pool, span) for span in spans)
+        while self._held and self._held[0][1].until_s < now_s - _SPAN_S:
             self._held.popleft()
 
-    def share(self, pool: Pool, nodes: int, holding: list[tuple[int, float]], now_s: float) -> float:
+    def share(self, pool: Pool, nodes: int, holding: Iterable[Span], now_s: float) -> float:
         """Share of the last minutes' node-seconds of a pool.
 
         Args:
-            nodes: all of the pool's. holding: (nodes, since when) of the phases that run.
+            nodes: all of the pool's. holding: what the phases that run have held until now.
         """
         from_s = max(self.since_s, now_s - _SPAN_S)
-        spans = [(count, begins, ends) for held, count, begins, ends in self._held if held == pool]
-        spans += [(count, begins, now_s) for count, begins in holding]
-        busy_s = sum(count * max(0.0, ends - max(begins, from_s)) for count, begins, ends in spans)
+        spans = [*(span for held, span in self._held if held == pool), *holding]
+        busy_s = sum(span.share * max(0.0, span.until_s - max(span.from_s, from_s)) for span in spans)
         return min(1.0, busy_s / (nodes * (now_s - from_s))) if nodes and now_s > from_s else 0.0
 
 
@@ -119,17 +119,18 @@ def _groups(service: Service) -> list[dict[str, Any]]:
 
 
 def _pool(service: Service, pool: Pool) -> dict[str, Any]:
-    nodes = service._ground.nodes(pool)
+    nodes, now_s = service._ground.nodes(pool), service._now()
     holding = [
-        (len(runner.nodes[runner.hold.pool]), runner.hold.start_s)
+        span
         for runner in service._runners.values()
         if runner.hold is not None and service._pool_of(runner, runner.hold.pool) == pool
+        for span in service.held(runner, now_s)
     ]
-    busy, free = sum(count for count, _ in holding), len(service._ground.free(pool))
+    busy, free = len({span.node for span in holding if span.until_s == now_s}), len(service._ground.free(pool))
     return {
         "nodes": len(nodes),
         "busy": busy,
         "idle": len(nodes) - free - busy,
         "free": free,
-        "utilization": service.usage.share(pool, len(nodes), holding, service._now()),
+        "utilization": service.usage.share(pool, len(nodes), holding, now_s),
     }

@@ -14,10 +14,11 @@ from rollmux_env.replay.run import waits_for_ever
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import PROFILE, Runner, RunPlan
 from runtime.execution.messages import Done, Report
+from runtime.facts import Cancelled, Fact, Failed, Span, Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.metrics import Metrics, Sample
 from runtime.output import LOGS, trim
-from runtime.record import Cancelled, Fact, Failed, RunRecord, Submitted
+from runtime.record import RunRecord
 from runtime.service.drift import WINDOW, Pace
 from runtime.service.replace import better_place
 from runtime.service.report import Usage, make_report, state_of_job
@@ -99,12 +100,7 @@ class Service(Coordinator):
             if runner.controller is not None:
                 await self._end_processes(runner)
             self._cut(runner)
-            self._quit(runner)
-            self._pass(runner)
-            if self._state.is_running(job_id):
-                self._depart(runner)
-            elif job_id in self._state.waiting:
-                self._withdraw(runner)
+            self._release(runner)
             self._freed.set()
             self._check_over()
 
@@ -127,6 +123,13 @@ class Service(Coordinator):
         self._gauge()
         return self._metrics.read()
 
+    def held(self, runner: Runner, now_s: float) -> tuple[Span, ...]:
+        """What the phase of a job that has a permit has held of nodes until now."""
+        hold = runner.hold
+        assert hold is not None
+        spans = self._tails.spans(runner.spec.id, now_s) if hold.pool == "rollout" else ()
+        return spans or tuple(Span(node.name, hold.start_s, now_s, 1.0, False) for node in runner.nodes[hold.pool])
+
     async def release(self, job_id: str, report: Report) -> None:
         """A phase is over."""
         runner = self._runners[job_id]
@@ -139,7 +142,8 @@ class Service(Coordinator):
                 self._metrics.write("rollmux_permit_latency_seconds", max(0.0, report.begun_s - hold.start_s), pool=pool)
             if report.keeps:
                 self._kept.add(job_id)
-            self.usage.held(pool, len(runner.nodes[hold.pool]), hold.start_s, self._now())
+            now_s = self._now()
+            self.usage.held(pool, self.held(runner, now_s), now_s)
             if runner.iteration != PROFILE and report.phase != "init":
                 self._pace(job_id).phase(hold.pool, report.done_s - report.run_s, report.cold)
         await super().release(job_id, report)

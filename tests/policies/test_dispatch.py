@@ -35,8 +35,9 @@ def test_the_names():
     [
         ("round-robin,migrate=1.5", "migrate must be a number between 0 and 1, not 1.5"),
         ("fifo,migrate=soon", "migrate must be a number between 0 and 1, not soon"),
-        ("fifo,migrates=0.8", "fifo has the options migrate, as key=value, once"),
-        ("fifo,migrate=0.8,migrate=0.8", "fifo has the options migrate"),
+        ("fifo,migrates=0.8", "fifo has no option 'migrates'; it has careful, migrate"),
+        ("fifo,careful=true", "careful must be true or false, and goes with migrate"),
+        ("fifo,migrate=0.8,migrate=0.8", "'migrate=0.8' is not an option of the form key=value, given once"),
         ("learned:no/such.safetensors", "no/such.safetensors: No such file"),
     ],
 )
@@ -129,6 +130,21 @@ def test_a_tail_moves_only_where_a_waiting_rollout_can_begin_then(name):
     assert dispatcher.permits() == [] and dispatcher.migrations == []
     dispatcher.threshold("b")
     assert dispatcher.permits() == [("w", "rollout")] and sorted(dispatcher.migrations) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["round-robin", "fifo"])
+@pytest.mark.parametrize(("others", "moves"), [([(5, 1)], False), ([(12, 16)], True), ([(5, 1), (12, 1), (12, 1)], True)])
+def test_careful_leaves_the_tail_of_a_job_that_nobody_holds_up(name, others, moves):
+    """Job a takes 30 s alone. Beside a short one it is the bound of the group; beside its like, or on full nodes, it is not."""
+    dispatcher = Dispatcher(make_dispatch(f"{name},migrate=0.8,careful=true"))
+    for job, seconds in zip("abcd", [(10, 20), *others], strict=False):
+        dispatcher.joined(job, (0,), *seconds)
+    dispatcher.ready("a", "rollout")
+    dispatcher.ready("b", "rollout")
+    assert dispatcher.permits() == [("a", "rollout")]
+    dispatcher.threshold("a")
+    permits = dispatcher.permits()
+    assert (dispatcher.migrations, permits) == ((["a"], [("b", "rollout")]) if moves else ([], []))
 
 
 @pytest.mark.parametrize("name", FREE)

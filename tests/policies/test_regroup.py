@@ -13,7 +13,7 @@ from policies.placement.optimal import Optimal
 from policies.placement.planned import Observer
 from policies.placement.regroup import Regroup
 from policies.placement.regroup.moves import found, join
-from rollmux_env.bench.streams import drifting, with_actual, with_slo, workload
+from rollmux_env.bench.streams import drifting, with_actual, workload
 from rollmux_env.cluster.events import Admitted, Arrived, Moved, Placement, Ticked, isolated
 from rollmux_env.cluster.plan import Move, Place, carry_out, may_move
 from rollmux_env.cluster.state import State, apply
@@ -165,7 +165,7 @@ def test_two_jobs_left_alone_move_together_by_hand():
 
 
 def test_without_slack_nobody_moves():
-    problem = with_slo(workload("production", 0, jobs=30), 1.0)
+    problem = workload("production", 0, jobs=30, slo=(1.0, 1.0))
     run = replay(problem, Regroup(), check=True)
     assert not moves(run)
     assert [e for e in run.log if not isinstance(e, Ticked)] == replay(problem, Algorithm1()).log

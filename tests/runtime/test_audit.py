@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Placement
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
 from runtime.audit import audit
-from runtime.jobs.spec import parse_jobs
-from runtime.record import (
+from runtime.facts import (
     Assigned,
     Cancelled,
     Checkpointed,
@@ -30,6 +29,7 @@ from runtime.record import (
     Started,
     Submitted,
 )
+from runtime.jobs.spec import parse_jobs
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
 NODES = tuple(Node(f"{pool}-0", pool, "machine", (0,), (), 8.0, "1 core") for pool in ("rollout", "training"))  # type: ignore[arg-type]

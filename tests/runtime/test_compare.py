@@ -10,7 +10,7 @@ from rollmux_env.cluster.events import Moved, Placement
 from rollmux_env.errors import InputError
 from rollmux_env.report.tables import show
 from runtime.compare import compare, comparison_table
-from runtime.record import Span
+from runtime.facts import Span
 from tests.runtime.report.replayed import recorded, scenario_of
 
 SWITCH = {"warm_s": 1, "cold_s": 8}

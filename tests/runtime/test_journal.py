@@ -22,9 +22,7 @@ from rollmux_env.cluster.events import (
 )
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
-from runtime.jobs.spec import parse_jobs
-from runtime.journal import JOURNAL, LOCK, SCHEMA, Journal, read_facts, read_run, record_of, state_of
-from runtime.record import (
+from runtime.facts import (
     Assigned,
     Bound,
     Cancelled,
@@ -42,6 +40,8 @@ from runtime.record import (
     Submitted,
     SyncSlice,
 )
+from runtime.jobs.spec import parse_jobs
+from runtime.journal import JOURNAL, LOCK, SCHEMA, Journal, is_begun, read_facts, read_run, record_of, state_of, take_lock
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
 CLUSTER = Cluster(rollout=POOL, training=POOL, migration_s=1.0)
@@ -130,7 +130,9 @@ def test_placements_are_on_the_disk_at_once_and_phases_soon(tmp_path: Path) -> N
 def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no journal"):
         read_run(tmp_path)
-    Journal(tmp_path / JOURNAL).close()
+    journal = Journal(tmp_path / JOURNAL)
+    journal.write(FACTS[1])
+    journal.close()
     with pytest.raises(InputError, match="is the journal of a run already"):
         Journal(tmp_path / JOURNAL)
     with pytest.raises(InputError, match="does not begin with the start"):
@@ -182,6 +184,27 @@ def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> N
     journal._database.execute("PRAGMA max_page_count=100000")
     journal.close()  # there is room again: what waited is written
     assert len(read_facts(tmp_path / JOURNAL)) == len(known) + 1
+
+
+def test_a_journal_that_was_only_just_made_is_none_and_makes_room_for_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL
+    assert not is_begun(path)
+    for half_made in ("", "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)"):
+        path.unlink(missing_ok=True)
+        database = sqlite3.connect(path)
+        database.execute(half_made)
+        database.close()
+        assert not is_begun(path)
+        journal = Journal(path)
+        journal.write(FACTS[0])
+        journal.close()
+        assert is_begun(path) and read_facts(path) == [FACTS[0]]
+
+
+def test_a_lock_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "full.lock").symlink_to("/dev/full")
+    with pytest.raises(InputError, match="cannot be written"):
+        take_lock(tmp_path / "full.lock")
 
 
 def test_iterations_that_a_restart_repeats_are_counted_once() -> None:

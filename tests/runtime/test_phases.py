@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import pytest
 
 import rollmux
+from runtime.phases import set_gate
 
 
 class Job:
@@ -26,6 +30,39 @@ def test_outside_of_a_run_phases_are_plain_methods() -> None:
     assert Job.rollout.rollmux_phase == "rollout"  # type: ignore[attr-defined]
     hook = rollmux.runtime_hook
     assert (hook.worst_case, hook.iteration, hook.nodes("rollout")) == (False, 0, ())
+
+
+class Longer(Job):
+    @rollmux.phase("rollout")
+    def rollout(self, count: int) -> int:
+        self.calls.append("before")
+        return super().rollout(count) + 1
+
+
+class Counting:
+    """A gate that counts permits."""
+
+    def __init__(self) -> None:
+        self.permits = 0
+
+    @contextlib.contextmanager
+    def hold(self, job: object, phase: str) -> Iterator[None]:
+        self.permits += 1
+        yield
+
+    def progress(self, done: int, total: int, tokens: int) -> None:
+        pass
+
+
+def test_a_phase_that_calls_that_of_its_base_class_is_one_phase() -> None:
+    gate, job = Counting(), Longer()
+    set_gate(gate)  # type: ignore[arg-type]
+    try:
+        assert job.rollout(3) == 4 and gate.permits == 1
+        assert job.rollout(3) == 4 and gate.permits == 2
+    finally:
+        set_gate(None)
+    assert job.calls == ["before", "rollout"] * 2
 
 
 def test_reports_are_numbers() -> None:

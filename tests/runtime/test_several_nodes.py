@@ -13,16 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray.cluster_utils import Cluster
+from ray.cluster_utils import Cluster as RayCluster
 
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.state import State, apply
+from runtime.commands.running import cluster_of, nodes_wanted
 from runtime.execution.checks import check_run
-from runtime.journal import read_run
+from runtime.execution.members import RunPlan
+from runtime.execution.session import execute, ray_session
+from runtime.jobs.spec import parse_jobs
+from runtime.journal import read_run, state_of
 from runtime.record import RunRecord
 from runtime.sync.streams import HEADER_BYTES
 from tests.conftest import Command
 from tests.runtime.grpo.test_job import SMALL
+
+TOYS = Path(__file__).parent / "execution"
 
 
 @pytest.fixture
@@ -34,7 +40,7 @@ def address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp
     os.sched_setaffinity(0, {min(cores)})  # all machines are this one: a thread a process, or they would spin against each other
     folder = tempfile.mkdtemp(prefix="rollmux-test-", dir="/tmp")  # a short path: sockets go there
     monkeypatch.setenv("RAY_TMPDIR", folder)
-    cluster = Cluster(shutdown_at_exit=False)
+    cluster = RayCluster(shutdown_at_exit=False)
     try:
         for pool in request.param:
             head = {} if cluster.head_node else {"include_dashboard": False}
@@ -120,3 +126,55 @@ def test_two_training_nodes_train_one_job_and_forget_its_profile(command: Comman
     assert all(one["logprob_gap"] < 1e-4 for one in metrics)  # the ranks train the very weights that sampled
     for one in metrics:  # each rank has sent its own half
         assert one["sync_link_bytes"] == one["sync_weight_bytes"] + 2 * HEADER_BYTES
+
+
+def test_a_machine_that_dies_sets_its_own_jobs_back_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    folder = tempfile.mkdtemp(prefix="rollmux-test-", dir="/tmp")
+    monkeypatch.setenv("RAY_TMPDIR", folder)
+    job, counts = {"class": "toy_jobs:WithWorkers", "slo": 1000.0}, {"stays": 200, "loses": 40}
+    jobs = parse_jobs(
+        {"version": 1, "jobs": [{**job, "id": name, "iterations": count} for name, count in counts.items()]}, "test", TOYS
+    )
+    cluster, lines = RayCluster(shutdown_at_exit=False), list[str]()
+    small = {"num_cpus": 2, "object_store_memory": 100 << 20}
+    try:
+        cluster.add_node(**{**small, "num_cpus": 0}, include_dashboard=False)
+        machines = [cluster.add_node(**small, resources={"rollout_node": 1, "training_node": 1}) for _ in range(2)]
+
+        def say(line: str) -> None:
+            lines.append(line)
+            if "loses: iteration 2 of" in line and len(machines) == 2:
+                record = read_run(tmp_path)
+                group = state_of(record).group_of("loses").id
+                names = {one.node for one in record.assigned if one.group == group}
+                (home,) = {node.machine for node in record.started.nodes if node.name in names}
+                (dead,) = (machine for machine in machines if machine.node_id == home)
+                machines.remove(dead)
+                cluster.remove_node(dead, allow_graceful=False)
+
+        with ray_session(cluster.address, nodes_wanted(jobs)) as nodes:
+            plan = RunPlan(jobs.jobs, cluster_of(None, jobs.jobs, nodes), nodes, "solo", "round-robin", 0, str(tmp_path))
+            assert execute(plan, say) == "done", lines
+    finally:
+        cluster.shutdown()  # type: ignore[no-untyped-call]
+        shutil.rmtree(folder, ignore_errors=True)
+    record = read_run(tmp_path)
+    assert not record.failed and len(machines) == 1
+    check_run(record)
+    assert [fact.job_id for fact in record.restarted] == ["loses"] and not record.repeated
+    for name, count in counts.items():
+        assert [done.metrics["count"] for done in record.iterations if done.job_id == name] == [*range(1, count + 1)]
+    events = {
+        name: [type(event).__name__ for event in record.log if getattr(event, "job_id", None) == name]
+        for name in ("stays", "loses")
+    }
+    assert events == {"stays": ["Admitted", "Departed"], "loses": ["Admitted", "Departed"] * 2}
+    stays = [part for part in record.phases if part.job_id == "stays" and not part.profile]
+    (restart,) = record.restarted
+    assert len({(part.group, part.nodes) for part in stays if part.phase == "rollout"}) == 1
+    assert [part.phase for part in stays if part.phase != "init"] == ["rollout", "training"] * 200
+    waits = [part.start_s for part in record.phases if part.job_id == "loses" and part.start_s > restart.at_s]
+    assert sum(restart.at_s < part.start_s < waits[0] for part in stays) > 2  # it goes on while the other one is set back
+    assert not any(part.cold for part in stays if part.start_s > restart.at_s)

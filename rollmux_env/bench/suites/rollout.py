@@ -45,7 +45,8 @@ STAGES = {
 # OrchestrRL, arXiv 2601.01209: gain in throughput on 48 H800; what it is compared with is not known to us.
 SHAPED = {"14B-16k on 48 H800, 1": 1.40, "32B-16k on 48 H800, 2": 1.34}
 
-BOTH = "tail-batching+tail-migration"
+MIGRATION = "tail-migration,careful=true"
+BOTH = f"tail-batching+{MIGRATION}"
 
 
 def tail(cap: int) -> Piecewise:
@@ -63,7 +64,8 @@ def _packed(key: tuple[str, int, int, int], alike: bool) -> str:
 
 
 _PAIRS = tuple(
-    RolloutCase(_pair(kinds), ("plain", "tail-migration", "tail-batching", BOTH), partial(pair_s, kinds)) for kinds in PAIRS
+    RolloutCase(_pair(kinds), ("plain", "tail-migration", MIGRATION, "tail-batching", BOTH), partial(pair_s, kinds))
+    for kinds in PAIRS
 )
 _PACKED = tuple(
     RolloutCase(
@@ -107,14 +109,14 @@ _STREAM = RolloutCase(
         "solo/tail-batching",
         "rollmux/plain",
         "rollmux/tail-batching",
-        "rollmux/tail-migration",
+        f"rollmux/{MIGRATION}",
         f"rollmux/{BOTH}",
     ),
     stream_usd,
     DOLLARS,
 )
 
-SWEPT = ("tail-batching", "tail-migration", "adaptive-parallelism", BOTH)
+SWEPT = ("tail-batching", "tail-migration", "adaptive-parallelism", "tail-batching+tail-migration")
 CASES = (*_PAIRS, *_PACKED, *_STEPS, *_SHAPED, _STREAM)
 
 SUITE = Suite(

@@ -55,7 +55,7 @@ def test_every_response_is_finished_or_aborted_and_every_prompt_complete_once(na
     for _ in range(8):
         due = rounds.next()
         lengths = np.ceil(where.lengths.quantile(draw.random(len(due.prompts) * due.responses))).astype(np.int64)
-        fleet, complete = play(where, control, due, lengths)
+        fleet, complete = play(where, control, due, lengths[:, None])
         assert set(np.unique(fleet.state)) <= {FINISHED, ABORTED}
         assert len(complete) == len(set(complete)) == where.prompts
         trained += [due.prompts[place] for place in complete]
@@ -71,12 +71,12 @@ def test_no_policy_acts_on_a_length_before_it_is_reached(seed: int, name: str, m
     due = policy.rounds(where.prompts, where.responses).next()
     draw = np.random.default_rng(seed)
     lengths = np.ceil(where.lengths.quantile(draw.random(len(due.prompts) * due.responses))).astype(np.int64)
-    fleet, _ = play(where, policy.control(where), due, lengths)
+    fleet, _ = play(where, policy.control(where), due, lengths[:, None])
     moment = float(draw.random() * fleet.now_s)
     late = np.flatnonzero(fleet.end_s > moment)
     longer = lengths.copy()
     longer[late] = np.minimum(np.maximum(lengths, fleet.sampled())[late] + draw.integers(0, more, late.size), 8192)
-    other, _ = play(where, policy.control(where), due, longer)
+    other, _ = play(where, policy.control(where), due, longer[:, None])
     early = fleet.end_s <= moment
     assert np.array_equal(fleet.end_s[early], other.end_s[early])
     assert (other.end_s[~early] > moment).all()
@@ -88,7 +88,7 @@ def test_the_simulator_ends_a_round_as_the_bookkeeping_does(seed: int, prompts: 
     due = Rounds(prompts, responses, eta).next()
     lengths = np.random.default_rng(seed).integers(1, 5000, len(due.prompts) * due.responses)
     where = setting(prompts, responses)
-    fleet, complete = play(where, make_rollout("plain").control(where), due, lengths)
+    fleet, complete = play(where, make_rollout("plain").control(where), due, lengths[:, None])
     race = Race(due)
     running = set(range(lengths.size))
     for response in fleet.finished.tolist():
@@ -132,7 +132,7 @@ def test_longer_tails_are_never_faster_and_twice_the_replicas_never_slower() -> 
         ("tail-batching,eta=true", "eta must be"),
         ("tail-migration,at=1.5", "at must be a number between 0 and 1"),
         ("tail-migration,share=x", "share must be"),
-        ("plain,eta=1.2", "has the options none"),
+        ("plain,eta=1.2", "has no option .eta.; it has none"),
         ("tail-migration+tail-batching", "as a\\+b"),
         ("tail-batching+plain", "as a\\+b"),
     ],

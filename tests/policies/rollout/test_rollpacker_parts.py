@@ -15,16 +15,16 @@ from rollmux_env.timing.replica import ReplicaTiming
 
 def test_a_timeout_follows_the_longest_correct_run_within_its_bounds() -> None:
     timeout = RewardTimeout()
-    assert timeout.seconds(0) == 30
-    timeout.correct(0, 0.1)
-    assert timeout.seconds(0) == 2
-    timeout.correct(0, 4.0)
-    timeout.correct(0, 3.0)
-    assert timeout.seconds(0) == 6
-    timeout.correct(0, 25.0)
-    assert timeout.seconds(0) == 30
-    assert timeout.seconds(1) == 30
-    assert RewardTimeout(timeout.anchors).seconds(0) == 30
+    assert timeout.seconds("a") == 30
+    timeout.correct("a", 0.1)
+    assert timeout.seconds("a") == 2
+    timeout.correct("a", 4.0)
+    timeout.correct("a", 3.0)
+    assert timeout.seconds("a") == 6
+    timeout.correct("a", 25.0)
+    assert timeout.seconds("a") == 30
+    assert timeout.seconds("b") == 30
+    assert RewardTimeout(timeout.anchors).seconds("a") == 30
 
 
 @pytest.mark.parametrize("wrong", [{"least_s": 0.0}, {"most_s": 1.0}, {"factor": 0.5}, {"most_s": float("inf")}])

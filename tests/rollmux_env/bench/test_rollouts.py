@@ -53,6 +53,12 @@ def test_migration_makes_a_pair_of_7b_jobs_faster() -> None:
     assert 1.05 < plain / moved < 1.25  # the paper's 1.12
 
 
+def test_careful_migration_costs_a_long_job_beside_a_short_one_nothing() -> None:
+    policies = ("plain", "tail-migration", "tail-migration,careful=true")
+    plain, moved, careful = (pair_s(("7B-8k", "14B-8k"), policy, 0, True, MAKERS) for policy in policies)
+    assert moved > plain > careful
+
+
 def test_what_is_left_for_rewards_and_training_gives_the_published_gains_back() -> None:
     for key, gains in rollout.STEPS.items():
         (plain_s, batched_s), (reward_s, training_s) = rollout.PACKED[key], rollout.rewards_and_training_s(key)
@@ -73,6 +79,7 @@ def test_jobs_of_the_catalogue_become_jobs_with_models() -> None:
 def test_a_dispatch_policy_migrates_when_the_rollout_policy_does() -> None:
     assert migrating("fifo", make_rollout("plain")) == "fifo"
     assert migrating("fifo", make_rollout("tail-batching+tail-migration,at=0.7")) == "fifo,migrate=0.7"
+    assert migrating("fifo", make_rollout("tail-migration,careful=true")) == "fifo,migrate=0.8,careful=true"
     assert migrating("round-robin,migrate=0.9", make_rollout("tail-migration")) == "round-robin,migrate=0.9"
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from rollmux_env.bench.streams import drifting, sampled, with_actual, with_drift, with_slo, workload
+from rollmux_env.bench.streams import drifting, sampled, with_actual, with_drift, workload
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import parse_scenario
 from rollmux_env.timing.drift import drift
@@ -17,7 +17,6 @@ def test_only_what_is_named_changes():
     for changed, names in (
         (with_actual(STREAM, 0.6, 0.25), {"rollout", "training"}),
         (with_drift(STREAM, "increasing"), {"drift"}),
-        (with_slo(STREAM, 1.5), {"slo"}),
     ):
         assert changed.cluster == STREAM.cluster
         for before, after in zip(STREAM.jobs, changed.jobs, strict=True):
@@ -56,10 +55,10 @@ def test_sizes_are_passed_where_ids_do_not_tell():
             with_drift(renamed, "increasing", billions=sizes)
 
 
-@pytest.mark.parametrize(("slo", "template", "factor"), [(0.9, "none", 1.0), (1.5, "sideways", 1.0), (1.5, "increasing", 0.0)])
-def test_what_makes_no_sense_is_refused(slo, template, factor):
+@pytest.mark.parametrize(("template", "factor"), [("sideways", 1.0), ("increasing", 0.0)])
+def test_what_makes_no_sense_is_refused(template, factor):
     with pytest.raises(InputError):
-        with_drift(with_slo(STREAM, slo), template, factor)
+        with_drift(STREAM, template, factor)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from rollmux_env.cluster.features import Features, features
 from rollmux_env.cluster.plan import Move, Place, Plan, Wait, carry_out
 from rollmux_env.cluster.regroupings import Regroupings, regroupings
 from rollmux_env.cluster.state import State
-from rollmux_env.envs.drawn import Observation
+from rollmux_env.envs.drawn import DrawnVectorEnv, Observation
 from rollmux_env.envs.placement import PlacementVectorEnv
 from rollmux_env.kernel.stream import ADMIT
 from rollmux_env.replay.run import INSTANT_S
@@ -129,3 +130,14 @@ class Watching(Replayed):
                 carry_out(state.copy(), row, True)
             assert taken in rows.plans
             carry_out(state, taken, True)
+
+
+def bytes_of(envs: DrawnVectorEnv, choose: Callable[[Any], Any], seed: int, steps: int) -> bytes:
+    """All that environments say in so many steps, as bytes; `choose` maps (E, A) masks to (E,) choices."""
+    observations, _ = envs.reset(seed=seed)
+    text = []
+    for _ in range(steps):
+        observations, rewards, over, _, info = envs.step(choose(observations["mask"]))
+        text += [*(column.tobytes() for column in observations.values()), rewards.tobytes(), over.tobytes()]
+        text.append(info["stream_seed"].tobytes())
+    return b"".join(text)

@@ -13,6 +13,7 @@ from rollmux_env.envs.generator import Fixed, Workload
 from rollmux_env.envs.stream import stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
+from tests.rollmux_env.envs.playing import bytes_of
 
 ID = "RollMux/Placement-v0"
 SHORT = Workload("mixed", jobs=12)
@@ -47,17 +48,8 @@ def test_the_scalar_environment_is_a_vector_of_one():
 
 @pytest.mark.parametrize("moves", [False, True])
 def test_the_same_seed_gives_the_same_bytes(moves):
-    def bytes_of(seed):
-        envs = vector(4, moves=moves)
-        observations, _ = envs.reset(seed=seed)
-        text = []
-        for _ in range(60):
-            observations, rewards, over, _, info = envs.step(first_allowed(observations["mask"]))
-            text += [*(column.tobytes() for column in observations.values()), rewards.tobytes(), over.tobytes()]
-            text.append(info["stream_seed"].tobytes())
-        return b"".join(text)
-
-    assert bytes_of(1) == bytes_of(1) != bytes_of(2)
+    first, again, other = (bytes_of(vector(4, moves=moves), first_allowed, seed, 60) for seed in (1, 1, 2))
+    assert first == again != other
 
 
 def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning():

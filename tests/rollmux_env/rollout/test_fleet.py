@@ -28,7 +28,7 @@ RESPONSES = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 100)), min_siz
 def fleet_of(timings: list[ReplicaTiming], tokens: list[tuple[int, int]], most: int = 256, each: int = 1) -> Fleet:
     """Responses dealt out in turn, `each` to a prompt and all needed."""
     prompts, lengths = (np.array(column) for column in zip(*tokens, strict=True))
-    fleet = Fleet(timings, prompts, lengths, np.arange(len(tokens)) // each, each, most)
+    fleet = Fleet(timings, prompts, lengths[:, None], np.arange(len(tokens)) // each, each, most)
     fleet.launch(np.arange(len(tokens)), np.arange(len(tokens)) % len(timings))
     return fleet
 
@@ -52,6 +52,34 @@ def test_it_agrees_with_a_loop_over_tokens(timing: ReplicaTiming, tokens: list[t
             assert fleet.end_s[r] == pytest.approx(end_s, rel=1e-6)
     assert fleet.preemptions == preemptions
     assert (fleet.state == FINISHED).all()
+
+
+@settings(max_examples=150)
+@given(
+    TIMINGS,
+    st.lists(st.tuples(st.integers(1, 15), st.lists(st.integers(1, 30), min_size=3, max_size=3)), min_size=1, max_size=15),
+    st.integers(1, 2),
+    st.integers(1, 8),
+    st.one_of(st.just(0.0), st.floats(0.0, 0.5).map(lambda seconds: seconds + 1.2345e-5)),  # not in the instant of a step's end
+)
+def test_turns_agree_with_a_loop_over_tokens(
+    timing: ReplicaTiming, tokens: list[tuple[int, list[int]]], replicas: int, most: int, away_s: float
+) -> None:
+    prompts, lengths = np.array([prompt for prompt, _ in tokens]), np.array([turns for _, turns in tokens])
+    numbers = np.arange(len(tokens))
+    fleet = Fleet([timing] * replicas, prompts, lengths, numbers, 1, most, away_s=away_s)
+    fleet.launch(numbers, numbers % replicas)
+    fleet.run()
+    preemptions = 0
+    for k in range(replicas):
+        mine = [Sequence(r, tokens[r][0], tokens[r][1][0], later=tokens[r][1][1:]) for r in range(k, len(tokens), replicas)]
+        ends, preempted = roll_replica(timing, mine, most, away_s)
+        preemptions += preempted
+        assert ends.keys() == {r for r in numbers if r % replicas == k}
+        for r, end_s in ends.items():
+            assert fleet.end_s[r] == pytest.approx(end_s, rel=1e-6)
+    assert fleet.preemptions == preemptions
+    assert (fleet.sampled() == lengths.sum(axis=1)).all() and (fleet.context() == fleet.sampled() + 3 * prompts).all()
 
 
 @given(TIMINGS, st.integers(1, 50), st.integers(1, 500), st.integers(0, 300))
@@ -124,13 +152,13 @@ def test_nothing_that_is_seen_tells_what_is_still_to_come(tokens: list[tuple[int
 
 def test_a_complete_prompt_aborts_the_rest_of_its_responses() -> None:
     prompts, lengths = np.full(6, 10), np.array([5, 50, 20, 60, 7, 30])
-    fleet = Fleet([REPLICA, REPLICA], prompts, lengths, np.array([0, 0, 0, 1, 1, 1]), needed=2)
+    fleet = Fleet([REPLICA, REPLICA], prompts, lengths[:, None], np.array([0, 0, 0, 1, 1, 1]), needed=2)
     assert (fleet.state == NEW).all()
     fleet.launch(np.arange(6), np.arange(6) % 2)
     fleet.run(complete=1)
     assert fleet.finished.tolist() == [0, 4, 2] and fleet.complete == 1
     assert (fleet.state[[1, 3, 5]] >= WAITING).all() and (fleet.state[[1, 3, 5]] <= RUNNING).all()
-    fleet = Fleet([REPLICA, REPLICA], prompts, lengths, np.array([0, 0, 0, 1, 1, 1]), needed=2)
+    fleet = Fleet([REPLICA, REPLICA], prompts, lengths[:, None], np.array([0, 0, 0, 1, 1, 1]), needed=2)
     fleet.launch(np.arange(6), np.arange(6) % 2)
     fleet.run()
     assert fleet.finished.tolist() == [0, 4, 2, 5]

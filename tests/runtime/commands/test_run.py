@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.cluster.events import Ticked
 from runtime.execution.checks import check_run
 from runtime.journal import JOURNAL, Journal, read_run
 from tests.conftest import Command
@@ -22,7 +23,9 @@ def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, engin: torch}]\n")
-    Journal(tmp_path / JOURNAL).close()
+    journal = Journal(tmp_path / JOURNAL)
+    journal.write(Ticked(0.0))
+    journal.close()
     large = tmp_path / "large.yaml"
     large.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, rollout: {nodes: 999}}]\n")
     for arguments, problem in [

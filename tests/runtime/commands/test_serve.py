@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from runtime.execution.own_ray import end_processes, started_processes
-from runtime.journal import read_run
+from runtime.journal import DRIVER_LOCK, read_run
 from runtime.service.place import find
 from tests.conftest import Command
+from tests.runtime.sockets import listens_only_on_loopback
 
 TOYS = Path(__file__).parents[1] / "execution"
 JOBS = """
@@ -65,6 +66,7 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self.service = folder / "service"
         self.environment = {**os.environ, "ROLLMUX_CACHE": str(folder / "cache"), "ROLLMUX_SERVICE": str(self.service)}
+        self.said = folder / "said.txt"  # by the last one that was started
         self._servers: list[subprocess.Popen[bytes]] = []
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
@@ -72,15 +74,17 @@ class Shell:
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    def serve(self) -> subprocess.Popen[bytes]:
-        said = self.service.with_name(f"serve{len(self._servers)}.txt")
+    def start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-u", "-m", "rollmux", "serve", str(self.service)]
-        with said.open("w") as file:
+        with self.said.open("w") as file:
             server = subprocess.Popen(command, env=self.environment, stdout=file, stderr=file, start_new_session=True)
         self._servers.append(server)
-        until_s = time.monotonic() + PATIENCE_S
-        while "serving from" not in said.read_text():
-            assert server.poll() is None and time.monotonic() < until_s, said.read_text()
+        return server
+
+    def serve(self) -> subprocess.Popen[bytes]:
+        server, until_s = self.start(), time.monotonic() + PATIENCE_S
+        while "serving from" not in self.said.read_text():
+            assert server.poll() is None and time.monotonic() < until_s, self.said.read_text()
             time.sleep(0.2)
         return server
 
@@ -135,24 +139,19 @@ def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop
     assert [done.number for done in record.iterations if done.job_id == "talks"] == [*range(60)]
 
 
-def listens_only_on_loopback(ray_folder: str) -> bool:
-    """Whether every listening TCP socket of a Ray's own processes is on 127.0.0.1 or ::1."""
-    inodes = set()
-    for pid in started_processes(ray_folder):
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                inodes.add(os.readlink(entry))
-            except OSError:
-                continue
-    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
-    found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[3] == "0A" and f"socket:[{columns[9]}]" in inodes:
-                found.append(columns[1].rpartition(":")[0])
-    assert found
-    return set(found) <= loopback
+def test_a_service_that_is_told_to_stop_while_its_ray_starts_leaves_nothing_behind(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    try:
+        server = shell.start()
+        while (where := find(shell.service) if shell.service.is_dir() else None) is None or not where.answers():
+            assert server.poll() is None, shell.said.read_text()
+            time.sleep(0.05)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=PATIENCE_S) == 130 and shell.said.read_text() == "stopped at once\n"
+        assert where.ray is not None and not started_processes(where.ray) and not Path(where.ray).exists()
+        assert {path.name for path in shell.service.iterdir()} == {DRIVER_LOCK}
+    finally:
+        shell.end()
 
 
 @pytest.mark.parametrize(

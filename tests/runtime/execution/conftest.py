@@ -14,9 +14,10 @@ from rollmux_env.scenario import Pool as PoolSpec
 from runtime.audit import audit
 from runtime.execution.members import RunPlan
 from runtime.execution.session import execute, ray_session
+from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import JOURNAL, read_facts, read_run
-from runtime.record import Node, RunRecord
+from runtime.record import RunRecord
 
 HERE = Path(__file__).parent
 Running = Callable[..., tuple[str, RunRecord, list[str]]]

@@ -13,8 +13,8 @@ from runtime.checkpoints import drop, place_of, write_checkpoint
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import Runner, RunPlan
 from runtime.execution.messages import Done, End, Order, Report, Stopped
+from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
-from runtime.record import Node
 
 NODES = tuple(Node(f"{pool}-{k}", pool, "m", (k,), (), 8.0, "1 core") for pool in ("rollout", "training") for k in range(2))
 

@@ -16,6 +16,7 @@ import pytest
 
 from runtime.execution.checks import check_run
 from runtime.journal import read_run
+from tests.runtime.sockets import listens_only_on_loopback
 
 HERE = Path(__file__).parent
 JOBS = """version: 1
@@ -66,6 +67,7 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
             assert driver.poll() is None, driver.communicate()
             time.sleep(0.1)
     folders = ray_folders(marker)
+    assert seconds > 1 or all(listens_only_on_loopback(str(folder)) for folder in folders)
     for _ in range(presses):
         os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to the whole group
         time.sleep(0.5)

@@ -17,9 +17,9 @@ from runtime.execution.ground import Ground
 from runtime.execution.lockstep import Lockstep, Timings
 from runtime.execution.nodes import find_nodes, prepare_process, threads_of
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
+from runtime.facts import Assigned, Node, PhaseSlice, Returned
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import record_of
-from runtime.record import Assigned, Node, PhaseSlice, Returned
 from tests.runtime.test_journal import FACTS
 
 NODES = tuple(Node(f"{pool}-{k}", pool, "m", (k,), (), 4.0, "1 core") for pool in ("rollout", "training") for k in range(2))

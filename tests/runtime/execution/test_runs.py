@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
 from runtime.execution.checks import check_run
+from runtime.facts import Node
 from runtime.journal import state_of
-from runtime.record import Node
 from tests.runtime.execution.conftest import Running
 
 SLEEPER = {"class": "toy_jobs:Sleeper"}

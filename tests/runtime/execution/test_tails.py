@@ -12,8 +12,8 @@ from rollmux_env.replay.checks import InvariantError
 from runtime.execution.checks import check_run
 from runtime.execution.ground import Ground
 from runtime.execution.tails import Tails, devices, kept
+from runtime.facts import Node, Span
 from runtime.journal import record_of
-from runtime.record import Node, Span
 from tests.runtime.execution.conftest import Running
 from tests.runtime.test_journal import FACTS
 

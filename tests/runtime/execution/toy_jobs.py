@@ -57,6 +57,9 @@ class Tailed(Sleeper):
 
     STEPS = 50
 
+    def __init__(self, rollout_s: float = 0.5, **more: Any) -> None:
+        super().__init__(rollout_s, **more)
+
     def parts(self) -> list[Any]:
         return list(rollmux.runtime_hook.nodes("rollout"))
 
@@ -65,7 +68,7 @@ class Tailed(Sleeper):
         hook = rollmux.runtime_hook
         had = [hook.parts]
         for step in range(self.STEPS):
-            time.sleep(0.01)
+            time.sleep(self.rollout_s / self.STEPS)
             hook.progress(9 if step > 12 else step // 2, 10)
             if hook.stops():
                 before, left = hook.parts, []

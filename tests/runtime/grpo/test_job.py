@@ -10,7 +10,7 @@ import pytest
 
 from rollmux_env.cluster.events import Moved
 from runtime.execution.checks import check_run
-from runtime.record import Node
+from runtime.facts import Node
 from tests.runtime.execution.conftest import Running, nodes, run
 
 __all__ = ["nodes", "run"]
@@ -72,11 +72,13 @@ def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, .
 
 
 def test_a_migrated_tail_samples_and_trains_the_same(run: Running, nodes: tuple[Node, ...]) -> None:
-    rollout = next(node for node in nodes if node.pool == "rollout")
-    on = (*nodes, replace(rollout, name="rollout-1"))  # on the same core: what is asked here is not speed
-    algorithm = {**SMALL["algorithm"], "prompts_per_iteration": 6, "max_tokens": 120}
-    mine = job("a", task="long-tail", rollout={"engine": "torch", "nodes": 2}, algorithm=algorithm, iterations=6)
-    other = {"id": "b", "class": "toy_jobs:Tailed", "rollout": {"nodes": 2}, "iterations": 12, "slo": 1000.0}
+    first = next(node for node in nodes if node.pool == "rollout")
+    on = (*nodes, replace(first, name="rollout-1"))  # on the same core: what is asked here is not speed
+    algorithm = {**SMALL["algorithm"], "prompts_per_iteration": 6, "max_tokens": 240}
+    rollout = {"engine": "torch", "nodes": 2, "policy": "tail-batching", "eta": 1.25}
+    mine = job("a", task="long-tail", rollout=rollout, algorithm=algorithm, iterations=6)
+    short = {"rollout_s": 0.05}  # so that it waits for most of the other's rollout
+    other = {"id": "b", "class": "toy_jobs:Tailed", "options": short, "rollout": {"nodes": 2}, "iterations": 12, "slo": 1000.0}
     metrics = []
     for dispatch in ("round-robin", "fifo,migrate=0.5"):
         outcome, record, _ = run([mine, other], on=on, dispatch=dispatch)
@@ -85,8 +87,10 @@ def test_a_migrated_tail_samples_and_trains_the_same(run: Running, nodes: tuple[
         metrics.append([one.metrics for one in record.iterations if one.job_id == "a"])
         tails = [part for part in record.phases if part.job_id == "a" and any(span.tail for span in part.spans)]
         assert bool(tails) == ("migrate" in dispatch)  # the other one waits for the nodes in most iterations
+    assert {one["long_round"] for one in metrics[0]} == {0, 1}
     for before, after in zip(*metrics, strict=True):
         assert before["response_tokens"] == after["response_tokens"] and before["tokens"] == after["tokens"]
+        assert (before["long_round"], before["queue"]) == (after["long_round"], after["queue"])
         assert before == pytest.approx(after, abs=1e-4)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
+from runtime.facts import Node
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.models import model_directory
 from runtime.jobs.spec import ModelSpec, parse_jobs
-from runtime.record import Node
 from runtime.residency.layout import Layout
 from runtime.sync.plan import make_plan
 from runtime.sync.streams import Transfer, send_streams

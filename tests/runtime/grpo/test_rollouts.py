@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from threading import Event
 from typing import Any
 
 import pytest
 
 from policies.rollout.rounds import Round, Rounds
+from runtime.facts import Node
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.spec import parse_jobs
+from runtime.jobs.tasks import Example
 from runtime.phases import set_gate
-from runtime.record import Node
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 3, "max_tokens": 60}
 
@@ -64,7 +66,7 @@ def _out_of_the_run() -> Iterator[None]:
 
 def begin(workers: list[RolloutWorker], due: Round) -> None:
     for worker, share in zip(workers, due.shares(2), strict=True):
-        worker.begin(0, False, len(due.prompts) * due.responses, share)
+        worker.begin(0, False, len(due.prompts) * due.responses, share, {})
 
 
 def sampled(workers: list[RolloutWorker]) -> list[Sampled]:
@@ -73,14 +75,15 @@ def sampled(workers: list[RolloutWorker]) -> list[Sampled]:
     return sorted((part for worker in workers for part in worker.take()), key=lambda part: part.place)
 
 
-def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker]) -> None:
-    due = Rounds(6, 3, 1.0).next()
+@pytest.mark.parametrize("eta", [1.0, 1.5])
+def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker], eta: float) -> None:
+    due = Rounds(6, 3, eta).next()
     begin(workers, due)
     assert [worker.sample() for worker in workers] == [(), ()]
     whole = sampled(workers)
     assert [len(part.responses) for part in whole] == [9, 9]
 
-    gate = Gate(8)
+    gate = Gate(3)  # short rounds are over soon
     set_gate(gate)  # type: ignore[arg-type]
     begin(workers, due)
     assert workers[1].sample() == (1,)  # it has stopped
@@ -88,7 +91,8 @@ def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker
     workers[0].join([0, 1], workers[0].leave(), workers[1].leave())
     assert workers[0].sample() == () and workers[1].sample() == ()
     moved = sampled(workers)
-    assert {total for _, total in gate.told} == {18} and sum(worker._done for worker in workers) == 18
+    assert {total for _, total in gate.told} == {len(due.prompts) * due.responses}
+    assert sum(worker._done for worker in workers) == len(due.prompts) * due.responses
     for before, after in zip(whole, moved, strict=True):
         assert before.prompts == after.prompts and before.rewards == after.rewards
         for one, other in zip(before.responses, after.responses, strict=True):
@@ -102,7 +106,7 @@ def test_a_short_round_samples_what_it_needs_and_the_long_one_what_was_put_off(w
     for number in range(6):
         due = rounds.next()
         for worker, share in zip(workers, due.shares(2), strict=True):
-            worker.begin(number, False, len(due.prompts) * due.responses, share)
+            worker.begin(number, False, len(due.prompts) * due.responses, share, {})
         assert [worker.sample() for worker in workers] == [(), ()]
         found = [worker.results() for worker in workers]
         complete = [prompt for part in found for prompt in part["complete"]]
@@ -125,9 +129,11 @@ def test_a_checkpoint_has_the_prompts_that_were_put_off(tmp_path: Path) -> None:
     spec = parse_jobs({"version": 1, "jobs": [job | {"rollout": rollout}]}, "test", Path()).jobs[0]
     one, other = Grpo(spec), Grpo(spec)
     one._rounds.done([1, 3, 4, 6, 7, 8])
+    one._anchors = {"test": 3.5}
     one.checkpoint(tmp_path)
     other.restore(tmp_path)
     assert (other._rounds.position, other._rounds.queue) == (9, [0, 2, 5])
+    assert other._anchors == {"test": 3.5}
     other._rounds.done(range(9, 15))
     assert other._rounds.next().prompts == (0, 2, 5, 15, 16, 17) and other._rounds.next().long
 
@@ -138,3 +144,26 @@ def test_a_reward_that_is_none_fails_the_rollout(workers: list[RolloutWorker], m
     workers[0].sample()
     with pytest.raises(RuntimeError, match="is nan, no finite number"):
         workers[0].results()
+
+
+def test_nothing_waits_for_a_slow_reward_but_training(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, called = Event(), list[str]()
+
+    def reward(example: Example, response: str) -> float:
+        called.append(response)
+        assert slow.wait(60)
+        return 0.5
+
+    for worker in workers:
+        monkeypatch.setattr(worker._task, "reward", reward)
+    due, gate = Rounds(6, 3, 1.0).next(), Gate(8)
+    set_gate(gate)  # type: ignore[arg-type]
+    begin(workers, due)
+    assert workers[1].sample() == (1,)
+    left = workers[1].leave()  # a tail moves without the rewards that it waits for
+    assert left[0].finished and {one.reward for one in left[0].finished} == {None}
+    workers[0].join([0, 1], workers[0].leave(), left)
+    assert workers[0].sample() == () and workers[1].sample() == ()  # all is sampled, and no reward is there
+    assert called
+    slow.set()
+    assert [part.rewards for part in sampled(workers)] == [(0.5,) * 9] * 2

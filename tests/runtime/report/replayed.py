@@ -9,7 +9,8 @@ from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Progressed
 from rollmux_env.replay.event import replay_events
 from rollmux_env.scenario import Scenario, parse_scenario
-from runtime.record import Ended, Iteration, Node, PhaseSlice, Profiled, RunRecord, Started, SyncSlice
+from runtime.facts import Ended, Iteration, Node, PhaseSlice, Profiled, Started, SyncSlice
+from runtime.record import RunRecord
 
 JOB = {"arrival_s": 0, "iterations": 20, "slo": 1.5, "rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 10}}
 POOL = {"gpus_per_node": 1, "usd_per_gpu_hour": 1}

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from runtime.record import Bound, Failed, PhaseSlice
+from runtime.facts import Bound, Failed, PhaseSlice
 from runtime.report.figures import figures, shared_times
 from tests.runtime.report.replayed import recorded, scenario_of
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.cluster.events import Admitted
 from rollmux_env.report.tables import show
-from runtime.record import LEASE, Assigned, Failed, PhaseSlice, Returned
-from runtime.report.folder import scalars, trace_of, write_report
+from runtime.facts import LEASE, Assigned, Failed, PhaseSlice, Returned
+from runtime.report.folder import gantt_of, scalars, trace_of, write_report
 from runtime.report.summary import summary
 from tests.runtime.report.replayed import recorded, scenario_of
 
@@ -24,6 +25,13 @@ def test_a_report_is_whole_and_written_again_over_an_older_one(tmp_path: Path) -
     assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(found))
     assert (tmp_path / "gantt.png").read_bytes().startswith(b"\x89PNG")
     assert [len([*(tmp_path / "tensorboard" / job).iterdir()]) for job in ("a", "b")] == [1, 1]
+
+
+def test_a_record_whose_events_end_with_an_admission_has_no_picture() -> None:
+    record = recorded(scenario_of({"id": "a"}, {"id": "b"}))
+    assert gantt_of(record) is not None
+    last = max(k for k, event in enumerate(record.log) if isinstance(event, Admitted))
+    assert gantt_of(dataclasses.replace(record, log=record.log[: last + 1])) is None
 
 
 def test_a_job_that_reports_no_number_does_not_take_the_report_of_the_others_with_it(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import ray
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
 from runtime.execution.members import RunPlan
+from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import read_run
-from runtime.record import Node, RunRecord
+from runtime.record import RunRecord
 from runtime.service.service import Service
 from tests.runtime.execution.conftest import nodes as nodes  # the fixture
 
@@ -73,14 +74,17 @@ def serve(nodes: tuple[Node, ...], tmp_path: Path) -> Iterator[Serving]:
     """Serve on so many pairs of nodes; with the folder of another one, go on with that."""
     made: list[Served] = []
 
-    def serving(policy: str = "rollmux", pairs: int = 1, folder: Path | None = None) -> Served:
+    def serving(
+        policy: str = "rollmux", pairs: int = 1, folder: Path | None = None, dispatch: str = "round-robin", rollout_usd: float = 1.0
+    ) -> Served:
         on = tuple(replace(node, name=node.name.replace("0", str(k))) for k in range(pairs) for node in nodes)
         pool = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=pairs, node_memory_gb=8.0)
-        cluster = Cluster(rollout=pool, training=pool, migration_s=0.0)
+        rollout = pool.model_copy(update={"usd_per_gpu_hour": rollout_usd})
+        cluster = Cluster(rollout=rollout, training=pool, migration_s=0.0)
         specs = tuple(fact.spec for fact in read_run(folder).submitted) if folder else ()
         home = folder or tmp_path / f"service{len(made)}"
         home.mkdir(exist_ok=True)
-        plan = RunPlan(specs, cluster, on, policy, "round-robin", 0, str(home), resume=folder is not None)
+        plan = RunPlan(specs, cluster, on, policy, dispatch, 0, str(home), resume=folder is not None)
         made.append(Served(plan))
         return made[-1]
 

@@ -11,8 +11,9 @@ import pytest
 from rollmux_env.cluster.events import Moved, Reprofiled, Withdrawn
 from rollmux_env.errors import InputError
 from runtime.execution.checks import check_run
+from runtime.facts import Span
 from runtime.output import LOGS
-from runtime.service.report import STATES
+from runtime.service.report import STATES, Usage
 from tests.runtime.service.conftest import Serving
 
 SLEEPER = {"class": "toy_jobs:Sleeper"}
@@ -58,6 +59,36 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
     assert counts == {"moved": [*range(1, 41)], "killed": [*range(1, 13)]}  # each trained on from where it was
     assert {path.name for path in (service.folder / LOGS).iterdir()} == set(jobs)
     true_throughout(service.reports)
+
+
+@pytest.mark.parametrize("policy", ["consolidate", "learned:default"])
+def test_a_job_is_moved_when_another_one_has_left_and_goes_on_where_it_was(serve: Serving, policy: str) -> None:
+    service = serve(policy, pairs=2)
+    job = {"class": "tests.runtime.service.toys:Steady", "slo": 1000.0, "iterations": 100}
+    service.submit({"id": "a", **job}, {"id": "strict", **job, "slo": 1.45})  # it bears one beside it, not two
+    jobs = service.until(lambda jobs: all(job["group"] is not None for job in jobs.values()))
+    assert jobs["a"]["group"] == jobs["strict"]["group"], service.ask("news", 0)
+    service.submit({"id": "b", **job})
+    jobs = service.until(lambda jobs: jobs["b"]["iteration"] > 1)
+    assert jobs["b"]["group"] != jobs["a"]["group"]
+    service.ask("cancel", "strict")
+    before = service.until(lambda jobs: jobs["a"]["group"] == jobs["b"]["group"])
+    service.until(lambda jobs: all(jobs[name]["iteration"] > before[name]["iteration"] + 1 for name in ("a", "b")))
+    record = service.stop()
+    check_run(record)
+    true_throughout(service.reports)
+    (move,) = (event for event in record.log if isinstance(event, Moved))
+    for name in ("a", "b"):
+        done = [done for done in record.iterations if done.job_id == name]
+        assert [one.number for one in done] == [*range(len(done))] and len(done) > 3
+        assert [one.metrics["count"] for one in done] == [*range(1, len(done) + 1)]  # each trained on from where it was
+        rollouts = [part for part in record.phases if part.job_id == name and part.phase == "rollout" and not part.profile]
+        places = [*dict.fromkeys(part.nodes for part in rollouts)]
+        assert [part.nodes for part in rollouts] == sorted((part.nodes for part in rollouts), key=places.index)  # never back
+        assert len(places) == (2 if name == move.job_id else 1)
+        if name == move.job_id:  # it was begun there once, from its checkpoint
+            assert [part.cold for part in rollouts if part.nodes == places[1]].count(True) == 1
+    assert not record.restarted  # a move is none
 
 
 def serve_record(service: Any) -> Any:
@@ -166,6 +197,28 @@ def test_a_job_that_drifts_is_known_anew_and_one_that_suffers_from_it_is_moved(s
     assert [event.job_id for event in record.log if isinstance(event, Moved)] == ["suffers"]
     assert [done.number for done in record.iterations if done.job_id == "suffers"] == [*range(60)]
     check_run(record)
+
+
+def test_tails_that_share_nodes_are_counted_by_their_share(serve: Serving) -> None:
+    service = serve(pairs=2, dispatch="round-robin,migrate=0.8")
+    wide = {"class": "toy_jobs:Tailed", "rollout": {"nodes": 2}, "slo": 1000.0, "iterations": 5}
+    service.submit({"id": "a", **wide}, {"id": "b", **wide})
+    jobs = service.until(over)
+    assert {job["state"] for job in jobs.values()} == {"done"}
+    true_throughout(service.reports)
+    record = service.stop()
+    check_run(record)
+    tails = [part for part in record.phases if any(span.tail for span in part.spans)]
+    rollouts = [part for part in record.phases if part.phase == "rollout" and not part.profile]
+    assert any(tail.start_s < part.start_s < tail.end_s for tail in tails for part in rollouts if part.job_id != tail.job_id)
+
+
+def test_utilization_counts_a_shared_node_by_the_parts_that_are_held() -> None:
+    usage = Usage()
+    usage.held("rollout", [Span("rollout-0", 0.0, 4.0, 1.0, False), Span("rollout-0", 4.0, 8.0, 0.25, True)], 8.0)
+    beside = [Span("rollout-0", 4.0, 8.0, 0.75, False)]
+    assert usage.share("rollout", 1, beside, 8.0) == 1.0 and usage.share("rollout", 2, [], 10.0) == 5.0 / 20.0
+    assert usage.share("training", 1, [], 8.0) == 0.0
 
 
 def test_the_metrics_count_what_happened(serve: Serving) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import rollmux
 from policies.api import Arrived, Move, Place, Placement, Ticked, Wait, isolated, may_move
+from tests.runtime.execution.toy_jobs import WithWorkers
 
 
 class MoveOne:
@@ -42,6 +43,24 @@ class Never:
             return ()
         job = event.job
         return (Wait(job.id),) if state.cluster.rollout.max_nodes else (Place(job.id, isolated(job)),)
+
+
+class Steady(WithWorkers):
+    """Its phases take half a second, however long its workers need to start."""
+
+    def load(self, phase: str) -> None:
+        super().load(phase)
+        rollmux.runtime_hook.wait([worker.call("say") for worker in self.workers[phase]])
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        super().rollout()
+        time.sleep(0.5)
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        super().train()
+        time.sleep(0.5)
 
 
 class Slower:

@@ -1,0 +1,60 @@
+"""Fields of the files that users write: their types, each with its bounds and messages."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from rollmux_env.complaint import describe
+
+MAX_NODES_OF_A_JOB = 4096
+LARGEST = 1e15  # of any number; far above what a cluster has, and sums and products of a few stay finite
+ID_PATTERN = "^[A-Za-z0-9._-]{1,64}$"
+
+
+def whole(value: Any) -> Any:
+    """A count: 3, and 3.0 or 3e0, which YAML 1.2 and JSON Schema take for the same number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _id(value: Any) -> Any:
+    if isinstance(value, bool | int | float):
+        kind = "boolean" if isinstance(value, bool) else "number"
+        raise ValueError(f"must be text, not the {kind} {describe(value)}: quote it")
+    if isinstance(value, str) and not re.fullmatch(ID_PATTERN[1:-1], value):
+        raise ValueError(f"may hold 1 to 64 letters A-Z and a-z, digits, dots, underscores and hyphens, not {describe(value)}")
+    return value
+
+
+def _version(value: int) -> int:
+    if value != 1:
+        raise ValueError(f"must be 1, the only version of this file format, not {describe(value)}")
+    return value
+
+
+def _positive_zero(value: float) -> float:
+    return value + 0.0
+
+
+def by_name(value: Any) -> Any:
+    """A mapping, or its `name` alone."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+# The bounds stand next to the type: behind a validator, pydantic would not write them into the JSON Schema.
+NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), AfterValidator(_positive_zero)]
+Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+AtLeastOne = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False)]
+Index = Annotated[int, Field(ge=0, le=2**31), BeforeValidator(whole)]
+Count = Annotated[int, Field(ge=1, le=2**31), BeforeValidator(whole)]
+NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES_OF_A_JOB), BeforeValidator(whole)]
+JobId = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
+Version = Annotated[int, BeforeValidator(whole), AfterValidator(_version), Field(json_schema_extra={"const": 1})]
+
+
+class FileModel(BaseModel):
+    """A mapping of a file: checked strictly, without keys that are not known, and frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)

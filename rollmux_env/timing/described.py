@@ -1,0 +1,89 @@
+"""What a scenario file says of a job's language model and its responses, and what that comes to on the cluster's GPUs.
+
+`rollmux_env.timing.filling` reads `Model` and `Lengths` and fills in `Timing`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from rollmux_env.complaint import misfit
+from rollmux_env.fields import Count, FileModel, Index, NodeCount, NonNegative, Positive
+
+
+class Model(FileModel):
+    """The language model of a job, from whose shape its phases are predicted; its name alone is enough."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """A size such as 7B, or the path of a Hugging Face model's config.json, relative to the scenario file."""
+    tensor_parallel: NodeCount = 1
+    """GPUs of one copy of the model in a rollout."""
+
+
+Quantile = Annotated[tuple[NonNegative, Positive], Field(strict=False)]
+KINDS_OF_LENGTHS = ("median", "quantiles", "published", "file")
+
+
+class Lengths(FileModel):
+    """What a rollout is asked for, and how long its responses are; without a distribution all are as long as the cap."""
+
+    batch: Annotated[Count, Field(le=2**20)] = 256
+    """Responses of an iteration."""
+    prompt_tokens: Annotated[Index, Field(le=2**24)] = 512
+    """Tokens read before each turn."""
+    cap: Annotated[Count, Field(le=2**24)]
+    """Most tokens of a turn's response: the worst case."""
+    turns: Annotated[Count, Field(le=2**10)] = 1
+    """Turns of a response."""
+    environment_s: NonNegative = 0.0
+    """Seconds that the environment takes between two turns."""
+    median: Positive | None = None
+    """Lognormal: median, tokens; goes with sigma."""
+    sigma: NonNegative | None = None
+    """Lognormal: standard deviation of the logarithm."""
+    quantiles: Annotated[tuple[Quantile, ...], Field(strict=False)] | None = None
+    """Piecewise: pairs of a share of the responses and the tokens that they do not pass, both rising."""
+    published: str | None = None
+    """A published distribution by the job type of its paper: 7B-4k, 7B-8k or 14B-8k."""
+    file: str | None = None
+    """Empirical: a text file with a length a line, relative to the scenario file; its quantiles take its place."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Lengths:
+        given = [name for name in KINDS_OF_LENGTHS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise misfit(f"takes at most one of {', '.join(KINDS_OF_LENGTHS)}; {' and '.join(given)} are given")
+        if (self.median is None) != (self.sigma is None):
+            raise misfit("median and sigma go together; one of them is given")
+        return self
+
+
+class Timing(FileModel):
+    """What `model` comes to on the cluster's GPUs: the seconds of each part of its phases. Filled in when the file is read."""
+
+    replicas: Count
+    """Copies of the model that share a rollout."""
+    step_s: NonNegative
+    """Fixed seconds of a decode step."""
+    weights_s: NonNegative
+    """Seconds to read the weights, once a step."""
+    kv_s_per_token: NonNegative
+    """Seconds to read a cached token, in each step."""
+    sequence_s: NonNegative
+    """Seconds of arithmetic of a sequence's token."""
+    prefill_s: NonNegative
+    """Fixed seconds to read a prompt."""
+    prefill_s_per_token: NonNegative
+    """Seconds to read a token of a prompt."""
+    prefill_s_per_token2: NonNegative
+    """Seconds of attention for each pair of a prompt's tokens."""
+    kv_tokens: Count
+    """Tokens that a replica's KV cache holds."""
+    update_s: NonNegative
+    """Fixed seconds of a training phase on training.nodes."""
+    training_s_per_token: NonNegative
+    """Seconds to train a token there."""
+    training_s_per_token2: NonNegative
+    """Seconds of attention there, for the squared length of a sequence."""

@@ -1,0 +1,327 @@
+"""What happens in a run, a fact each: what the journal keeps, in the order in which it happened.
+
+Times are seconds since the run began, by the coordinator's clock, which stands still between a kill and a resume.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rollmux_env.cluster.events import Event
+from rollmux_env.scenario import Cluster, Job
+from runtime.jobs.spec import JobSpec
+
+Pool = Literal["rollout", "training"]
+LEASE = -1  # in place of a group's number: nodes of no group, lent to jobs that are being profiled
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as the runtime pins to it.
+
+    Attributes:
+        name: `rollout-0`, `training-1`, ...: unique, by pool.
+        pool: which of the two it belongs to.
+        machine: id of the Ray node that it is, or is a part of.
+        cores: CPU cores that it owns. gpus: indices of its GPUs on that machine; none on a CPU.
+        memory_gb: its share of the machine's host memory, GB.
+        device: what it computes on, as a profile is cached by it: the GPU's or the CPU's model and the number of them.
+    """
+
+    name: str
+    pool: Pool
+    machine: str
+    cores: tuple[int, ...]
+    gpus: tuple[int, ...]
+    memory_gb: float
+    device: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """The first fact of a run.
+
+    Attributes:
+        wall_s: seconds since 1970 at time 0.
+        policy, dispatch: names, as they were given.
+        cluster: pools, prices and limits that the policy sees.
+        nodes: all nodes of the run.
+        versions: of Python and of the packages that matter.
+        seed: of policies that draw at random.
+    """
+
+    at_s: float
+    wall_s: float
+    policy: str
+    dispatch: str
+    cluster: Cluster
+    nodes: tuple[Node, ...]
+    versions: dict[str, str]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Relaunched:
+    """The run goes on after its end, whatever that was: a kill, a stop, a power cut.
+
+    Attributes:
+        at_s: the last time that the journal knew. wall_s: seconds since 1970 at that moment of the run's clock.
+        nodes: all nodes from now on.
+        versions: as in `Started`.
+    """
+
+    at_s: float
+    wall_s: float
+    nodes: tuple[Node, ...]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job is to be run.
+
+    Attributes:
+        spec: all of it, as its job file says; its `arrival_s` counts from the run's beginning.
+    """
+
+    at_s: float
+    spec: JobSpec
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """A user wants a job no longer."""
+
+    at_s: float
+    job_id: str
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A job is known by its worst case from now on.
+
+    Attributes:
+        job: as the policy sees it. cached: no pass was needed, it had been measured before.
+    """
+
+    at_s: float
+    job: Job
+    cached: bool
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A group's node is this one from now on, until the group gives it back.
+
+    Attributes:
+        group: id, or `LEASE`. number: the node's within the group.
+    """
+
+    at_s: float
+    group: int
+    pool: Pool
+    number: int
+    node: str
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A node is free again."""
+
+    at_s: float
+    node: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a rollout held of a node for a time, where that was not all of it, or not all the time.
+
+    Attributes:
+        node: its name. share: of the node. tail: it is what was left of the rollout, migrated.
+    """
+
+    node: str
+    from_s: float
+    until_s: float
+    share: float
+    tail: bool
+
+
+@dataclass(frozen=True)
+class PhaseSlice:
+    """A phase that held its nodes.
+
+    Attributes:
+        job_id: whose. phase: `init` (making the job, on its rollout nodes), `rollout` or `training`.
+        profile: it belongs to the worst-case pass of the profiler.
+        iteration: of the job, from 0; of a profile -1.
+        group: id of its group, or `LEASE`. pool: whose nodes it held; numbers: theirs within the group. nodes: their names.
+        asked_s: when the job was ready for it. start_s: permit. end_s: nodes given back. `init` and the rollout that follows it
+            share one permit: the second begins where the first ends.
+        run_s, done_s: when the method began and ended, by the job's clock: before it came the permit's way and loading.
+        permit_s: how long the permit took to reach the job. load_s, offload_s: state onto the device, and off it.
+        cold: the job's first phase of the kind in its placement. switched: a node last ran another job.
+        stages: parts of loading and offloading that the job named, seconds.
+        host_gb: measured host memory of the job on a node afterwards, the largest of the nodes.
+        ok: False where the phase failed or was cut short.
+        spans: of a rollout that was migrated, or ran beside such a tail: what it held of its nodes and when; else none.
+    """
+
+    job_id: str
+    phase: Literal["init", "rollout", "training"]
+    profile: bool
+    iteration: int
+    group: int
+    pool: Pool
+    numbers: tuple[int, ...]
+    nodes: tuple[str, ...]
+    asked_s: float
+    start_s: float
+    end_s: float
+    run_s: float
+    done_s: float
+    permit_s: float = 0.0
+    load_s: float = 0.0
+    offload_s: float = 0.0
+    cold: bool = False
+    switched: bool = False
+    stages: dict[str, float] = field(default_factory=dict)
+    host_gb: float = 0.0
+    ok: bool = True
+    spans: tuple[Span, ...] = ()
+
+    def held(self) -> tuple[Span, ...]:
+        """What it held of its nodes and when."""
+        return self.spans or tuple(Span(node, self.start_s, self.end_s, 1.0, False) for node in self.nodes)
+
+
+@dataclass(frozen=True)
+class SyncSlice:
+    """Weights on their way to the rollout nodes; without a permit.
+
+    Attributes:
+        nodes: names of the rollout nodes. beside: ids of the jobs that held one of them at the time.
+    """
+
+    job_id: str
+    profile: bool
+    iteration: int
+    nodes: tuple[str, ...]
+    start_s: float
+    end_s: float
+    beside: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """An iteration is done: rollout, training and sync.
+
+    Attributes:
+        number: from 0. start_s: when its rollout was ready for a permit. end_s: when its sync was over.
+        metrics: what the job reported, by name; of the built-in job `reward`, `loss`, `sampled_version`, `trained_version`, ...
+    """
+
+    job_id: str
+    number: int
+    start_s: float
+    end_s: float
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Checkpointed:
+    """What a job is after some iterations is on the disk.
+
+    Attributes:
+        iterations: how many it had done. seconds: how long writing took. gb: how much it is, GB.
+    """
+
+    at_s: float
+    job_id: str
+    iterations: int
+    seconds: float
+    gb: float
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """A job is made anew after its processes have ended, and goes on from its last checkpoint; without one it begins again.
+
+    Attributes:
+        iteration: the one with which it goes on. Those of this number and above that were recorded before are repeated.
+        why: one line.
+    """
+
+    at_s: float
+    job_id: str
+    iteration: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A job has failed, alone.
+
+    Attributes:
+        where: `init`, `rollout`, `training`, `sync`, `step` (between phases), `checkpoint`, or `placement`.
+        problem: one line. details: a traceback, or nothing.
+    """
+
+    at_s: float
+    job_id: str
+    where: str
+    problem: str
+    details: str = ""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last fact of a run that was not killed; of one that was stopped, until it is resumed.
+
+    Attributes:
+        outcome: `done` (some jobs may have failed), or `stopped` by the user.
+    """
+
+    at_s: float
+    outcome: Literal["done", "stopped"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What taking turns could gain on this machine: two independent phases in parallel against one after the other.
+
+    Attributes:
+        phases: what they are, as `JOB rollout`.
+        alone_s: seconds of each of them alone. parallel_s: while the other runs on the other node.
+        gain: their sum alone over the longer of them in parallel.
+    """
+
+    phases: tuple[str, str]
+    alone_s: tuple[float, float]
+    parallel_s: tuple[float, float]
+
+    @property
+    def gain(self) -> float:
+        """2 where two balanced phases do not slow each other down."""
+        return sum(self.alone_s) / max(self.parallel_s)
+
+
+Fact = (
+    Started
+    | Submitted
+    | Relaunched
+    | Cancelled
+    | Profiled
+    | Bound
+    | Assigned
+    | Returned
+    | PhaseSlice
+    | SyncSlice
+    | Iteration
+    | Checkpointed
+    | Restarted
+    | Failed
+    | Ended
+    | Event
+)

@@ -1,0 +1,65 @@
+"""The memory that processes of this machine may use: what it has, or what a container is limited to (cgroups, version 1 or 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_ROOT = Path("/")
+
+
+class Memory(NamedTuple):
+    """GB: all, what is free, and whether a limit of a container says so."""
+
+    total_gb: float
+    free_gb: float
+    limited: bool
+
+
+def memory(root: Path = _ROOT) -> Memory:
+    """What there is here; 0 where the system does not say.
+
+    Args:
+        root: of the file system.
+    """
+    total_gb, free_gb = (_of_machine(root, name) for name in ("MemTotal", "MemAvailable"))
+    limited = False
+    for limit, used in _limits(root):
+        if limit / 1e9 < total_gb:
+            total_gb, limited = limit / 1e9, True
+        free_gb = min(free_gb, max(0.0, (limit - used) / 1e9))
+    return Memory(total_gb, free_gb, limited)
+
+
+def _of_machine(root: Path, name: str) -> float:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) * 1024 / 1e9 for line in lines if line.startswith(f"{name}:")), 0.0)
+
+
+def _limits(root: Path) -> Iterator[tuple[int, int]]:
+    """(limit, used) in bytes, of the groups of this process and all those around them. Page cache counts as used."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, place = line.split(":", 2)
+        if controllers == "":
+            home, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            home, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        inner = home / place.lstrip("/")
+        for folder in (inner, *inner.parents):
+            if folder != home and home not in folder.parents:
+                break
+            try:
+                limit, used = ((folder / name).read_text().strip() for name in names)
+                yield int(limit), int(used)
+            except (OSError, ValueError):  # a container may see its own group as the root; `max` is no limit
+                continue

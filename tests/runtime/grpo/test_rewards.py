@@ -1,0 +1,121 @@
+"""Rewards with RollPacker's timeout: what takes too long counts as failed, and how long that is follows what was correct."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.rollout.rounds import Rounds
+from runtime.facts import Node
+from runtime.grpo.rewards import FAILED, RewardProcess, Rewards, merged, name_of
+from runtime.grpo.rollout_worker import RolloutWorker
+from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.tasks import Echo, Example
+
+ONE, OTHER = Example("1", "1"), Example("2", "2")
+
+
+def job(folder: Path, **options: Any) -> JobSpec:
+    algorithm = {"prompts_per_iteration": 2, "group_size": 4, "max_tokens": 8, "minibatches": 1}
+    spec: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "model": {"name": "tiny", "hidden_size": 64, "layers": 1}}
+    spec |= {"algorithm": algorithm, "rollout": {"engine": "torch"}, "rewards": {"timeout": "adaptive"}}
+    task = {"name": "tests.runtime.toy_tasks:Trap", "options": {"folder": str(folder), **options}}
+    return parse_jobs({"version": 1, "jobs": [spec | {"task": task}]}, "test", Path()).jobs[0]
+
+
+class Scripted:
+    """A place where rewards take as long as their text says, by a clock of its own; `late` ones earn nothing in time."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.limits: list[float] = []
+
+    def score(self, example: Example, response: str, limit_s: float) -> tuple[float, float] | None:
+        self.limits.append(limit_s)
+        seconds, _, wrong = response.partition(" ")
+        return None if float(seconds) > limit_s else (0.0 if wrong else 1.0, float(seconds))
+
+    def close(self) -> None: ...
+
+
+def scripted(tmp_path: Path, anchors: dict[str, float] | None = None) -> tuple[Rewards, Scripted]:
+    made: list[Scripted] = []
+
+    def make(spec: JobSpec) -> Scripted:
+        made.append(Scripted(spec))
+        return made[0]
+
+    return Rewards(job(tmp_path), Echo(0), anchors, make), made[0]
+
+
+def test_a_reward_may_take_as_long_as_correct_ones_did_and_half_of_that_more(tmp_path: Path) -> None:
+    rewards, place = scripted(tmp_path)
+    given = [(ONE, "25 wrong"), (ONE, "31"), (ONE, "4"), (ONE, "5.9"), (ONE, "8.8"), (ONE, "13.4"), (OTHER, "0.1"), (OTHER, "2.1")]
+    found = [rewards.submit(example, lambda text=text: text).result() for example, text in given]  # type: ignore[misc]
+    assert found == [0.0, FAILED, 1.0, 1.0, 1.0, FAILED, 1.0, FAILED]
+    assert place.limits == pytest.approx([30, 30, 30, 6, 8.85, 13.2, 30, 2])
+    rewards.close()
+
+
+def test_what_a_profile_runs_is_not_learned_from_and_what_others_saw_is(tmp_path: Path) -> None:
+    rewards, place = scripted(tmp_path, {name_of(ONE): 4.0})
+    rewards.learning = False
+    rewards.submit(ONE, lambda: "5.5").result()
+    assert rewards.news() == ({}, 0)
+    rewards.learning = True
+    rewards.learn({name_of(ONE): 6.0})
+    rewards.submit(ONE, lambda: "7").result()
+    rewards.submit(ONE, lambda: "11").result()
+    assert place.limits == pytest.approx([6, 9, 10.5])
+    assert rewards.news() == ({name_of(ONE): 7.0}, 1) and rewards.news() == ({}, 0)
+    rewards.close()
+    assert merged({"a": 1.0, "b": 3.0}, [{"a": 2.0}, {"b": 1.0, "c": 1.0}]) == {"a": 2.0, "b": 3.0, "c": 1.0}
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[RewardProcess]:
+    found = RewardProcess(job(tmp_path, after=99))
+    yield found
+    found.close()
+
+
+def test_a_reward_that_is_stopped_leaves_nothing_behind_and_the_next_one_runs(process: RewardProcess, tmp_path: Path) -> None:
+    assert process.score(ONE, "good", 60) is not None
+    assert process.score(ONE, "slow", 0.5) is None
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):
+        if not alive(child):
+            break
+        time.sleep(0.05)
+    assert not alive(child)
+    found = process.score(ONE, "good", 60)
+    assert found is not None and found[0] == 1.0 and 0 <= found[1] < 60
+    with pytest.raises(RuntimeError, match=r"the reward of 'bad' to the prompt '1' failed: ValueError: no verifier$"):
+        process.score(ONE, "bad", 60)
+    with pytest.raises(RuntimeError, match=r"^the process of the job's rewards ended with status 3$"):
+        process.score(ONE, "exit", 60)
+    assert process.score(ONE, "good", 60) is not None
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_rollout_goes_on_when_one_of_its_rewards_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    worker = RolloutWorker(job(tmp_path, after=3), 0, 1, Node("rollout-0", "rollout", "m", (0,), (), 4.0, "1 core"))
+    worker.open(None)
+    try:
+        due = Rounds(2, 4, 1.0).next()
+        worker.begin(0, False, 8, due, {})
+        assert worker.sample() == ()
+        found = worker.results()
+        (part,) = worker.take()
+    finally:
+        worker.close()
+    assert sorted(part.rewards) == [FAILED] + [1.0] * 7 and found["stopped"] == 1
+    assert found["anchors"].keys() == {name_of(ONE)}

@@ -1,0 +1,126 @@
+"""The README and the pages in docs/ name commands, options, files and names that there are."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import rollmux
+from policies.dispatch import DISPATCH
+from policies.registry import LEARNED, PLACEMENT
+from policies.rollout import ROLLOUT
+from rollmux_env.bench.suites import SUITES
+from rollmux_env.workloads import WORKLOADS
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```.*?^```", re.S | re.M)
+PACKAGES = "rollmux_env|policies|trainers|runtime"
+
+
+def named(text: str) -> Iterator[str]:
+    """Code in a text: spans, and lines of blocks."""
+    for block in FENCE.findall(text):
+        yield from re.sub(r"\\\n", " ", block).splitlines()[1:-1]
+    rest = FENCE.sub("", text)
+    yield from (line for line in rest.splitlines() if line.startswith("    "))
+    yield from (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", rest))
+
+
+def commands(text: str, program: str) -> Iterator[list[str]]:
+    """Words of the commands of a program in a text, without the program."""
+    for code in named(text):
+        for part in re.split(r" && | \| | > | &$|\s#\s", code.removeprefix("$ ")):
+            if found := re.fullmatch(rf"(?: {{4}}|\w+=\S+ )?{program} ([a-z].*)", part):
+                yield shlex.split(found[1].replace("[", "").replace("]", ""))
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Any]:
+    """Every command by its name."""
+    group: Any = typer.main.get_command(rollmux.command())
+    return dict(group.commands)
+
+
+def check(text: str, known: dict[str, Any]) -> None:
+    """Every command in a text is one, and has the options that it is given there."""
+    for words in commands(text, "rollmux"):
+        assert words[0] in known, f"rollmux {words[0]}"
+        options = {option for param in known[words[0]].params for option in (*param.opts, *param.secondary_opts)}
+        given = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
+        assert given <= options | {"--help", "-h"}, f"rollmux {' '.join(words)}"
+        policies = [words[k + 1].split(",")[0] for k, word in enumerate(words) if word in ("-p", "--policy")]
+        assert all(name in PLACEMENT or ":" in name or name == "NAME" for name in policies), words
+    for words in commands(text, "python"):
+        if words[0].endswith(".py"):
+            script = (ROOT / words[0]).read_text()
+            assert all(f'"{word}"' in script for word in words if word.startswith("--")), f"python {' '.join(words)}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "benchmarks").glob("*.py"))], ids=lambda page: page.name)
+def test_every_command_on_a_page_is_one(page: Path, known: dict[str, Any]) -> None:
+    text = page.read_text()
+    check(text if page.suffix == ".md" else ast.get_docstring(ast.parse(text)) or "", known)
+
+
+def test_every_command_in_a_help_text_is_one(known: dict[str, Any]) -> None:
+    for command in known.values():
+        check(command.help, known)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        there = (page.parent / name).resolve() if name else page
+        assert there.exists(), target
+        headings = re.findall(r"^#+ (.*)$", there.read_text(), re.M) if anchor else []
+        assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_and_module_on_a_page_exists(page: Path) -> None:
+    for code in named(page.read_text()):
+        for path in re.findall(rf"(?<![\w./])(?:benchmarks|tests|examples|docs|{PACKAGES})/[\w./*{{}},-]*", code):
+            assert "{" in path or any(ROOT.glob(path.rstrip("/."))), path
+        for name in re.findall(rf"(?<![\w./])(?:{PACKAGES})(?:\.\w+)+", code):
+            assert is_defined(name), name
+
+
+def is_defined(name: str) -> bool:
+    """Whether a dotted name is a module, or is defined at the top of one."""
+    *parents, last = name.split(".")
+    if any(ROOT.joinpath(*parents, f"{last}{end}").exists() for end in ("", ".py")):
+        return True
+    modules = [ROOT.joinpath(*parents[:-1], f"{parents[-1]}.py"), ROOT.joinpath(*parents, "__init__.py")]
+    trees = [ast.parse(module.read_text()) for module in modules if module.exists()]
+    return any(last in {getattr(node, "name", None) for node in tree.body} | _assigned(tree) for tree in trees)
+
+
+def _assigned(tree: ast.Module) -> set[str]:
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("policies.md", [*PLACEMENT, f"{LEARNED}default"]),
+        ("dispatch.md", [*DISPATCH, f"{LEARNED}default"]),
+        ("rollout_policies.md", [*ROLLOUT]),
+        ("workloads.md", [*WORKLOADS]),
+        ("suites.md", [*SUITES]),
+    ],
+)
+def test_a_page_has_all_names_of_its_kind(page: str, names: list[str]) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)] == []
