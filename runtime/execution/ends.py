@@ -34,11 +34,15 @@ class Ends(Placing):
         self._write(Failed(self._now(), job_id, end.where, end.problem, end.details))
         self._say(f"{job_id}: FAILED in {end.where}: {end.problem}")
         runner.gone = True
+        self._release(runner)
+
+    def _release(self, runner: Runner) -> None:
+        """What a job has, and its place or its turn, goes to the others, for ever."""
         self._quit(runner)
         self._pass(runner)
-        if self._state.is_running(job_id):
+        if self._state.is_running(runner.spec.id):
             self._depart(runner)
-        elif job_id in self._state.waiting:
+        elif runner.spec.id in self._state.waiting:
             self._withdraw(runner)
 
     async def _end_processes(self, runner: Runner) -> None:

@@ -100,12 +100,7 @@ class Service(Coordinator):
             if runner.controller is not None:
                 await self._end_processes(runner)
             self._cut(runner)
-            self._quit(runner)
-            self._pass(runner)
-            if self._state.is_running(job_id):
-                self._depart(runner)
-            elif job_id in self._state.waiting:
-                self._withdraw(runner)
+            self._release(runner)
             self._freed.set()
             self._check_over()
 
