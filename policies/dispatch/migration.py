@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollmux_env.dispatcher import Dispatcher, Member
 
-_MARGIN = 1.1
+_MARGIN = 1.2
 
 
 class Migration:

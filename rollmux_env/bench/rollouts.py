@@ -216,14 +216,16 @@ def _stream(seed: int, quick: bool) -> Scenario:
 
 
 class SweepPoint(NamedTuple):
-    """Where one policy stands in the sweep: `value` of what is `varied`; `gain` of `policy` over `plain` there."""
+    """Where one policy stands in the sweep: `value` of what is `varied`; `gain` of `policy` over `plain` there, in `unit`."""
 
     varied: str
     value: float
     policy: str
     gain: float
+    unit: str
 
 
+_UNITS = ("seconds", "GPU-seconds")
 _MIDDLE = {"tail weight": 1.2, "prompts": 32.0, "GPUs": 16.0}
 _VARIED = {
     "tail weight": (0.3, 0.6, 0.9, 1.2, 1.5, 1.8),
@@ -247,7 +249,7 @@ def sweep(policies: Sequence[str], seed: int, makers: Makers) -> list[SweepPoint
             found = {name: _rolled(where, makers.rollout(name), seed) for name in ("plain", *policies)}
             for name in policies:
                 unit = 0 if migration_of(makers.rollout(name)) is None else 1
-                points.append(SweepPoint(varied, value, name, found["plain"][unit] / found[name][unit]))
+                points.append(SweepPoint(varied, value, name, found["plain"][unit] / found[name][unit], _UNITS[unit]))
     return points
 
 

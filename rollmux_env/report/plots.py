@@ -108,7 +108,7 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> byt
 
 
 def sweep_plot(points: Sequence[SweepPoint]) -> bytes:
-    """Gains of rollout policies, a panel for what is varied."""
+    """Gains of rollout policies, a panel for what is varied; all on one scale, dashed where they are in GPU-seconds."""
     with plt.rc_context(_STYLE):
         kinds = list(dict.fromkeys(point.varied for point in points))
         figure, axes = _axes(len(kinds))
@@ -116,9 +116,12 @@ def sweep_plot(points: Sequence[SweepPoint]) -> bytes:
             shown = [point for point in points if point.varied == varied]
             for policy in dict.fromkeys(point.policy for point in shown):
                 mine = [point for point in shown if point.policy == policy]
-                axis.plot([point.value for point in mine], [point.gain for point in mine], marker="o", label=policy)
+                dashes = "-" if mine[0].unit == "seconds" else "--"
+                label = f"{policy}, in {mine[0].unit}"
+                axis.plot([point.value for point in mine], [point.gain for point in mine], dashes, marker="o", label=label)
             axis.axhline(1, color="black", linewidth=0.8)
             axis.set(xlabel=varied, ylabel="gain over plain", title=f"Gain by {varied}")
+            axis.set_ylim(min(point.gain for point in points) - 0.1, max(point.gain for point in points) + 0.1)
             if max(point.value for point in shown) > 10 * min(point.value for point in shown):
                 axis.set_xscale("log", base=2)
                 axis.set_xticks([point.value for point in mine], [f"{point.value:g}" for point in mine])

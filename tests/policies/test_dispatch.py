@@ -133,11 +133,11 @@ def test_a_tail_moves_only_where_a_waiting_rollout_can_begin_then(name):
 
 
 @pytest.mark.parametrize("name", ["round-robin", "fifo"])
-@pytest.mark.parametrize(("others", "moves"), [([(5, 1)], False), ([(12, 16)], True), ([(5, 1), (18, 1)], True)])
+@pytest.mark.parametrize(("others", "moves"), [([(5, 1)], False), ([(12, 16)], True), ([(5, 1), (12, 1), (12, 1)], True)])
 def test_careful_leaves_the_tail_of_a_job_that_nobody_holds_up(name, others, moves):
     """Job a takes 30 s alone. Beside a short one it is the bound of the group; beside its like, or on full nodes, it is not."""
     dispatcher = Dispatcher(make_dispatch(f"{name},migrate=0.8,careful=true"))
-    for job, seconds in zip("abc", [(10, 20), *others], strict=False):
+    for job, seconds in zip("abcd", [(10, 20), *others], strict=False):
         dispatcher.joined(job, (0,), *seconds)
     dispatcher.ready("a", "rollout")
     dispatcher.ready("b", "rollout")
