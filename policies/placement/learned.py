@@ -32,10 +32,12 @@ class Learned:
         path: of a policy file; `default` is what comes with this package; `random` the same network before it has learned anything.
         seed: of the weights of `random`.
         moves: move running jobs too, if the network was trained to. `default` has a network of its own for each.
+        known_stays: read when jobs will leave, if the network was trained to; else they are expected to stay as
+            `rollmux_env.kernel.horizons` has it.
         tries: rows, `stop` among them, that the moves may begin with; 1 is what the network does in the environment.
 
     Attributes:
-        config: what the file says of the network. weights: the network.
+        config: what the file says of the network, and whether stays are read here. weights: the network.
 
     Raises:
         InputError: no policy file, a damaged one, or one that reads features which this version does not know.
@@ -43,9 +45,10 @@ class Learned:
 
     keeps_slo = True
 
-    def __init__(self, path: str = "default", seed: int = 0, moves: bool = True, tries: int = 8) -> None:
-        if not isinstance(moves, bool):
-            raise InputError(f"moves: must be true or false, not {describe(moves)}")
+    def __init__(self, path: str = "default", seed: int = 0, moves: bool = True, known_stays: bool = True, tries: int = 8) -> None:
+        for name, value in (("moves", moves), ("known_stays", known_stays)):
+            if not isinstance(value, bool):
+                raise InputError(f"{name}: must be true or false, not {describe(value)}")
         if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
             raise InputError(f"tries: must be a whole number, 1 or more, not {describe(tries)}")
         shipped = SHIPPED / ("moves.safetensors" if moves else "admission.safetensors")
@@ -54,7 +57,7 @@ class Learned:
         if path == "random":
             of_job, of_row, of_cluster = self._columns
             weights = random_weights(len(of_job), len(of_row), len(of_cluster), config.widths, seed)
-        self.config = config
+        self.config = config.model_copy(update={"known_stays": known_stays and config.known_stays})
         self.tries = tries
         self.weights = weights
         self._moves = moves and config.moves

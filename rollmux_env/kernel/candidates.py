@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, uncounted
 from rollmux_env.kernel.membership import node_positions, training_seconds
 from rollmux_env.kernel.period import exact_period, period_bound
 from rollmux_env.kernel.tables import TOLERANCE, Floats, GroupTable, Ints, JobTable, Limits
@@ -20,13 +20,13 @@ _BARRED = -2
 ANY_NODES = -1  # in place of a number of new nodes: the group as a whole is out
 
 
-@compiled
+@uncounted
 def is_saturated(groups: GroupTable, group: int) -> bool:
     """T_load >= T_cycle, over the group's present members."""
     return bool(groups.load_s[group] >= groups.cycle_s[group] * (1.0 - TOLERANCE))
 
 
-@compiled
+@uncounted
 def complete(chosen: Ints, at: int, size: int, n_nodes: int, before: Ints) -> bool:
     """Fill chosen[at:size] with the lowest nodes allowed after chosen[:at]; False where there are too few."""
     v = chosen[at - 1] + 1 if at > 0 else 0
@@ -41,7 +41,7 @@ def complete(chosen: Ints, at: int, size: int, n_nodes: int, before: Ints) -> bo
     return True
 
 
-@compiled
+@uncounted
 def _allowed(chosen: Ints, at: int, v: int, before: Ints) -> bool:
     """Whether node position v may follow chosen[:at]: the nodes like it that come before it must be chosen too; _BARRED never."""
     w = before[v]
@@ -53,7 +53,7 @@ def _allowed(chosen: Ints, at: int, v: int, before: Ints) -> bool:
     return False
 
 
-@compiled
+@uncounted
 def next_subset(chosen: Ints, size: int, n_nodes: int, before: Ints) -> bool:
     """Advance to the next subset in lexicographic order; False at the end."""
     for at in range(size - 1, -1, -1):
@@ -137,11 +137,54 @@ def enumerate_candidates(
     Returns:
         How many rows there are; where that is above R, only the first R are written.
     """
+    return int(
+        _enumerate(
+            jobs,
+            groups,
+            order,
+            limits,
+            rollout_nodes_in_use,
+            training_nodes_in_use,
+            job,
+            only_improving,
+            prune,
+            group_of,
+            new_nodes,
+            chosen_nodes,
+            usd,
+            period_s,
+            reason,
+            np.zeros(jobs.rollout_nodes[job] + 1, np.int64),
+            np.empty(groups.node_before.shape[1], np.int64),
+        )
+    )
+
+
+@uncounted
+def _enumerate(
+    jobs: JobTable,
+    groups: GroupTable,
+    order: Ints,
+    limits: Limits,
+    rollout_nodes_in_use: int,
+    training_nodes_in_use: int,
+    job: int,
+    only_improving: bool,
+    prune: bool,
+    group_of: Ints,
+    new_nodes: Ints,
+    chosen_nodes: Ints,
+    usd: Floats,
+    period_s: Floats,
+    reason: Ints,
+    chosen: Ints,
+    barred: Ints,
+) -> int:
+    """As `enumerate_candidates`, with room for positions of a job's nodes and for a group's `node_before`."""
     rows = 0
     room = group_of.shape[0]
     best = np.inf
     n = jobs.rollout_nodes[job]
-    chosen = np.zeros(n + 1, np.int64)
     for position in range(order.shape[0]):
         if only_improving and best <= 0.0:
             break
@@ -175,11 +218,12 @@ def enumerate_candidates(
         n_nodes = groups.n_nodes[group]
         before = groups.node_before[group]
         if only_improving:  # no subset with such a node is feasible, so none need be tried
-            before = before.copy()
             for v in range(n_nodes):
+                barred[v] = before[v]
                 full = groups.node_gb[group, v] + jobs.rollout_gb[job] > limits.rollout_node_gb * (1.0 + TOLERANCE)
                 if full or groups.node_load_s[group, v] + jobs.rollout_s[job] > limit:
-                    before[v] = _BARRED
+                    barred[v] = _BARRED
+            before = barred
         found = False
         for k in range(max(0, n - n_nodes), n + 1):
             cost = k * limits.rollout_usd

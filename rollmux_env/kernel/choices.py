@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmux_env.kernel.candidates import ANY_NODES, FEASIBLE, SLO, enumerate_candidates
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, uncounted
 from rollmux_env.kernel.horizons import Stays, present_rates, work_price, write_stays
 from rollmux_env.kernel.joining import Terms
 from rollmux_env.kernel.regroupings import choose_groups, enumerate_regroupings
@@ -66,7 +66,7 @@ def make_rows(size: int, nodes: int) -> Rows:
     )
 
 
-@compiled
+@uncounted
 def enumerate_rows(
     streams: Streams, s: int, jobs: Records, groups: Records, limits: Limits, job: int, cheapest: bool, prune: bool, rows: Rows
 ) -> int:
@@ -93,7 +93,7 @@ def enumerate_rows(
     )
 
 
-@compiled
+@uncounted
 def _write(choice: Records, job: int, rows: Rows, row: int, usable: bool) -> None:
     choice.kind = PLACE
     choice.n_moves = 1
@@ -163,7 +163,7 @@ def write_places(
     return rows
 
 
-@compiled
+@uncounted
 def write_moves(
     streams: Streams,
     s: int,

@@ -35,10 +35,25 @@ drop_stale(Path(__file__).parent)
 
 def compiled(function: F) -> F:
     """Compile `function` to machine code, without fast-math: results are the same bytes everywhere IEEE 754 holds."""
+    return _njit(function, _nrt=True)  # said, or it would be as in the function that calls it
+
+
+def uncounted(function: F) -> F:
+    """As `compiled`, for a function that makes no arrays, gets none from what it calls, and gives none back.
+
+    References to arrays are not counted in it. Else every look at a row or a column of a table takes one and gives it back, each an
+    atomic operation, and in loops over jobs, groups and candidates that is most of the time. What it hands on counts for nobody, so
+    one that Python calls spares all below it the counting. Numba refuses to compile an uncounted function that makes an array; one
+    that it got from a function that it calls would never be freed.
+    """
+    return _njit(function, _nrt=False)
+
+
+def _njit(function: F, **flags: bool) -> F:
     try:
-        return cast(F, numba.njit(cache=True, nogil=True)(function))
+        return cast(F, numba.njit(cache=True, nogil=True, **flags)(function))
     except RuntimeError:  # no folder to keep it in: neither this one nor the user's cache can be written
-        return cast(F, numba.njit(nogil=True)(function))
+        return cast(F, numba.njit(nogil=True, **flags)(function))
 
 
 def is_compiled() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, uncounted
 from rollmux_env.kernel.membership import attach, departure_s, detach, open_group, settle
 from rollmux_env.kernel.stream import (
     ADMIT,
@@ -27,7 +27,7 @@ from rollmux_env.kernel.stream import (
 from rollmux_env.kernel.tables import Ints, Limits
 
 
-@compiled
+@uncounted
 def next_question(
     streams: Streams, s: int, jobs: Records, groups: Records, limits: Limits, moves: bool, decay: float, until_s: float
 ) -> int:
@@ -78,7 +78,7 @@ def next_question(
             c.stage = NEXT
 
 
-@compiled
+@uncounted
 def look_for_moves(streams: Streams, s: int) -> None:
     """The grouping has changed: before anything else, jobs may be moved."""
     c = streams.clock[s]
@@ -86,7 +86,7 @@ def look_for_moves(streams: Streams, s: int) -> None:
     c.stage = MOVES
 
 
-@compiled
+@uncounted
 def pass_on(streams: Streams, s: int) -> None:
     """Answer a question with nothing: no more moves, or the job waits and all behind it."""
     c = streams.clock[s]
@@ -96,7 +96,7 @@ def pass_on(streams: Streams, s: int) -> None:
         c.stage = ARRIVALS
 
 
-@compiled
+@uncounted
 def pass_time(streams: Streams, s: int, limits: Limits, now_s: float, decay: float) -> None:
     """Move the clock on, and pay for what is provisioned."""
     c = streams.clock[s]
@@ -112,7 +112,7 @@ def pass_time(streams: Streams, s: int, limits: Limits, now_s: float, decay: flo
     c.now_s = now_s
 
 
-@compiled
+@uncounted
 def admit(streams: Streams, s: int, jobs: Records, groups: Records, job: int, group: int, nodes: Ints, new_nodes: int) -> None:
     """Place the waiting job that was asked about.
 
@@ -132,7 +132,7 @@ def admit(streams: Streams, s: int, jobs: Records, groups: Records, job: int, gr
     _enter(streams, s, jobs, groups, job, group, nodes, new_nodes)
 
 
-@compiled
+@uncounted
 def move(
     streams: Streams,
     s: int,
@@ -163,7 +163,7 @@ def move(
     _enter(streams, s, jobs, groups, job, group, nodes, new_nodes)
 
 
-@compiled
+@uncounted
 def _resume(streams: Streams, s: int) -> bool:
     """End the pauses that are over; whether there was one."""
     c = streams.clock[s]
@@ -221,7 +221,7 @@ def _depart(streams: Streams, s: int, jobs: Records, groups: Records) -> bool:
     return left
 
 
-@compiled
+@uncounted
 def _close(streams: Streams, s: int, group: int) -> None:
     """Take an empty group out of the order and keep its row for another."""
     c = streams.clock[s]
@@ -234,7 +234,7 @@ def _close(streams: Streams, s: int, group: int) -> None:
     streams.spare[s, streams.spare.shape[1] - 1 - kept] = group
 
 
-@compiled
+@uncounted
 def _enter(streams: Streams, s: int, jobs: Records, groups: Records, job: int, group: int, nodes: Ints, new_nodes: int) -> None:
     c = streams.clock[s]
     if group < 0:

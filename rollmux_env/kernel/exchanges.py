@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import uncounted
 from rollmux_env.kernel.horizons import Stays
 from rollmux_env.kernel.joining import Records, Terms, best_place, may_join
 from rollmux_env.kernel.rows import (
@@ -22,7 +20,7 @@ from rollmux_env.kernel.rows import (
 from rollmux_env.kernel.tables import Floats, Ints, JobTable, Limits
 
 
-@compiled
+@uncounted
 def _best_two(looked: Ints, m: int, space: Space, out: Ints) -> None:
     """Write (m, 2) the two of the other groups where each job costs least, -1 for none; of equal ones the older first."""
     joins, home = space.joins, space.home
@@ -39,7 +37,7 @@ def _best_two(looked: Ints, m: int, space: Space, out: Ints) -> None:
                 out[k, 1] = c
 
 
-@compiled
+@uncounted
 def offer_exchanges(
     jobs: Records,
     groups: Records,
@@ -70,7 +68,7 @@ def offer_exchanges(
             copy = first + other
             if may_join(copies[copy], jobs[movers[k]], limits, terms.shield):
                 best_place(jobs, copies, limits, stays, terms, copy, movers[k], cut[other], scratch, place)
-    nearest = np.empty((m, 2), np.int64)
+    nearest = space.nearest
     _best_two(looked, m, space, nearest)
     for k in range(m):
         a = home[k]
@@ -98,14 +96,14 @@ def offer_exchanges(
                 _exchange(jobs, looked, limits, terms, k, other, away, away >= 0, to, left, space, found)
 
 
-@compiled
+@uncounted
 def _are_nodes(limits: Limits, terms: Terms, place: Records, to: Records, pool: int) -> bool:
     """Whether the cluster has the nodes that two places add, and a pool of so many training nodes."""
     enough = terms.rollout_nodes + place.new_nodes + to.new_nodes <= limits.rollout_nodes_max
     return bool(enough and terms.training_nodes + pool <= limits.training_nodes_max)
 
 
-@compiled
+@uncounted
 def _exchange(
     jobs: JobTable,
     looked: Ints,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import uncounted
 from rollmux_env.kernel.membership import departure_s, training_seconds
 from rollmux_env.kernel.tables import TOLERANCE, Floats, GroupTable, Ints, JobTable, Limits
 
@@ -98,34 +98,34 @@ CLUSTER_FEATURES = (
 )
 
 
-@compiled
+@uncounted
 def squash(x: float, scale: float) -> float:
     return x / (x + scale)
 
 
-@compiled
+@uncounted
 def signed(x: float) -> float:
     return x / (1.0 + abs(x))
 
 
-@compiled
+@uncounted
 def unit(x: float) -> float:
     return min(1.0, max(-1.0, x))
 
 
-@compiled
+@uncounted
 def share(part: float, whole: float) -> float:
     """part / whole between -1 and 1; 0 where the whole is nothing or without end."""
     return unit(part / whole) if 0.0 < whole < np.inf else 0.0
 
 
-@compiled
+@uncounted
 def own_usd(jobs: JobTable, limits: Limits, job: int) -> float:
     """Price of the nodes that a job asks for, $/h."""
     return float(jobs.rollout_nodes[job] * limits.rollout_usd + jobs.training_nodes[job] * limits.training_usd)
 
 
-@compiled
+@uncounted
 def job_features(jobs: JobTable, limits: Limits, job: int, stay_s: float, out: Out) -> None:
     """Write `JOB_FEATURES` of a job row.
 
@@ -145,7 +145,7 @@ def job_features(jobs: JobTable, limits: Limits, job: int, stay_s: float, out: O
     out[9] = squash(stay_s / 3600.0, 24.0)
 
 
-@compiled
+@uncounted
 def cluster_features(
     jobs: JobTable,
     groups: GroupTable,
@@ -202,7 +202,7 @@ def cluster_features(
 N_PARTS = 14
 
 
-@compiled
+@uncounted
 def shared_features(
     jobs: JobTable,
     groups: GroupTable,
@@ -272,7 +272,7 @@ def shared_features(
     parts[13] = share(remaining_h, remaining_h + longest_h)
 
 
-@compiled
+@uncounted
 def candidate_features(
     jobs: JobTable,
     groups: GroupTable,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, uncounted
 from rollmux_env.kernel.membership import training_seconds
 from rollmux_env.kernel.packing import Packing, least_period
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, JobTable, Limits
 
 
-@compiled
+@uncounted
 def load_members(jobs: JobTable, members: Ints, n: int, training_nodes: int, p: Packing) -> None:
     """Write the phases of the first `n` job rows in `members` into `p`, on a pool of that many training nodes."""
     for i in range(n):
@@ -26,7 +26,7 @@ def load_members(jobs: JobTable, members: Ints, n: int, training_nodes: int, p: 
         p.nodes[i] = jobs.rollout_nodes[job]
 
 
-@compiled
+@uncounted
 def group_columns(
     jobs: JobTable,
     limits: Limits,

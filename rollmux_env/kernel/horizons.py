@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import uncounted
 from rollmux_env.kernel.tables import Floats, GroupTable, Ints, JobTable, Limits
 
 HORIZONS_H = (1.0, 4.0, 24.0)
@@ -47,7 +47,7 @@ def stays_table(jobs: int) -> Stays:
     return Stays(np.zeros(jobs), np.zeros(jobs), np.zeros(jobs), np.zeros(jobs), np.full(_LEFT + jobs, _NOTHING))
 
 
-@compiled
+@uncounted
 def write_stay(
     jobs: JobTable,
     stays: Stays,
@@ -78,13 +78,13 @@ def write_stay(
     stays.left[job] = np.exp(-stays.stay_h[job] / HORIZONS_H[2]) if stays.stay_h[job] < np.inf else 0.0
 
 
-@compiled
+@uncounted
 def forget(stays: Stays) -> None:
     """To be called where the time, a stay or the members of a group row have changed, before anything is valued."""
     stays.memo[_GROUP] = _NOTHING
 
 
-@compiled
+@uncounted
 def write_stays(jobs: JobTable, groups: GroupTable, order: Ints, now_s: float, known: bool, stays: Stays) -> None:
     """Write how long the members of these group rows still stay, and forget what was valued."""
     forget(stays)
@@ -98,7 +98,7 @@ def write_stays(jobs: JobTable, groups: GroupTable, order: Ints, now_s: float, k
             write_stay(jobs, stays, job, leaves_s, jobs.iterations[job], now_s - jobs.admitted_s[job], done, pause_s, known)
 
 
-@compiled
+@uncounted
 def iterations_done(jobs: JobTable, groups: GroupTable, job: int, now_s: float) -> float:
     """Iterations that a running job has done, with fractions."""
     group = jobs.group[job]
@@ -106,7 +106,7 @@ def iterations_done(jobs: JobTable, groups: GroupTable, job: int, now_s: float) 
     return float(jobs.done[job] + ran_s / groups.period_s[group])
 
 
-@compiled
+@uncounted
 def _left(stays: Stays, job: int, period_s: float, pause_h: float) -> float:
     """exp(-t / the longest horizon) for the time until a job leaves; a positive pause is that of a move."""
     if stays.turns_h[job] == np.inf:
@@ -115,7 +115,7 @@ def _left(stays: Stays, job: int, period_s: float, pause_h: float) -> float:
     return float(np.exp(-min(hours, stays.stay_h[job] + pause_h) / HORIZONS_H[2]))
 
 
-@compiled
+@uncounted
 def value_of(
     jobs: JobTable,
     groups: GroupTable,
@@ -191,7 +191,7 @@ def value_of(
     _add_nodes(longest, training_nodes * limits.training_usd, out)
 
 
-@compiled
+@uncounted
 def _add_work(
     jobs: JobTable, stays: Stays, job: int, period_s: float, pause_h: float, left: float, work_usd: float, out: Floats, at: int
 ) -> None:
@@ -217,7 +217,7 @@ def _add_work(
         out[at + 3] += work_usd * worked
 
 
-@compiled
+@uncounted
 def _add_nodes(left: float, usd_per_hour: float, out: Floats) -> None:
     four = left * left
     four = four * four * four
@@ -228,7 +228,7 @@ def _add_nodes(left: float, usd_per_hour: float, out: Floats) -> None:
     out[2] += usd_per_hour * HORIZONS_H[2] * (1.0 - left)
 
 
-@compiled
+@uncounted
 def present_rates(jobs: JobTable, groups: GroupTable, order: Ints, limits: Limits) -> tuple[float, float, float, int]:
     """Of these group rows: price of their nodes and of their members' own nodes, $/h; work-hours done in an hour; members."""
     usd = own = work = 0.0
@@ -245,13 +245,13 @@ def present_rates(jobs: JobTable, groups: GroupTable, order: Ints, limits: Limit
     return usd, own, work, int(running)
 
 
-@compiled
+@uncounted
 def work_price(rates: tuple[float, float, float, int]) -> float:
     """What a work-hour costs at present, $."""
     return float(rates[0] / rates[2] if rates[2] > 0.0 else 0.0)
 
 
-@compiled
+@uncounted
 def net_usd(values: Floats) -> float:
     """Dollars less the worth of work, at the shortest horizon."""
     return float(values[0] - values[6])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollmux_env.kernel.candidates import complete, next_subset, period_with
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import uncounted
 from rollmux_env.kernel.horizons import N_VALUES, Stays, net_usd, value_of
 from rollmux_env.kernel.membership import refresh, training_seconds
 from rollmux_env.kernel.tables import TOLERANCE, Floats, GroupTable, Ints, JobTable, Limits
@@ -53,7 +53,7 @@ def place_type(nodes: int) -> np.dtype[Any]:
     return np.dtype([("ok", "i8"), ("breaks", "i8"), ("new_nodes", "i8"), ("nodes", "i8", (nodes,)), *floats])
 
 
-@compiled
+@uncounted
 def _loads_fit(group: Records, limits: Limits, chosen: Ints, size: int, gb: float, rollout_s: float, limit: float) -> bool:
     for k in range(size):
         if group.node_gb[chosen[k]] + gb > limits.rollout_node_gb * (1.0 + TOLERANCE):
@@ -63,7 +63,7 @@ def _loads_fit(group: Records, limits: Limits, chosen: Ints, size: int, gb: floa
     return True
 
 
-@compiled
+@uncounted
 def may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool:
     """Whether a job, a record as the group is, might have a place there: what is known without its training seconds there.
 
@@ -79,7 +79,7 @@ def may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool
     )
 
 
-@compiled
+@uncounted
 def best_place(
     jobs: Records,
     groups: Records,
@@ -154,7 +154,7 @@ def best_place(
             more = next_subset(chosen, size, n_nodes, before_nodes)
 
 
-@compiled
+@uncounted
 def place_alone(
     jobs: JobTable, groups: GroupTable, limits: Limits, stays: Stays, terms: Terms, job: int, scratch: Scratch, best: Records
 ) -> None:
@@ -176,7 +176,7 @@ def place_alone(
         best.more[k] = values[k]
 
 
-@compiled
+@uncounted
 def copy_group(jobs: JobTable, groups: Records, group: int, without: int, copies: Records, copy: int) -> None:
     """Make a row of another table a copy of a group without one of its members.
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollmux_env.kernel.candidates import ANY_NODES
 from rollmux_env.kernel.choices import Rules
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import uncounted
 from rollmux_env.kernel.features import (
     CANDIDATE_FEATURES,
     N_PARTS,
@@ -60,7 +60,7 @@ def make_desk(jobs: int, nodes: int) -> Desk:
     return Desk(stays_table(jobs), np.zeros(N_PARTS), np.zeros(N_VALUES), np.zeros(N_VALUES), np.zeros(nodes + 1))
 
 
-@compiled
+@uncounted
 def look(
     streams: Streams,
     s: int,
@@ -128,7 +128,7 @@ def look(
         seen.mask[s, 0] = 1  # nothing is decided any more; a masked draw still needs something to draw
 
 
-@compiled
+@uncounted
 def _begin_values(
     jobs: JobTable,
     groups: GroupTable,
@@ -148,7 +148,7 @@ def _begin_values(
     return work_price((rates[0] + own_usd(jobs, limits, job), rates[1], rates[2] + 1.0, rates[3]))
 
 
-@compiled
+@uncounted
 def _value_group(jobs: JobTable, groups: GroupTable, limits: Limits, group: int, work_usd: float, desk: Desk) -> None:
     """Value a group as it is, for the places in it; a new one is nothing yet."""
     if group < 0:
@@ -159,7 +159,7 @@ def _value_group(jobs: JobTable, groups: GroupTable, limits: Limits, group: int,
     value_of(jobs, groups, limits, desk.stays, group, pool, -1, nodes, 0, period, 0.0, work_usd, desk.needed, desk.base)
 
 
-@compiled
+@uncounted
 def _value_place(
     jobs: JobTable,
     groups: GroupTable,
@@ -182,7 +182,7 @@ def _value_place(
     value_features(base, values, own_usd(jobs, limits, job), work_usd, out)
 
 
-@compiled
+@uncounted
 def features_of_table(
     jobs: JobTable,
     groups: GroupTable,
@@ -229,7 +229,7 @@ def features_of_table(
         _value_place(jobs, groups, limits, group[k], job, nodes[k], new_nodes[k], period_s[k], work_usd, desk, out)
 
 
-@compiled
+@uncounted
 def look_at_moves(
     jobs: Records,
     groups: Records,

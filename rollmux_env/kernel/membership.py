@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, uncounted
 from rollmux_env.kernel.period import exact_period
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, GroupTable, Ints, JobTable
 
 
-@compiled
+@uncounted
 def training_seconds(jobs: JobTable, job: int, nodes: int) -> float:
     """Worst-case training seconds of a job row on a pool of `nodes` training nodes."""
     seconds = jobs.training_s[job]
@@ -23,7 +23,7 @@ def training_seconds(jobs: JobTable, job: int, nodes: int) -> float:
     return float(seconds)
 
 
-@compiled
+@uncounted
 def node_positions(jobs: JobTable, groups: GroupTable, job: int, group: int, pinned: Ints) -> None:
     """Write into `pinned` (>= N,) 1 at the positions of the group's rollout nodes that the job is pinned to, else 0."""
     at = 0
@@ -34,7 +34,7 @@ def node_positions(jobs: JobTable, groups: GroupTable, job: int, group: int, pin
             at += 1
 
 
-@compiled
+@uncounted
 def departure_s(jobs: JobTable, groups: GroupTable, job: int) -> float:
     """When a running job leaves at its group's present period."""
     group = jobs.group[job]
@@ -42,7 +42,7 @@ def departure_s(jobs: JobTable, groups: GroupTable, job: int) -> float:
     return float(min(jobs.leaves_s[job], runs_from + (jobs.iterations[job] - jobs.done[job]) * groups.period_s[group]))
 
 
-@compiled
+@uncounted
 def may_pause(stayed_s: float, pause_s: float, limit_s: float, done: float) -> bool:
     """Whether a running job would still meet its SLO on average if it left when the pause of a move ends.
 
@@ -52,7 +52,7 @@ def may_pause(stayed_s: float, pause_s: float, limit_s: float, done: float) -> b
     return bool(stayed_s + pause_s <= limit_s * done * (1.0 + TOLERANCE))
 
 
-@compiled
+@uncounted
 def _load_nodes(jobs: JobTable, groups: GroupTable, group: int) -> None:
     """Sum rollout seconds and memory on a group's rollout nodes over its members."""
     n_nodes = groups.n_nodes[group]
@@ -69,7 +69,7 @@ def _load_nodes(jobs: JobTable, groups: GroupTable, group: int) -> None:
                 groups.node_gb[group, v] += jobs.rollout_gb[job]
 
 
-@compiled
+@uncounted
 def refresh(jobs: JobTable, groups: GroupTable, group: int) -> None:
     """Recompute every derived column of a group row from its members and rollout nodes."""
     n = groups.n_members[group]
@@ -134,7 +134,7 @@ def _refresh_pins(jobs: JobTable, groups: GroupTable, group: int) -> None:
     groups.period_s[group] = exact_period(phases[0], phases[1], phases[2], pinned, n, n_nodes, groups.period_s[group])
 
 
-@compiled
+@uncounted
 def settle(jobs: JobTable, groups: GroupTable, group: int, now_s: float) -> None:
     """Bring `done` of a group's members up to `now_s` at the present period; a paused member makes no progress."""
     period = groups.period_s[group]
@@ -153,7 +153,7 @@ def settle(jobs: JobTable, groups: GroupTable, group: int, now_s: float) -> None
     groups.since_s[group] = now_s
 
 
-@compiled
+@uncounted
 def open_group(groups: GroupTable, group: int, number: int, training_nodes: int, now_s: float) -> None:
     """Make an empty group of a free row."""
     groups.id[group] = number
@@ -165,7 +165,7 @@ def open_group(groups: GroupTable, group: int, number: int, training_nodes: int,
     groups.since_s[group] = now_s
 
 
-@compiled
+@uncounted
 def attach(jobs: JobTable, groups: GroupTable, job: int, group: int, numbers: Ints, new_nodes: int) -> None:
     """Make a job the last member of a settled group.
 
@@ -188,7 +188,7 @@ def attach(jobs: JobTable, groups: GroupTable, job: int, group: int, numbers: In
     replan(jobs, groups, job)
 
 
-@compiled
+@uncounted
 def replan(jobs: JobTable, groups: GroupTable, job: int) -> None:
     """Let a member's phases in its settled group take what its row says."""
     group = jobs.group[job]
@@ -198,7 +198,7 @@ def replan(jobs: JobTable, groups: GroupTable, job: int) -> None:
     refresh(jobs, groups, group)
 
 
-@compiled
+@uncounted
 def attach_colocated(jobs: JobTable, groups: GroupTable, job: int, group: int, rollout_s: float, training_s: float) -> None:
     """Give an empty group's training nodes to one job, which runs both phases there, one after the other, without sync."""
     groups.exclusive[group] = 1
@@ -212,7 +212,7 @@ def attach_colocated(jobs: JobTable, groups: GroupTable, job: int, group: int, r
     refresh(jobs, groups, group)
 
 
-@compiled
+@uncounted
 def detach(jobs: JobTable, groups: GroupTable, job: int) -> int:
     """Take a job out of its settled group and drop the rollout nodes that no member is pinned to.
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmux_env.kernel.candidates import FEASIBLE, enumerate_candidates
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, uncounted
 from rollmux_env.kernel.membership import attach, detach, open_group, refresh, training_seconds
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, GroupTable, Ints, JobTable, Limits
 from rollmux_env.kernel.worth import Regrouping, group_usd, job_worth, nodes_in_use, nodes_left
@@ -41,7 +41,7 @@ def candidate_room(rows: int, nodes: int) -> Room:
     return Room(group, new_nodes, np.empty((rows, nodes), np.int64), np.empty(rows), np.empty(rows), reason)
 
 
-@compiled
+@uncounted
 def put_back(jobs: JobTable, groups: GroupTable, job: int, group: int, pins: Ints, n_pins: int, rank: int) -> None:
     """Make a job again what it was before it was taken out: member number `rank` of a group, on rollout nodes of these numbers."""
     n = groups.n_members[group]
@@ -92,13 +92,13 @@ def _go_home(jobs: JobTable, groups: GroupTable, limits: Limits, facts: Regroupi
     return bool(fits)
 
 
-@compiled
+@uncounted
 def group_usd_now(jobs: JobTable, groups: GroupTable, limits: Limits, facts: Regrouping, group: int) -> float:
     """`group_usd` of a group as it is."""
     return group_usd(jobs, groups, limits, facts, group, NOWHERE, groups.node_number[group], 0, groups.period_s[group])
 
 
-@compiled
+@uncounted
 def _may_join(jobs: JobTable, groups: GroupTable, limits: Limits, job: int, group: int) -> bool:
     """What can be said of a group as a whole, before its nodes are looked at."""
     limit = min(groups.limit_s[group], jobs.limit_s[job]) * (1.0 + TOLERANCE)
@@ -207,7 +207,7 @@ def insert(
     return looked
 
 
-@compiled
+@uncounted
 def _choose(jobs: JobTable, groups: GroupTable, facts: Regrouping, rng: np.random.Generator, picked: Ints, chosen: Ints) -> int:
     """Choose the jobs to take out: the members of up to two groups, and up to two more jobs; those that are free, in random order.
 
@@ -239,14 +239,14 @@ def _choose(jobs: JobTable, groups: GroupTable, facts: Regrouping, rng: np.rando
     return count
 
 
-@compiled
+@uncounted
 def _price(groups: GroupTable, limits: Limits, facts: Regrouping) -> float:
     """What the nodes cost that the moves leave behind, until their pauses end, $."""
     rollout, training = nodes_left(groups, facts)
     return float((rollout * limits.rollout_usd + training * limits.training_usd) * facts.migration_h)
 
 
-@compiled
+@uncounted
 def _fits(groups: GroupTable, limits: Limits, facts: Regrouping) -> bool:
     if limits.rollout_nodes_max == np.inf and limits.training_nodes_max == np.inf:
         return True

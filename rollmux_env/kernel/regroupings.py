@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, uncounted
 from rollmux_env.kernel.exchanges import offer_exchanges
 from rollmux_env.kernel.horizons import Stays, iterations_done, net_usd
 from rollmux_env.kernel.joining import Records, Terms, best_place, copy_group, may_join, place_alone
@@ -78,7 +78,7 @@ def choose_groups(jobs: JobTable, groups: GroupTable, order: Ints, limits: Limit
     return int(at)
 
 
-@compiled
+@uncounted
 def _may_move(jobs: JobTable, groups: GroupTable, now_s: float, migration_s: float, job: int) -> bool:
     """Whether a running job may be moved: not in the instant in which it was placed or moved, nor in a pause."""
     if jobs.admitted_s[job] >= now_s or jobs.paused_until_s[job] >= now_s:
@@ -87,7 +87,7 @@ def _may_move(jobs: JobTable, groups: GroupTable, now_s: float, migration_s: flo
     return may_pause(now_s - jobs.admitted_s[job], migration_s, jobs.limit_s[job], done)
 
 
-@compiled
+@uncounted
 def _prepare(
     jobs: JobTable,
     groups: GroupTable,
@@ -126,7 +126,7 @@ def _prepare(
     return m
 
 
-@compiled
+@uncounted
 def _saved_by_leaving(limits: Limits, terms: Terms, m: int, space: Space, out: Floats) -> None:
     """Write (m,) what each job's group costs less without it, minus the price of the nodes that it leaves, $."""
     base, cut, home = space.base, space.cut, space.home
@@ -134,7 +134,7 @@ def _saved_by_leaving(limits: Limits, terms: Terms, m: int, space: Space, out: F
         out[k] = net_usd(base[home[k]]) - net_usd(cut[k]) - price_of(space, limits, terms, k)
 
 
-@compiled
+@uncounted
 def _single_moves(
     jobs: Records,
     groups: Records,
@@ -167,7 +167,7 @@ def _single_moves(
             _move(jobs, looked, limits, terms, k, -1, alone, saved[k], space, found)
 
 
-@compiled
+@uncounted
 def _move(
     jobs: JobTable,
     looked: Ints,
@@ -192,7 +192,7 @@ def _move(
         keep_group(row, space.base[b])
 
 
-@compiled
+@uncounted
 def enumerate_regroupings(
     jobs: JobTable,
     groups: GroupTable,
@@ -214,9 +214,10 @@ def enumerate_regroupings(
     Returns:
         How many rows were written, and how many there are.
     """
-    found = np.zeros(3, np.int64)
+    found = space.found
+    found[:] = 0
     m = _prepare(jobs, groups, looked, limits, stays, terms, now_s, space)
-    saved = np.empty(m)
+    saved = space.saved[:m]
     _saved_by_leaving(limits, terms, m, space, saved)
     _single_moves(jobs, groups, looked, limits, stays, terms, m, saved, space, found)
     offer_exchanges(jobs, groups, looked, limits, stays, terms, m, saved, space, found)

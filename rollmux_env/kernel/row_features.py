@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import uncounted
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, PLACE_FEATURES, Out, signed, squash, unit
 from rollmux_env.kernel.horizons import HORIZONS_H, N_HORIZONS
 from rollmux_env.kernel.membership import departure_s
@@ -15,7 +15,7 @@ _VALUES = len(PLACE_FEATURES)
 _MOVES = len(CANDIDATE_FEATURES)
 
 
-@compiled
+@uncounted
 def value_features(before: Floats, more: Floats, unit_usd: float, work_usd: float, out: Out) -> None:
     """Write `VALUE_FEATURES` of a row.
 
@@ -30,7 +30,7 @@ def value_features(before: Floats, more: Floats, unit_usd: float, work_usd: floa
         out[_VALUES + 2 * N_HORIZONS + h] = signed(more[N_HORIZONS + h] * work_usd * per_unit)
 
 
-@compiled
+@uncounted
 def move_features(
     jobs: JobTable,
     groups: GroupTable,

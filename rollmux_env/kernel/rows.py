@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import uncounted
 from rollmux_env.kernel.horizons import N_VALUES, Stays, value_of
 from rollmux_env.kernel.joining import Records, Scratch, Terms, place_type
 from rollmux_env.kernel.tables import Floats, GroupTable, Ints, JobTable, Limits
@@ -28,9 +28,10 @@ class Space(NamedTuple):
         copies: group records: as many as there are group rows, unused, then M groups without one member, then K for mergers.
         base: (F, N_VALUES) the groups' values; cut: (M, N_VALUES) of each job's group without it.
         movers: (M,) job rows; home: (M,) which of the F groups; freed: (M, 2) rollout and training nodes that a job leaves.
+        saved: (M,) what each one's leaving saves, $. nearest: (M, 2) the two of the other groups where it costs least.
         joins: (M, F + M) places in the groups, then in those without one member; alone: (M,) in a group of its own.
         trial: (K,) places of a merger; touched: (K,) which of the F groups; sums: (K, N_VALUES) their values.
-        kept: (rows,) choices, unsorted; serial: (rows,) when each was found; rank: (rows,).
+        kept: (rows,) choices, unsorted; serial: (rows,) when each was found; rank: (rows,). found: (3,) see `offer`.
         scratch: for one place.
     """
 
@@ -41,6 +42,8 @@ class Space(NamedTuple):
     movers: Ints
     home: Ints
     freed: Ints
+    saved: Floats
+    nearest: Ints
     joins: Records
     alone: Records
     trial: Records
@@ -49,6 +52,7 @@ class Space(NamedTuple):
     kept: Records
     serial: Ints
     rank: Ints
+    found: Ints
     scratch: Scratch
 
 
@@ -81,6 +85,8 @@ def move_space(groups: Records, rows: int, nodes: int) -> Space:
         movers=np.zeros(jobs, dtype=np.int64),
         home=np.zeros(jobs, dtype=np.int64),
         freed=np.zeros((jobs, 2), dtype=np.int64),
+        saved=np.zeros(jobs),
+        nearest=np.zeros((jobs, 2), dtype=np.int64),
         joins=np.zeros((jobs, GROUPS_MOST + jobs), dtype=place),
         alone=np.zeros(jobs, dtype=place),
         trial=np.zeros(MOVES_MOST, dtype=place),
@@ -89,13 +95,14 @@ def move_space(groups: Records, rows: int, nodes: int) -> Space:
         kept=np.zeros(rows, dtype=choice_type(nodes)),
         serial=np.zeros(rows, dtype=np.int64),
         rank=np.zeros(rows, dtype=np.int64),
+        found=np.zeros(3, dtype=np.int64),
         scratch=Scratch(
             np.zeros(nodes + 1, dtype=np.int64), np.zeros(nodes + 1, dtype=np.int64), np.zeros(wide + 1), np.zeros(N_VALUES)
         ),
     )
 
 
-@compiled
+@uncounted
 def write_stop(choice: Records) -> None:
     """Make a choice that of no more moves."""
     choice.kind = STOP
@@ -104,7 +111,7 @@ def write_stop(choice: Records) -> None:
     choice.feasible = choice.allowed = 1
 
 
-@compiled
+@uncounted
 def falls_short(kept: Records, found: Ints, gain: float) -> bool:
     """Whether a row with this gain is not to be kept; it is counted then. `offer` finds out the same, with more to pass."""
     short = found[0] == kept.shape[0] and not (found[0] > 0 and gain > kept[found[2]].gain)
@@ -113,7 +120,7 @@ def falls_short(kept: Records, found: Ints, gain: float) -> bool:
     return bool(short)
 
 
-@compiled
+@uncounted
 def offer(space: Space, found: Ints, gain: float) -> int:
     """Where a row with this gain may be written, or -1; `found`: rows kept, rows offered, and the worst row of a full table."""
     kept, serial = space.kept, space.serial
@@ -138,7 +145,7 @@ def offer(space: Space, found: Ints, gain: float) -> int:
     return int(at)
 
 
-@compiled
+@uncounted
 def begin_row(row: Records, kind: int) -> None:
     row.kind = kind
     row.n_moves = 0
@@ -150,7 +157,7 @@ def begin_row(row: Records, kind: int) -> None:
         row.more[k] = 0.0
 
 
-@compiled
+@uncounted
 def change_group(row: Records, limits: Limits, terms: Terms, rollout: int, training: int, before: Floats, after: Floats) -> None:
     """Write that a group changes from some values to others, and that so many nodes are left."""
     usd_per_hour = rollout * limits.rollout_usd + training * limits.training_usd
@@ -161,7 +168,7 @@ def change_group(row: Records, limits: Limits, terms: Terms, rollout: int, train
         row.more[k] += after[k] - before[k]
 
 
-@compiled
+@uncounted
 def add_move(row: Records, jobs: JobTable, limits: Limits, job: int, group: int, place: Records) -> None:
     """Write that a job takes a place."""
     at = row.n_moves
@@ -182,20 +189,20 @@ def add_move(row: Records, jobs: JobTable, limits: Limits, job: int, group: int,
         row.more[k] += place.more[k]
 
 
-@compiled
+@uncounted
 def keep_group(row: Records, values: Floats) -> None:
     """Write that a group changes which no one leaves."""
     for k in range(values.shape[0]):
         row.before[k] += values[k]
 
 
-@compiled
+@uncounted
 def price_of(space: Space, limits: Limits, terms: Terms, k: int) -> float:
     """What is paid for the nodes that a job leaves, until its pause ends, $."""
     return float((space.freed[k, 0] * limits.rollout_usd + space.freed[k, 1] * limits.training_usd) * terms.migration_h)
 
 
-@compiled
+@uncounted
 def value_now(
     jobs: JobTable, groups: GroupTable, limits: Limits, stays: Stays, terms: Terms, group: int, scratch: Scratch, out: Floats
 ) -> None:

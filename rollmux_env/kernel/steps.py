@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.choices import Rows, Rules, enumerate_rows, make_rows, write_moves, write_places
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, uncounted
 from rollmux_env.kernel.events import admit, look_for_moves, move, next_question, pass_on, pass_time
 from rollmux_env.kernel.horizons import Stays
 from rollmux_env.kernel.looks import Desk, Seen, look
@@ -47,7 +47,7 @@ def _ask(
         pass_on(streams, s)
 
 
-@compiled
+@uncounted
 def _fallback(choices: Records, count: int) -> int:
     """What happens instead of a choice that is masked: choice 0, or the cheapest feasible one where that is masked too."""
     best = 0
@@ -61,7 +61,7 @@ def _fallback(choices: Records, count: int) -> int:
     return best
 
 
-@compiled
+@uncounted
 def _answer(streams: Streams, s: int, jobs: Records, groups: Records, rules: Rules, choices: Records, action: int) -> None:
     """Carry a choice out, or the fallback where it is masked."""
     c = streams.clock[s]
@@ -81,7 +81,7 @@ def _answer(streams: Streams, s: int, jobs: Records, groups: Records, rules: Rul
             move(streams, s, jobs, groups, choice.job[k], choice.group[k], nodes, choice.new_nodes[k], rules.migration_s)
 
 
-@compiled
+@uncounted
 def ask_first(
     streams: Streams, which: Ints, limits: Limits, rules: Rules, choices: Records, desk: Desk, space: Space, seen: Seen
 ) -> None:
@@ -91,6 +91,13 @@ def ask_first(
         desk, space: scratch.
         which: (n,) their indices.
     """
+    _ask_first(streams, which, limits, rules, choices, desk, space, seen)
+
+
+@compiled
+def _ask_first(
+    streams: Streams, which: Ints, limits: Limits, rules: Rules, choices: Records, desk: Desk, space: Space, seen: Seen
+) -> None:
     rows = make_rows(256, choices.nodes.shape[3])
     for s in which:
         jobs, groups = streams.jobs[s], streams.groups[s]
@@ -98,7 +105,7 @@ def ask_first(
         look(streams, s, jobs, groups, limits, rules, choices[s], desk, seen)
 
 
-@compiled
+@uncounted
 def follow(streams: Streams, s: int, limits: Limits, prune: bool, decay: float, until_s: float, rows: Rows) -> None:
     """Bring a stream under Algorithm 1 to a time, or to its end.
 
@@ -124,7 +131,7 @@ def follow(streams: Streams, s: int, limits: Limits, prune: bool, decay: float, 
             admit(streams, s, jobs, groups, job, rows.group[last], rows.nodes[last], rows.new_nodes[last])
 
 
-@compiled
+@uncounted
 def step_all(
     streams: Streams,
     actions: Ints,
@@ -145,6 +152,22 @@ def step_all(
         reference: the same streams under Algorithm 1, brought to the same times; of no streams where none is asked for.
         prune: of the reference.
     """
+    _step_all(streams, actions, limits, rules, choices, desk, space, seen, reference, prune)
+
+
+@compiled
+def _step_all(
+    streams: Streams,
+    actions: Ints,
+    limits: Limits,
+    rules: Rules,
+    choices: Records,
+    desk: Desk,
+    space: Space,
+    seen: Seen,
+    reference: Streams,
+    prune: bool,
+) -> None:
     rows = make_rows(256, choices.nodes.shape[3])
     for s in range(actions.shape[0]):
         begin_interval(streams, s)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import uncounted
 from rollmux_env.kernel.tables import NOWHERE, GroupTable, Ints, JobTable, group_table, job_table
 
 Records = Any  # a structured array, which stands for a table in compiled code
@@ -129,7 +129,7 @@ def records_like(table: JobTable | GroupTable, shape: tuple[int, ...], more: Seq
     return records
 
 
-@compiled
+@uncounted
 def begin(streams: Streams, s: int, n_jobs: int) -> None:
     """Start a stream whose first `n_jobs` job rows have been written: nothing has happened yet."""
     jobs = streams.jobs[s]
@@ -155,7 +155,7 @@ def begin(streams: Streams, s: int, n_jobs: int) -> None:
     c.stage = NEXT
 
 
-@compiled
+@uncounted
 def begin_interval(streams: Streams, s: int) -> None:
     """A decision has been made: what is counted since the last one starts anew."""
     c = streams.clock[s]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.compiled import compiled, uncounted
 from rollmux_env.kernel.tables import NOWHERE, Floats, GroupTable, Ints, JobTable, Limits
 
 
@@ -53,13 +53,13 @@ class Regrouping(NamedTuple):
     held_training: int
 
 
-@compiled
+@uncounted
 def discounted_h(hours: float, horizon_h: float) -> float:
     """The integral of exp(-t / horizon) from 0 to `hours`, hours."""
     return float(horizon_h * -np.expm1(-hours / horizon_h))
 
 
-@compiled
+@uncounted
 def job_worth(jobs: JobTable, facts: Regrouping, job: int, group: int, period_s: float) -> tuple[float, float]:
     """What a job's stay in a group comes to: discounted hours until it leaves, and the worth of its work until then, $.
 
@@ -144,7 +144,7 @@ def nodes_left(groups: GroupTable, facts: Regrouping) -> tuple[int, int]:
     return int(rollout), int(training)
 
 
-@compiled
+@uncounted
 def _counted(groups: GroupTable, facts: Regrouping, group: int, end: int, number: int) -> bool:
     """Whether one of the group's first `end` members is at home on this rollout node."""
     for i in range(end):
@@ -156,7 +156,7 @@ def _counted(groups: GroupTable, facts: Regrouping, group: int, end: int, number
     return False
 
 
-@compiled
+@uncounted
 def nodes_in_use(groups: GroupTable, facts: Regrouping) -> tuple[int, int]:
     """Rollout and training nodes provisioned while the moves' pauses last: those of the groups, left ones, and held ones."""
     rollout, training = nodes_left(groups, facts)

@@ -18,7 +18,8 @@ from rollmux_env.replay.metrics import outcome
 def played(generator, seed, policy):
     """Dollars of a stream in the environment under the highest logit of the policy's network."""
     moves = policy.config.moves
-    env = PlacementVectorEnv(1, generator=generator, moves=moves, candidates=32 if moves else 400, autoreset=False)
+    known, room = policy.config.known_stays, 32 if moves else 400
+    env = PlacementVectorEnv(1, generator=generator, moves=moves, known_stays=known, candidates=room, autoreset=False)
     seen, _ = env.reset(options={"stream_seed": seed})
     over = False
     while not over:
@@ -31,7 +32,15 @@ def played(generator, seed, policy):
     return float(info["cost_usd"][0])
 
 
-@pytest.mark.parametrize("spec", ["learned:default,moves=false", "learned:random,moves=false", "learned:default,tries=1"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "learned:default,moves=false",
+        "learned:random,moves=false",
+        "learned:default,tries=1",
+        "learned:default,tries=1,known_stays=false",
+    ],
+)
 @pytest.mark.parametrize("name, stays", [("production", "iterations"), ("mixed", "fixed")])
 def test_bench_decides_as_the_environment(spec, name, stays):
     generator = Workload(name, jobs=60, stays=stays)

@@ -3,6 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numba.core.runtime import _nrt_python, rtsys
+
+from rollmux_env.envs.generator import Workload
+from rollmux_env.envs.placement import PlacementVectorEnv
 from rollmux_env.kernel.compiled import compiled, drop_stale
 
 
@@ -35,3 +40,18 @@ def test_a_folder_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "__pycache__").write_text("a file in its place")
     drop_stale(tmp_path)
     assert (tmp_path / "__pycache__").read_text() == "a file in its place"
+
+
+def test_functions_that_count_no_references_lose_no_memory() -> None:
+    env = PlacementVectorEnv(2, Workload("mixed", jobs=12), moves=True)
+    env.reset(seed=0)
+    _nrt_python.memsys_enable_stats()
+    before = rtsys.get_allocation_stats()
+    for _ in range(100):
+        last = env.action_masks().shape[1] - 1 - np.argmax(env.action_masks()[:, ::-1], axis=1)
+        env.step(last)
+    after = rtsys.get_allocation_stats()
+    _nrt_python.memsys_disable_stats()
+    assert after.alloc > before.alloc, "arrays were made"
+    assert after.alloc - after.free == before.alloc - before.free
+    assert after.mi_alloc - after.mi_free == before.mi_alloc - before.mi_free

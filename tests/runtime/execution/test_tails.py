@@ -146,7 +146,7 @@ def test_tails_move_and_the_next_rollout_runs_beside_them(run: Running, nodes: t
 def test_a_job_that_cannot_do_with_a_part_waits_and_is_never_asked(run: Running, nodes: tuple[Node, ...]) -> None:
     rollout = next(one for one in nodes if one.pool == "rollout")
     on = (*nodes, replace(rollout, name="rollout-1"))
-    wide = {"rollout": {"nodes": 2}, "slo": 1000.0, "iterations": 4}
+    wide = {"rollout": {"nodes": 2}, "slo": 1000.0, "iterations": 12}  # so many that both are there together
     jobs = [{"id": "tailed", "class": "toy_jobs:Tailed", **wide}, {"id": "whole", "class": "toy_jobs:Sleeper", **wide}]
     outcome, record, _ = run(jobs, on=on, dispatch="round-robin,migrate=0.8")
     assert outcome == "done" and not record.failed
