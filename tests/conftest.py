@@ -19,6 +19,7 @@ settings.load_profile("rollmux")
 RUNTIME = Path(__file__).parent / "runtime"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Under pytest-xdist one process has all tests of the runtime, which start Rays and engines; the others share the rest."""
     for item in items:

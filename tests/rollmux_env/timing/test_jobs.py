@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policies.rollout.plain import Plain
@@ -142,6 +142,7 @@ def test_the_schema_takes_jobs_with_a_model_and_others_only_with_seconds() -> No
 
 @settings(max_examples=40)
 @given(st.sampled_from(["3B", "7B", "14B"]), st.integers(1, 3), st.integers(1, 700), st.integers(1, 20_000), st.integers(0, 2**32))
+@example("3B", 1, 1, 2, 1)
 def test_what_is_simulated_stays_within_the_worst_case(size: str, turns: int, batch: int, cap: int, seed: int) -> None:
     lengths = {"cap": cap, "batch": batch, "turns": turns, "environment_s": 2, "median": 1 + cap / 3, "sigma": 1.5}
     job = the_job(model=size, lengths=lengths)
@@ -150,5 +151,5 @@ def test_what_is_simulated_stays_within_the_worst_case(size: str, turns: int, ba
     for rollout in (JobRollouts(setting, Plain(), seed).next(), JobRollouts(replace(setting, alike=1.0), Plain(), seed).next()):
         longest = int(rollout.kept.max())
         assert turns <= longest <= cap * turns
-        assert 0 < rollout.seconds <= job.rollout.worst_case_s * (1 + 1e-6)
+        assert 0 < rollout.seconds <= job.rollout.worst_case_s * (1 + 1e-9) + 1e-6  # which a file has to the microsecond
         assert 0 < padded_training_s(job, longest) <= job.training.worst_case_s + 1e-6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollmux_env.report.tables import show
+from runtime.facts import Span
 from runtime.service.report import Usage
 from runtime.service.tables import status_tables
 
@@ -53,15 +54,19 @@ def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -
     assert "0 1.50 2.00 rollout-0 training-0 a" in text and "rollout 2 1 0 1 26%" in text
 
 
+def held(from_s: float, until_s: float, *names: str) -> list[Span]:
+    return [Span(name, from_s, until_s, 1.0, False) for name in names]
+
+
 def test_utilization_counts_what_held_nodes_in_the_last_minutes() -> None:
     usage = Usage()
     assert usage.share("rollout", 2, [], 0.0) == 0.0
-    usage.held("rollout", 1, 10.0, 40.0)
-    usage.held("training", 2, 40.0, 50.0)
+    usage.held("rollout", held(10.0, 40.0, "rollout-0"), 40.0)
+    usage.held("training", held(40.0, 50.0, "training-0", "training-1"), 50.0)
     assert usage.share("rollout", 2, [], 100.0) == pytest.approx(0.15)
-    assert usage.share("rollout", 2, [(1, 80.0)], 100.0) == pytest.approx(0.25)
+    assert usage.share("rollout", 2, held(80.0, 100.0, "rollout-0"), 100.0) == pytest.approx(0.25)
     assert usage.share("training", 2, [], 100.0) == pytest.approx(0.1)
-    usage.held("rollout", 1, 1000.0, 1030.0)
+    usage.held("rollout", held(1000.0, 1030.0, "rollout-0"), 1030.0)
     assert usage.share("rollout", 2, [], 1100.0) == pytest.approx(0.05)  # 30 of 600 node-seconds
     usage.since_s = 1000.0
     assert usage.share("rollout", 2, [], 1100.0) == pytest.approx(0.15)  # nothing is known of before
