@@ -46,7 +46,7 @@ lint: $(READY)
 	@$(BIN)/lint-imports --no-logo
 
 test: lint
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-gpu: $(READY)
 	@$(BIN)/python -m pytest -m gpu -rs
