@@ -75,9 +75,9 @@ class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
         """vLLM 0.25 and 0.26 ask for it; a trainer stages weights by `runtime.sync`.
 
         Raises:
-            NotImplementedError: always.
+            RuntimeError: always.
         """
-        raise NotImplementedError("weights are staged by runtime.sync")
+        raise RuntimeError("weights are staged by runtime.sync")
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, StagedTransfer)
