@@ -77,8 +77,7 @@ class Rewards:
         """What other engines have seen."""
         if self._timeout is not None:
             with self._lock:
-                for test, seconds in anchors.items():
-                    self._timeout.correct(test, seconds)
+                self._timeout.learn(anchors)
 
     def news(self) -> tuple[dict[str, float], int]:
         """{test: anchor} of those that have grown, and how many runs were stopped, both since the last call."""
@@ -124,8 +123,7 @@ def merged(anchors: Mapping[str, float], news: Iterable[Mapping[str, float]]) ->
     """Anchors, the largest of each test."""
     timeout = RewardTimeout(anchors)
     for found in news:
-        for test, seconds in found.items():
-            timeout.correct(test, seconds)
+        timeout.learn(found)
     return timeout.anchors
 
 

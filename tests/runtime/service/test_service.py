@@ -11,9 +11,8 @@ import pytest
 from rollmux_env.cluster.events import Moved, Reprofiled, Withdrawn
 from rollmux_env.errors import InputError
 from runtime.execution.checks import check_run
-from runtime.facts import Span
 from runtime.output import LOGS
-from runtime.service.report import STATES, Usage
+from runtime.service.report import STATES
 from tests.runtime.service.conftest import Serving
 
 SLEEPER = {"class": "toy_jobs:Sleeper"}
@@ -211,14 +210,6 @@ def test_tails_that_share_nodes_are_counted_by_their_share(serve: Serving) -> No
     tails = [part for part in record.phases if any(span.tail for span in part.spans)]
     rollouts = [part for part in record.phases if part.phase == "rollout" and not part.profile]
     assert any(tail.start_s < part.start_s < tail.end_s for tail in tails for part in rollouts if part.job_id != tail.job_id)
-
-
-def test_utilization_counts_a_shared_node_by_the_parts_that_are_held() -> None:
-    usage = Usage()
-    usage.held("rollout", [Span("rollout-0", 0.0, 4.0, 1.0, False), Span("rollout-0", 4.0, 8.0, 0.25, True)], 8.0)
-    beside = [Span("rollout-0", 4.0, 8.0, 0.75, False)]
-    assert usage.share("rollout", 1, beside, 8.0) == 1.0 and usage.share("rollout", 2, [], 10.0) == 5.0 / 20.0
-    assert usage.share("training", 1, [], 8.0) == 0.0
 
 
 def test_the_metrics_count_what_happened(serve: Serving) -> None:

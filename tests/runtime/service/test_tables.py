@@ -70,3 +70,11 @@ def test_utilization_counts_what_held_nodes_in_the_last_minutes() -> None:
     assert usage.share("rollout", 2, [], 1100.0) == pytest.approx(0.05)  # 30 of 600 node-seconds
     usage.since_s = 1000.0
     assert usage.share("rollout", 2, [], 1100.0) == pytest.approx(0.15)  # nothing is known of before
+
+
+def test_utilization_counts_a_shared_node_by_the_parts_that_are_held() -> None:
+    usage = Usage()
+    usage.held("rollout", [Span("rollout-0", 0.0, 4.0, 1.0, False), Span("rollout-0", 4.0, 8.0, 0.25, True)], 8.0)
+    beside = [Span("rollout-0", 4.0, 8.0, 0.75, False)]
+    assert usage.share("rollout", 1, beside, 8.0) == 1.0 and usage.share("rollout", 2, [], 10.0) == 5.0 / 20.0
+    assert usage.share("training", 1, [], 8.0) == 0.0
