@@ -12,6 +12,7 @@ from typing import Any
 from policies.named import make_with
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster.plan import Policy
+from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 
 PLACEMENT = {
@@ -68,9 +69,7 @@ def make_runnable(spec: str, seed: int = 0) -> Policy:
 def _factory(name: str, target: str) -> Callable[..., Any]:
     module_name, colon, attribute = target.partition(":")
     if not colon:
-        raise InputError(
-            f"--policy {name}: no such policy; there are {', '.join(sorted(PLACEMENT))}, learned:FILE, and module:Class of your own"
-        )
+        raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE, or module:Class of your own')}")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: a user's folder never hides a module of ours
     try:
