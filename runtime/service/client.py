@@ -11,6 +11,7 @@ from typing import Any
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from runtime.execution.own_ray import ENVIRONMENT
+from runtime.presses import masked
 from runtime.service.place import Where, find, folder_of, prepare_environment
 
 _ANSWERS_S = 60.0
@@ -70,7 +71,8 @@ def connected(at: Path | None) -> Iterator[Client]:
             raise _nobody(folder) from None
         yield Client(folder, actor)
     finally:
-        ray.shutdown()
+        with masked():
+            ray.shutdown()
 
 
 def join(where: Where) -> None:
@@ -86,7 +88,8 @@ def join(where: Where) -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        ray.init(address=where.address, namespace=where.namespace, log_to_driver=False, logging_level=logging.ERROR)
+        with masked():
+            ray.init(address=where.address, namespace=where.namespace, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(f"--address {where.address}: {one_line(str(error), 500)}") from None
 
