@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from policies.placement.policy_file import PolicyConfig
 from rollmux_env.complaint import complain, not_one_of, problems
 from rollmux_env.errors import InputError
+from rollmux_env.extras import lacks
 
 PROBLEMS = {"placement": "trainers.placement:PlacementProblem", "dispatch": "trainers.dispatch:DispatchProblem"}
 
@@ -75,7 +76,7 @@ def make_problem(environment: dict[str, Any], source: str) -> Problem:
     try:
         model = getattr(importlib.import_module(module), kind)
     except ModuleNotFoundError as error:
-        raise InputError(f"{source}: environment.name: {name} needs the module '{error.name}', which is not installed") from None
+        raise InputError(f"{source}: environment.name: {name} {lacks(error.name or module)}") from None
     try:
         problem: Problem = model.model_validate(environment)
         return problem
