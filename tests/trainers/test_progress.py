@@ -1,4 +1,4 @@
-"""What one sees of a training run: dollars over the reference, the best so far, speed, time left, and that it no longer improves."""
+"""What one sees of a training run: dollars over the reference, the best so far, speed, time left, and no improvement."""
 
 from __future__ import annotations
 
