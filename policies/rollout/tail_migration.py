@@ -1,7 +1,8 @@
-"""`tail-migration` (RollMux, arXiv 2512.11306, section 4): the last responses move to a few replicas, the others are free.
+"""`tail-migration` (RollMux, arXiv 2512.11306, section 4): the last responses move to a few replicas and free the others.
 
-The freed ones are another job's: a rollout gains nothing by it and loses a little. In an event replay the dispatch policy moves a
-tail when somebody waits for its nodes; here, inside one rollout, it moves as soon as it may.
+Another job uses the free replicas. The rollout itself gains nothing and loses a little. In an event replay the dispatch
+policy moves a tail when another rollout waits for its nodes. In this module, inside a single rollout, it moves as soon
+as it may.
 """
 
 from __future__ import annotations
