@@ -14,6 +14,7 @@ from rollmux_env.complaint import complain, field_of, misfit, problems
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.reading import read_mapping
+from rollmux_env.suggestions import did_you_mean
 
 Algorithm = Literal["maskable-ppo", "ppo", "dqn"]
 Count = Annotated[int, Field(ge=1)]
@@ -164,7 +165,8 @@ def read_config(name: str, changes: Sequence[str] = ()) -> Config:
     if name in presets:
         path = Path(str(files("trainers") / "presets" / f"{name}.yaml"))
     elif not path.suffix and not path.exists():
-        raise InputError(f"{name}: is neither a file nor a preset; presets are {', '.join(presets)}")
+        near = did_you_mean(name, presets)
+        raise InputError(f"{name}: is neither a file nor a preset; presets are {', '.join(presets)}{near}")
     data = read_mapping(path)
     keys = [_set(data, change) for change in changes]
     return check_config(data, name, keys)
@@ -185,7 +187,7 @@ def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]
         first = problems(error)[0]
         at = field_of(first)
         where = "--set" if any(at[: len(key)] == key or key[: len(at)] == at for key in keys) and at else name
-        raise InputError(f"{where}: {complain(first)}") from None
+        raise InputError(f"{where}: {complain(first, Config)}") from None
     except ValueError as error:  # a number that JSON does not have
         raise InputError(f"{name}: {error}") from None
 
