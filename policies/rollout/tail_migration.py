@@ -25,7 +25,7 @@ class TailMigration:
 
     Args:
         at: share of the wanted responses that are done then. share: of the replicas that the tail keeps, at least one. The paper
-            says a few; with half of them the pairs of its evaluation gain most (docs/rollout_policies.md).
+            says a few; with half of them the pairs of its evaluation gain most (docs/reference/rollout_policies.md).
         careful: in an event replay the tail of a job that is its group's bound stays, which the paper does not say.
     """
 

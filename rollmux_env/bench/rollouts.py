@@ -164,7 +164,7 @@ def step_s(
 
 
 def with_models(scenario: Scenario) -> Scenario:
-    """A stream of the catalogue's jobs whose phases are predicted from their models, with the lengths of docs/timing.md."""
+    """A stream of the catalogue's jobs with phases predicted from their models, and the lengths of docs/reference/timing.md."""
     kept = ("id", "arrival_s", "iterations", "duration_s", "slo")
     jobs = []
     for job in scenario.jobs:

@@ -1,4 +1,4 @@
-"""Results as JSON and CSV, as docs/metrics.md defines them."""
+"""Results as JSON and CSV, as docs/reference/metrics.md defines them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Accelerators: published peaks, the achieved share of them, and measured rates.
 
-`Gpu` holds the published figures, `Factors` the four numbers fitted to published phase times (docs/timing.md), and
+`Gpu` holds the published figures, `Factors` the four numbers fitted to published phase times (docs/reference/timing.md), and
 `Hardware` the resulting rates, or those that `rollmux profile` measured on a real engine. Only `Hardware` is used in
 calculations.
 """

@@ -3,7 +3,7 @@
 The rollout keeps each replica's weights twice: asleep, and staged for the next version. The trainer keeps 24 bytes per
 parameter, divided by its nodes: weights, gradients and two moments in float32, weights and gradients in bf16, and a
 reference model in float32. What a process holds besides, per GPU, is set by hand to the figures of RollMux, arXiv
-2512.11306, Table 2. docs/timing.md prints the remaining differences.
+2512.11306, Table 2. docs/reference/timing.md prints the remaining differences.
 """
 
 from __future__ import annotations

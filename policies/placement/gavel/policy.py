@@ -5,7 +5,7 @@ over the jobs' throughputs. It realises the fractions in rounds, in which a job 
 Gavel+ (RollMux, arXiv 2512.11306, section 6) applies this at job granularity to both pools and never interleaves phases
 of different jobs.
 
-Our adaptation (docs/gavel.md has the reasons): a resource type is a worker set. It is either rollout and training
+Our adaptation (docs/reference/gavel.md has the reasons): a resource type is a worker set. It is either rollout and training
 nodes, where a job runs as it would alone, or training nodes only, where it runs both phases in turn. The program buys
 whole worker sets at the least $/h such that every job keeps its SLO on average over its rounds.
 """
