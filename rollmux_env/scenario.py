@@ -172,6 +172,9 @@ class Job(FileModel):
     """Seconds that bring the weights back to the rollout nodes; they delay the job and occupy no node."""
     drift: Annotated[tuple[Drift, ...], Field(strict=False), AfterValidator(_ordered)] = ()
     """How the durations change over time, for event replays; in order of iteration."""
+    # The default is not written, so that what has no such key keeps its hash.
+    movable: Annotated[bool, Field(exclude_if=lambda movable: movable)] = True
+    """Whether it may be given another place while it runs."""
     colocated: Colocated | None = None
     """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""
     model: Annotated[Model | None, BeforeValidator(by_name)] = None

@@ -114,6 +114,7 @@ class Workload:
             training_nodes=nodes[:, 1],
             rescale_nodes=np.zeros((n, 0), dtype=np.int64),
             rescale_s=np.zeros((n, 0)),
+            movable=np.ones(n, dtype=np.int64),
         )
 
     def scenario(self, seed: int) -> Scenario:

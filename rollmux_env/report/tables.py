@@ -13,14 +13,18 @@ from rich.text import Text
 from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.intervals import Mean, interval_note
 from rollmux_env.replay.admission import Admission
+from rollmux_env.report.fitting import fitted
+
+WIDTH = 120
+"""Columns where standard output is no terminal."""
 
 
 def show(*parts: RenderableType) -> None:
-    """Print to standard output: as wide as the terminal, or as wide as it takes where that is a file or a pipe."""
+    """Print to standard output: as wide as the terminal, or `WIDTH` columns where that is a file or a pipe."""
     console = Console(markup=False)  # names come from users, and may hold brackets
     if not console.is_terminal:
-        console = Console(width=180, markup=False)
-    console.print(Group(*parts))
+        console = Console(width=WIDTH, markup=False)
+    console.print(fitted(Group(*parts), console.width))
 
 
 def heading(title: str) -> Text:

@@ -47,7 +47,7 @@ def serve(
     make_folder(folder)
     folder = folder.resolve()
     try:
-        with heard(), take_lock(folder / DRIVER_LOCK), head(folder, address) as where:
+        with heard(), take_lock(folder / DRIVER_LOCK), head(folder, address, typer.echo) as where:
             from runtime.service.attending import Wish, attend  # not before the environment is prepared for Ray
 
             attend(folder, where, Wish(policy, dispatch, seed, given), typer.echo)

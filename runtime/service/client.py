@@ -12,7 +12,7 @@ from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from rollmux_env.extras import require
 from runtime.execution.own_ray import ENVIRONMENT
-from runtime.presses import look, undisturbed
+from runtime.presses import look, masked
 from runtime.service.place import Where, find, folder_of, prepare_environment
 
 _ANSWERS_S = 60.0
@@ -88,7 +88,7 @@ def connected(at: Path | None) -> Iterator[Client]:
             raise _nobody(folder) from None
         yield Client(folder, actor)
     finally:
-        with undisturbed():
+        with masked():
             ray.shutdown()
 
 
@@ -105,7 +105,8 @@ def join(where: Where) -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        ray.init(address=where.address, namespace=where.namespace, log_to_driver=False, logging_level=logging.ERROR)
+        with masked():
+            ray.init(address=where.address, namespace=where.namespace, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(f"--address {where.address}: {one_line(str(error), 500)}") from None
 
