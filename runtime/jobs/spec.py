@@ -196,6 +196,8 @@ class JobSpec(FileModel):
     """What it asks of the rollout pool."""
     training: TrainingSpec = TrainingSpec()
     """What it asks of the training pool."""
+    movable: bool = True
+    """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
     seed: Index = 0
     """Of the model `tiny`, of the data's order and of sampling."""
     model: Annotated[ModelSpec, BeforeValidator(by_name)] = ModelSpec()

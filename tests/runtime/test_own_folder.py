@@ -128,9 +128,7 @@ def test_what_an_older_service_noted_is_left_alone_and_said(
 
 
 @pytest.mark.parametrize("note", ["{theirs}", "", '{{"path": "{theirs}", "device": {device}, "inode": {inode}}}', "{own}", "[1]"])
-def test_the_note_of_a_run_is_not_obeyed(
-    tmp_path: Path, bystander: subprocess.Popen[bytes], own: OwnFolder, note: str
-) -> None:
+def test_the_note_of_a_run_is_not_obeyed(tmp_path: Path, bystander: subprocess.Popen[bytes], own: OwnFolder, note: str) -> None:
     theirs, said = tmp_path / "theirs", []
     noted = theirs.stat()
     file = tmp_path / "ray"
