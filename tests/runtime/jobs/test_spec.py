@@ -80,6 +80,7 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         (("version: 1", "version: 2"), "version: must be 1, the only version of this file format, not 2"),
         (("id: b", "id: a"), "jobs[1].id: 'a' is also the id of jobs[0]"),
         (("id: a", "id: 1"), "jobs[0].id: must be text, not the number 1: quote it"),
+        (("id: a", 'id: ".."'), "jobs[0].id: is the name of folders of the job, and cannot be '..'"),
         (("task: echo", "task: ecko"), "jobs[0].task.name: must be echo, count, long-tail, jsonl or module:Class, not 'ecko'"),
         (("task: echo", "task: 3"), "jobs[0].task: must be a mapping, not 3"),
         (("task: echo", "task: 'a:b c'"), "jobs[0].task: must be module:Name, not 'a:b c'"),
