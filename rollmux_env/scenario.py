@@ -267,7 +267,7 @@ def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:
         for problem in problems(error):
             in_list = any(isinstance(part, int) for part in problem["loc"])  # lists are not merged into
             if problem["type"] != "misfit" and (problem["type"] != "missing" or in_list):
-                raise InputError(complain(problem, "defaults")) from None
+                raise InputError(complain(problem, Job, "defaults")) from None
     stays = [name for name in STAYS if name in defaults]
     for stay in stays:
         if defaults[stay] is None:
@@ -302,7 +302,7 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
         return Scenario.model_validate(merged)
     except ValidationError as error:
         first = problems(error)[0]
-        problem = complain(first) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
+        problem = complain(first, Scenario) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
     except InputError as error:
         problem = str(error)
     except RecursionError:

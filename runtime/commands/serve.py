@@ -31,12 +31,14 @@ def serve(
     """
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
+    from rollmux_env.extras import require
     from rollmux_env.report.folder import make_folder
     from runtime.jobs.spec import load_cluster
     from runtime.journal import DRIVER_LOCK, take_lock
     from runtime.presses import heard
     from runtime.service.head import head
 
+    require("run", "serve")
     given = load_cluster(cluster) if cluster is not None else None
     make_runnable(policy or POLICY, seed)
     make_dispatch(dispatch or DISPATCH)

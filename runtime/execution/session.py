@@ -8,7 +8,9 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import ray
@@ -25,7 +27,7 @@ from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes
 from runtime.facts import Node, Pool
 from runtime.own_folder import OwnFolder, make_own_folder
-from runtime.presses import allowing, heard, look, undisturbed
+from runtime.presses import allowing, look, masked, undisturbed
 
 _WATCH_S = 0.2
 _GRACE_S = 5.0
@@ -54,13 +56,15 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | No
     if folder:
         options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder.path}
     try:
+        look()
         if note is not None and folder is not None:
             write_whole(note, json.dumps(asdict(folder)))
         try:
-            with heard():
+            with masked():
                 ray.init(**options)
-                look()
+            look()
         except (ConnectionError, ValueError, RuntimeError) as error:
+            look()  # a process of Ray's that has been pressed too
             raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         yield find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())
@@ -144,15 +148,29 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], told: int 
                     say("stopping at the next phase boundary; Ctrl-C again stops at once")
                     coordinator.stop.remote()
             _tell(coordinator, told, say)
-            return str(ray.get(outcome))
+            return str(answered(outcome))
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, InputError | PlanError | InvariantError):
             raise error.cause from None
         raise
 
 
+def answered(call: Any, timeout_s: float = inf) -> Any:
+    """What a call of an actor gives. The user may end this wait at any time.
+
+    Raises:
+        KeyboardInterrupt: there were more presses than are allowed for. GetTimeoutError: it takes longer. Else as `ray.get`.
+    """
+    until_s = monotonic() + timeout_s
+    while not ray.wait([call], timeout=_WATCH_S)[0]:
+        look()
+        if monotonic() > until_s:
+            raise ray.exceptions.GetTimeoutError(f"no answer after {timeout_s:g} s")
+    return ray.get(call)
+
+
 def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:
-    lines = ray.get(coordinator.news.remote(told))
+    lines = answered(coordinator.news.remote(told))
     for line in lines:
         say(line)
     return told + len(lines)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic
 
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
@@ -21,6 +22,7 @@ from runtime.service.place import Where, announce, find, prepare_environment, to
 
 _PORTS = range(20_000, 32_000)  # above those of Ray's workers, below those that systems hand out
 _STARTS_S = 120.0
+_WATCH_S = 0.2
 
 
 def standing(folder: Path, say: Callable[[str], None]) -> Where | None:
@@ -69,12 +71,12 @@ def start_head(folder: Path, say: Callable[[str], None]) -> Where:
     command += [f"--ray-client-server-port={clients}", "--min-worker-port=0", "--max-worker-port=0", "--log-style=record"]
     with tempfile.TemporaryFile() as said:  # not a pipe, which Ray's own processes would keep open
         try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True, timeout=_STARTS_S, check=False
-            )
-            failed = done.returncode != 0
-        except subprocess.TimeoutExpired:
-            failed = True
+            look()
+            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True) as starts:
+                try:
+                    failed = _status(starts) != 0
+                finally:
+                    starts.kill()
         except BaseException:
             with undisturbed():
                 stop_head(where, say)
@@ -86,6 +88,16 @@ def start_head(folder: Path, say: Callable[[str], None]) -> Where:
             withdraw(folder)
             raise InputError(f"Ray does not start: {one_line(' '.join(said.read().decode(errors='replace').split())[-400:], 500)}")
     return where
+
+
+def _status(starts: subprocess.Popen[bytes]) -> int | None:
+    """How the start of Ray ended; None if it takes too long. The user may end this wait at any time."""
+    until_s = monotonic() + _STARTS_S
+    while monotonic() < until_s:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return starts.wait(_WATCH_S)
+        look()
+    return None
 
 
 def actor_name() -> str:

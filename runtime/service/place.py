@@ -32,7 +32,8 @@ class Where:
 
     Attributes:
         address: of its Ray. actor, namespace: by which the coordinator is found there.
-        token: the file in the service's folder with the token that Ray asks for; None where the user's own environment has it.
+        token: the file that holds the token which Ray asks for, `token` in the service's folder; None where the user's own
+            environment has it.
         ray: folder of the Ray that was started for the service; None where it has joined one. device, inode: which folder that is.
     """
 

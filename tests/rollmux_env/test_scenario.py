@@ -306,8 +306,11 @@ def test_a_job_undoes_an_optional_default_with_null_and_replaces_lists_whole() -
         (None, "defaults: must be a mapping, not null"),
         ([], "defaults: must be a mapping, not a list"),
         ({"id": "a"}, "defaults.id: every job needs an id of its own"),
-        ({"slos": 2}, "defaults.slos: is not a key of this file format"),
-        ({"rollout": {"nodez": 2}}, "defaults.rollout.nodez: is not a key of this file format"),
+        ({"slos": 2}, "defaults.slos: is not a key of this file format; did you mean defaults.slo?"),
+        (
+            {"rollout": {"nodez": 2}},
+            "defaults.rollout.nodez: is not a key of this file format; did you mean defaults.rollout.nodes?",
+        ),
         ({"slo": 0}, "defaults.slo: must be at least 1, not 0"),
         ({"rollout": 3}, "defaults.rollout: must be a mapping, not 3"),
         ({"training": {"by_nodes": {"x": 1}}}, "defaults.training.by_nodes: 'x' is not a number of nodes"),
