@@ -1,4 +1,4 @@
-"""How a policy looks: one colour in every figure of every run, by its name; yardsticks dashed; seeds as a band."""
+"""The style of a policy in plots: one colour by name in every figure, dashed reference policies, seeds as a band."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked of a workload."""
+"""Options of workloads."""
 
 from __future__ import annotations
 
