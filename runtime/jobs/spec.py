@@ -181,10 +181,16 @@ class SyncSpec(FileModel):
     """`aware`: one copy crosses to the rollout pool, in parallel streams; `flat`: one for every rollout node, all from rank 0."""
 
 
+def _folder_name(value: str) -> str:
+    if value in (".", ".."):
+        raise ValueError(f"is the name of folders of the job, and cannot be {describe(value)}")
+    return value
+
+
 class JobSpec(FileModel):
     """A job of a job file."""
 
-    id: JobId
+    id: Annotated[JobId, AfterValidator(_folder_name)]
     """Its name, unique in the file; quote one that reads as a number or a boolean."""
     arrival_s: NonNegative = 0.0
     """When it arrives, seconds from the start of the run."""
@@ -196,6 +202,8 @@ class JobSpec(FileModel):
     """What it asks of the rollout pool."""
     training: TrainingSpec = TrainingSpec()
     """What it asks of the training pool."""
+    movable: bool = True
+    """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
     seed: Index = 0
     """Of the model `tiny`, of the data's order and of sampling."""
     model: Annotated[ModelSpec, BeforeValidator(by_name)] = ModelSpec()
