@@ -13,10 +13,10 @@ from rollmux_env.cli import make_scenario, spelled
 if TYPE_CHECKING:
     from rollmux_env.scenario import Scenario
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (docs/scenario.md).", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (docs/reference/scenario.md).", show_default=False)]
 PolicyName = Annotated[
     str,
-    typer.Option("--policy", "-p", metavar="NAME", help="rollmux, solo, consolidate, ... (docs/policies.md), or `module:Class`."),
+    typer.Option("--policy", "-p", metavar="NAME", help="rollmux, solo, ... (docs/reference/policies.md), or `module:Class`."),
 ]
 
 

@@ -17,7 +17,7 @@ JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file (docs/jobs.md).", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file (docs/reference/jobs.md).", show_default=False)],
     at: At = None,
 ) -> None:
     """Hand the jobs of a file to a service. When the command ends, they are in its journal.

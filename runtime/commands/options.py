@@ -12,7 +12,7 @@ PolicyName = Annotated[
         "--policy",
         "-p",
         metavar="NAME",
-        help="Which nodes a job gets: rollmux, consolidate, solo, ... (docs/policies.md), or `module:Class` of your own. "
+        help="Which nodes a job gets: rollmux, consolidate, solo, ... (docs/reference/policies.md), or `module:Class` of your own. "
         "(default: rollmux)",
         show_default=False,
     ),
@@ -22,7 +22,7 @@ DispatchName = Annotated[
     typer.Option(
         "--dispatch",
         metavar="NAME",
-        help="Which waiting phase of a group is next: fifo, shortest-first, ... (docs/dispatch.md). (default: round-robin)",
+        help="Which waiting phase of a group is next: fifo, ... (docs/reference/dispatch.md). (default: round-robin)",
         show_default=False,
     ),
 ]

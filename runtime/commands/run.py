@@ -20,7 +20,9 @@ class Against(StrEnum):
 
 def run(
     context: typer.Context,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file (docs/jobs.md).", show_default=False)] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A job file (docs/reference/jobs.md).", show_default=False)
+    ] = None,
     policy: PolicyName = None,
     dispatch: DispatchName = None,
     dry_run: Annotated[
