@@ -1,4 +1,4 @@
-"""Policies by a name and options, as in `round-robin,migrate=0.8`."""
+"""Parses a policy name with options, as in `round-robin,migrate=0.8`."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def schema() -> None:
 
 
 def workload(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="production, mixed, balanced, ...: docs/workloads.md lists them.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="production, mixed, ...; see docs/reference/workloads.md.")],
     workload: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write it: .json or .yaml.", show_default=False)],
     seed: Seed = 0,

@@ -1,4 +1,4 @@
-"""The command of this floor: `train`. Heavy imports are inside it, so that `rollmux --help` is fast."""
+"""The command of this package: `train`. Heavy imports are inside it, so that `rollmux --help` is fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training run is told: a YAML preset or file, with single values set on the command line."""
+"""The configuration of a training run: a YAML preset or file, with values overridden on the command line."""
 
 from __future__ import annotations
 

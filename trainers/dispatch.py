@@ -1,4 +1,4 @@
-"""The dispatch problem as something to learn."""
+"""The dispatch problem for the trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The placement problem as something to learn."""
+"""The placement problem for the trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training run asks of the problem that it learns: environments, yardsticks, figures, and a file for the result."""
+"""The interface of a learning problem: environments, reference policies, figures, and a file for the result."""
 
 from __future__ import annotations
 

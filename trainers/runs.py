@@ -1,4 +1,4 @@
-"""Training runs of several seeds in one folder, with progress."""
+"""Training runs with several seeds in one folder, with progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training run: rollouts and updates, and between them evaluation, checkpoints and figures."""
+"""One training run: rollouts and updates, with evaluation, checkpoints and figures in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from rollmux_env.cli import make_scenario, spelled
 if TYPE_CHECKING:
     from rollmux_env.scenario import Scenario
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file.", show_default=False)]
-PolicyName = Annotated[str, typer.Option("--policy", "-p", metavar="NAME", help="A policy by name, or `module:Class` of your own.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (docs/scenario.md).", show_default=False)]
+PolicyName = Annotated[
+    str,
+    typer.Option("--policy", "-p", metavar="NAME", help="rollmux, solo, consolidate, ... (docs/policies.md), or `module:Class`."),
+]
 
 
 class Format(StrEnum):

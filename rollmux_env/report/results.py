@@ -1,4 +1,4 @@
-"""Results as JSON and CSV, in the shapes that docs/metrics.md names."""
+"""Results as JSON and CSV, as docs/reference/metrics.md defines them."""
 
 from __future__ import annotations
 

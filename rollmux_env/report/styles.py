@@ -1,4 +1,4 @@
-"""How a policy looks: one colour in every figure of every run, by its name; yardsticks dashed; seeds as a band."""
+"""The style of a policy in plots: one colour by name in every figure, dashed reference policies, seeds as a band."""
 
 from __future__ import annotations
 
@@ -87,4 +87,5 @@ def _drawn(text: str) -> float:
 def _mixed(colour: str, by: float) -> str:
     """Between a darker colour (0) and a lighter one (1), and visibly off the colour itself."""
     towards, share = (0.0, 0.5 - 0.6 * by) if by < 0.5 else (1.0, 0.6 * by - 0.05)
-    return str(to_hex([(1 - share) * part + share * towards for part in to_rgb(colour)]))
+    red, green, blue = ((1 - share) * part + share * towards for part in to_rgb(colour))
+    return str(to_hex((red, green, blue)))

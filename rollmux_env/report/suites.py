@@ -1,4 +1,4 @@
-"""A suite's result: a table with the paper's figures beside ours, the same as JSON and CSV, and plots."""
+"""The result of a suite: a table with the paper's figures beside ours, JSON, CSV, and plots."""
 
 from __future__ import annotations
 

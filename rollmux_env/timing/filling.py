@@ -1,7 +1,8 @@
-"""Jobs of a scenario that give a model: what the loader fills in.
+"""Fills in the numbers of jobs that give a model.
 
-What a job says itself stands; what it leaves out is predicted from its model on the cluster's GPUs: both phases' seconds and host
-memory, the sync, training on more nodes, both phases co-located on the training nodes, and the parts of the phases (`timing`).
+Values given by the job are kept. The others are predicted from its model on the cluster's GPUs: seconds and host memory
+of both phases, the sync, training on more nodes, both phases co-located on the training nodes, and the parts of the
+phases (`timing`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What accelerators do: published peaks, how much of them is achieved, and rates that were measured.
+"""Accelerators: published peaks, the achieved share of them, and measured rates.
 
-`Gpu` holds what is printed, `Factors` the four numbers that were fitted to published phase times (docs/timing.md), and `Hardware`
-the rates that come of both, or of `rollmux profile` on a real engine. Only `Hardware` is calculated with.
+`Gpu` holds the published figures, `Factors` the four numbers fitted to published phase times (docs/reference/timing.md), and
+`Hardware` the resulting rates, or those that `rollmux profile` measured on a real engine. Only `Hardware` is used in
+calculations.
 """
 
 from __future__ import annotations

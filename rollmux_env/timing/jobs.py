@@ -1,6 +1,7 @@
-"""What a replay may ask of a job with a model: its lengths, its replicas, and how long a training takes.
+"""What a replay needs of a job with a model: its lengths, its replicas, and the duration of a training.
 
-A job's `timing` and `lengths` hold all that is needed, whatever the model and the GPUs were (`rollmux_env.timing.filling`).
+A job's `timing` and `lengths` hold everything needed, whatever the model and the GPUs were
+(`rollmux_env.timing.filling`).
 """
 
 from __future__ import annotations

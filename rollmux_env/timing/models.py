@@ -1,6 +1,6 @@
-"""Shapes of language models: by a size name, or by the `config.json` of a Hugging Face directory.
+"""Shapes of language models, by a size name or from the `config.json` of a Hugging Face folder.
 
-A size name stands for one published shape: 0.5B to 32B are Qwen2.5's, 4B and 8B (which Qwen2.5 has not) Qwen3's, 70B Llama 3's.
+A size name stands for a published shape: 0.5B to 32B are Qwen2.5, except 4B and 8B, which are Qwen3; 70B is Llama 3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be asked of a workload."""
+"""Options of workloads."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class WorkloadOptions:
         """
         for option in fields(self):
             if option.name not in used and getattr(self, option.name) != option.default:
-                raise InputError(f"{option.name}: the workload {workload} has no such option")
+                has = ", ".join(sorted(used))
+                raise InputError(f"{option.name}: the workload {workload} has no such option; it has {has}")
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> None:

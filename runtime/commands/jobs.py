@@ -10,14 +10,14 @@ import typer
 At = Annotated[
     Path | None,
     typer.Option(
-        "--at", metavar="DIR", help="The service's folder; else $ROLLMUX_SERVICE, else rollmux-service.", show_default=False
+        "--at", metavar="DIR", help="The service's folder. (default: $ROLLMUX_SERVICE, or else rollmux-service)", show_default=False
     ),
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_default=False)]
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file (docs/jobs.md).", show_default=False)],
     at: At = None,
 ) -> None:
     """Hand the jobs of a file to a service. When the command ends, they are in its journal.
@@ -36,7 +36,7 @@ def submit(
 
 
 def cancel(job: JobName, at: At = None) -> None:
-    """End a job of a service now. It cannot be resumed.
+    """End a job of a service now, for good: it cannot be resumed, and its name cannot be used again.
 
     Example: `rollmux cancel echo`
     """

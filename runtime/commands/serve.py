@@ -27,6 +27,8 @@ def serve(
 ) -> None:
     """Serve RL post-training jobs that come and go. Ctrl-C stops it; with the same folder it goes on later.
 
+    Jobs are handed over by `rollmux submit`, from another terminal; `status`, `logs` and `cancel` ask about them.
+
     Example: `rollmux serve rollmux-service --policy consolidate`
     """
     from policies.dispatch import make_dispatch

@@ -1,7 +1,7 @@
 """Job files, version 1: the RL post-training jobs that `rollmux run` executes, as checked and frozen models.
 
-A file is YAML (1.2 rules) or JSON; docs/jobs.md explains every key. A job is of the built-in kind, GRPO on a model and a task, or
-of a class of the user's own. `load_jobs` merges `defaults` under every job, as in scenario files.
+A file is YAML (1.2 rules) or JSON; docs/reference/jobs.md explains every key. A job is of the built-in kind, GRPO on a model and a
+task, or of a class of the user's own. `load_jobs` merges `defaults` under every job, as in scenario files.
 """
 
 from __future__ import annotations
