@@ -43,12 +43,14 @@ def find_scenario(target: str, seed: int, workload: dict[str, Any]) -> Scenario:
     """The scenario of a file, the same for every seed, or of a workload."""
     from rollmux_env.errors import InputError
     from rollmux_env.scenario import load_scenario
+    from rollmux_env.suggestions import did_you_mean
     from rollmux_env.workloads import WORKLOADS
 
     if target in WORKLOADS:
         return make_scenario(target, seed, workload)
     if not Path(target).suffix and not Path(target).exists():
-        raise InputError(f"{target}: is neither a file nor a workload; workloads are {', '.join(WORKLOADS)}")
+        near = did_you_mean(target, WORKLOADS)
+        raise InputError(f"{target}: is neither a file nor a workload; workloads are {', '.join(WORKLOADS)}{near}")
     if workload:
         raise InputError(f"{target}: a scenario file takes no options of a workload ({', '.join(map(spelled, workload))})")
     return load_scenario(target)

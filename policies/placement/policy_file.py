@@ -139,7 +139,7 @@ def _config(name: str, metadata: object) -> PolicyConfig:
     try:
         return PolicyConfig.model_validate_json(text)
     except ValidationError as error:
-        raise InputError(f"{name}: {complain(problems(error)[0], _KEY)}") from None
+        raise InputError(f"{name}: {complain(problems(error)[0], PolicyConfig, _KEY)}") from None
 
 
 def _check(name: str, config: PolicyConfig, found: Mapping[str, tuple[object, object]]) -> None:

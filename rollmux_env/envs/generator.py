@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.complaint import describe
+from rollmux_env.complaint import not_one_of
 from rollmux_env.envs.stream import Stream, stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
@@ -64,7 +64,7 @@ class Workload:
 
     def __init__(self, name: str = "production", **options: Any) -> None:
         if name != "production" and name not in NAMES:
-            raise InputError(f"generator: must be one of {', '.join(('production', *NAMES))}, not {describe(name)}")
+            raise InputError(f"generator: {not_one_of(name, ('production', *NAMES))}")
         try:
             self._options = WorkloadOptions(**options)
         except TypeError:
@@ -113,6 +113,7 @@ class Workload:
             training_nodes=nodes[:, 1],
             rescale_nodes=np.zeros((n, 0), dtype=np.int64),
             rescale_s=np.zeros((n, 0)),
+            movable=np.ones(n, dtype=np.int64),
         )
 
     def scenario(self, seed: int) -> Scenario:

@@ -33,7 +33,8 @@ class PlacementEnv(FirstEnv):
     | 0 | `isolated`: a new group of the job's own nodes | `stop`: no more moves now |
     | 1 ... | ways to join a group, in Algorithm 1's order | moves, exchanges and mergers of running jobs, the greatest gain first |
 
-    Algorithm 1's order: oldest group, fewest new nodes, lowest node numbers. `action_masks()`, also `observation["mask"]`, tells
+    Algorithm 1's order: oldest group, fewest new nodes, lowest node numbers; it is not the cheapest first, so an agent that wants
+    the cheapest place reads the rows' prices. `action_masks()`, also `observation["mask"]`, tells
     which choices may be made: it is the planner's own test of SLOs, host memory, `max_nodes` and group size, and for moves the rule
     that a moved job must still be able to meet its SLO. Where there are more choices than rows the cheapest places
     and the moves of the greatest gain are kept, action 0 always, and `info["truncated"]` is True. Rows that may not be chosen are

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Drift
 
@@ -36,7 +37,7 @@ def drift(
         InputError: another template, a factor that is not a number above 0, or fewer than one iteration or billion.
     """
     if template not in TEMPLATES:
-        raise InputError(f"drift template: must be one of {', '.join(TEMPLATES)}, not '{template}'")
+        raise InputError(f"drift template: {not_one_of(template, TEMPLATES)}")
     if not 0 < factor < float("inf"):
         raise InputError(f"drift factor: must be a number above 0, not {factor}")
     for name, count in (("billions", billions), ("iterations", iterations)):

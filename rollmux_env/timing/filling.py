@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from rollmux_env.complaint import complain, problems
 from rollmux_env.errors import InputError
 from rollmux_env.fields import NodeCount
-from rollmux_env.scenario import Pool
+from rollmux_env.scenario import Cluster, Pool
 from rollmux_env.timing.described import Lengths, Model
 from rollmux_env.timing.hardware import hardware
 from rollmux_env.timing.jobs import REPLICA, lengths_of
@@ -37,7 +37,10 @@ def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     Raises:
         InputError: a model, GPU or distribution that is none, or that do not go together; one line, from `jobs[k]` on.
     """
-    pools = {name: _parsed(Pool, (data.get("cluster") or {}).get(name), "cluster", name) for name in ("rollout", "training")}
+    if data.get("cluster") is None:
+        raise InputError("cluster: is missing")
+    cluster: Cluster = _parsed(Cluster, data["cluster"], "cluster")
+    pools = {"rollout": cluster.rollout, "training": cluster.training}
     jobs = []
     for k, job in enumerate(data["jobs"]):
         predicted = isinstance(job, dict) and job.get("model") is not None and job.get("timing") is None
@@ -70,7 +73,7 @@ def _parsed(model: Any, value: Any, *path: str | int) -> Any:
     try:
         return TypeAdapter(model).validate_python(value)
     except ValidationError as error:
-        raise InputError(complain(problems(error)[0], *path)) from None
+        raise InputError(complain(problems(error)[0], model if isinstance(model, type) else None, *path)) from None
 
 
 def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from rollmux_env.complaint import describe, one_line
+from rollmux_env.complaint import describe, not_one_of, one_line
 from rollmux_env.errors import InputError
 
 FORMAT = 1  # of hardware files
@@ -148,10 +148,7 @@ def hardware(name: str, folder: Path = Path()) -> Hardware:
         return achieved(name, GPUS[name])
     path = folder / name
     if path.suffix != ".json" or not path.is_file():
-        names = ", ".join(GPUS)
-        raise InputError(
-            f"must be one of {names}, or a file of `rollmux profile --out`, for jobs with a model, not {describe(name)}"
-        )
+        raise InputError(not_one_of(name, GPUS, ", or a file of `rollmux profile --out`, for jobs with a model"))
     return read_hardware(path)
 
 

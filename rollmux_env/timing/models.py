@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from rollmux_env.complaint import describe, one_line
+from rollmux_env.complaint import not_one_of, one_line
 from rollmux_env.errors import InputError
 
 
@@ -86,7 +86,7 @@ def model_shape(name: str, folder: Path = Path()) -> ModelShape:
     path = folder / name
     path = path / "config.json" if path.is_dir() else path
     if path.suffix != ".json" or not path.is_file():
-        raise InputError(f"must be one of {', '.join(SHAPES)}, or a Hugging Face model's config.json, not {describe(name)}")
+        raise InputError(not_one_of(name, SHAPES, ", or a Hugging Face model's config.json"))
     return read_shape(path)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rollmux_env.complaint import describe
+from rollmux_env.complaint import describe, not_one_of
 from rollmux_env.errors import InputError
 
 MAX_JOBS = 1_000_000
@@ -91,4 +91,4 @@ def _number(name: str, value: Any, low: float) -> None:
 
 def _one_of(name: str, value: Any, names: tuple[str, ...]) -> None:
     if value not in names:
-        raise InputError(f"{name}: must be one of {', '.join(names)}, not {describe(value)}")
+        raise InputError(f"{name}: {not_one_of(value, names)}")

@@ -45,9 +45,11 @@ def run(
     Example: `rollmux run examples/two_jobs.yaml --compare solo --out run`
     """
     from rollmux_env.errors import InputError
+    from rollmux_env.extras import require
     from runtime.execution.own_ray import stay_on_loopback
     from runtime.presses import heard
 
+    require("run", "run")
     if resume is not None:
         for name in ("file", "policy", "dispatch", "dry_run", "out", "seed"):
             source = context.get_parameter_source(name)

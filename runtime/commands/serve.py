@@ -31,19 +31,21 @@ def serve(
     """
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
+    from rollmux_env.extras import require
     from rollmux_env.report.folder import make_folder
     from runtime.jobs.spec import load_cluster
     from runtime.journal import DRIVER_LOCK, take_lock
     from runtime.presses import heard
     from runtime.service.head import head
 
+    require("run", "serve")
     given = load_cluster(cluster) if cluster is not None else None
     make_runnable(policy or POLICY, seed)
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder)
     folder = folder.resolve()
     try:
-        with heard(), take_lock(folder / DRIVER_LOCK), head(folder, address) as where:
+        with heard(), take_lock(folder / DRIVER_LOCK), head(folder, address, typer.echo) as where:
             from runtime.service.attending import Wish, attend  # not before the environment is prepared for Ray
 
             attend(folder, where, Wish(policy, dispatch, seed, given), typer.echo)

@@ -16,6 +16,7 @@ from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from runtime.checkpoints import drop, place_of, write_checkpoint
 from runtime.execution.gate import JobGate
+from runtime.execution.job_log import iteration_line, note, start_line
 from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
 from runtime.execution.randomness import keep_randomness, restore_randomness
 from runtime.jobs.named import load_named
@@ -31,10 +32,13 @@ class Controller:
 
     Args:
         spec: the job. coordinator: whom to ask. logs: folder of what the job's processes print.
+        restarted: why the job is made anew; nothing where it is not.
     """
 
-    def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
+    def __init__(self, spec: JobSpec, coordinator: Any, logs: str, restarted: str = "") -> None:
         capture(logs, "controller")
+        if restarted:
+            note(f"restarted: {restarted}")
         self._spec = spec
         self._coordinator = coordinator
         self._job: Any = None
@@ -55,9 +59,12 @@ class Controller:
                 where = "step"
                 done = self._carry_out(order)
         except Stopped:
+            note("stops with the run")
             return End("stopped")
         except BaseException as error:
             problem = one_line(" ".join(str(error).split()), 500) or "no message"
+            note(f"ERROR in {self._gate.where or where}: {problem}")
+            traceback.print_exc()
             if isinstance(error, WorkerDied | ray.exceptions.RayActorError):
                 return End("died", self._gate.where or where, problem)
             if self._gate.where == "checkpoint" and _is_full(error):
@@ -68,6 +75,7 @@ class Controller:
         finally:
             self._gate.where = ""
             self._close()
+        note("done")
         return End("done")
 
     def _next(self, done: Done | None) -> Order | None:
@@ -78,13 +86,14 @@ class Controller:
         return order
 
     def _carry_out(self, order: Order) -> Done:
-        gate = self._gate
+        gate, began = self._gate, monotonic()
         gate.iteration, gate.worst_case = order.iteration, order.profile
         runtime_hook.metrics = {}
         changed = gate.place(order.nodes)
         if changed and (gate.workers or not order.iteration):  # else it is moved by affinity alone
             self._close()
         if self._job is None:
+            note(start_line(order))
             self._make(order.checkpoint)
         job = self._job
         if not order.profile:
@@ -95,6 +104,9 @@ class Controller:
             _step(job)
             self._close()
         gate.iteration_done()
+        seconds = monotonic() - began
+        done = iteration_line(order.iteration + 1, self._spec.iterations, seconds, runtime_hook.metrics)
+        note(f"profiled in {seconds:.2f} s" if order.profile else done)
         return Done({}) if order.profile else self._keep(job, order)
 
     def _keep(self, job: Any, order: Order) -> Done:

@@ -93,6 +93,7 @@ class Runner:
     keeping_s: float = 0.0  # how long writing it took
     done: int = 0  # the most iterations that it ever had done
     deaths: int = 0  # since it had done as many
+    restarted: str = ""  # why it is made anew
     since_s: float | None = None  # it has had no need to wait since; None while it waits
     began_s: float | None = None  # when its rollout was ready
     job: Job | None = None  # as the policy sees it; None until it is profiled

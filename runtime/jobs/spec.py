@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from rollmux_env.complaint import complain, describe, field_of, misfit, one_line, problems
+from rollmux_env.complaint import complain, describe, field_of, misfit, not_one_of, one_line, problems
 from rollmux_env.errors import InputError
 from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NodeCount, NonNegative, Positive, Version, by_name
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
@@ -77,7 +77,7 @@ class TaskSpec(FileModel):
         if ":" in self.name:
             _named(self.name)
         elif self.name != "jsonl" and self.name not in BUILT_IN:
-            raise misfit(f"must be {', '.join(BUILT_IN)}, jsonl or module:Class, not {describe(self.name)}", "name")
+            raise misfit(not_one_of(self.name, (*BUILT_IN, "jsonl"), ", or module:Class of your own"), "name")
         if self.name == "jsonl" and self.file is None:
             raise misfit("is missing; the task jsonl reads one", "file")
         for field in ("file", "reward"):
@@ -286,7 +286,7 @@ def load_cluster(path: str | Path) -> Cluster:
     try:
         return Cluster.model_validate(data["cluster"])
     except ValidationError as error:
-        raise InputError(f"{name}: cluster.{one_line(complain(problems(error)[0]))}") from None
+        raise InputError(f"{name}: {one_line(complain(problems(error)[0], Cluster, 'cluster'))}") from None
 
 
 def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
@@ -306,7 +306,7 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
         return jobs.model_copy(update={"jobs": tuple(here)})
     except ValidationError as error:
         first = problems(error)[0]
-        problem = complain(first) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
+        problem = complain(first, Jobs) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
     except InputError as error:
         problem = str(error)
     raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}")
