@@ -1,4 +1,4 @@
-"""The placement problem as something to learn."""
+"""The placement problem for the trainers."""
 
 from __future__ import annotations
 
@@ -29,18 +29,25 @@ class PlacementProblem(Settings):
     """`RollMux/Placement-v0`: arguments of the environment, its generator and its reward."""
 
     name: Literal["placement"] = "placement"
+    """The environment `RollMux/Placement-v0`."""
     workload: str = "production"
     """A workload by name, or `toy`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Of the workload: `jobs`, `stays`, `slo`, `max_group_size`, `semantics`; `rounds` of the toy."""
     moves: bool = False
+    """Running jobs may be moved, too."""
     known_stays: bool = True
+    """The policy is told when jobs will leave."""
     shield: bool = True
+    """What would break an SLO is masked."""
     candidates: Annotated[int, Field(ge=2)] = 32
+    """Rows of the candidate table; where there are more choices, the cheapest are kept."""
     reference: Reference | None = None
     """The reward is the saving over this policy on the same stream, in place of the dollars."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 1.0
+    """Of a masked action, in Solo-D dollars of a mean job."""
     slo_penalty: Annotated[float, Field(ge=0)] = 1.0
+    """Of a job that leaves with its SLO broken, in Solo-D dollars of a mean job."""
 
     def model_post_init(self, context: Any) -> None:
         """Make the generator now, so that what is wrong with the options is said at once."""

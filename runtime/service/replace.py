@@ -21,7 +21,7 @@ def better_place(state: State, job_id: str, policy: str, seed: int) -> Plan:
     """
     asked = make_runnable(policy, seed)
     job, home = state.job(job_id), state.group_of(job_id)
-    if state.is_paused(job_id):
+    if state.is_paused(job_id) or not job.movable:
         return ()
     twin = state.copy()
     for waiting in state.waiting:

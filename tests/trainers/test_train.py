@@ -54,7 +54,7 @@ def run_of(folder: Path, changes: Sequence[str], stop_at: int | None = None) -> 
     folder.mkdir(exist_ok=True)
     no_references: References = {}
 
-    def tell(steps: int, figures: dict[str, float]) -> None:
+    def tell(steps: int, curve: Sequence[dict[str, float]]) -> None:
         if stop_at is not None and steps >= stop_at:
             raise Stopped
 

@@ -89,7 +89,8 @@ class Pretended(Coordinator):
                     await self.release(job_id, Report(pool, False, now_s, now_s, self._now(), host_gb=0.1))
                 await self.synced(job_id, self._now(), self._now())
                 if order.profile:
-                    done = Done({})
+                    options = runner.spec.options
+                    done = Done({}, movable=options.get("profiled", options.get("keeps", True)))
                     continue
                 state += 1
                 done = self._kept(runner, order, state)
@@ -110,7 +111,8 @@ class Pretended(Coordinator):
     def _kept(runner: Runner, order: Order, state: int) -> Done:
         folder = Path(order.folder)
         if not runner.spec.options.get("keeps", True):
-            return Done({"count": float(state)})
+            turns = runner.spec.options.get("turns", False)  # it could be moved, until it is to be
+            return Done({"count": float(state)}, movable=turns and runner.moves_to is None)
 
         def fill(place: Path) -> None:
             (place / "count").write_text(str(state))

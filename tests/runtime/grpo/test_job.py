@@ -11,6 +11,7 @@ import pytest
 from rollmux_env.cluster.events import Moved
 from runtime.execution.checks import check_run
 from runtime.facts import Node
+from runtime.output import LOGS, lines
 from tests.runtime.execution.conftest import Running, nodes, run
 
 __all__ = ["nodes", "run"]
@@ -35,14 +36,18 @@ def toy(job_id: str, seconds: float, iterations: int) -> dict[str, Any]:
     return {"id": job_id, "class": "toy_jobs:Sleeper", "options": options, "iterations": iterations, "slo": 1000.0}
 
 
-def test_two_jobs_share_nodes_and_stay_on_policy(run: Running) -> None:
-    outcome, record, _ = run([job("a", seed=1), job("b", seed=2, task="count")], bounds=True)
+def test_two_jobs_share_nodes_and_stay_on_policy(run: Running, tmp_path: Path) -> None:
+    outcome, record, _ = run([job("a", seed=1), job("b", seed=2, task="count")], bounds=True, folder=tmp_path / "x")
     assert outcome == "done" and not record.failed
     check_run(record)
     for name in "ab":
         mine = [done for done in record.iterations if done.job_id == name]
         versions = [(done.metrics["sampled_version"], done.metrics["trained_version"]) for done in mine]
         assert versions == [(k, k) for k in range(4)]  # and what the profiler trained is forgotten
+        log = [line for line in lines(tmp_path / "x" / LOGS / name) if "  iteration " in line]
+        assert all(
+            f"reward {done.metrics['reward']:.6g}, loss {done.metrics['loss']:.6g}, " in log[k] for k, done in enumerate(mine)
+        )
         assert all(0 <= done.metrics["reward"] <= 1 and done.metrics["logprob_gap"] < 1e-4 for done in mine)
     warm = [part for part in record.phases if not part.profile]
     assert not any(part.cold for part in warm)

@@ -11,7 +11,7 @@ import pytest
 from rollmux_env.cluster.events import Moved, Reprofiled, Withdrawn
 from rollmux_env.errors import InputError
 from runtime.execution.checks import check_run
-from runtime.output import LOGS
+from runtime.output import LOGS, lines
 from runtime.service.report import STATES
 from tests.runtime.service.conftest import Serving
 
@@ -57,6 +57,16 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
     counts = {name: [done.metrics["count"] for done in record.iterations if done.job_id == name] for name in ("moved", "killed")}
     assert counts == {"moved": [*range(1, 41)], "killed": [*range(1, 13)]}  # each trained on from where it was
     assert {path.name for path in (service.folder / LOGS).iterdir()} == set(jobs)
+    logs = {name: lines(service.folder / LOGS / name) for name in jobs}
+    for name in ("plain", "killed", "moved"):
+        mine = [line for line in logs[name] if "controller | " in line and "  iteration " in line]
+        assert all(f"  iteration {k + 1} of {len(mine)}: " in line for k, line in enumerate(mine)), mine
+        assert len(mine) == jobs[name]["of"], mine
+    restarts = [line for line in logs["killed"] if "  restarted: " in line]
+    assert [line.partition("restarted: ")[2] for line in restarts] == [fact.why for fact in record.restarted]
+    assert any("  goes on from its checkpoint after iteration " in line for line in logs["killed"])
+    assert any("  ERROR in training: train went wrong in two lines" in line for line in logs["poisoned"])
+    assert any("in _turn" in line for line in logs["poisoned"]) and logs["poisoned"][-1].startswith("controller | ")
     true_throughout(service.reports)
 
 
