@@ -113,6 +113,7 @@ def test_what_is_wrong_with_a_job_is_said_of_that_job(run: Running) -> None:
     check_run(record)
 
 
+@pytest.mark.long
 def test_an_outside_trainer_takes_turns(run: Running) -> None:
     wrapped = {"id": "trl", "class": "trl_job:TrlGrpo", "folder": str(EXAMPLES), "iterations": 2, "slo": 1000.0}
     small = {"prompts": 2, "group_size": 2, "max_tokens": 8}
