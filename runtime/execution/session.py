@@ -63,8 +63,8 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | No
             with masked():
                 ray.init(**options)
             look()
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            look()  # a process of Ray's that has been pressed too
+        except Exception as error:  # which is what Ray raises when a process of its own does not come
+            look()  # one that SIGTERM has ended too
             raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         yield find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())

@@ -34,7 +34,7 @@ class Pretended(Coordinator):
 
     def __init__(self, plan: RunPlan, dies_at: int = -1, before: bool = False, stops_after: int = -1, loses: str = "") -> None:
         super().__init__(plan)
-        self.left, self.before, self.dead = dies_at, before, False
+        self.writes_left, self.before, self.dead = dies_at, before, False
         self.stops_after, self.loses = stops_after, loses
 
     def _open(self) -> None:
@@ -45,11 +45,11 @@ class Pretended(Coordinator):
             if self.dead:
                 raise Killed
             if self._journal._unwritten:
-                self.left -= 1
-            if self.left == 0 and self.before:
+                self.writes_left -= 1
+            if self.writes_left == 0 and self.before:
                 self._die_now()
             flush()
-            if self.left == 0:
+            if self.writes_left == 0:
                 self._die_now()
 
         self._journal.flush = dying_flush  # type: ignore[method-assign]

@@ -10,8 +10,10 @@ import pytest
 
 from policies.api import Arrived, Move, Place, Placement, isolated, may_move
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Reprofiled
+from runtime import checkpoints
 from runtime.audit import audit
-from runtime.execution import profiling, resuming
+from runtime.execution import resuming
+from runtime.execution.profiles import Profile
 from runtime.journal import JOURNAL, read_facts, record_of, state_of
 from runtime.record import RunRecord
 from tests.runtime.execution.pretend import carry_out, plan_of
@@ -46,14 +48,14 @@ def test_a_job_whose_model_has_gone_fails_alone_also_when_the_journal_is_taken_u
 
 
 def test_a_job_whose_profile_cannot_be_kept_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    true = profiling.Profile.job
+    true = Profile.job
 
     def job(profile: Any, spec: Any, arrival_s: float) -> Any:
         if spec.id == "a":
             raise ValueError("in two\nlines")
         return true(profile, spec, arrival_s)
 
-    monkeypatch.setattr(profiling.Profile, "job", job)
+    monkeypatch.setattr(Profile, "job", job)
     assert carry_out(plan_of(tmp_path, [{"id": "a", "iterations": 2}, {"id": "b", "iterations": 2}])) == "done"
     record = record_in(tmp_path)
     assert [(failed.job_id, failed.where, failed.problem) for failed in record.failed] == [
@@ -65,7 +67,7 @@ def test_a_job_whose_profile_cannot_be_kept_fails_alone(tmp_path: Path, monkeypa
 def test_a_job_that_cannot_be_taken_up_again_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(tmp_path, [{"id": "a", "iterations": 9}, {"id": "b", "iterations": 9}])
     assert carry_out(plan, stops_after=4) == "stopped"
-    true = resuming.newest
+    true = checkpoints.newest
 
     def newest(folder: Path, most: int) -> Any:
         if folder.name == "a":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rollmux_env.errors import InputError
 from runtime.execution.checks import check_run
 from runtime.output import LOGS, lines
 from runtime.service.report import STATES
+from tests.fixtures import copied
 from tests.runtime.service.conftest import Serving
 
 SLEEPER = {"class": "toy_jobs:Sleeper"}
@@ -236,3 +238,16 @@ def test_the_metrics_count_what_happened(serve: Serving) -> None:
     assert found["rollmux_permit_latency_seconds", "rollout"].times == training
     assert found["rollmux_permit_wait_seconds", "rollout"].times == rollout
     assert 0 < found["rollmux_pool_utilization", "rollout"].value < 1 and found["rollmux_slo_slack", "a"].times
+
+
+def test_a_service_of_an_earlier_version_goes_on(serve: Serving, tmp_path: Path) -> None:
+    service = serve("tests.runtime.service.toys:MoveOne", pairs=2, folder=copied("service", tmp_path))
+    jobs = service.until(lambda jobs: jobs["waiting"]["state"] == "running" and jobs["waiting"]["iteration"] > 0)
+    assert {name: (job["state"], job["iteration"]) for name, job in jobs.items() if name != "waiting"} == {
+        "moved": ("done", 40),
+        "stays": ("done", 50),
+        "plain": ("done", 6),
+    }
+    record = service.stop()
+    check_run(record)
+    assert [event.job_id for event in record.log if isinstance(event, Moved)] == ["moved"]
