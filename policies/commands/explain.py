@@ -18,7 +18,7 @@ def explain(
     rows: Annotated[int, typer.Option("--rows", min=1, help="Most alternatives in the table.")] = 40,
     seed: Seed = 0,
 ) -> None:
-    """Why this placement and not that one: every alternative of one decision.
+    """Explain a placement: list every alternative of one decision.
 
     Example: `rollmux explain examples/quickstart.yaml --policy rollmux --job code-7b`
     """

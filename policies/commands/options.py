@@ -43,7 +43,7 @@ class Fidelity(StrEnum):
 
 
 def find_scenario(target: str, seed: int, workload: dict[str, Any]) -> Scenario:
-    """The scenario of a file, the same for every seed, or of a workload."""
+    """Load the scenario of a file, which is the same for every seed, or generate that of a workload."""
     from rollmux_env.errors import InputError
     from rollmux_env.scenario import load_scenario
     from rollmux_env.suggestions import did_you_mean
