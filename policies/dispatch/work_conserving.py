@@ -9,7 +9,7 @@ older, of which there are fewer than members.
 from __future__ import annotations
 
 from policies.dispatch.migration import Migration
-from rollmux_env.dispatcher import Dispatcher, Member, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
 
 class WorkConserving:

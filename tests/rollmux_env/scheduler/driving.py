@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from rollmux_env.dispatcher import Dispatcher, DispatchPolicy, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, Request
 
 POOL = "training pool"
 
