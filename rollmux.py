@@ -78,7 +78,6 @@ def command() -> typer.Typer:
 
     app = typer.Typer(
         name="rollmux",
-        help="Schedule RL post-training jobs on a rollout pool and a training pool.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -98,6 +97,7 @@ def _status() -> int:
     import typer
 
     from rollmux_env.errors import InputError, PlanError
+    from rollmux_env.extras import EXTRAS, lacks
 
     try:
         status = command()(standalone_mode=False, prog_name="rollmux") or 0
@@ -105,6 +105,10 @@ def _status() -> int:
         return status
     except (InputError, PlanError) as error:
         return _complain(str(error))
+    except ModuleNotFoundError as error:
+        if not any((error.name or "").partition(".")[0] in modules for modules in EXTRAS.values()):
+            raise
+        return _complain(lacks(error.name or ""))
     except typer.TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())

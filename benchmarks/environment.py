@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from rich.table import Table
 
-import rollmux_env.envs  # noqa: F401 (registers)
+import rollmux_env  # noqa: F401 (registers)
 from rollmux_env.envs.observation import candidate_names
 from rollmux_env.report.tables import show
 

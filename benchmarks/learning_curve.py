@@ -1,4 +1,4 @@
-"""A learning curve from the logs of `rollmux train`: one line a folder, the mean over its seeds, and each seed thinly.
+"""A learning curve from the logs of `rollmux train`: one line a folder, the mean over its seeds, with their spread.
 
 python benchmarks/learning_curve.py runs/maskable-ppo runs/ppo runs/dqn --figure dollars_over_rollmux --out curve.png
 """
@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rollmux_env.errors import InputError
+from rollmux_env.report.styles import draw
 
 CURVE = "curve.csv"
 
@@ -45,10 +46,9 @@ def main() -> None:
     given = parser.parse_args()
     picture = Figure(figsize=(7, 3.5), layout="constrained")
     axes = picture.subplots()
-    for k, folder in enumerate(given.folders):
+    for folder in given.folders:
         steps, values = curves(folder, given.figure)
-        axes.plot(steps, values.T, color=f"C{k}", linewidth=0.7, alpha=0.5)
-        axes.plot(steps, values.mean(axis=0), color=f"C{k}", marker="o", markersize=3, label=f"{folder.name}, {len(values)} seeds")
+        draw(axes, steps, values, folder.name, f"{folder.name}, {len(values)} seeds", marker="o", markersize=3)
         print(
             f"{folder.name}: "
             + ", ".join(f"{step:,.0f}: {value:.3f}" for step, value in zip(steps, values.mean(axis=0), strict=True))

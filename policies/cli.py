@@ -1,4 +1,4 @@
-"""The commands of this floor: `plan`, `bench`, `explain`, `trace`."""
+"""The commands of this package: `plan`, `bench`, `explain`, `trace`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies by a name and options, as in `round-robin,migrate=0.8`."""
+"""Parses a policy name with options, as in `round-robin,migrate=0.8`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
+from rollmux_env.suggestions import did_you_mean
 
 Made = TypeVar("Made")
 
@@ -26,7 +28,7 @@ def make_named(kind: str, table: Mapping[str, Callable[..., Made]], spec: str, o
     """
     name, *pairs = spec.split(",")
     if name not in table:
-        raise InputError(f"{kind} '{name}': there is none; the names are {', '.join((*table, *others))}")
+        raise InputError(f"{kind}: {not_one_of(name, (*table, *others))}")
     return make_with(f"{kind} '{spec}'", name, table[name], pairs)
 
 
@@ -48,7 +50,8 @@ def make_with(label: str, name: str, factory: Callable[..., Made], pairs: Iterab
         if not equals or not key.isidentifier() or key in options:
             raise InputError(f"{label}: '{pair}' is not an option of the form key=value, given once")
         if key not in known:
-            raise InputError(f"{label}: {name} has no option '{key}'; it has {', '.join(sorted(known)) or 'none'}")
+            has = ", ".join(sorted(known)) or "none"
+            raise InputError(f"{label}: {name} has no option '{key}'; it has {has}{did_you_mean(key, known)}")
         try:
             options[key] = json.loads(text)
         except ValueError:

@@ -12,7 +12,9 @@ from typing import Any
 from policies.named import make_with
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster.plan import Policy
+from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
+from rollmux_env.extras import lacks
 
 PLACEMENT = {
     "rollmux": "policies.placement.algorithm1:Algorithm1",
@@ -68,9 +70,7 @@ def make_runnable(spec: str, seed: int = 0) -> Policy:
 def _factory(name: str, target: str) -> Callable[..., Any]:
     module_name, colon, attribute = target.partition(":")
     if not colon:
-        raise InputError(
-            f"--policy {name}: no such policy; there are {', '.join(sorted(PLACEMENT))}, learned:FILE, and module:Class of your own"
-        )
+        raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE, or module:Class of your own')}")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: a user's folder never hides a module of ours
     try:
@@ -78,7 +78,7 @@ def _factory(name: str, target: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name and module_name.startswith(error.name):
             raise InputError(f"--policy {name}: there is no module '{module_name}' on the path or in this folder") from None
-        raise InputError(f"--policy {name}: {module_name} needs the module '{error.name}', which is not installed") from None
+        raise InputError(f"--policy {name}: {module_name} {lacks(error.name or module_name)}") from None
     except (ImportError, SyntaxError, ValueError, TypeError) as error:
         raise InputError(f"--policy {name}: cannot import {module_name}: {error}") from None
     found = getattr(module, attribute, None)

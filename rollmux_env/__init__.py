@@ -1,0 +1,8 @@
+"""The problem: scenarios, state, candidates, replay, workloads, environments.
+
+Importing the package registers its environments: `gymnasium.make("RollMux/Placement-v0")`, `gymnasium.make("RollMux/Dispatch-v0")`.
+"""
+
+from rollmux_env.registration import register_environments
+
+register_environments()

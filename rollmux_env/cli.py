@@ -98,8 +98,28 @@ def with_workload_options(command: Callable[..., None]) -> Callable[..., None]:
     return taking_options
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"rollmux {version('rollmux')}")
+        raise typer.Exit
+
+
+def _before_commands(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Schedule RL post-training jobs on a rollout pool and a training pool.
+
+    Start with `rollmux bench examples/quickstart.yaml`, and with `rollmux doctor` before the first `rollmux run`.
+    """
+
+
 def mount(app: typer.Typer) -> None:
-    """Add the commands of this floor."""
+    """Add the commands of this floor, and what `rollmux` takes before a command."""
+    app.callback()(_before_commands)
     app.command(rich_help_panel="Scenario files")(validate)
     app.command(rich_help_panel="Scenario files")(schema)
     app.command(rich_help_panel="Scenario files")(with_workload_options(workload))
@@ -130,7 +150,7 @@ def schema() -> None:
 
 
 def workload(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="production, mixed, balanced, ...: docs/workloads.md lists them.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="production, mixed, ...; see docs/reference/workloads.md.")],
     workload: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write it: .json or .yaml.", show_default=False)],
     seed: Seed = 0,

@@ -7,8 +7,10 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
+
+from rollmux_env.suggestions import did_you_mean, meant_keys
 
 _brief = reprlib.Repr()
 _brief.maxstring, _brief.maxother = 40, 40
@@ -36,6 +38,7 @@ _EXPECTED = {
     "greater_than": "above {gt:.10g}",
     "greater_than_equal": "at least {ge:.10g}",
     "less_than_equal": "at most {le:.10g}",
+    "literal_error": "{expected}",
 }
 
 
@@ -56,6 +59,16 @@ def describe(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10**24:
         return "a number of over 24 digits"
     return one_line(_brief.repr(value))
+
+
+def not_one_of(value: Any, names: Iterable[str], others: str = "") -> str:
+    """What is wrong with a value that is none of some names, and which of them was probably meant.
+
+    Args:
+        others: what else it may be, as `, or a file`.
+    """
+    known = [*names]
+    return f"must be one of {', '.join(known)}{others}, not {describe(value)}{did_you_mean(value, known)}"
 
 
 def path_of(parts: Iterable[str | int]) -> str:
@@ -84,11 +97,23 @@ def field_of(problem: ErrorDetails) -> tuple[str | int, ...]:
     return (*(part for part in problem["loc"] if part != "[key]"), *problem.get("ctx", {}).get("field", ()))
 
 
-def complain(problem: ErrorDetails, *prefix: str | int) -> str:
-    """One of pydantic's errors as `path.to[0].field: what is wrong`."""
+def complain(problem: ErrorDetails, model: type[BaseModel] | None, *prefix: str | int) -> str:
+    """One of pydantic's errors as `path.to[0].field: what is wrong`, and what was probably meant.
+
+    Args:
+        model: what did not fit; None where that is no mapping. prefix: path of what did not fit.
+    """
     context: dict[str, Any] = problem.get("ctx", {})
-    path = path_of([*prefix, *field_of(problem)])
-    text = _PROBLEMS.get(problem["type"])
-    if text is None and problem["type"] in _EXPECTED:
-        text = f"must be {_EXPECTED[problem['type']].format_map(context)}, not {describe(problem['input'])}"
-    return f"{path}: {text or problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+    field, kind = field_of(problem), problem["type"]
+    text = _PROBLEMS.get(kind) or problem["msg"].removeprefix("Value error, ")
+    if kind in _EXPECTED:
+        expected = _EXPECTED[kind].format_map(context)
+        text = f"must be {expected}, not {describe(problem['input'])}"
+        if problem["input"] is None:
+            text = f"has no value (null); it must be {expected}"
+    if kind == "extra_forbidden" and model is not None:
+        places = [path_of([*prefix, *place]) for place in meant_keys(model, field)]
+        text += f"; did you mean {' or '.join(places)}?" if places else ""
+    if kind == "literal_error":
+        text += did_you_mean(problem["input"], re.findall("'(.*?)'", context["expected"]))
+    return f"{path_of([*prefix, *field])}: {text}".removeprefix(": ")

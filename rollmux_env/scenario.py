@@ -1,9 +1,9 @@
 """Scenario files, version 1: two pools and the jobs that arrive, as checked and frozen models.
 
-A file is YAML (1.2 rules) or JSON; docs/scenario.md explains every key. `load_scenario` merges `defaults` under every job and
-returns a `Scenario`; everything else in RollMux starts from one. A job may give `model` and `lengths` instead of seconds and
-gigabytes: `rollmux_env.timing.filling` then fills in what it leaves out. The texts under the fields are also the descriptions in
-the JSON Schema of `rollmux_env.schema`.
+A file is YAML (1.2 rules) or JSON; docs/reference/scenario.md explains every key. `load_scenario` merges `defaults` under every
+job and returns a `Scenario`; everything else in RollMux starts from one. A job may give `model` and `lengths` instead of
+seconds and gigabytes: `rollmux_env.timing.filling` then fills in what it leaves out. The texts under the fields are also the
+descriptions in the JSON Schema of `rollmux_env.schema`.
 """
 
 from __future__ import annotations
@@ -172,6 +172,9 @@ class Job(FileModel):
     """Seconds that bring the weights back to the rollout nodes; they delay the job and occupy no node."""
     drift: Annotated[tuple[Drift, ...], Field(strict=False), AfterValidator(_ordered)] = ()
     """How the durations change over time, for event replays; in order of iteration."""
+    # The default is not written, so that what has no such key keeps its hash.
+    movable: Annotated[bool, Field(exclude_if=lambda movable: movable)] = True
+    """Whether it may be given another place while it runs."""
     colocated: Colocated | None = None
     """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""
     model: Annotated[Model | None, BeforeValidator(by_name)] = None
@@ -264,7 +267,7 @@ def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:
         for problem in problems(error):
             in_list = any(isinstance(part, int) for part in problem["loc"])  # lists are not merged into
             if problem["type"] != "misfit" and (problem["type"] != "missing" or in_list):
-                raise InputError(complain(problem, "defaults")) from None
+                raise InputError(complain(problem, Job, "defaults")) from None
     stays = [name for name in STAYS if name in defaults]
     for stay in stays:
         if defaults[stay] is None:
@@ -299,7 +302,7 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
         return Scenario.model_validate(merged)
     except ValidationError as error:
         first = problems(error)[0]
-        problem = complain(first) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
+        problem = complain(first, Scenario) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
     except InputError as error:
         problem = str(error)
     except RecursionError:

@@ -52,8 +52,12 @@ def lines(folder: Path) -> list[str]:
     return found
 
 
-def follow_lines(folder: Path, ended: Callable[[], bool]) -> Iterator[str]:
-    """What a job's processes print, as they print it, until the job has ended."""
+def follow_lines(folder: Path, ended: Callable[[], bool], pause: Callable[[float], None] = time.sleep) -> Iterator[str]:
+    """What a job's processes print, as they print it, until the job has ended.
+
+    Args:
+        pause: waits so many seconds between looks.
+    """
     yield from lines(folder)
     read = {path: path.stat().st_size for path in folder.glob("*.log")}
     while True:
@@ -72,4 +76,4 @@ def follow_lines(folder: Path, ended: Callable[[], bool]) -> Iterator[str]:
             yield from (f"{path.stem} | {line}" for line in text.decode(errors="replace").splitlines())
         if last:
             return
-        time.sleep(_LOOKS_S)
+        pause(_LOOKS_S)

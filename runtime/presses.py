@@ -1,16 +1,18 @@
-"""Ctrl-C and SIGTERM, from before Ray is started until all is cleaned up: no press is lost.
+"""Ctrl-C and SIGTERM, from before Ray is started until all is cleaned up: no press is lost, and none raises inside a library.
 
-Ray takes the handlers of signals for itself, and what a handler raises may end in somebody's `except`. So presses are counted by
-what Python writes to a file descriptor for every signal, whoever handles it, and the count is looked at after every step (`look`).
+What a handler raises may end in somebody's `except`, in a callback of a fork, or in C++ code that aborts. So our handler raises
+nothing: presses are counted by what Python writes to a file descriptor for every signal, and KeyboardInterrupt is raised where this
+process looks at the count (`look`), which is between its steps and several times a second wherever it waits. Code that installs
+handlers of its own, as Ray does when it starts and ends, runs while the signals are masked (`masked`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from math import inf
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -24,7 +26,7 @@ class _Ear:
     """
 
     def __init__(self) -> None:
-        self.allowed: float = 0
+        self.allowed = 0
         self._count = 0
         self._written, self._read = socket.socketpair()
         self._written.setblocking(False)
@@ -36,9 +38,6 @@ class _Ear:
             while numbers := self._read.recv(4096):
                 self._count += sum(number in _SIGNALS for number in numbers)
         return self._count
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        self.look()
 
     def look(self) -> None:
         if self.count() > self.allowed:
@@ -53,12 +52,30 @@ class _Ear:
 _ear: _Ear | None = None
 
 
+def _handle(number: int, frame: FrameType | None) -> None:
+    """Nothing is raised here: the press has been counted already."""
+
+
+def _forked() -> None:
+    """A child that has not begun its own program: it must not write to our descriptor, and can be ended. SIGINT stays masked where
+    it was, as Ray wants it for its processes.
+    """
+    if _ear is not None:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 @contextlib.contextmanager
 def heard() -> Iterator[None]:
-    """From now on a press raises KeyboardInterrupt, unless it is allowed for. In the main thread; within another it adds nothing.
+    """From now on presses are counted, and `look` answers them. In the main thread; within another it adds nothing.
 
     Raises:
-        KeyboardInterrupt: the user has pressed more often than was allowed for, even if Ray made something else of it.
+        KeyboardInterrupt: at its end, the user has pressed more often than was allowed for and nobody has answered.
     """
     global _ear
     if _ear is not None:
@@ -69,7 +86,8 @@ def heard() -> Iterator[None]:
     try:
         take()
         yield
-    except SystemExit:  # which Ray's handler of SIGTERM raises
+        ear.look()
+    except SystemExit:  # which a handler of somebody else may raise
         ear.look()
         raise
     finally:
@@ -83,7 +101,7 @@ def take() -> None:
     """Take the signals, or take them back from whoever has taken them meanwhile."""
     if _ear is not None:
         for number in _SIGNALS:
-            signal.signal(number, _ear.handle)
+            signal.signal(number, _handle)
 
 
 def look() -> None:
@@ -98,8 +116,21 @@ def look() -> None:
 
 
 @contextlib.contextmanager
-def allowing(presses: float) -> Iterator[Callable[[], int]]:
-    """So many presses end nothing at once.
+def masked() -> Iterator[None]:
+    """Both signals wait until this is over, in this thread and in those that are started meanwhile; handlers are then as before."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def allowing(presses: int) -> Iterator[Callable[[], int]]:
+    """So many presses end nothing at once, and are answered when it is over.
 
     Returns:
         Their number so far, when it is asked for.
@@ -112,9 +143,11 @@ def allowing(presses: float) -> Iterator[Callable[[], int]]:
             take()
             yield ear.count
         finally:
-            ear.allowed = before
+            ear.allowed = max(before, min(presses, ear.count()))
 
 
-def undisturbed() -> contextlib.AbstractContextManager[Callable[[], int]]:
-    """No press interrupts what cleans up."""
-    return allowing(inf)
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """No press interrupts what cleans up; the next look answers it."""
+    with heard(), masked():
+        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -141,6 +142,42 @@ def test_plan_as_table_json_and_csv(command: Command) -> None:
     assert command("plan", QUICKSTART, "--format", "csv")[1].startswith("job,strategy,group,")
 
 
+def test_plan_says_why_a_job_is_queued_and_only_then(command: Command, tmp_path: Path) -> None:
+    pool = "{gpus_per_node: 1, usd_per_gpu_hour: 1, max_nodes: 1}"
+    phases = "rollout: {worst_case_s: 10}, training: {worst_case_s: 10}"
+    (tmp_path / "full.yaml").write_text(
+        f"version: 1\ncluster: {{rollout: {pool}, training: {pool}}}\n"
+        f"defaults: {{arrival_s: 0, iterations: 3, slo: 1.1, {phases}}}\njobs: [{{id: a}}, {{id: b}}, {{id: c}}, {{id: d}}]\n"
+    )
+    report = json.loads(command("plan", str(tmp_path / "full.yaml"), "--format", "json")[1])
+    assert {decision["job"]: decision.get("reason") for decision in report["decisions"]} == {
+        "a": None,
+        "b": None,
+        "c": "no nodes for a group of its own: it asks for 1 rollout node (0 left) and 1 training node (0 left); "
+        "1 group: an SLO would be broken",
+        "d": "waits behind c; jobs are admitted in order of arrival",
+    }
+    table = command("plan", str(tmp_path / "full.yaml"))[1]
+    assert "an SLO would be broken" in " ".join(table.split()) and "2 jobs wait for nodes" in table
+    assert "why" not in command("plan", QUICKSTART)[1]
+    assert command("plan", str(tmp_path / "full.yaml"), "--format", "csv")[1].splitlines()[-1] == "d,queued,,,,"
+    solo = json.loads(command("plan", str(tmp_path / "full.yaml"), "-p", "solo", "--format", "json")[1])["decisions"][1]
+    assert solo["reason"] == "the policy lets it wait, though 1 placement would fit"
+
+
+def test_an_interval_of_two_seeds_says_so(command: Command) -> None:
+    def notes(seeds: str) -> str:
+        return " ".join(command("bench", "mixed", "--jobs", "5", "-p", "solo", "--seeds", seeds)[1].split())
+
+    few = "± is the half-width of a 95% interval, paired by seed, and rests on two samples"
+    assert few in notes("2") and "±" not in notes("1")
+    assert "± is the half-width" in notes("3") and "two samples" not in notes("3")
+
+
+def test_the_version_is_that_of_the_package(command: Command) -> None:
+    assert command("--version") == (0, f"rollmux {importlib.metadata.version('rollmux')}\n", "")
+
+
 def test_explain_names_the_choice_and_every_alternative(command: Command) -> None:
     job = json.loads(command("plan", QUICKSTART, "--format", "json")[1])["decisions"][-1]["job"]
     status, out, _ = command("explain", QUICKSTART, "--job", job, "--format", "json")
@@ -167,11 +204,11 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "no argument": (("plan",), "FILE"),
         "broken file": (("validate", str(folder / "broken.yaml")), "broken.yaml"),
         "a folder": (("validate", str(folder)), str(folder)),
-        "neither file nor workload": (("bench", "prodution"), "production"),
+        "neither file nor workload": (("bench", "prodution"), "did you mean production?"),
         "workload options on a file": (("bench", QUICKSTART, "--group-size", "3"), "(--group-size)"),
         "an option of another workload": (("bench", "micro-temporal", "--min-stay", "3"), "rollmux: --min-stay: "),
-        "unknown policy": (("bench", QUICKSTART, "-p", "optimum"), "optimum"),
-        "unknown option of a policy": (("bench", QUICKSTART, "-p", "rollmux,prunes=false"), "prunes"),
+        "unknown policy": (("bench", QUICKSTART, "-p", "optimum"), "not 'optimum'; did you mean optimal?"),
+        "unknown option of a policy": (("bench", QUICKSTART, "-p", "rollmux,prunes=false"), "did you mean prune?"),
         "value of a policy's option": (("bench", QUICKSTART, "-p", "rollmux,prune=no"), "prune: must be true or false, not 'no'"),
         "malformed option of a policy": (("bench", QUICKSTART, "-p", "rollmux,prune"), "prune"),
         "no module": (("bench", QUICKSTART, "-p", "no_such_module:Policy"), "no_such_module"),
@@ -191,13 +228,13 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "output is a file": (("bench", QUICKSTART, "--out", str(folder / "file")), str(folder / "file")),
         "output below a file": (("bench", QUICKSTART, "--out", str(folder / "file" / "below")), "below"),
         "output nowhere": (("workload", "mixed", "--out", str(folder / "no" / "stream.yaml")), "stream.yaml"),
-        "unknown workload": (("workload", "produktion", "--out", str(folder / "a.yaml")), "produktion"),
+        "unknown workload": (("workload", "produktion", "--out", str(folder / "a.yaml")), "did you mean production?"),
         "slo": (("workload", "mixed", "--slo", "high", "--out", str(folder / "a.yaml")), "slo"),
         "slo order": (("workload", "mixed", "--slo", "2,1", "--out", str(folder / "a.yaml")), "slo"),
         "stays": (("workload", "mixed", "--stays", "long", "--out", str(folder / "a.yaml")), "stays"),
         "philly without a file": (("workload", "philly", "--out", str(folder / "a.yaml")), "csv"),
         "broken csv": (("workload", "philly", "--csv", str(folder / "broken.csv"), "--out", str(folder / "a.yaml")), "line 2"),
-        "no such suite": (("bench", "--suite", "figure14"), "production"),
+        "no such suite": (("bench", "--suite", "prodution"), "did you mean production?"),
         "a file and a suite": (("bench", QUICKSTART, "--suite", "mixed"), "suite"),
         "neither a file nor a suite": (("bench",), "suite"),
         "quick without a suite": (("bench", QUICKSTART, "--quick"), "--quick"),

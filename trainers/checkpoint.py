@@ -1,9 +1,9 @@
-"""Checkpoints: everything that a training run is at the boundary between two rollouts, in one file without pickle.
+"""Checkpoints: the complete state of a training run between two rollouts, in one file without pickle.
 
-The file is safetensors: weights, Adam's moments, the states of torch's and NumPy's random generators, the environment's arrays, the
-last observation, and what an algorithm remembers. The plain values stand as JSON in the header, with a hash of all of it. It is
-written whole or not at all, so a kill at any moment leaves the last one. What goes on from it goes on exactly: bit for bit on the
-same machine.
+The file is safetensors: weights, Adam's moments, the states of torch's and NumPy's random generators, the arrays of the
+environment, the last observation, and the memory of the algorithm. Plain values stand as JSON in the header, with a
+hash of everything. It is written whole or not at all, so a kill at any moment leaves the previous one. A run resumes
+exactly: bit for bit on the same machine.
 """
 
 from __future__ import annotations

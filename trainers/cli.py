@@ -1,4 +1,4 @@
-"""The command of this floor: `train`. Heavy imports are inside it, so that `rollmux --help` is fast."""
+"""The command of this package: `train`. Heavy imports are inside it, so that `rollmux --help` is fast."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ def train(
 
     `tensorboard --logdir runs`
     """
-    from rollmux_env.errors import InputError
+    from rollmux_env.extras import require
     from rollmux_env.report.tables import show
     from trainers.config import read_config
 
+    require("train", "train")
     config = read_config(name, changes or [])
-    try:
-        from trainers.runs import best_table, run_all
-    except ModuleNotFoundError as error:
-        raise InputError(f"train: needs the module '{error.name}', which `pip install rollmux[train]` brings") from None
+    from trainers.runs import best_table, run_all
+
     folder = out or Path("runs") / Path(name).stem
     show(best_table(name, folder, run_all(config, name, seeds, folder, resume)))

@@ -1,4 +1,4 @@
-"""What a training run is told: a YAML preset or file, with single values set on the command line."""
+"""The configuration of a training run: a YAML preset or file, with values overridden on the command line."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rollmux_env.complaint import complain, field_of, misfit, problems
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.reading import read_mapping
+from rollmux_env.suggestions import did_you_mean
 
 Algorithm = Literal["maskable-ppo", "ppo", "dqn"]
 Count = Annotated[int, Field(ge=1)]
@@ -30,52 +31,70 @@ class Settings(BaseModel):
 
 
 class PPO(Settings):
-    """Of `maskable-ppo` and `ppo`; names are those of Stable-Baselines3."""
+    """Settings of `maskable-ppo` and `ppo`, with the names of Stable-Baselines3."""
 
     learning_rate: Positive = 3e-4
+    """Learning rate of Adam."""
     linear: bool = False
-    """The learning rate falls to 0 at the end."""
+    """Decrease the learning rate linearly to 0."""
     n_steps: Count = 128
-    """Decisions of each stream between updates."""
+    """Decisions per stream between updates."""
     batch_size: Annotated[int, Field(ge=2)] = 1024
-    """At least 2: advantages are divided by their deviation in the batch."""
+    """Decisions per gradient step; must divide streams times n_steps. Advantages are normalised within it."""
     n_epochs: Count = 4
+    """Passes over the decisions of an update."""
     gamma: Share = 1.0
-    """Of a decision, not of an hour: 1 is the dollars' own objective, as decisions come at irregular times."""
+    """Discount per decision, not per hour. 1 optimises dollars, because decisions are irregular in time."""
     gae_lambda: Share = 0.95
+    """Lambda of generalised advantage estimation: 1 uses the observed returns, 0 the value estimates."""
     clip_range: Positive = 0.2
+    """Largest relative change of a choice's probability in an update."""
     ent_coef: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the entropy bonus, which keeps choices varied."""
     vf_coef: Annotated[float, Field(ge=0)] = 0.5
+    """Weight of the value loss."""
     max_grad_norm: Positive = 0.5
+    """Maximum norm of a gradient; longer ones are clipped."""
     target_kl: Positive | None = None
+    """Stop an update early at this KL divergence; null: never."""
 
 
 class DQN(Settings):
-    """Of `dqn`; names are those of Stable-Baselines3."""
+    """Settings of `dqn`, with the names of Stable-Baselines3."""
 
     learning_rate: Positive = 3e-4
+    """Learning rate of Adam."""
     buffer_size: Count = 20_000
-    """Decisions remembered; a checkpoint holds them all."""
+    """Size of the replay buffer, in decisions; checkpoints include it."""
     learning_starts: Count = 1_000
+    """Decisions before the first gradient step."""
     batch_size: Count = 256
+    """Transitions per gradient step."""
     train_freq: Count = 4
-    """Decisions of each stream between updates."""
+    """Decisions per stream between updates."""
     gradient_steps: Count = 4
+    """Gradient steps per update."""
     gamma: Share = 1.0
+    """Like `ppo.gamma`."""
     target_update_interval: Count = 2_000
+    """Decisions between updates of the target network."""
     exploration_fraction: Share = 0.3
+    """Share of the run over which the random choices decrease to `exploration_final_eps`."""
     exploration_final_eps: Share = 0.02
+    """Share of random choices afterwards."""
 
 
 class Evaluation(Settings):
-    """Episodes with greedy choices on streams that training never draws."""
+    """Greedy episodes on streams that training never draws."""
 
     first_seed: Annotated[int, Field(ge=0, lt=FIRST_DRAWN_SEED)] = 1000
+    """Seed of the first held-out stream."""
     seeds: Count = 10
+    """Number of held-out streams, one episode each."""
     every: Count = 100_000
     """Decisions between evaluations."""
     references: tuple[str, ...] = ("solo", "rollmux")
-    """Policies whose dollars on the same streams the learner's are compared with; `bench` computes them once."""
+    """Policies to compare with on the same streams; `bench` computes their dollars once."""
 
     @model_validator(mode="after")
     def _held_out(self) -> Evaluation:
@@ -85,12 +104,12 @@ class Evaluation(Settings):
 
 
 class Start(Settings):
-    """A policy file to go on from."""
+    """A policy file to start from."""
 
     file: str
-    """Its path."""
+    """Path of a policy file."""
     sharpness: Positive = 1.0
-    """Factor of its scores. PPO draws choices by their differences: the larger, the less it strays from the file's own choices."""
+    """Factor on its scores. PPO samples from their differences: a larger factor keeps it closer to the choices of the file."""
 
 
 class Config(Settings):
@@ -100,21 +119,27 @@ class Config(Settings):
     """
 
     algorithm: Algorithm = "maskable-ppo"
+    """The learning algorithm."""
     steps: Count
-    """Decisions in all, of all streams together."""
+    """Total number of decisions over all streams."""
     streams: Count = 64
-    """Side by side."""
+    """Number of parallel environments."""
     seed: Annotated[int, Field(ge=0, le=LAST_SEED)] = 0
+    """Seed of weights, choices and streams; `--seeds` counts up from it."""
     threads: Count = 1
-    """Of torch; another number may round sums in another way."""
+    """Threads of torch. Another number may change rounding."""
     widths: Annotated[tuple[Count, ...], Field(min_length=1)] = (64, 64)
-    """Of the network's hidden layers."""
+    """Sizes of the hidden layers."""
     start: Start | None = None
-    """What the network knows at first; without it the weights are random."""
+    """Start from a policy file instead of random weights."""
     environment: dict[str, Any]
+    """The environment: its `name`, `placement` or `dispatch`, and its keys below."""
     ppo: PPO = PPO()
+    """Settings of `maskable-ppo` and `ppo`."""
     dqn: DQN = DQN()
+    """Settings of `dqn`."""
     evaluation: Evaluation = Evaluation()
+    """Evaluation on held-out streams."""
     checkpoint_every: Count = 100_000
     """Decisions between checkpoints."""
 
@@ -140,7 +165,8 @@ def read_config(name: str, changes: Sequence[str] = ()) -> Config:
     if name in presets:
         path = Path(str(files("trainers") / "presets" / f"{name}.yaml"))
     elif not path.suffix and not path.exists():
-        raise InputError(f"{name}: is neither a file nor a preset; presets are {', '.join(presets)}")
+        near = did_you_mean(name, presets)
+        raise InputError(f"{name}: is neither a file nor a preset; presets are {', '.join(presets)}{near}")
     data = read_mapping(path)
     keys = [_set(data, change) for change in changes]
     return check_config(data, name, keys)
@@ -161,7 +187,7 @@ def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]
         first = problems(error)[0]
         at = field_of(first)
         where = "--set" if any(at[: len(key)] == key or key[: len(at)] == at for key in keys) and at else name
-        raise InputError(f"{where}: {complain(first)}") from None
+        raise InputError(f"{where}: {complain(first, Config)}") from None
     except ValueError as error:  # a number that JSON does not have
         raise InputError(f"{name}: {error}") from None
 

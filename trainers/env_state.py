@@ -1,7 +1,7 @@
-"""What an environment is at a moment, as arrays and plain values: enough to go on from there exactly.
+"""The state of an environment as arrays and plain values, sufficient to resume it exactly.
 
-An environment keeps its streams in arrays, records or tables of them, its sources of seeds as generators of NumPy, and a few plain
-numbers. So its state is every array, generator and number among its attributes, by name.
+An environment keeps its streams in arrays, in records or tables of arrays, its sources of seeds in NumPy generators,
+and a few plain numbers. Its state is every array, generator and number among its attributes, by name.
 """
 
 from __future__ import annotations

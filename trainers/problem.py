@@ -1,4 +1,4 @@
-"""What a training run asks of the problem that it learns: environments, yardsticks, figures, and a file for the result."""
+"""The interface of a learning problem: environments, reference policies, figures, and a file for the result."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from policies.placement.policy_file import PolicyConfig
-from rollmux_env.complaint import complain, describe, problems
+from rollmux_env.complaint import complain, not_one_of, problems
 from rollmux_env.errors import InputError
+from rollmux_env.extras import lacks
 
 PROBLEMS = {"placement": "trainers.placement:PlacementProblem", "dispatch": "trainers.dispatch:DispatchProblem"}
 
@@ -69,16 +70,17 @@ def make_problem(environment: dict[str, Any], source: str) -> Problem:
     """
     name = environment.get("name")
     if not isinstance(name, str) or name not in PROBLEMS:
-        raise InputError(f"{source}: environment.name: must be one of {', '.join(PROBLEMS)}, not {describe(name)}")
+        missing = f"is missing; it says which environment: {' or '.join(PROBLEMS)}"
+        raise InputError(f"{source}: environment.name: {not_one_of(name, PROBLEMS) if 'name' in environment else missing}")
     module, _, kind = PROBLEMS[name].partition(":")
     try:
         model = getattr(importlib.import_module(module), kind)
     except ModuleNotFoundError as error:
-        raise InputError(f"{source}: environment.name: {name} needs the module '{error.name}', which is not installed") from None
+        raise InputError(f"{source}: environment.name: {name} {lacks(error.name or module)}") from None
     try:
         problem: Problem = model.model_validate(environment)
         return problem
     except ValidationError as error:
-        raise InputError(f"{source}: {complain(problems(error)[0], 'environment')}") from None
+        raise InputError(f"{source}: {complain(problems(error)[0], model, 'environment')}") from None
     except InputError as error:
         raise InputError(f"{source}: environment: {error}") from None

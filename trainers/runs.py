@@ -1,27 +1,25 @@
-"""Training runs of several seeds in one folder, with progress."""
+"""Training runs with several seeds in one folder, with progress."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.complaint import describe
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
-from rollmux_env.kernel.compiled import is_compiled
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
 from trainers.config import LAST_SEED, Config
 from trainers.evaluation import find_references
 from trainers.problem import make_problem
+from trainers.progress import Teller, training_bar
 from trainers.train import CHECKPOINT, Run, train
 
 Curve = list[dict[str, float]]
@@ -43,12 +41,8 @@ def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool) -
     if config.seed + seeds - 1 > LAST_SEED:
         raise InputError(f"--seeds {seeds}: from {config.seed} on goes beyond the last seed, {LAST_SEED}")
     _claim(folder, config, resume)
-    console = Console(stderr=True)
-    if not is_compiled():
-        console.print("compiling the kernel, once (about a minute)", style="dim")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     curves: dict[int, Curve] = {}
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with training_bar() as progress:
         bar = progress.add_task("", total=None)
         references = find_references(
             problem, config.evaluation, folder / _REFERENCES, lambda task: progress.update(bar, description=f"reference {task}")
@@ -56,7 +50,7 @@ def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool) -
         for seed in range(config.seed, config.seed + seeds):
             progress.reset(bar, total=config.steps)
             make_folder(folder / f"seed-{seed}")
-            tell = partial(_tell, progress, bar, seed, set())
+            tell = Teller(progress, bar, seed, config.steps)
             curves[seed] = train(Run(config, problem, references, seed, folder / f"seed-{seed}", tell), resume)
     return curves
 
@@ -74,15 +68,6 @@ def best_table(name: str, folder: Path, curves: Mapping[int, Curve]) -> Renderab
         f"greedy choices on held-out streams, at the evaluation with the highest return; networks: {folder}/seed-*/best.safetensors"
     )
     return Group(heading(f"{name}: best of each run"), table, Text(note, style="dim"))
-
-
-def _tell(progress: Progress, bar: Any, seed: int, told: set[float], steps: int, figures: dict[str, float]) -> None:
-    """Show how far a run is; where no one looks at a terminal, a line for every evaluation."""
-    shown = ", ".join(f"{key.replace('_', ' ')} {figures[key]:.4f}" for key in [*figures][1:3])
-    progress.update(bar, completed=steps, description=f"seed {seed}: {shown}")
-    if progress.disable and figures["steps"] not in told:
-        progress.console.print(f"seed {seed}, {figures['steps']:,.0f} decisions: {shown}", highlight=False)
-    told.add(figures["steps"])
 
 
 def _claim(folder: Path, config: Config, resume: bool) -> None:

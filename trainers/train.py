@@ -1,4 +1,4 @@
-"""One training run: rollouts and updates, and between them evaluation, checkpoints and figures."""
+"""One training run: rollouts and updates, with evaluation, checkpoints and figures in between."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ALGORITHMS: dict[str, Callable[[Config, NativeVecEnv, int], BaseAlgorithm]] = {
 _NO_FIGURES = {"stream_seed", "terminal_observation", "TimeLimit.truncated", "episode"}  # of an ended episode's info
 _LOG_EVERY = 4096  # decisions, at least, between figures on TensorBoard
 
-Tell = Callable[[int, dict[str, float]], None]
+Tell = Callable[[int, Sequence[dict[str, float]]], None]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Run:
         references: as `trainers.evaluation.find_references` gives them.
         folder: where it writes: `checkpoint.safetensors`, the policy files `last.safetensors` and `best.safetensors`, `curve.csv`
             (every evaluation), and TensorBoard's events.
-        tell: is told the decisions so far, and the last evaluation's figures.
+        tell: is told the decisions so far, and the figures of every evaluation so far.
     """
 
     config: Config
@@ -166,7 +166,7 @@ class _Watch(BaseCallback):
             self.saved = steps
             progress = {"curve": self.curve, "best": self.best, "evaluated": self.evaluated, "saved": self.saved}
             save_checkpoint(self.run.folder / CHECKPOINT, self.model, progress)
-        self.run.tell(steps, self.curve[-1])
+        self.run.tell(steps, self.curve)
         self.began = perf_counter()
 
     def _evaluate(self, steps: int, speed: dict[str, float]) -> None:

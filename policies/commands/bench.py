@@ -136,4 +136,4 @@ def bench(
         options = "".join(f", {key} {value}" for key, value in workload.items())
         within = f", rollouts {rollout_policy}" if rollout_policy else ""
         replay = f"{order} event replay{within}" if rule else "fluid replay"
-        show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}", rows, base))
+        show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}", rows, base, seeds or 1))

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from rollmux_env.cli import make_scenario, spelled
 if TYPE_CHECKING:
     from rollmux_env.scenario import Scenario
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file.", show_default=False)]
-PolicyName = Annotated[str, typer.Option("--policy", "-p", metavar="NAME", help="A policy by name, or `module:Class` of your own.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (docs/scenario.md).", show_default=False)]
+PolicyName = Annotated[
+    str,
+    typer.Option("--policy", "-p", metavar="NAME", help="rollmux, solo, consolidate, ... (docs/policies.md), or `module:Class`."),
+]
 
 
 class Format(StrEnum):
@@ -43,12 +46,14 @@ def find_scenario(target: str, seed: int, workload: dict[str, Any]) -> Scenario:
     """The scenario of a file, the same for every seed, or of a workload."""
     from rollmux_env.errors import InputError
     from rollmux_env.scenario import load_scenario
+    from rollmux_env.suggestions import did_you_mean
     from rollmux_env.workloads import WORKLOADS
 
     if target in WORKLOADS:
         return make_scenario(target, seed, workload)
     if not Path(target).suffix and not Path(target).exists():
-        raise InputError(f"{target}: is neither a file nor a workload; workloads are {', '.join(WORKLOADS)}")
+        near = did_you_mean(target, WORKLOADS)
+        raise InputError(f"{target}: is neither a file nor a workload; workloads are {', '.join(WORKLOADS)}{near}")
     if workload:
         raise InputError(f"{target}: a scenario file takes no options of a workload ({', '.join(map(spelled, workload))})")
     return load_scenario(target)

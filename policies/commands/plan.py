@@ -16,7 +16,7 @@ def plan(
     format: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
     seed: Seed = 0,
 ) -> None:
-    """Admit the jobs in order of arrival; nobody leaves.
+    """Where a policy puts the jobs of a scenario, in order of arrival, if nobody leaves; and why the rest are queued.
 
     Example: `rollmux plan examples/quickstart.yaml --policy rollmux`
     """

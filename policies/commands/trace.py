@@ -20,7 +20,7 @@ def trace(
     policy: PolicyName = "rollmux",
     dispatch: Annotated[
         str,
-        typer.Option("--dispatch", metavar="NAME", help="Which phase runs next; docs/dispatch.md lists them."),
+        typer.Option("--dispatch", metavar="NAME", help="Which phase runs next; docs/reference/dispatch.md lists them."),
     ] = "round-robin",
     group: Annotated[
         int | None, typer.Option("--group", metavar="N", help="Show this group. (default: the one with the most members)")

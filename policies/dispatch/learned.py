@@ -1,6 +1,6 @@
-"""`learned:default`, `learned:PATH`: a network that scores what the members of a group want.
+"""`learned:default`, `learned:PATH`: a network that scores what each member of a group may do.
 
-It sees a group as `rollmux_env.envs.dispatch.looks` does in training, and chooses among the rows that are not masked there.
+It uses the observation of training (`rollmux_env.envs.dispatch.looks`) and chooses among the rows that the mask allows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The options that all rules with long-tail migration have."""
+"""Options shared by all rules with long-tail migration."""
 
 from __future__ import annotations
 

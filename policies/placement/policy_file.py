@@ -1,7 +1,7 @@
-"""Policy files: a network's weights and what is needed to use them, as data. Loading one runs no code.
+"""Policy files: a network's weights and its configuration, as data. Loading one runs no code.
 
-A file is safetensors (float32), and the JSON of a `PolicyConfig` stands in its header under `rollmux`: one file, so that weights
-and config cannot be mixed up, written whole or not at all.
+A file is safetensors (float32) with the JSON of a `PolicyConfig` in its header under `rollmux`. Weights and
+configuration are in one file so that they cannot be mixed up, and it is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _config(name: str, metadata: object) -> PolicyConfig:
     try:
         return PolicyConfig.model_validate_json(text)
     except ValidationError as error:
-        raise InputError(f"{name}: {complain(problems(error)[0], _KEY)}") from None
+        raise InputError(f"{name}: {complain(problems(error)[0], PolicyConfig, _KEY)}") from None
 
 
 def _check(name: str, config: PolicyConfig, found: Mapping[str, tuple[object, object]]) -> None:

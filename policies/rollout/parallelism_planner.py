@@ -1,7 +1,7 @@
-"""`parallelism-planner` (RollPacker, arXiv 2509.21009): larger replicas after preemptions, smaller ones when there are none.
+"""`parallelism-planner` (RollPacker, arXiv 2509.21009): larger replicas after preemptions, smaller ones without.
 
-Replicas are twice as large in the next rollout when preemptions rose by more than 1.05x over the one before, and half as large
-after four rollouts without any. Rounds of short and of long responses are decided apart. A replica keeps its size throughout.
+Replicas double in the next rollout if preemptions rose by more than 1.05x over the one before. They halve after four
+rollouts without preemptions. Short and long rounds are decided separately. A replica keeps its size during a rollout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`plain`: everything is launched at once, dealt out evenly, and waited for."""
+"""`plain`: all responses start at once, distributed evenly, and the rollout waits for all of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The reward scheduler's timeout (RollPacker, arXiv 2509.21009): how long a response's test may run before it counts as failed.
+"""The timeout of RollPacker's reward scheduler (arXiv 2509.21009): how long the test of a response may run before it fails.
 
-Rewards are computed as responses finish. A test may run 1.5 times as long as the longest run so far of a correct response to it,
-but between 2 and 30 seconds: wrong programs that loop for ever do not hold up the round.
+Rewards are computed as responses finish. A test may run 1.5 times as long as the longest run so far of a correct
+response to the same prompt, and between 2 and 30 seconds. Programs that loop forever do not delay the round.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Tail batching (RollPacker, arXiv 2509.21009): which prompts a rollout launches, and which of its responses count.
 
-State machines without clock, lengths, input or output: simulator and runtime report what happened and do what they are told.
+State machines without clock, lengths, input or output. Simulator and runtime report events and carry out the answers.
 
-A short round launches more prompts than an iteration trains, and more responses to each than it needs. A prompt is complete when
-enough of its responses are finished; the others are dropped. The round is over when enough prompts are complete; the others are
-dropped and wait in a queue. When the queue holds an iteration's worth, a long round runs those, nothing extra, to the end. What was
-dropped is sampled afresh, so that every sample is of the weights that it trains.
+A short round launches more prompts than an iteration trains on, and more responses to each than it needs. A prompt is
+complete when enough of its responses are finished, and the round ends when enough prompts are complete. Other responses
+are dropped, and incomplete prompts wait in a queue. When the queue holds the prompts of an iteration, a long round runs
+them to the end, with nothing extra. Dropped responses are sampled again, so every sample comes from the weights that it
+trains.
 
-With `eta` 1 every round launches what it needs and waits for all of it: a plain rollout.
+With `eta` 1 every round launches exactly what it needs and waits for all of it: a plain rollout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figures that suites show."""
+"""The columns that suites can show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contenders beside each other: means over seeds, and ratios to a baseline, paired by seed."""
+"""Compares policies: means over seeds, and ratios to a baseline, paired by seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run contenders on scenarios, in this process or in several."""
+"""Runs policies on scenarios, in this process or in several."""
 
 from __future__ import annotations
 

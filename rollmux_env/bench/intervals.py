@@ -1,4 +1,4 @@
-"""Means over seeds, with their uncertainty."""
+"""Means over seeds and their confidence intervals."""
 
 from __future__ import annotations
 
@@ -39,3 +39,11 @@ def mean_interval(values: Sequence[float]) -> Mean:
 
     error = sample.std(ddof=1) / np.sqrt(sample.size)
     return Mean(float(sample.mean()), float(stdtrit(sample.size - 1, 0.975) * error))
+
+
+def interval_note(seeds: int) -> str:
+    """What the ± of a table over so many seeds is, to follow other notes; nothing with a single seed, which has none."""
+    if seeds < 2:
+        return ""
+    few = ", and rests on two samples: more seeds narrow it" if seeds == 2 else ""
+    return f"; ± is the half-width of a 95% interval, paired by seed{few}"

@@ -1,7 +1,7 @@
-"""Cases of the suite `rollout`: what is measured of a rollout policy, on what.
+"""Cases of the suite `rollout`.
 
-A case measures one figure of each policy and seed: seconds (of a rollout, or of an iteration) or dollars per work-hour. Its gain is
-the first policy's figure over a policy's, seed by seed.
+A case measures one figure for each policy and seed: seconds (of a rollout, or of an iteration) or dollars per
+work-hour. Its gain is the figure of the first policy divided by that of a policy, per seed.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def step_s(
 
 
 def with_models(scenario: Scenario) -> Scenario:
-    """A stream of the catalogue's jobs whose phases are predicted from their models, with the lengths of docs/timing.md."""
+    """A stream of the catalogue's jobs with phases predicted from their models, and the lengths of docs/reference/timing.md."""
     kept = ("id", "arrival_s", "iterations", "duration_s", "slo")
     jobs = []
     for job in scenario.jobs:

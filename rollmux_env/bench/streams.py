@@ -1,7 +1,7 @@
-"""Streams that suites run on: a workload of a seed, and changes to one.
+"""Streams for suites: a workload with a seed, and changes to a stream.
 
-Every `with_...` is a pure function of a scenario. The others are streams once all but the seed is given: a partial one of a
-module's function can be sent to another process.
+Every `with_...` is a pure function of a scenario. The other functions are streams once all arguments but the seed are
+bound: a `functools.partial` of a module's function can be sent to another process.
 """
 
 from __future__ import annotations

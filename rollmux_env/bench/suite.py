@@ -1,7 +1,7 @@
-"""Suites: the paper's evaluation as data, and how one is run.
+"""Suites: the paper's evaluation as data, and the code that runs one.
 
-A suite is a list of cases; a case is a stream for every seed and the policies that run on it. Figures are measured of each
-(case, policy, seed), then averaged over seeds; a ratio is taken seed by seed, so its interval is paired.
+A suite is a list of cases. A case has a stream for every seed and the policies that run on it. Figures are measured for
+each (case, policy, seed) and averaged over seeds. A ratio is computed per seed, so its interval is paired.
 """
 
 from __future__ import annotations

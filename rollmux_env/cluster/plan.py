@@ -7,6 +7,7 @@ P4  no node holds more than its memory
 P5  no pool has more than `max_nodes`
 P6  every member of a changed group keeps its SLO (policies with `keeps_slo`)
 P7  a moved job would meet its own mean if it left when the pause ends
+P8  a moved job is `movable`
 """
 
 from __future__ import annotations
@@ -74,8 +75,10 @@ class Policy(Protocol):
 
 
 def may_move(state: State, job_id: str) -> bool:
-    """P7: whether a running job would still meet its SLO on average if it left when the pause of a move ends."""
+    """P7, P8: whether a running job can be moved, and would still meet its SLO on average if it left when the pause ends."""
     row = state.row(job_id)
+    if not state.jobs.movable[row]:
+        return False
     stayed_s = state.now_s - float(state.jobs.admitted_s[row])
     return bool(may_pause(stayed_s, state.cluster.migration_s, float(state.jobs.limit_s[row]), state.iterations_done(job_id)))
 
@@ -125,6 +128,8 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool) -> list[Event]:
 def _check_movable(state: State, job_id: str) -> None:
     if not state.is_running(job_id) or state.is_paused(job_id):
         raise PlanError(f"P1: job {job_id} is not running, or in the pause of a move")
+    if not state.job(job_id).movable:
+        raise PlanError(f"P8: job {job_id} cannot be moved")
     if not may_move(state, job_id):
         raise PlanError(f"P7: job {job_id} has no time left for the pause of a move")
 

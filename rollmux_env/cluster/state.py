@@ -252,6 +252,7 @@ class State:
         table.training_gb[row] = job.training.host_memory_gb
         table.rollout_nodes[row] = job.rollout.nodes
         table.training_nodes[row] = job.training.nodes
+        table.movable[row] = job.movable
         table.rescale_nodes[row] = UNUSED
         for k, (nodes, seconds) in enumerate(job.training.by_nodes.items()):
             table.rescale_nodes[row, k] = nodes

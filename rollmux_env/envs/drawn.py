@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rollmux_env.complaint import describe
+from rollmux_env.complaint import describe, not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 
@@ -43,7 +43,7 @@ class DrawnVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], AB
     def __init__(self, num_envs: int, seen: NamedTuple, observed: spaces.Dict, render_mode: str | None, autoreset: bool) -> None:
         modes = self.metadata["render_modes"]
         if render_mode is not None and render_mode not in modes:
-            raise InputError(f"render_mode: must be one of {', '.join(modes)}, not {describe(render_mode)}")
+            raise InputError(f"render_mode: {not_one_of(render_mode, modes)}")
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.autoreset = autoreset

@@ -18,7 +18,7 @@ class PlacementEnv(FirstEnv):
     Jobs of RL post-training arrive at two pools of GPU nodes, one for rollouts and one for training, and leave again. A
     co-execution group multiplexes its members on shared nodes in strict round robin: packing jobs that wait for each other's pool
     saves nodes, and packing too tightly breaks SLOs. Which placement is cheap depends on who comes and who leaves next. One episode
-    is one stream of jobs; docs/environments.md says what every number means.
+    is one stream of jobs; docs/guides/environments.md says what every number means.
 
     A decision is *admit*: the first job of the queue wants a place; or, with `moves=True`, *consolidate*: jobs have left or one
     has been placed, and running jobs may be moved, one row after the other, until the agent stops. A job that has no place because
@@ -33,7 +33,8 @@ class PlacementEnv(FirstEnv):
     | 0 | `isolated`: a new group of the job's own nodes | `stop`: no more moves now |
     | 1 ... | ways to join a group, in Algorithm 1's order | moves, exchanges and mergers of running jobs, the greatest gain first |
 
-    Algorithm 1's order: oldest group, fewest new nodes, lowest node numbers. `action_masks()`, also `observation["mask"]`, tells
+    Algorithm 1's order: oldest group, fewest new nodes, lowest node numbers; it is not the cheapest first, so an agent that wants
+    the cheapest place reads the rows' prices. `action_masks()`, also `observation["mask"]`, tells
     which choices may be made: it is the planner's own test of SLOs, host memory, `max_nodes` and group size, and for moves the rule
     that a moved job must still be able to meet its SLO. Where there are more choices than rows the cheapest places
     and the moves of the greatest gain are kept, action 0 always, and `info["truncated"]` is True. Rows that may not be chosen are

@@ -20,6 +20,7 @@ class Stream(NamedTuple):
         arrival_s, rollout_s, training_s, sync_s: seconds. duration_s: fixed stay, or infinite. iterations: or infinite.
         slo: multiple of T_solo. rollout_gb, training_gb: host memory per node, GB. rollout_nodes, training_nodes: asked for.
         rescale_nodes, rescale_s: (n, K) training seconds from so many nodes on, ascending; unused steps have NO_STEP nodes.
+        movable: 0 where the job stays in its first place, else 1.
     """
 
     arrival_s: Floats
@@ -35,6 +36,7 @@ class Stream(NamedTuple):
     training_nodes: Ints
     rescale_nodes: Ints
     rescale_s: Floats
+    movable: Ints
 
     @property
     def solo_s(self) -> Floats:
@@ -105,4 +107,5 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
         training_nodes=np.array([job.training.nodes for job in jobs], dtype=np.int64),
         rescale_nodes=rescale_nodes,
         rescale_s=rescale_s,
+        movable=np.array([job.movable for job in jobs], dtype=np.int64),
     )

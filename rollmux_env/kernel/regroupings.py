@@ -80,8 +80,8 @@ def choose_groups(jobs: JobTable, groups: GroupTable, order: Ints, limits: Limit
 
 @uncounted
 def _may_move(jobs: JobTable, groups: GroupTable, now_s: float, migration_s: float, job: int) -> bool:
-    """Whether a running job may be moved: not in the instant in which it was placed or moved, nor in a pause."""
-    if jobs.admitted_s[job] >= now_s or jobs.paused_until_s[job] >= now_s:
+    """Whether a running job may be moved: it can be, and neither was placed or moved in this instant nor is in a pause."""
+    if jobs.movable[job] == 0 or jobs.admitted_s[job] >= now_s or jobs.paused_until_s[job] >= now_s:
         return False
     done = iterations_done(jobs, groups, job, now_s)
     return may_pause(now_s - jobs.admitted_s[job], migration_s, jobs.limit_s[job], done)

@@ -32,6 +32,7 @@ class JobTable(NamedTuple):
         rollout_gb, training_gb: (J,) host memory per node, GB.
         rollout_nodes, training_nodes: (J,) nodes that the phases ask for.
         rescale_nodes, rescale_s: (J, K) training seconds from so many nodes on, ascending; unused steps come last.
+        movable: (J,) 0 where the job stays in the place that it got first, else 1.
         group: (J,) row of the job's group, or NOWHERE.
         pins: (J, N) numbers of the rollout nodes that it is pinned to, ascending; n_pins: (J,) how many.
         placed_rollout_s, placed_training_s, placed_sync_s: (J,) the phases in the present placement, seconds.
@@ -52,6 +53,7 @@ class JobTable(NamedTuple):
     training_nodes: Ints
     rescale_nodes: Ints
     rescale_s: Floats
+    movable: Ints
     group: Ints
     pins: Ints
     n_pins: Ints
@@ -130,7 +132,7 @@ class Limits(NamedTuple):
 
 
 _SECOND_AXIS = {"rescale_nodes": "K", "rescale_s": "K", "pins": "N", "members": "M"}
-_FILL = {"rescale_nodes": UNUSED, "group": NOWHERE, "iterations": np.inf, "leaves_s": np.inf}
+_FILL = {"rescale_nodes": UNUSED, "movable": 1, "group": NOWHERE, "iterations": np.inf, "leaves_s": np.inf}
 
 
 @cache

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 
+from rollmux_env.cluster.candidates import REASONS, candidates
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.replay.run import in_order_of_arrival
-from rollmux_env.scenario import Scenario
+from rollmux_env.scenario import Job, Scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.facts import Arrived
 
@@ -23,6 +26,7 @@ class Decision:
         group: id of its group, None where queued.
         delta_usd_per_hour: what it added to the price of the cluster, $/h; None where queued.
         rollout_nodes, training_nodes: numbers of its nodes within the group.
+        reason: why it is queued, in words; nothing where it is placed.
     """
 
     job: str
@@ -31,6 +35,7 @@ class Decision:
     delta_usd_per_hour: float | None
     rollout_nodes: tuple[int, ...]
     training_nodes: tuple[int, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,10 +81,11 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     decisions: list[Decision] = []
     for job in in_order_of_arrival(scenario):
         before = (state.rollout_nodes, state.training_nodes)
+        scheduler.planner.ticks.next_s = inf  # nobody leaves, and no time passes
         events = scheduler.step(job.arrival_s, [Arrived(job)]).entries
         admitted = next((e for e in events if isinstance(e, Admitted)), None)
         if admitted is None:
-            decisions.append(Decision(job.id, "queued", None, None, (), ()))
+            decisions.append(Decision(job.id, "queued", None, None, (), (), _reason(state, job)))
             continue
         group = state.group_of(job.id)
         strategy = admitted.placement.strategy
@@ -98,3 +104,28 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
         for group in state.group_list()
     )
     return Admission(tuple(decisions), groups, state.usd_per_hour)
+
+
+def _reason(state: State, job: Job) -> str:
+    """Why a job waits that has been queued."""
+    if state.waiting[0] != job.id:
+        return f"waits behind {state.waiting[0]}; jobs are admitted in order of arrival"
+    table = candidates(state, job.id)
+    if fitting := int(table.feasible.sum()):
+        return f"the policy lets it wait, though {fitting} placement{'s' if fitting > 1 else ''} would fit"
+    against = {
+        int(group): int(reason) for group, reason in sorted(zip(table.group, table.reason, strict=True))
+    }  # the last is nearest
+    against.pop(-1)
+    counts = Counter(REASONS[reason] for reason in against.values())
+    groups = "".join(f"; {count} group{'s' if count > 1 else ''}: {why}" for why, count in counts.items())
+    return f"no nodes for a group of its own: it asks for {_wanted(state, job)}{groups}"
+
+
+def _wanted(state: State, job: Job) -> str:
+    """The nodes that a job asks for in each pool, and those that are left."""
+    asked = []
+    for name, used in (("rollout", state.rollout_nodes), ("training", state.training_nodes)):
+        most, nodes = getattr(state.cluster, name).max_nodes, getattr(job, name).nodes
+        asked.append(f"{nodes} {name} node{'s' if nodes > 1 else ''}" + ("" if most is None else f" ({most - used} left)"))
+    return " and ".join(asked)

@@ -1,4 +1,4 @@
-"""A Gantt of a group as PNG: the two pools as panels, a lane a node, a colour a job; idle node time is tinted."""
+"""A Gantt chart of a group as PNG: one panel per pool, one lane per node, one colour per job; idle node time is tinted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes a group had and when, who its members were, and how busy a span of time was: what the pictures draw."""
+"""The nodes and members of a group over time, and how busy it was: the data behind the pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of `rollmux trace`: which group and which window they show, and the files."""
+"""The pictures of `rollmux trace`: the choice of group and window, and the files."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -20,55 +20,69 @@ from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.rollouts import SweepPoint
 from rollmux_env.bench.suite import Column, Suite, SuiteRow
+from rollmux_env.report.styles import Floats, draw, style_of
 from rollmux_env.scenario import Scenario
 
-_STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "font.size": 10}
+_STYLE: Any = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "font.size": 10,
+}
 
 _LONGEST_SHOWN = 4.0  # slowdown; a long tail would hide the rest
+_POINTS = 1200  # of a line over time
 
 
 def bench_plots(scenario: Scenario, results: Sequence[Result], rows: Sequence[Row], baseline: str) -> dict[str, bytes]:
     """The plots of a bench, by file name.
 
     Args:
-        scenario: of the first seed, whose runs the plots over time show.
+        scenario: of any seed; all have one cluster.
         results: every contender on every seed.
         rows: the comparison over all seeds.
         baseline: what savings are to.
     """
-    first = [result for result in results if result.seed == results[0].seed]
-    seed = "" if len(first) == len(results) else f" (seed {results[0].seed})"
+    runs: dict[str, list[Result]] = {}
+    for result in results:
+        runs.setdefault(result.spec, []).append(result)
+    seeds = len({result.seed for result in results})
+    over = f" (mean of {seeds} seeds, ± 1 standard deviation)" if seeds > 1 else ""
     with plt.rc_context(_STYLE):
         return {
-            "cost_over_time.png": _png(_cost_over_time(scenario, first, seed)),
-            "gpus_over_time.png": _png(_gpus_over_time(scenario, first, seed)),
-            "slowdown_cdf.png": _png(_slowdown_cdf(first, seed)),
-            "saving.png": _png(_saving(rows, baseline)),
+            "cost_over_time.png": _png(_cost_over_time(scenario, runs, over)),
+            "gpus_over_time.png": _png(_gpus_over_time(scenario, runs, over)),
+            "slowdown_cdf.png": _png(_slowdown_cdf(runs, over)),
+            "saving.png": _png(saving_figure(rows, baseline)),
         }
 
 
 def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean]]) -> bytes:
-    """Bars of one figure of a suite, a colour a policy, with the paper's figures as marks."""
+    """Bars of one figure of a suite, a colour a policy, yardsticks hatched, with the paper's figures as marks."""
     with plt.rc_context(_STYLE):
         cases = list(dict.fromkeys(row.case for row, _ in rows))
         policies = list(dict.fromkeys(row.policy for row, _ in rows))
         figure, axis = plt.subplots(figsize=(max(7.0, 1.0 + 0.28 * len(rows) + 0.9 * len(cases)), 4.2))
-        width = 0.8 / len(policies)
+        own = {case: [row.policy for row, _ in rows if row.case == case] for case in cases}
+        width = 0.8 / max(map(len, own.values()))
         marks: list[tuple[float, float]] = []
-        for k, policy in enumerate(policies):
+        for policy in policies:
             shown = [
-                (cases.index(row.case) + (k - (len(policies) - 1) / 2) * width, row, mean)
+                (cases.index(row.case) + (own[row.case].index(policy) - (len(own[row.case]) - 1) / 2) * width, row, mean)
                 for row, mean in rows
                 if row.policy == policy
             ]
             heights = [mean.mean for _, _, mean in shown]
-            axis.bar([x for x, _, _ in shown], heights, width, yerr=[mean.half_width or 0.0 for _, _, mean in shown], label=policy)
+            spread = [mean.half_width or 0.0 for _, _, mean in shown]
+            axis.bar([x for x, _, _ in shown], heights, width, yerr=spread, label=policy, **_bar(policy))
             papers = ((x, suite.paper.get((row.case, row.policy, column.heading))) for x, row, _ in shown)
             marks += [(x, paper) for x, paper in papers if paper is not None]
         if marks:
             axis.plot(*zip(*marks, strict=True), "kD", markersize=5, label="the paper", linestyle="none")
         axis.set_xticks(range(len(cases)), cases, rotation=20 if len(cases) > 3 else 0, ha="right" if len(cases) > 3 else "center")
-        axis.set(title=suite.title, ylabel=f"{column.heading} {column.style}".strip())
+        axis.set(title=suite.title, ylabel=f"{column.heading} ({column.style})" if column.style else column.heading)
         axis.grid(axis="x", visible=False)
         if max(mean.mean for _, mean in rows) > 200 * max(1e-9, min(mean.mean for _, mean in rows)):
             axis.set_yscale("log")
@@ -95,7 +109,8 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> byt
                 [mean.mean for mean in ys],
                 xerr=[mean.half_width or 0.0 for mean in xs],
                 yerr=[mean.half_width or 0.0 for mean in ys],
-                marker="o",
+                fmt=f"{style_of(name).line}o",
+                color=style_of(name).colour,
                 capsize=2,
                 label=name,
             )
@@ -108,7 +123,7 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow]) -> byt
 
 
 def sweep_plot(points: Sequence[SweepPoint]) -> bytes:
-    """Gains of rollout policies, a panel for what is varied; all on one scale, dashed where they are in GPU-seconds."""
+    """Gains of rollout policies, a panel for what is varied; all on one scale, dotted where they are in GPU-seconds."""
     with plt.rc_context(_STYLE):
         kinds = list(dict.fromkeys(point.varied for point in points))
         figure, axes = _axes(len(kinds))
@@ -116,9 +131,10 @@ def sweep_plot(points: Sequence[SweepPoint]) -> bytes:
             shown = [point for point in points if point.varied == varied]
             for policy in dict.fromkeys(point.policy for point in shown):
                 mine = [point for point in shown if point.policy == policy]
-                dashes = "-" if mine[0].unit == "seconds" else "--"
+                dots = "-" if mine[0].unit == "seconds" else ":"
                 label = f"{policy}, in {mine[0].unit}"
-                axis.plot([point.value for point in mine], [point.gain for point in mine], dashes, marker="o", label=label)
+                at, gains = [point.value for point in mine], [point.gain for point in mine]
+                axis.plot(at, gains, dots, marker="o", color=style_of(policy).colour, label=label)
             axis.axhline(1, color="black", linewidth=0.8)
             axis.set(xlabel=varied, ylabel="gain over plain", title=f"Gain by {varied}")
             axis.set_ylim(min(point.gain for point in points) - 0.1, max(point.gain for point in points) + 0.1)
@@ -141,64 +157,99 @@ def _axes(columns: int = 1) -> tuple[Figure, list[Axes]]:
     return figure, list(axes[0])
 
 
+def _bar(policy: str) -> dict[str, Any]:
+    """Colours of a policy's bar; a yardstick's is hatched, as its line is dashed."""
+    style = style_of(policy)
+    hatched = {"facecolor": "white", "edgecolor": style.colour, "hatch": "////"}
+    return hatched if style.line == "--" else {"color": style.colour}
+
+
 def _hours(result: Result) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     times_s = np.asarray(result.outcome.time_s)
     return np.asarray((times_s - times_s[0]) / 3600)
 
 
-def _cost_over_time(scenario: Scenario, results: Sequence[Result], seed: str) -> Figure:
+def _over_time(runs: Sequence[Result], values: Callable[[Result], Floats], grid: Floats) -> Floats:
+    """(seeds, N) step functions of time at the hours of a grid."""
+    at = [values(run)[np.searchsorted(_hours(run), grid, side="right") - 1] for run in runs]
+    return np.array(at, dtype=np.float64)
+
+
+def _grid(runs: Mapping[str, Sequence[Result]]) -> Floats:
+    """Hours until the last run of all ends."""
+    return np.linspace(0.0, max(float(_hours(run)[-1]) for own in runs.values() for run in own), _POINTS)
+
+
+def _cost_over_time(scenario: Scenario, runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
     figure, (axis,) = _axes()
     prices = scenario.cluster.rollout.usd_per_node_hour, scenario.cluster.training.usd_per_node_hour
-    for result in results:
-        hours = _hours(result)
-        found = result.outcome
+    grid = _grid(runs)
+
+    def thousands(run: Result) -> Floats:
+        found = run.outcome
         usd_per_hour = np.asarray(found.rollout_nodes) * prices[0] + np.asarray(found.training_nodes) * prices[1]
-        usd = np.concatenate(([0.0], np.cumsum(np.diff(hours) * usd_per_hour[:-1])))
-        axis.plot(hours, usd / 1000, label=result.spec)
-    axis.set(xlabel="hours", ylabel="thousand $ so far", title=f"Cost over time{seed}")
-    axis.legend(frameon=False)
+        usd = np.concatenate(([0.0], np.cumsum(np.diff(_hours(run)) * usd_per_hour[:-1])))
+        return np.asarray(np.interp(grid, _hours(run), usd) / 1000)
+
+    for policy, own in runs.items():
+        draw(axis, grid, np.array([thousands(run) for run in own]), policy)
+    axis.set(xlabel="hours", ylabel="thousand $ so far", title=f"Cost over time{over}", xlim=(0, grid[-1]))
+    axis.set_ylim(bottom=0)
+    axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
-def _gpus_over_time(scenario: Scenario, results: Sequence[Result], seed: str) -> Figure:
+def _gpus_over_time(scenario: Scenario, runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
     figure, axes = _axes(2)
+    grid = _grid(runs)
     for axis, pool in zip(axes, ("rollout", "training"), strict=True):
         owner = getattr(scenario.cluster, pool)
-        for k, result in enumerate(results):
-            gpus = np.asarray(getattr(result.outcome, f"{pool}_nodes")) * owner.gpus_per_node
-            axis.step(_hours(result), gpus, where="post", label=result.spec, linewidth=max(1.0, 3.0 - 0.5 * k))
-        axis.set(xlabel="hours", ylabel="GPUs provisioned", title=f"{pool.capitalize()} pool {owner.gpu}".strip() + seed)
+
+        def gpus(run: Result, pool: str = pool, each: int = owner.gpus_per_node) -> Floats:
+            return np.asarray(getattr(run.outcome, f"{pool}_nodes"), dtype=np.float64) * each
+
+        for policy, own in runs.items():
+            draw(axis, grid, _over_time(own, gpus, grid), policy, drawstyle="steps-post", linewidth=1.2)
+        axis.set(xlabel="hours", ylabel="GPUs provisioned", title=f"{pool.capitalize()} pool {owner.gpu}".strip())
+        axis.set(xlim=(0, grid[-1]))
+        axis.set_ylim(bottom=0)
+    figure.suptitle(f"GPUs over time{over}", y=1.0)
     axes[1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 
-def _slowdown_cdf(results: Sequence[Result], seed: str) -> Figure:
+def _slowdown_cdf(runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
     figure, (axis,) = _axes()
-    for result in results:
-        slowdown = np.sort(list(result.outcome.metrics.slowdown.values()))
-        axis.step(slowdown, np.arange(1, slowdown.size + 1) / slowdown.size, where="post", label=result.spec)
-    axis.set(xlabel="slowdown against solo", ylabel="share of jobs", title=f"Slowdown of the jobs{seed}", ylim=(0, 1.02))
-    longest = max(max(result.outcome.metrics.slowdown.values()) for result in results)
-    axis.set_xlim(right=min(_LONGEST_SHOWN, 1.05 * longest))
+    slowdowns = {policy: [np.sort([*run.outcome.metrics.slowdown.values()]) for run in own] for policy, own in runs.items()}
+    every = [float(each[k]) for own in slowdowns.values() for each in own for k in (0, -1)]
+    first, last = min(every), min(_LONGEST_SHOWN, max(every))
+    margin = 0.03 * max(last - first, 0.1)
+    grid = np.linspace(first - margin, last + margin, _POINTS)
+    for policy, own in slowdowns.items():
+        values = np.array([np.searchsorted(each, grid, side="right") / each.size for each in own])
+        draw(axis, grid, values, policy, drawstyle="steps-post")
+    axis.set(xlabel="slowdown against solo", ylabel="share of jobs", title=f"Slowdown of the jobs{over}")
+    axis.set(xlim=(grid[0], grid[-1]), ylim=(0, 1.02))
     axis.legend(frameon=False, loc="lower right")
     return figure
 
 
-def _saving(rows: Sequence[Row], baseline: str) -> Figure:
-    figure, axes = _axes(2)
+def saving_figure(rows: Sequence[Row], baseline: str) -> Figure:
+    """Bars from 1x, what is neither saved nor lost, so that the axis is as long as the differences; figures stand on the right."""
+    figure, axes = plt.subplots(1, 2, figsize=(12, 1.2 + 0.36 * len(rows)), squeeze=False, sharey=True)
     names = [row.policy for row in rows]
-    colours = ["#4878a8" if row.slo_attainment.mean == 1 else "#c9c9c9" for row in rows]
-    for axis, field, title in zip(axes, ("saving", "saving_per_work"), ("dollars", "dollars per work-hour"), strict=True):
-        means = [getattr(row, field) for row in rows]
-        axis.barh(names, [mean.mean for mean in means], xerr=[mean.half_width or 0.0 for mean in means], color=colours)
-        for position, (row, mean) in enumerate(zip(rows, means, strict=True)):
-            kept = "" if row.slo_attainment.mean == 1 else f", {100 * row.slo_attainment.mean:.0f}% of SLOs kept"
-            where = (mean.mean + (mean.half_width or 0.0), position)
-            axis.annotate(f"{mean.mean:.2f}x{kept}", where, xytext=(4, -3), textcoords="offset points", fontsize=9)
+    for axis, field, title in zip(axes[0], ("saving", "saving_per_work"), ("dollars", "dollars per work-hour"), strict=True):
+        for position, row in enumerate(rows):
+            mean = getattr(row, field)
+            axis.barh(position, mean.mean - 1, 0.7, left=1.0, xerr=mean.half_width or 0.0, **_bar(row.policy))
+            kept = "" if row.slo_attainment.mean == 1 else f" ({100 * row.slo_attainment.mean:.0f}% of SLOs)"
+            where = axis.get_yaxis_transform()
+            axis.annotate(f"{mean.mean:.2f}x{kept}", (1.01, position), xycoords=where, va="center", fontsize=9)
         axis.axvline(1, color="black", linewidth=0.8)
-        axis.set_xlim(right=1.7 * max(mean.mean + (mean.half_width or 0.0) for mean in means))
-        axis.invert_yaxis()
+        axis.margins(x=0.04)
         axis.grid(axis="y", visible=False)
         axis.set(title=f"{baseline} over policy: {title}")
+    axes[0][0].set_yticks(range(len(names)), names)
+    axes[0][0].invert_yaxis()
     figure.tight_layout()
     return figure

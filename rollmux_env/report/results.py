@@ -1,4 +1,4 @@
-"""Results as JSON and CSV, in the shapes that docs/metrics.md names."""
+"""Results as JSON and CSV, as docs/reference/metrics.md defines them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,18 @@ def plan_report(policy: str, admission: Admission) -> dict[str, Any]:
     """What `rollmux plan` prints."""
     return {
         "policy": policy,
-        "decisions": [asdict(decision) for decision in admission.decisions],
+        "decisions": [
+            _placed(decision) | ({"reason": decision.reason} if decision.reason else {}) for decision in admission.decisions
+        ],
         "groups": [asdict(group) for group in admission.groups],
         "usd_per_hour": admission.usd_per_hour,
         **admission.extra,
     }
+
+
+def _placed(decision: Decision) -> dict[str, Any]:
+    """Where a job was placed, or not."""
+    return {key: value for key, value in asdict(decision).items() if key != "reason"}
 
 
 def result_entry(result: Result) -> dict[str, Any]:
@@ -83,9 +90,9 @@ def plan_csv(decisions: Sequence[Decision]) -> str:
     """One line a decision; nodes separated by spaces."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(asdict(decisions[0]))
+    writer.writerow(_placed(decisions[0]))
     for decision in decisions:
-        cells = asdict(decision).values()
+        cells = _placed(decision).values()
         writer.writerow([" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in cells])
     return text.getvalue()
 

@@ -1,4 +1,4 @@
-"""A suite's result: a table with the paper's figures beside ours, the same as JSON and CSV, and plots."""
+"""The result of a suite: a table with the paper's figures beside ours, JSON, CSV, and plots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rollmux_env.bench.intervals import Mean
+from rollmux_env.bench.intervals import Mean, interval_note
 from rollmux_env.bench.suite import Column, Suite, SuiteRow
 from rollmux_env.report.tables import heading, make_table
 
@@ -30,7 +30,7 @@ def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], qu
         ]
         table.add_row(row.case if row.case != last else "", row.policy, *cells)
         last = row.case
-    notes = ["[the paper's figure]" + ("; ± is the half-width of a 95% interval, paired by seed" if len(seeds) > 1 else "")]
+    notes = [f"[the paper's figure]{interval_note(len(seeds))}"]
     parts = [Text(note, style="dim") for note in notes] + [Text(f"Why it differs: {line}") for line in suite.differences]
     return Group(heading(title), table, *parts)
 

@@ -11,16 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 from rollmux_env.bench.comparison import Row
-from rollmux_env.bench.intervals import Mean
+from rollmux_env.bench.intervals import Mean, interval_note
 from rollmux_env.replay.admission import Admission
+from rollmux_env.report.fitting import fitted
+
+WIDTH = 120
+"""Columns where standard output is no terminal."""
 
 
 def show(*parts: RenderableType) -> None:
-    """Print to standard output: as wide as the terminal, or as wide as it takes where that is a file or a pipe."""
+    """Print to standard output: as wide as the terminal, or `WIDTH` columns where that is a file or a pipe."""
     console = Console(markup=False)  # names come from users, and may hold brackets
     if not console.is_terminal:
-        console = Console(width=180, markup=False)
-    console.print(Group(*parts))
+        console = Console(width=WIDTH, markup=False)
+    console.print(fitted(Group(*parts), console.width))
 
 
 def heading(title: str) -> Text:
@@ -37,8 +41,8 @@ def make_table(*columns: str, left: int = 1) -> Table:
     return table
 
 
-def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> RenderableType:
-    """`bench`: one line a policy. `saving` is how many times cheaper than the baseline."""
+def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int = 1) -> RenderableType:
+    """`bench`: one line a policy, over so many seeds. `saving` is how many times cheaper than the baseline."""
     kept = "SLO kept" if rows[0].slo_attainment_observed is None else "SLO kept (observed)"
     savings = ("cost $", "saving $", "$/work-h", "saving $/work-h")
     table = make_table("policy", *savings, kept, "slowdown", "peak GPUs", "packed", "decision")
@@ -58,7 +62,7 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str) -> Renderab
             "" if row.decision_ms is None else f"{row.decision_ms:.2f} ms",
             style=style,
         )
-    paired = "; ± is the half-width of a 95% interval, paired by seed" if rows[0].cost_usd.half_width is not None else ""
+    paired = interval_note(seeds)
     if rows[0].slo_attainment_observed is not None:
         paired += "; observed: against solo runs with the same durations"
     note = (
@@ -89,15 +93,23 @@ def plan_tables(policy: str, admission: Admission) -> RenderableType:
             _numbers(decision.rollout_nodes),
             _numbers(decision.training_nodes),
         )
+    reasons = make_table("queued", "why", left=2)
+    reasons.columns[-1].no_wrap = False
+    for decision in admission.decisions:
+        if decision.reason:
+            reasons.add_row(decision.job, decision.reason)
     groups = make_table("group", "period s", "$/h", "jobs (slowdown)", left=0)
     groups.columns[-1].justify = "left"
     for group in admission.groups:
         jobs = ", ".join(f"{job_id} ({slowdown:.2f}x)" for job_id, slowdown in group.slowdown.items())
         groups.add_row(str(group.id), f"{group.period_s:.1f}", f"{group.usd_per_hour:.2f}", jobs)
+    queued = (reasons,) if reasons.row_count else ()
     waiting = sum(decision.strategy == "queued" for decision in admission.decisions)
-    total = f"{admission.usd_per_hour:.2f} $/h in all" + (f", {waiting} jobs wait for nodes" if waiting else "")
+    total = f"{admission.usd_per_hour:.2f} $/h in all" + (
+        f", {waiting} job{'s wait' if waiting > 1 else ' waits'} for nodes" if waiting else ""
+    )
     figures = [Text(f"{name}: {value:.6g}") for name, value in admission.extra.items()]
-    return Group(heading(f"Decisions of {policy}"), table, heading("Co-execution groups"), groups, Text(total), *figures)
+    return Group(heading(f"Decisions of {policy}"), table, *queued, heading("Co-execution groups"), groups, Text(total), *figures)
 
 
 def _numbers(nodes: Sequence[int]) -> str:

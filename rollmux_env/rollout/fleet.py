@@ -1,6 +1,6 @@
-"""The replicas of one rollout and the responses on them, as a rollout policy may see and move them.
+"""The replicas of a rollout and the responses on them, as a rollout policy sees and moves them.
 
-How long a response is going to be is known to the kernel alone: what is public here says what has been sampled so far.
+Only the kernel knows how long a response is going to be. The public interface shows what has been sampled so far.
 """
 
 from __future__ import annotations

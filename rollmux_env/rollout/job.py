@@ -1,4 +1,4 @@
-"""A job's rollouts, one after the other: lengths are drawn, a policy runs them on the replicas, and what happened is told."""
+"""The consecutive rollouts of a job: draws lengths, runs a policy on the replicas, and reports the outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with the responses of a rollout: deal them out, leave them there, gather the last ones."""
+"""Ways to distribute the responses of a rollout: spread them, leave them, or gather the last ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a rollout policy is: which responses a rollout launches, and what is done with them while it runs.
+"""The interface of a rollout policy: which responses a rollout launches, and what happens to them while it runs.
 
-The policies themselves are in `policies.rollout`; here is only what the simulator asks of one.
+The policies are in `policies.rollout`. This module has only what the simulator requires of one.
 """
 
 from __future__ import annotations

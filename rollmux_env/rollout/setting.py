@@ -1,4 +1,4 @@
-"""What a job's rollouts are asked for, and on what they run."""
+"""The setting of a job's rollouts: what they must produce, and the replicas they run on."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def better_place(state: State, job_id: str, policy: Policy) -> Plan:
         policy: one of its own, since it sees what never happens.
     """
     job, home = state.job(job_id), state.group_of(job_id)
-    if state.is_paused(job_id):
+    if state.is_paused(job_id) or not job.movable:
         return ()
     twin = state.copy()
     for waiting in state.waiting:

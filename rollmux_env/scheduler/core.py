@@ -29,7 +29,7 @@ from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.groups import Group, Seat, join, seating_of
 from rollmux_env.scheduler.guests import POOLS, Guests
 from rollmux_env.scheduler.holding import Holding
-from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned
+from rollmux_env.scheduler.nodes import Assigned, NodePool, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import INSTANT_S, Planner
 from rollmux_env.scheduler.review import Review
 

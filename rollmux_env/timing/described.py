@@ -1,4 +1,4 @@
-"""What a scenario file says of a job's language model and its responses, and what that comes to on the cluster's GPUs.
+"""The model and the responses of a job in a scenario file, and what they amount to on the cluster's GPUs.
 
 `rollmux_env.timing.filling` reads `Model` and `Lengths` and fills in `Timing`.
 """

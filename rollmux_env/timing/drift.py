@@ -1,15 +1,17 @@
-"""Drift templates: how a job's phases slow down or speed up over its iterations (RollMux, arXiv 2512.11306, section 6.6).
+"""Drift templates: how the phases of a job slow down or speed up over its iterations (RollMux, arXiv 2512.11306, section 6.6).
 
-The paper's increasing template at factor 1.0 lengthens the step time, over 88 steps, by about 17% (7B), by 31 to 38% (14B), and
-in bursts by up to 58% (32B). What it does not print is filled in here: ramps are straight, a ramp is stretched to the iterations
-asked for, both phases drift alike, 14B bursts between the two figures, 32B ramps to 31% between its bursts, others follow the
-nearest published size below (7B for those below all), and `decreasing` is the reciprocal of `increasing`: the same ramp, undone.
+The paper's increasing template at factor 1.0 lengthens the step time, over 88 steps, by about 17% (7B), by 31 to 38%
+(14B), and in bursts by up to 58% (32B). The rest is not printed and assumed: ramps are straight and stretched to the
+iterations asked for; both phases drift alike; 14B bursts between the two figures; 32B ramps to 31% between its bursts;
+other sizes follow the nearest published size below (7B if there is none); and `decreasing` is the reciprocal of
+`increasing`.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Drift
 
@@ -36,7 +38,7 @@ def drift(
         InputError: another template, a factor that is not a number above 0, or fewer than one iteration or billion.
     """
     if template not in TEMPLATES:
-        raise InputError(f"drift template: must be one of {', '.join(TEMPLATES)}, not '{template}'")
+        raise InputError(f"drift template: {not_one_of(template, TEMPLATES)}")
     if not 0 < factor < float("inf"):
         raise InputError(f"drift factor: must be a number above 0, not {factor}")
     for name, count in (("billions", billions), ("iterations", iterations)):

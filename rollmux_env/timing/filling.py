@@ -1,7 +1,8 @@
-"""Jobs of a scenario that give a model: what the loader fills in.
+"""Fills in the numbers of jobs that give a model.
 
-What a job says itself stands; what it leaves out is predicted from its model on the cluster's GPUs: both phases' seconds and host
-memory, the sync, training on more nodes, both phases co-located on the training nodes, and the parts of the phases (`timing`).
+Values given by the job are kept. The others are predicted from its model on the cluster's GPUs: seconds and host memory
+of both phases, the sync, training on more nodes, both phases co-located on the training nodes, and the parts of the
+phases (`timing`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from rollmux_env.complaint import complain, problems
 from rollmux_env.errors import InputError
 from rollmux_env.fields import NodeCount
-from rollmux_env.scenario import Pool
+from rollmux_env.scenario import Cluster, Pool
 from rollmux_env.timing.described import Lengths, Model
 from rollmux_env.timing.hardware import hardware
 from rollmux_env.timing.jobs import REPLICA, lengths_of
@@ -37,7 +38,10 @@ def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     Raises:
         InputError: a model, GPU or distribution that is none, or that do not go together; one line, from `jobs[k]` on.
     """
-    pools = {name: _parsed(Pool, (data.get("cluster") or {}).get(name), "cluster", name) for name in ("rollout", "training")}
+    if data.get("cluster") is None:
+        raise InputError("cluster: is missing")
+    cluster: Cluster = _parsed(Cluster, data["cluster"], "cluster")
+    pools = {"rollout": cluster.rollout, "training": cluster.training}
     jobs = []
     for k, job in enumerate(data["jobs"]):
         predicted = isinstance(job, dict) and job.get("model") is not None and job.get("timing") is None
@@ -70,7 +74,7 @@ def _parsed(model: Any, value: Any, *path: str | int) -> Any:
     try:
         return TypeAdapter(model).validate_python(value)
     except ValidationError as error:
-        raise InputError(complain(problems(error)[0], *path)) from None
+        raise InputError(complain(problems(error)[0], model if isinstance(model, type) else None, *path)) from None
 
 
 def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:

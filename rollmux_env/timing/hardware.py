@@ -1,7 +1,8 @@
-"""What accelerators do: published peaks, how much of them is achieved, and rates that were measured.
+"""Accelerators: published peaks, the achieved share of them, and measured rates.
 
-`Gpu` holds what is printed, `Factors` the four numbers that were fitted to published phase times (docs/timing.md), and `Hardware`
-the rates that come of both, or of `rollmux profile` on a real engine. Only `Hardware` is calculated with.
+`Gpu` holds the published figures, `Factors` the four numbers fitted to published phase times (docs/reference/timing.md), and
+`Hardware` the resulting rates, or those that `rollmux profile` measured on a real engine. Only `Hardware` is used in
+calculations.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from rollmux_env.complaint import describe, one_line
+from rollmux_env.complaint import describe, not_one_of, one_line
 from rollmux_env.errors import InputError
 
 FORMAT = 1  # of hardware files
@@ -148,10 +149,7 @@ def hardware(name: str, folder: Path = Path()) -> Hardware:
         return achieved(name, GPUS[name])
     path = folder / name
     if path.suffix != ".json" or not path.is_file():
-        names = ", ".join(GPUS)
-        raise InputError(
-            f"must be one of {names}, or a file of `rollmux profile --out`, for jobs with a model, not {describe(name)}"
-        )
+        raise InputError(not_one_of(name, GPUS, ", or a file of `rollmux profile --out`, for jobs with a model"))
     return read_hardware(path)
 
 

@@ -1,10 +1,12 @@
-"""What a replay may ask of a job with a model: its lengths, its replicas, and how long a training takes.
+"""What a replay needs of a job with a model: its lengths, its replicas, and the duration of a training.
 
-A job's `timing` and `lengths` hold all that is needed, whatever the model and the GPUs were (`rollmux_env.timing.filling`).
+A job's `timing` and `lengths` hold everything needed, whatever the model and the GPUs were
+(`rollmux_env.timing.filling`).
 """
 
 from __future__ import annotations
 
+from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job
 from rollmux_env.timing.described import Lengths as LengthsOfFile
@@ -36,7 +38,7 @@ def lengths_of(lengths: LengthsOfFile) -> Lengths:
         return Lognormal(lengths.cap, lengths.median, lengths.sigma)
     if lengths.published is not None:
         if lengths.published not in PUBLISHED:
-            raise InputError(f"published: must be one of {', '.join(PUBLISHED)}, not '{lengths.published}'")
+            raise InputError(f"published: {not_one_of(lengths.published, PUBLISHED)}")
         found = PUBLISHED[lengths.published]
         if found.cap != lengths.cap:
             raise InputError(f"published: {lengths.published} has a cap of {found.cap} tokens, not of {lengths.cap}")

@@ -1,7 +1,7 @@
 """Distributions of response lengths, in tokens, up to a cap.
 
-Three kinds: lognormal, piecewise (quantiles with straight lines between them, as papers print them) and empirical (lengths that
-were seen). All answer the same four questions: `sample`, `quantile`, `mean`, `worst`.
+There are three kinds: lognormal, piecewise (quantiles with linear interpolation, as papers print them) and empirical (a
+list of lengths). All have the same four methods: `sample`, `quantile`, `mean`, `worst`.
 """
 
 from __future__ import annotations

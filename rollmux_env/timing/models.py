@@ -1,6 +1,6 @@
-"""Shapes of language models: by a size name, or by the `config.json` of a Hugging Face directory.
+"""Shapes of language models, by a size name or from the `config.json` of a Hugging Face folder.
 
-A size name stands for one published shape: 0.5B to 32B are Qwen2.5's, 4B and 8B (which Qwen2.5 has not) Qwen3's, 70B Llama 3's.
+A size name stands for a published shape: 0.5B to 32B are Qwen2.5, except 4B and 8B, which are Qwen3; 70B is Llama 3.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from rollmux_env.complaint import describe, one_line
+from rollmux_env.complaint import not_one_of, one_line
 from rollmux_env.errors import InputError
 
 
@@ -86,7 +86,7 @@ def model_shape(name: str, folder: Path = Path()) -> ModelShape:
     path = folder / name
     path = path / "config.json" if path.is_dir() else path
     if path.suffix != ".json" or not path.is_file():
-        raise InputError(f"must be one of {', '.join(SHAPES)}, or a Hugging Face model's config.json, not {describe(name)}")
+        raise InputError(not_one_of(name, SHAPES, ", or a Hugging Face model's config.json"))
     return read_shape(path)
 
 

@@ -1,4 +1,4 @@
-"""What one rollout replica costs: a model on one group of tensor-parallel GPUs that samples responses with continuous batching."""
+"""The cost of one rollout replica: a model on a group of tensor-parallel GPUs with continuous batching."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Seconds of a rollout and of a training, from a model's shape, the hardware and the lengths.
+"""Duration of a rollout and of a training, from a model's shape, the hardware and the lengths.
 
-Decoding reads the weights and the cached keys and values in every step, or is limited by arithmetic where many sequences share it
-(`ReplicaTiming`); prefill and training are arithmetic. The shapes of these formulas are those of roofline models such as HexGen's
-(in AReaL-Hex, arXiv 2511.00796), with the reading of the KV cache, which it leaves out.
+In every step decoding reads the weights and the cached keys and values, or is limited by arithmetic if many sequences
+share the step (`ReplicaTiming`). Prefill and training are arithmetic. The formulas follow roofline models such as
+HexGen's (in AReaL-Hex, arXiv 2511.00796), and add the reading of the KV cache.
 """
 
 from __future__ import annotations

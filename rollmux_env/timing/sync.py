@@ -1,8 +1,8 @@
-"""Seconds that bring new weights from the training pool to the rollout pool (RollMux, arXiv 2512.11306, its topology-aware sync).
+"""Duration of a weight sync from the training pool to the rollout pool (RollMux, arXiv 2512.11306, topology-aware sync).
 
-Flat: every rollout device pulls a whole copy over its own link between the clusters. Topology-aware: as many disjoint shards as
-there are training devices cross at once, so that one copy crosses in all; then it is broadcast inside the rollout cluster, where
-only copies to other nodes take time that counts, at the rate of one device's link.
+Flat: every rollout device pulls a whole copy over its own link between the clusters. Topology-aware: as many disjoint
+shards as there are training devices cross at the same time, one copy in total. The copy is then broadcast inside the
+rollout cluster, where only copies to other nodes take significant time, at the rate of one device's link.
 """
 
 from __future__ import annotations

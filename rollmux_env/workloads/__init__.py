@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from rollmux_env.complaint import describe
+from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import micro, philly, production, profiles
@@ -40,7 +40,7 @@ def make_workload(name: str, options: WorkloadOptions | None = None) -> Scenario
         InputError: an unknown name, an option that the workload does not have, or a trace that cannot be used; one line.
     """
     if name not in _WORKLOADS:
-        raise InputError(f"workload: must be one of {', '.join(WORKLOADS)}, not {describe(name)}")
+        raise InputError(f"workload: {not_one_of(name, WORKLOADS)}")
     options = options or WorkloadOptions()
     generate, used = _WORKLOADS[name]
     options.reject_unused(name, used | {"seed"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rollmux_env.complaint import describe
+from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster, Colocated, Job, Phase, Pool, Switch, Training
 
@@ -90,7 +90,7 @@ def make_job(
         InputError: no such type.
     """
     if kind not in PHASES_S:
-        raise InputError(f"type: must be one of {', '.join(PHASES_S)}, not {describe(kind)}")
+        raise InputError(f"type: {not_one_of(kind, PHASES_S)}")
     rollout_s, training_s, colocated_rollout_s, colocated_training_s = PHASES_S[kind]
     billions = int(kind.partition("B")[0])
     nodes = 2 if billions == 32 else 1

@@ -1,5 +1,8 @@
-"""Seeded draws. Everything is an inverse law of uniform numbers, one stream a purpose, so that streams stay the same across
-NumPy versions and an option that changes one purpose leaves the others alone."""
+"""Seeded random draws.
+
+Every draw is an inverse distribution function of uniform numbers, with one stream per purpose. Streams therefore stay
+the same across NumPy versions, and an option that changes one purpose does not affect the others.
+"""
 
 from __future__ import annotations
 

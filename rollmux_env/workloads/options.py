@@ -1,4 +1,4 @@
-"""What can be asked of a workload."""
+"""Options of workloads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rollmux_env.complaint import describe
+from rollmux_env.complaint import describe, not_one_of
 from rollmux_env.errors import InputError
 
 MAX_JOBS = 1_000_000
@@ -76,7 +76,8 @@ class WorkloadOptions:
         """
         for option in fields(self):
             if option.name not in used and getattr(self, option.name) != option.default:
-                raise InputError(f"{option.name}: the workload {workload} has no such option")
+                has = ", ".join(sorted(used))
+                raise InputError(f"{option.name}: the workload {workload} has no such option; it has {has}")
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> None:
@@ -91,4 +92,4 @@ def _number(name: str, value: Any, low: float) -> None:
 
 def _one_of(name: str, value: Any, names: tuple[str, ...]) -> None:
     if value not in names:
-        raise InputError(f"{name}: must be one of {', '.join(names)}, not {describe(value)}")
+        raise InputError(f"{name}: {not_one_of(value, names)}")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.complaint import describe
+from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job, Phase, Scenario, Training
 from rollmux_env.workloads import draws
@@ -71,7 +71,7 @@ def draw_profile(name: str, options: WorkloadOptions, n: int) -> Drawn:
         InputError: no such profile.
     """
     if name not in NAMES:
-        raise InputError(f"profile: must be one of {', '.join(NAMES)}, not {describe(name)}")
+        raise InputError(f"profile: {not_one_of(name, NAMES)}")
     cells = [
         (f"{SHORT[profile]}-{size}", ranges)
         for profile, sizes in PROFILES.items()

@@ -10,14 +10,14 @@ import typer
 At = Annotated[
     Path | None,
     typer.Option(
-        "--at", metavar="DIR", help="The service's folder; else $ROLLMUX_SERVICE, else rollmux-service.", show_default=False
+        "--at", metavar="DIR", help="The service's folder. (default: $ROLLMUX_SERVICE, or else rollmux-service)", show_default=False
     ),
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_default=False)]
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file (docs/jobs.md).", show_default=False)],
     at: At = None,
 ) -> None:
     """Hand the jobs of a file to a service. When the command ends, they are in its journal.
@@ -36,7 +36,7 @@ def submit(
 
 
 def cancel(job: JobName, at: At = None) -> None:
-    """End a job of a service now. It cannot be resumed.
+    """End a job of a service now, for good: it cannot be resumed, and its name cannot be used again.
 
     Example: `rollmux cancel echo`
     """
@@ -52,23 +52,51 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     at: At = None,
 ) -> None:
-    """Print what the processes of a job have printed, every line after the name of its process.
+    """Print the log of a job: its iterations, errors and restarts, and what its processes print, after the name of the process.
 
-    Example: `rollmux logs echo --follow`
+    The job may have ended, and the service be stopped; with `--at DIR`, DIR may also be that of `rollmux run --out DIR`.
+
+    Examples: `rollmux logs echo --follow`
+
+    `rollmux logs echo --at run`
     """
     from rollmux_env.errors import InputError
-    from runtime.output import LOGS, follow_lines, lines
-    from runtime.service.client import connected
+    from rollmux_env.suggestions import did_you_mean
+    from runtime.commands.streams import ends_quietly
+    from runtime.output import LOGS, lines
+    from runtime.service.client import NoService
     from runtime.service.place import folder_of
 
     home = folder_of(at) / LOGS / job
-    if not follow:
-        if Path(job).name != job or not home.is_dir():
-            raise InputError(f"job {job}: no process of such a job has begun at {folder_of(at)}")
-        for line in lines(home):
-            typer.echo(line)
-        return
+    if follow:
+        try:
+            with ends_quietly():
+                _follow(job, home, at)
+            return
+        except NoService as nobody:
+            if not nobody.has_journal:
+                raise
+    if Path(job).name != job or not home.is_dir():
+        known = [path.name for path in home.parent.iterdir()] if home.parent.is_dir() else []
+        raise InputError(f"job {job}: no process of such a job has begun at {folder_of(at)}{did_you_mean(job, known)}")
+    for line in lines(home):
+        typer.echo(line)
+
+
+def _follow(job: str, home: Path, at: Path | None) -> None:
+    """Print what a job prints until it has ended, or its service."""
+    from runtime.commands.streams import pause
+    from runtime.output import follow_lines
+    from runtime.service.client import NoService, connected
+
     with connected(at) as service:
         service.ask("state_of", job)
-        for line in follow_lines(home, lambda: service.ask("state_of", job) in ("done", "failed", "cancelled", "stopped")):
+
+        def ended() -> bool:
+            try:
+                return service.ask("state_of", job) in ("done", "failed", "cancelled", "stopped")
+            except NoService:
+                return True
+
+        for line in follow_lines(home, ended, pause):
             typer.echo(line)

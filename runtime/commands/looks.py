@@ -13,10 +13,12 @@ How = Annotated[TableOrJson, typer.Option("--format", help="How to print it.")]
 
 
 def compare(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of a run: that of `rollmux run --out DIR`.", show_default=False)
+    ],
     format: How = TableOrJson.table,
 ) -> None:
-    """Hold the event replay against a real run: what its beginning foretells, and what came.
+    """Compare a real run with the simulator: what an event replay predicts from its first iterations, and what came.
 
     Example: `rollmux compare run`
     """

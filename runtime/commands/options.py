@@ -12,7 +12,8 @@ PolicyName = Annotated[
         "--policy",
         "-p",
         metavar="NAME",
-        help="A placement policy by name, or `module:Class` of your own; else rollmux.",
+        help="Which nodes a job gets: rollmux, consolidate, solo, ... (docs/policies.md), or `module:Class` of your own. "
+        "(default: rollmux)",
         show_default=False,
     ),
 ]
@@ -21,13 +22,15 @@ DispatchName = Annotated[
     typer.Option(
         "--dispatch",
         metavar="NAME",
-        help="Which waiting phase of a group is next: a dispatch policy by name; else round-robin.",
+        help="Which waiting phase of a group is next: fifo, shortest-first, ... (docs/dispatch.md). (default: round-robin)",
         show_default=False,
     ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option("--address", metavar="A", help="Join the Ray cluster there; else this machine.", show_default=False),
+    typer.Option(
+        "--address", metavar="ADDRESS", help="Join a Ray cluster: HOST:PORT or auto. (default: start Ray on this machine)"
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of policies that draw at random.")]
 

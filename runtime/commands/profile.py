@@ -23,13 +23,21 @@ def profile(
         str, typer.Argument(metavar="FILE|MODEL", help="A job file, `tiny`, or the folder of a model.", show_default=False)
     ],
     job: Annotated[
-        str | None, typer.Option("--job", metavar="ID", help="The job of the file; else its first.", show_default=False)
+        str | None,
+        typer.Option("--job", metavar="ID", help="Which job of the file. (default: the first with a task)", show_default=False),
     ] = None,
-    engine: Annotated[Engines | None, typer.Option("--engine", help="Instead of the job's own.", show_default=False)] = None,
+    engine: Annotated[
+        Engines | None, typer.Option("--engine", help="Engine to measure, instead of the job's own.", show_default=False)
+    ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often everything is measured.")] = 5,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE.json", help="Write the rates, for `gpu` of a scenario.", show_default=False),
+        typer.Option(
+            "--out",
+            metavar="FILE.json",
+            help="Write the measured rates: a file for `gpu` of a scenario's pool.",
+            show_default=False,
+        ),
     ] = None,
     format: Annotated[TableOrJson, typer.Option("--format", help="How to print it.")] = TableOrJson.table,
 ) -> None:
@@ -40,9 +48,12 @@ def profile(
     import os
 
     from rollmux_env.errors import InputError
+    from rollmux_env.extras import require
     from rollmux_env.files import write_whole
     from rollmux_env.report.results import to_json
     from rollmux_env.report.tables import show
+
+    require("run", "profile")
     from runtime.profile import profile as measured
     from runtime.profile import profile_tables, subject, with_engine
 

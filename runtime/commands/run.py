@@ -20,7 +20,7 @@ class Against(StrEnum):
 
 def run(
     context: typer.Context,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file.", show_default=False)] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file (docs/jobs.md).", show_default=False)] = None,
     policy: PolicyName = None,
     dispatch: DispatchName = None,
     dry_run: Annotated[
@@ -28,10 +28,16 @@ def run(
     ] = False,
     compare: Annotated[
         Against | None,
-        typer.Option("--compare", help="Then run each job alone on the nodes that it had, for comparison.", show_default=False),
+        typer.Option("--compare", help="Afterwards run each job alone on the nodes that it had, and compare.", show_default=False),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Keep journal and report in this folder.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Keep journal, checkpoints, logs and report in this folder; without it nothing is kept.",
+            show_default=False,
+        ),
     ] = None,
     resume: Annotated[
         Path | None,
@@ -42,12 +48,20 @@ def run(
 ) -> None:
     """Run real RL post-training jobs, co-executed on a rollout pool and a training pool.
 
-    Example: `rollmux run examples/two_jobs.yaml --compare solo --out run`
+    Ctrl-C stops it at the next phase boundary; with --out it can go on later.
+
+    Examples: `rollmux run examples/two_jobs.yaml --dry-run`
+
+    `rollmux run examples/two_jobs.yaml --compare solo --out run`
+
+    `rollmux run --resume run`
     """
     from rollmux_env.errors import InputError
+    from rollmux_env.extras import require
     from runtime.execution.own_ray import stay_on_loopback
     from runtime.presses import heard
 
+    require("run", "run")
     if resume is not None:
         for name in ("file", "policy", "dispatch", "dry_run", "out", "seed"):
             source = context.get_parameter_source(name)

@@ -59,7 +59,7 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
     """
     read_run(folder)  # is there one?
     with take_lock(folder / DRIVER_LOCK):
-        end_left(folder / RAY)
+        end_left(folder / RAY, typer.echo)
         record = read_run(folder)
         specs = tuple(fact.spec for fact in record.submitted)
         if not specs:

@@ -27,23 +27,27 @@ def serve(
 ) -> None:
     """Serve RL post-training jobs that come and go. Ctrl-C stops it; with the same folder it goes on later.
 
+    Jobs are handed over by `rollmux submit`, from another terminal; `status`, `logs` and `cancel` ask about them.
+
     Example: `rollmux serve rollmux-service --policy consolidate`
     """
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
+    from rollmux_env.extras import require
     from rollmux_env.report.folder import make_folder
     from runtime.jobs.spec import load_cluster
     from runtime.journal import DRIVER_LOCK, take_lock
     from runtime.presses import heard
     from runtime.service.head import head
 
+    require("run", "serve")
     given = load_cluster(cluster) if cluster is not None else None
     make_runnable(policy or POLICY, seed)
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder)
     folder = folder.resolve()
     try:
-        with heard(), take_lock(folder / DRIVER_LOCK), head(folder, address) as where:
+        with heard(), take_lock(folder / DRIVER_LOCK), head(folder, address, typer.echo) as where:
             from runtime.service.attending import Wish, attend  # not before the environment is prepared for Ray
 
             attend(folder, where, Wish(policy, dispatch, seed, given), typer.echo)

@@ -2,48 +2,87 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from policies.commands.options import TableOrJson
 from runtime.commands.jobs import At
 
+_EVERY_S = 1.0  # between looks
+_AGAIN_S = 5.0  # between snapshots in which nothing has changed
+
 
 def status(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C; in a pipe, a snapshot whenever something has changed.")
+    ] = False,
     format: Annotated[TableOrJson, typer.Option("--format", help="How to print it.")] = TableOrJson.table,
     at: At = None,
 ) -> None:
-    """Say what every job, group and pool of a service does.
+    """Say what every job, group and pool of a service does; of one that is stopped, what its journal says.
 
-    Example: `rollmux status --watch`
+    Examples: `rollmux status --watch`
+
+    `rollmux status --at rollmux-service --format json`
     """
-    import time
+    from runtime.commands.streams import ends_quietly
+    from runtime.service.client import NoService, connected
+    from runtime.service.past import past_report
+    from runtime.service.place import folder_of
 
-    from rich.console import Console
-    from rich.live import Live
+    try:
+        with ends_quietly(), connected(at) as service:
+            if watch:
+                _watch(lambda: service.ask("report"), format)
+            else:
+                _print(service.ask("report"), format)
+    except NoService as nobody:
+        if not nobody.has_journal:
+            raise
+        _print(past_report(folder_of(at)), format)
 
+
+def _print(report: dict[str, Any], format: TableOrJson) -> None:
     from rollmux_env.report.results import to_json
     from rollmux_env.report.tables import show
-    from runtime.service.client import connected
     from runtime.service.tables import status_tables
 
-    with connected(at) as service:
-        if not watch:
-            found = service.ask("report")
-            if format is TableOrJson.json:
-                typer.echo(to_json(found), nl=False)
-            else:
-                show(*status_tables(found))
-            return
-        if format is TableOrJson.json:
-            while True:
-                typer.echo(to_json(service.ask("report")), nl=False)
-                time.sleep(1.0)
-        from rich.console import Group
+    if format is TableOrJson.json:
+        typer.echo(to_json(report), nl=False)
+    else:
+        show(*status_tables(report))
 
-        with Live(console=Console(markup=False), auto_refresh=False, screen=False) as live:
+
+def _watch(report: Any, format: TableOrJson) -> None:
+    """Print reports for ever: a terminal's in place, others one after the other."""
+    from time import monotonic, strftime
+
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from runtime.commands.streams import pause
+    from runtime.service.tables import status_tables
+
+    console = Console(markup=False)
+    if console.is_terminal and format is TableOrJson.table:
+        with Live(console=console, auto_refresh=False, screen=False) as live:
             while True:
-                live.update(Group(*status_tables(service.ask("report"))), refresh=True)
-                time.sleep(1.0)
+                live.update(Group(*status_tables(report())), refresh=True)
+                pause(_EVERY_S)
+    told, told_s = None, 0.0
+    while True:
+        found = report()
+        now = _without_clocks(found)
+        if now != told or monotonic() - told_s >= _AGAIN_S:
+            told, told_s = now, monotonic()
+            if format is TableOrJson.table:
+                typer.echo(strftime("%Y-%m-%d %H:%M:%S"))
+            _print(found, format)
+        pause(_EVERY_S)
+
+
+def _without_clocks(report: dict[str, Any]) -> dict[str, Any]:
+    """A report without what changes by itself."""
+    pools = {name: {key: value for key, value in pool.items() if key != "utilization"} for name, pool in report["pools"].items()}
+    return {key: value for key, value in report.items() if key != "time_s"} | {"pools": pools}

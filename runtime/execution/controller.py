@@ -16,6 +16,7 @@ from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from runtime.checkpoints import drop, place_of, write_checkpoint
 from runtime.execution.gate import JobGate
+from runtime.execution.job_log import iteration_line, note, start_line
 from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
 from runtime.execution.randomness import keep_randomness, restore_randomness
 from runtime.jobs.named import load_named
@@ -31,10 +32,13 @@ class Controller:
 
     Args:
         spec: the job. coordinator: whom to ask. logs: folder of what the job's processes print.
+        restarted: why the job is made anew; nothing where it is not.
     """
 
-    def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
+    def __init__(self, spec: JobSpec, coordinator: Any, logs: str, restarted: str = "") -> None:
         capture(logs, "controller")
+        if restarted:
+            note(f"restarted: {restarted}")
         self._spec = spec
         self._coordinator = coordinator
         self._job: Any = None
@@ -45,7 +49,13 @@ class Controller:
         return os.getpid()
 
     def run(self) -> End:
-        """Carry out orders until there are none."""
+        """Carry out orders until there are none. What it returns, or raises, holds nothing of the user's classes."""
+        try:
+            return self._run()
+        except BaseException as error:  # of the user's `__str__`, or while the job was closed
+            return End("failed", self._gate.where or "step", type(error).__name__)
+
+    def _run(self) -> End:
         where = "start"
         done: Done | None = None
         try:
@@ -55,9 +65,12 @@ class Controller:
                 where = "step"
                 done = self._carry_out(order)
         except Stopped:
+            note("stops with the run")
             return End("stopped")
         except BaseException as error:
             problem = one_line(" ".join(str(error).split()), 500) or "no message"
+            note(f"ERROR in {self._gate.where or where}: {problem}")
+            traceback.print_exc()
             if isinstance(error, WorkerDied | ray.exceptions.RayActorError):
                 return End("died", self._gate.where or where, problem)
             if self._gate.where == "checkpoint" and _is_full(error):
@@ -68,6 +81,7 @@ class Controller:
         finally:
             self._gate.where = ""
             self._close()
+        note("done")
         return End("done")
 
     def _next(self, done: Done | None) -> Order | None:
@@ -78,24 +92,28 @@ class Controller:
         return order
 
     def _carry_out(self, order: Order) -> Done:
-        gate = self._gate
+        gate, began = self._gate, monotonic()
         gate.iteration, gate.worst_case = order.iteration, order.profile
         runtime_hook.metrics = {}
         changed = gate.place(order.nodes)
         if changed and (gate.workers or not order.iteration):  # else it is moved by affinity alone
             self._close()
         if self._job is None:
+            note(start_line(order))
             self._make(order.checkpoint)
         job = self._job
-        if not order.profile:
-            _step(job)
-        elif hasattr(job, "profile"):
+        if order.profile and hasattr(job, "profile"):
             job.profile()
         else:
             _step(job)
+        movable = hasattr(job, "checkpoint") or not gate.workers
+        if order.profile and not hasattr(job, "profile"):
             self._close()
         gate.iteration_done()
-        return Done({}) if order.profile else self._keep(job, order)
+        seconds = monotonic() - began
+        done = iteration_line(order.iteration + 1, self._spec.iterations, seconds, runtime_hook.metrics)
+        note(f"profiled in {seconds:.2f} s" if order.profile else done)
+        return Done({}, movable) if order.profile else self._keep(job, order)
 
     def _keep(self, job: Any, order: Order) -> Done:
         """Write the checkpoint of an iteration, if the job can; it holds no nodes."""
@@ -130,7 +148,7 @@ class Controller:
 
     def _close(self) -> None:
         if self._job is not None and hasattr(self._job, "close"):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):
                 self._job.close()
         self._job = None
         self._gate.close_workers()

@@ -40,14 +40,15 @@ class Lives(Ends):
             ray.get_runtime_context().get_node_id(), soft=False
         )  # no other machine takes it along
         actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
-        runner.controller = actor.remote(runner.spec, self._me, str(Path(self._plan.folder) / LOGS / runner.spec.id))
+        logs = str(Path(self._plan.folder) / LOGS / runner.spec.id)
+        runner.controller = actor.remote(runner.spec, self._me, logs, runner.restarted)
         self._spawn(self._watch(runner))
 
     async def _watch(self, runner: Runner) -> None:
         """Wait for a controller's end, whatever it is."""
         try:
             end: End = await runner.controller.run.remote()
-        except ray.exceptions.RayError:
+        except Exception:  # of Ray, which cannot reach it
             end = End("died", "step", "its controller has died")
         try:
             if end.outcome == "failed":
@@ -152,6 +153,7 @@ class Lives(Ends):
             return None
         begun = Runner(runner.spec, iteration=begins, begins=begins, job=runner.job, done=runner.done, deaths=deaths)
         begun.checkpoint = str(found.folder) if found.folder is not None else None
+        begun.restarted = again.why
         event = None
         if placed:
             event = self._vacate(runner, again)

@@ -93,6 +93,7 @@ class Runner:
     keeping_s: float = 0.0  # how long writing it took
     done: int = 0  # the most iterations that it ever had done
     deaths: int = 0  # since it had done as many
+    restarted: str = ""  # why it is made anew
     since_s: float | None = None  # it has had no need to wait since; None while it waits
     began_s: float | None = None  # when its rollout was ready
     job: Job | None = None  # as the policy sees it; None until it is profiled
@@ -108,6 +109,7 @@ class Runner:
     moves_to: Gang | None = None
     measured: dict[str, Measured] = field(default_factory=dict)
     sync_s: float = 0.0
+    movable: bool = True  # as its profile said
     busy_s: dict[str, float] = field(default_factory=lambda: {"rollout": 0.0, "training": 0.0})
     workers: list[Any] = field(default_factory=list)
     progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # of the phase, by who counts

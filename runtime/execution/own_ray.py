@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+from runtime.own_folder import OwnFolder
+
 OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
 MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
-PREFIX = "rollmux-ray-"  # of that folder's name
 _LOOKS = 4  # in a row that find nobody: a process that has just been forked has the environment of its parent until it begins
-SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors of ours choose their GPUs themselves
@@ -29,20 +29,25 @@ def stay_on_loopback() -> None:
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else it takes 127.0.0.1 for the address of a network
 
 
-def started_processes(folder: str) -> list[int]:
-    """The living processes of a Ray of ours: those that were started with its folder in their environment, or keep a file in it
-    open. One that has given itself a title may have written it over its environment.
+def started_processes(folder: OwnFolder) -> list[int]:
+    """The living processes of a Ray of ours: this user's that were started with its folder in their environment, or keep a file in
+    it open; none where the folder is not known to be ours. One that has given itself a title may have written it over its
+    environment.
     """
-    mark = f"{MARK}={folder}\0".encode()
+    if folder.doubt() is not None:
+        return []
+    mark = f"{MARK}={folder.path}\0".encode()
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and (mark in (entry / "environ").read_bytes() or _holds(entry, folder)) and _alive(entry):
+            if not entry.name.isdigit() or entry.stat().st_uid != os.geteuid():
+                continue
+            if (mark in (entry / "environ").read_bytes() or _holds(entry, folder.path)) and _alive(entry):
                 found.append(int(entry.name))
     return found
 
 
-def end_processes(folder: str, grace_s: float) -> None:
+def end_processes(folder: OwnFolder, grace_s: float) -> None:
     """Wait for the processes of a Ray of ours, this one aside, and end those that do not end in time."""
     until_s = time.monotonic() + grace_s
     quiet = 0

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import ray
+from pydantic import TypeAdapter, ValidationError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollmux_env.complaint import one_line
@@ -20,9 +23,10 @@ from rollmux_env.files import write_whole
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import find_nodes
-from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, PREFIX, SHORT, end_processes
+from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes
 from runtime.facts import Node, Pool
-from runtime.presses import allowing, heard, look, undisturbed
+from runtime.own_folder import OwnFolder, make_own_folder
+from runtime.presses import allowing, look, masked, undisturbed
 
 _WATCH_S = 0.2
 _GRACE_S = 5.0
@@ -45,19 +49,21 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | No
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    folder = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None) if address is None else None
-    os.environ[MARK] = str(folder)
+    folder = make_own_folder() if address is None else None
+    os.environ[MARK] = folder.path if folder else ""
     options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
     if folder:
-        options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder}
+        options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder.path}
     try:
-        if note is not None:
-            write_whole(note, f"{folder or ''}\n")
+        look()
+        if note is not None and folder is not None:
+            write_whole(note, json.dumps(asdict(folder)))
         try:
-            with heard():
+            with masked():
                 ray.init(**options)
-                look()
-        except (ConnectionError, ValueError, RuntimeError) as error:
+            look()
+        except Exception as error:  # which is what Ray raises when a process of its own does not come
+            look()  # one that SIGTERM has ended too
             raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         yield find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())
@@ -66,19 +72,28 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | No
             ray.shutdown()
             if folder:
                 end_processes(folder, _GRACE_S)
-                shutil.rmtree(folder, ignore_errors=True)
+                folder.remove()
             if note is not None:
                 note.unlink(missing_ok=True)
 
 
-def end_left(note: Path) -> None:
-    """End what a run that was killed has left on this machine: the processes of a Ray of its own, and that one's folder."""
-    if not note.is_file():
+def end_left(note: Path, say: Callable[[str], None]) -> None:
+    """End what a run that was killed has left on this machine: the processes of a Ray of its own, and that one's folder.
+
+    Args:
+        say: takes a line, where the note does not prove that a folder is ours, and it is left alone.
+    """
+    if not note.is_file() or note.is_symlink():
         return
-    folder = note.read_text(errors="replace").strip()
-    if Path(folder).name.startswith(PREFIX) and Path(folder).parent in (SHORT, Path(tempfile.gettempdir())):
-        end_processes(folder, 0.0)
-        shutil.rmtree(folder, ignore_errors=True)
+    text = note.read_text(errors="replace").strip()
+    try:
+        folder = TypeAdapter(OwnFolder).validate_json(text, strict=True)
+    except ValidationError:  # an older RollMux wrote the path alone
+        folder = OwnFolder(text)
+    end_processes(folder, 0.0)
+    if line := folder.left():
+        say(line)
+    folder.remove()
     note.unlink(missing_ok=True)
 
 
@@ -132,15 +147,29 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], told: int 
                     say("stopping at the next phase boundary; Ctrl-C again stops at once")
                     coordinator.stop.remote()
             _tell(coordinator, told, say)
-            return str(ray.get(outcome))
+            return str(answered(outcome))
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, InputError | PlanError | InvariantError):
             raise error.cause from None
         raise
 
 
+def answered(call: Any, timeout_s: float = inf) -> Any:
+    """What a call of an actor gives. The user may end this wait at any time.
+
+    Raises:
+        KeyboardInterrupt: there were more presses than are allowed for. GetTimeoutError: it takes longer. Else as `ray.get`.
+    """
+    until_s = monotonic() + timeout_s
+    while not ray.wait([call], timeout=_WATCH_S)[0]:
+        look()
+        if monotonic() > until_s:
+            raise ray.exceptions.GetTimeoutError(f"no answer after {timeout_s:g} s")
+    return ray.get(call)
+
+
 def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:
-    lines = ray.get(coordinator.news.remote(told))
+    lines = answered(coordinator.news.remote(told))
     for line in lines:
         say(line)
     return told + len(lines)

@@ -1,7 +1,7 @@
 """Job files, version 1: the RL post-training jobs that `rollmux run` executes, as checked and frozen models.
 
-A file is YAML (1.2 rules) or JSON; docs/jobs.md explains every key. A job is of the built-in kind, GRPO on a model and a task, or
-of a class of the user's own. `load_jobs` merges `defaults` under every job, as in scenario files.
+A file is YAML (1.2 rules) or JSON; docs/reference/jobs.md explains every key. A job is of the built-in kind, GRPO on a model and a
+task, or of a class of the user's own. `load_jobs` merges `defaults` under every job, as in scenario files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from rollmux_env.complaint import complain, describe, field_of, misfit, one_line, problems
+from rollmux_env.complaint import complain, describe, field_of, misfit, not_one_of, one_line, problems
 from rollmux_env.errors import InputError
 from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NodeCount, NonNegative, Positive, Version, by_name
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
@@ -77,7 +77,7 @@ class TaskSpec(FileModel):
         if ":" in self.name:
             _named(self.name)
         elif self.name != "jsonl" and self.name not in BUILT_IN:
-            raise misfit(f"must be {', '.join(BUILT_IN)}, jsonl or module:Class, not {describe(self.name)}", "name")
+            raise misfit(not_one_of(self.name, (*BUILT_IN, "jsonl"), ", or module:Class of your own"), "name")
         if self.name == "jsonl" and self.file is None:
             raise misfit("is missing; the task jsonl reads one", "file")
         for field in ("file", "reward"):
@@ -181,10 +181,16 @@ class SyncSpec(FileModel):
     """`aware`: one copy crosses to the rollout pool, in parallel streams; `flat`: one for every rollout node, all from rank 0."""
 
 
+def _folder_name(value: str) -> str:
+    if value in (".", ".."):
+        raise ValueError(f"is the name of folders of the job, and cannot be {describe(value)}")
+    return value
+
+
 class JobSpec(FileModel):
     """A job of a job file."""
 
-    id: JobId
+    id: Annotated[JobId, AfterValidator(_folder_name)]
     """Its name, unique in the file; quote one that reads as a number or a boolean."""
     arrival_s: NonNegative = 0.0
     """When it arrives, seconds from the start of the run."""
@@ -196,6 +202,8 @@ class JobSpec(FileModel):
     """What it asks of the rollout pool."""
     training: TrainingSpec = TrainingSpec()
     """What it asks of the training pool."""
+    movable: bool = True
+    """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
     seed: Index = 0
     """Of the model `tiny`, of the data's order and of sampling."""
     model: Annotated[ModelSpec, BeforeValidator(by_name)] = ModelSpec()
@@ -286,7 +294,7 @@ def load_cluster(path: str | Path) -> Cluster:
     try:
         return Cluster.model_validate(data["cluster"])
     except ValidationError as error:
-        raise InputError(f"{name}: cluster.{one_line(complain(problems(error)[0]))}") from None
+        raise InputError(f"{name}: {one_line(complain(problems(error)[0], Cluster, 'cluster'))}") from None
 
 
 def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
@@ -306,7 +314,7 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
         return jobs.model_copy(update={"jobs": tuple(here)})
     except ValidationError as error:
         first = problems(error)[0]
-        problem = complain(first) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
+        problem = complain(first, Jobs) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
     except InputError as error:
         problem = str(error)
     raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}")

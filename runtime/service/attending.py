@@ -16,7 +16,7 @@ from runtime.commands.options import DISPATCH, POLICY
 from runtime.commands.running import cluster_of
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import POOLS, find_nodes
-from runtime.execution.session import coordinator_options, watch
+from runtime.execution.session import answered, coordinator_options, watch
 from runtime.facts import Node, Pool
 from runtime.journal import JOURNAL, is_begun, read_run
 from runtime.presses import look, undisturbed
@@ -59,7 +59,7 @@ def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -
         while True:
             began_s = monotonic()
             try:
-                told = ray.get(service.told.remote()) if service is not None else 0
+                told = answered(service.told.remote()) if service is not None else 0
                 service = service or _start(folder, where, wish)
                 announce(folder, where)
                 say(f"serving from {folder}: rollmux submit FILE --at {folder}")
@@ -85,7 +85,7 @@ def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -
 def _find(where: Where) -> Any:
     try:
         service = ray.get_actor(where.actor, namespace=where.namespace)
-        ray.get(service.told.remote(), timeout=30)
+        answered(service.told.remote(), timeout_s=30)
     except (ValueError, ray.exceptions.RayError):
         return None
     return service
@@ -96,8 +96,7 @@ def _start(folder: Path, where: Where, wish: Wish) -> Any:
     options = {**coordinator_options(), "name": where.actor, "namespace": where.namespace, "lifetime": "detached"}
     service: Any = ray.remote(Service).options(**options).remote(plan)
     try:
-        ray.get(service.begin.remote())
-        look()
+        answered(service.begin.remote())
     except ray.exceptions.RayTaskError as error:
         ray.kill(service)
         raise (error.cause or error) from None

@@ -10,10 +10,26 @@ from typing import Any
 
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
+from rollmux_env.extras import require
 from runtime.execution.own_ray import ENVIRONMENT
+from runtime.presses import look, masked
 from runtime.service.place import Where, find, folder_of, prepare_environment
 
 _ANSWERS_S = 60.0
+
+
+class NoService(InputError):
+    """No service runs in a folder.
+
+    Attributes:
+        has_journal: one has been there, which `rollmux serve` goes on with.
+    """
+
+    def __init__(self, folder: Path, has_journal: bool) -> None:
+        name = one_line(str(folder), 4096)
+        goes = "goes on with the one that is stopped" if has_journal else "starts one"
+        super().__init__(f"--at {name}: no service runs there; `rollmux serve {name}` {goes}")
+        self.has_journal = has_journal
 
 
 class Client:
@@ -31,7 +47,7 @@ class Client:
         """Call a method of `runtime.service.service.Service`.
 
         Raises:
-            InputError: it refuses, or is there no more; one line.
+            InputError: it refuses, or (NoService) is there no more; one line.
         """
         import ray
 
@@ -53,16 +69,18 @@ def connected(at: Path | None) -> Iterator[Client]:
         at: the folder; None for that of the environment, or the usual one.
 
     Raises:
-        InputError: no service runs there; one line.
+        InputError: (NoService) no service runs there, or what it takes to ask is not installed; one line.
     """
     folder = folder_of(at)
     where = find(folder)
     if where is None or not where.answers():
         raise _nobody(folder)
+    require("run", "a service")
     prepare_environment(where)
     import ray
 
     join(where)
+    look()
     try:
         try:
             actor = ray.get_actor(where.actor, namespace=where.namespace)
@@ -70,7 +88,8 @@ def connected(at: Path | None) -> Iterator[Client]:
             raise _nobody(folder) from None
         yield Client(folder, actor)
     finally:
-        ray.shutdown()
+        with masked():
+            ray.shutdown()
 
 
 def join(where: Where) -> None:
@@ -86,11 +105,21 @@ def join(where: Where) -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        ray.init(address=where.address, namespace=where.namespace, log_to_driver=False, logging_level=logging.ERROR)
+        with masked():
+            ray.init(address=where.address, namespace=where.namespace, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(f"--address {where.address}: {one_line(str(error), 500)}") from None
 
 
-def _nobody(folder: Path) -> InputError:
-    name = one_line(str(folder), 4096)
-    return InputError(f"--at {name}: no service runs there; `rollmux serve {name}` starts one")
+def _nobody(folder: Path) -> NoService:
+    """That no service runs in a folder.
+
+    Raises:
+        InputError: and none could be started, since the extra is not installed.
+    """
+    from runtime.journal import JOURNAL, is_begun
+
+    has_journal = is_begun(folder / JOURNAL)
+    if not has_journal:
+        require("run", "a service")
+    return NoService(folder, has_journal)

@@ -5,54 +5,63 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic
 
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
-from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, PREFIX, SHORT, end_processes, started_processes
+from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes, started_processes
+from runtime.own_folder import make_own_folder
 from runtime.presses import look, undisturbed
-from runtime.service.place import Where, announce, find, prepare_environment, withdraw
+from runtime.service.place import Where, announce, find, prepare_environment, token_of, withdraw
 
 _PORTS = range(20_000, 32_000)  # above those of Ray's workers, below those that systems hand out
-_TOKEN = "token"
 _STARTS_S = 120.0
+_WATCH_S = 0.2
 
 
-def standing(folder: Path) -> Where | None:
+def standing(folder: Path, say: Callable[[str], None]) -> Where | None:
     """The Ray of a service that was started in a folder, if it is still there; this process is then prepared to join it.
 
     Else what is left of it is removed.
+
+    Args:
+        say: takes a line, where it is not known to be ours, and is left alone.
     """
     where = find(folder)
     if where is None:
         return None
-    if where.answers() and (where.ray is None or started_processes(where.ray)):
+    home = where.home
+    if where.answers() and (home is None or not where.inode or started_processes(home)):  # 0: an older RollMux's, alive
         prepare_environment(where)
         return where
-    stop_head(where)
+    stop_head(where, say)
     withdraw(folder)
     return None
 
 
-def start_head(folder: Path) -> Where:
+def start_head(folder: Path, say: Callable[[str], None]) -> Where:
     """Start Ray for the service of a folder, and prepare this process to join it.
+
+    Args:
+        say: as for `standing`.
 
     Raises:
         InputError: it does not start; one line.
     """
-    token = (folder / _TOKEN).resolve()
+    token = token_of(folder)
     token.unlink(missing_ok=True)
     with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    home = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None)
+    own = make_own_folder()
+    home = own.path
     port, clients, metrics, agent = _free_ports(4)
-    where = Where(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home)
+    where = Where(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home, device=own.device, inode=own.inode)
     announce(folder, where)  # so that whoever comes after an abrupt end knows what there is to clean up
     prepare_environment(where)
     os.environ.update({MARK: home, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}})
@@ -62,23 +71,33 @@ def start_head(folder: Path) -> Where:
     command += [f"--ray-client-server-port={clients}", "--min-worker-port=0", "--max-worker-port=0", "--log-style=record"]
     with tempfile.TemporaryFile() as said:  # not a pipe, which Ray's own processes would keep open
         try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True, timeout=_STARTS_S, check=False
-            )
-            failed = done.returncode != 0
-        except subprocess.TimeoutExpired:
-            failed = True
+            look()
+            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True) as starts:
+                try:
+                    failed = _status(starts) != 0
+                finally:
+                    starts.kill()
         except BaseException:
             with undisturbed():
-                stop_head(where)
+                stop_head(where, say)
                 withdraw(folder)
             raise
         if failed:
             said.seek(0)
-            stop_head(where)
+            stop_head(where, say)
             withdraw(folder)
             raise InputError(f"Ray does not start: {one_line(' '.join(said.read().decode(errors='replace').split())[-400:], 500)}")
     return where
+
+
+def _status(starts: subprocess.Popen[bytes]) -> int | None:
+    """How the start of Ray ended; None if it takes too long. The user may end this wait at any time."""
+    until_s = monotonic() + _STARTS_S
+    while monotonic() < until_s:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return starts.wait(_WATCH_S)
+        look()
+    return None
 
 
 def actor_name() -> str:
@@ -87,28 +106,37 @@ def actor_name() -> str:
 
 
 @contextlib.contextmanager
-def head(folder: Path, address: str | None) -> Iterator[Where]:
+def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Iterator[Where]:
     """The Ray of a service: the one that is there, one at an address, or a new one. Afterwards nothing is left but the folder.
+
+    Args:
+        say: as for `standing`.
 
     Raises:
         InputError: it does not start; one line.
     """
-    where = standing(folder) or (Where(address, actor_name()) if address is not None else start_head(folder))
+    where = standing(folder, say) or (Where(address, actor_name()) if address is not None else start_head(folder, say))
     try:
         look()
         yield where
     finally:
         with undisturbed():
-            stop_head(where)
+            stop_head(where, say)
             withdraw(folder)
 
 
-def stop_head(where: Where) -> None:
-    """End all processes of a service's own Ray, living or half dead, and remove its files."""
-    if where.ray is not None:
-        end_processes(where.ray, grace_s=0.0)
-        shutil.rmtree(where.ray, ignore_errors=True)
-    if where.token is not None:
+def stop_head(where: Where, say: Callable[[str], None]) -> None:
+    """End all processes of a service's own Ray, living or half dead, and remove its files.
+
+    Args:
+        say: as for `standing`.
+    """
+    if (home := where.home) is not None:
+        end_processes(home, grace_s=0.0)
+        if line := home.left():
+            say(line)
+        home.remove()
+    if where.token is not None:  # by `find` or `start_head`, and so the one in the service's folder
         Path(where.token).unlink(missing_ok=True)
 
 

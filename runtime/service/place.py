@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,11 +16,13 @@ from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
 from runtime.execution.own_ray import stay_on_loopback
+from runtime.own_folder import OwnFolder
 
 SERVICE = "service.json"
 VARIABLE = "ROLLMUX_SERVICE"
 DEFAULT = "rollmux-service"
 NAMESPACE = "rollmux"
+_TOKEN = "token"
 _ANSWERS_S = 2.0
 
 
@@ -30,8 +32,9 @@ class Where:
 
     Attributes:
         address: of its Ray. actor, namespace: by which the coordinator is found there.
-        token: the file that holds the token which Ray asks for; None where the user's own environment has it.
-        ray: folder of the Ray that was started for the service; None where it has joined one.
+        token: the file that holds the token which Ray asks for, `token` in the service's folder; None where the user's own
+            environment has it.
+        ray: folder of the Ray that was started for the service; None where it has joined one. device, inode: which folder that is.
     """
 
     address: str
@@ -39,6 +42,13 @@ class Where:
     namespace: str = NAMESPACE
     token: str | None = None
     ray: str | None = None
+    device: int = 0
+    inode: int = 0
+
+    @property
+    def home(self) -> OwnFolder | None:
+        """The folder of the Ray that was started for the service."""
+        return None if self.ray is None else OwnFolder(self.ray, self.device, self.inode)
 
     def answers(self) -> bool:
         """Whether somebody listens at the address."""
@@ -58,22 +68,30 @@ def folder_of(at: Path | None) -> Path:
 def find(folder: Path) -> Where | None:
     """What the folder says of a service that was started and has not been stopped; None where it says nothing.
 
+    A token is the one in this folder, whatever the file says.
+
     Raises:
         InputError: the file cannot be read; one line.
     """
     path = folder / SERVICE
     try:
-        return TypeAdapter(Where).validate_json(path.read_bytes())
+        where = TypeAdapter(Where).validate_json(path.read_bytes())
+        return where if where.token is None else replace(where, token=str(token_of(folder)))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
         raise InputError(f"{one_line(str(path), 4096)}: cannot be read: {one_line(str(error), 200)}") from None
 
 
+def token_of(folder: Path) -> Path:
+    """The file of a service's folder that holds the token of its Ray."""
+    return folder.resolve() / _TOKEN
+
+
 def announce(folder: Path, where: Where) -> None:
     """Let clients find a service; only its owner may read how."""
     path = folder / SERVICE
-    write_whole(path, TypeAdapter(dict[str, str | None]).dump_json(asdict(where)))
+    write_whole(path, TypeAdapter(dict[str, str | int | None]).dump_json(asdict(where)))
     path.chmod(0o600)
 
 

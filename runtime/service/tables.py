@@ -11,7 +11,7 @@ from rollmux_env.report.tables import heading, make_table
 
 
 def status_tables(report: dict[str, Any]) -> list[RenderableType]:
-    """What `runtime.service.report.make_report` found."""
+    """What `runtime.service.report.make_report` found; or `runtime.service.past.past_report`, jobs alone."""
     jobs = make_table("job", "state", "group", "nodes", "iteration", "slowdown", "SLO", "at risk", "reward", left=2)
     for job in report["jobs"]:
         jobs.add_row(
@@ -41,7 +41,11 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     for name, pool in report["pools"].items():
         counts = (str(pool[key]) for key in ("nodes", "busy", "idle", "free"))
         pools.add_row(name, *counts, f"{100 * pool['utilization']:.0f}%")
-    title = f"{report['folder']}: {report['policy']}, {report['dispatch']}, {report['usd_per_hour']:.2f} $/h"
-    parts: list[RenderableType] = [heading(title + (", stopping" if report["stopping"] else "")), jobs, groups, pools]
     problems = [Text(f"{job['id']}: {job['problem']}") for job in report["jobs"] if job["problem"]]
-    return [*parts, *problems]
+    title = f"{report['folder']}: {report['policy']}, {report['dispatch']}"
+    if ended := report.get("ended"):
+        when = f"{'killed, last heard of' if ended == 'killed' else ended} at {report['ended_at']}"
+        goes_on = "" if ended == "done" else f"; `rollmux serve {report['folder']}` goes on"
+        return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
+    title += f", {report['usd_per_hour']:.2f} $/h"
+    return [heading(title + (", stopping" if report["stopping"] else "")), jobs, groups, pools, *problems]

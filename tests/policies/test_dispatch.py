@@ -26,7 +26,7 @@ def rollouts(ran, n):
 
 def test_the_names():
     assert list(DISPATCH) == ["round-robin", "fifo", "shortest-first", "longest-first"]
-    with pytest.raises(InputError, match=r"dispatch policy 'lifo': there is none; the names are round-robin, fifo"):
+    with pytest.raises(InputError, match=r"dispatch policy: must be one of round-robin, fifo, .*, not 'lifo'; did you mean fifo"):
         make_dispatch("lifo")
 
 

@@ -54,5 +54,5 @@ def test_malformed_names_are_refused_in_one_line(spec: str) -> None:
 
 
 def test_the_documented_policy_is_the_example() -> None:
-    text = (ROOT / "docs" / "policies.md").read_text()
+    text = (ROOT / "docs" / "reference" / "policies.md").read_text()
     assert (ROOT / "examples" / "first_fit.py").read_text().rstrip() in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,22 @@ def test_absent_keys_take_the_documented_defaults() -> None:
     assert actual is not None and (actual.cv, actual.cap) == (0, True)
 
 
+def test_a_job_can_be_moved_unless_it_says_otherwise() -> None:
+    plain, said, fixed = map(parse_scenario, (small(), *(placed(small(), "jobs.0.movable", value) for value in (True, False))))
+    assert plain.jobs[0].movable and said == plain and not fixed.jobs[0].movable
+    assert "movable" not in plain.canonical_json() and said.sha256 == plain.sha256 != fixed.sha256
+    assert parse_scenario(json.loads(fixed.canonical_json())) == fixed
+    for value in (None, 1, "no"):
+        assert complaint(placed(small(), "jobs.0.movable", value)).startswith("jobs[0].movable: ")
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_load(path: Path) -> None:
     assert load_scenario(path).jobs
 
 
 def test_the_file_on_the_documentation_page_loads(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "scenario.md").read_text()
+    page = (ROOT / "docs" / "reference" / "scenario.md").read_text()
     (tmp_path / "page.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
     assert [job.id for job in load_scenario(tmp_path / "page.yaml").jobs] == ["math-7b", "code-7b"]
 
@@ -296,8 +306,11 @@ def test_a_job_undoes_an_optional_default_with_null_and_replaces_lists_whole() -
         (None, "defaults: must be a mapping, not null"),
         ([], "defaults: must be a mapping, not a list"),
         ({"id": "a"}, "defaults.id: every job needs an id of its own"),
-        ({"slos": 2}, "defaults.slos: is not a key of this file format"),
-        ({"rollout": {"nodez": 2}}, "defaults.rollout.nodez: is not a key of this file format"),
+        ({"slos": 2}, "defaults.slos: is not a key of this file format; did you mean defaults.slo?"),
+        (
+            {"rollout": {"nodez": 2}},
+            "defaults.rollout.nodez: is not a key of this file format; did you mean defaults.rollout.nodes?",
+        ),
         ({"slo": 0}, "defaults.slo: must be at least 1, not 0"),
         ({"rollout": 3}, "defaults.rollout: must be a mapping, not 3"),
         ({"training": {"by_nodes": {"x": 1}}}, "defaults.training.by_nodes: 'x' is not a number of nodes"),

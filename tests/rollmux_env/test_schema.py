@@ -89,6 +89,8 @@ BAD = [
     ("jobs", []),
     ("jobs", [3]),
     ("jobs.0.duration_s", 5),
+    ("jobs.0.movable", "no"),
+    ("jobs.0.movable", None),
     ("jobs.0.iterations", None),
     ("jobs.0.rollout.by_nodes", {"2": 1}),
     ("jobs.0.training.by_nodes", {"x": 1}),

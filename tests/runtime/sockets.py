@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 from runtime.execution.own_ray import started_processes
+from runtime.own_folder import OwnFolder
 
 
-def listens_only_on_loopback(ray_folder: str) -> bool:
+def listens_only_on_loopback(ray_folder: OwnFolder) -> bool:
     """Whether every listening TCP socket of a Ray's own processes is on 127.0.0.1 or ::1."""
     inodes = set()
     for pid in started_processes(ray_folder):

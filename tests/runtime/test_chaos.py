@@ -17,6 +17,7 @@ def chaos(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("chaos")
 
 
+@pytest.mark.long
 def test_what_is_killed_goes_on_and_nothing_is_lost_or_doubled(
     chaos: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

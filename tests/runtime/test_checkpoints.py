@@ -85,6 +85,19 @@ def test_what_a_kill_has_left_half_written_is_no_checkpoint(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000001", "000002"]
 
 
+def test_what_is_behind_a_link_is_not_removed(tmp_path: Path) -> None:
+    folder, theirs = tmp_path / "job", tmp_path / "theirs"
+    for place in (folder, theirs):
+        for iterations in range(1, 5):
+            write_checkpoint(place, iterations, fill("x"))
+    (folder / "000005").symlink_to(theirs)
+    (tmp_path / "link").symlink_to(theirs)
+    assert numbers(folder) == [1, 2, 3, 4]
+    drop(folder, above=2)
+    drop(tmp_path / "link", above=0)
+    assert numbers(folder) == [1, 2] and numbers(theirs) == [1, 2, 3, 4] and (folder / "000005").is_symlink()
+
+
 def test_random_generators_go_on_from_where_they_were(tmp_path: Path) -> None:
     import random
 

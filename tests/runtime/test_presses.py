@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
+import textwrap
 
 import pytest
 
-from runtime.presses import allowing, heard, look, undisturbed
+from runtime.presses import allowing, heard, look, masked, undisturbed
 
 
 def press(number: int = signal.SIGINT) -> None:
@@ -41,8 +43,58 @@ def test_a_press_is_heard_while_somebody_else_has_the_handler_and_after_it() -> 
         sys.exit(1)  # nobody has pressed
 
 
+def test_nobody_who_takes_the_handlers_meets_a_press_while_they_are_masked() -> None:
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt), heard():
+        with masked():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda number, frame: sys.exit(1))
+                press(number)
+        with allowing(2) as presses:
+            look()
+            assert presses() == 2
+            press()
+            with contextlib.suppress(KeyboardInterrupt):
+                look()
+                raise AssertionError("not reached")
+        look()
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_press_that_nobody_has_looked_for_is_answered_at_the_end() -> None:
+    with pytest.raises(KeyboardInterrupt), heard():
+        press()
+    with heard(), allowing(1):
+        press()  # which has been answered by who allowed for it
+
+
+def test_a_press_in_a_hook_of_a_fork_raises_nothing_there_and_one_of_the_child_is_its_own() -> None:
+    program = """
+        import os, signal, subprocess
+        from runtime.presses import heard, look, masked
+        pressed, ended = False, False
+        os.register_at_fork(before=lambda: pressed and os.kill(os.getpid(), signal.SIGINT))
+        os.register_at_fork(after_in_child=lambda: ended and os.kill(os.getpid(), signal.SIGTERM))
+        begin = lambda: subprocess.run(["true"], preexec_fn=lambda: None).returncode
+        with heard():
+            ended = True
+            assert begin() == -signal.SIGTERM
+            with masked():
+                assert begin() == -signal.SIGTERM
+            look()
+            pressed, ended = True, False
+            assert begin() == 0
+            try:
+                look()
+            except KeyboardInterrupt:
+                os._exit(3)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
 def test_presses_that_are_allowed_are_counted_and_the_next_one_ends_it() -> None:
-    with heard(), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), heard():
         with allowing(1) as presses:
             assert presses() == 0
             press()

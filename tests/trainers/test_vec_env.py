@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.env_checker import check_env
 
-import rollmux_env.envs  # noqa: F401 (registers)
+import rollmux_env  # noqa: F401 (registers)
 from rollmux_env.envs.generator import Toy, Workload
 from rollmux_env.envs.placement import PlacementVectorEnv
 from rollmux_env.envs.reward import Dollars

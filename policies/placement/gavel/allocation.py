@@ -1,4 +1,4 @@
-"""One solution for the jobs that are there: worker sets, who is resident on each, and how fast every job gets on."""
+"""One solution for the present jobs: worker sets, the residents of each, and the speed of every job."""
 
 from __future__ import annotations
 

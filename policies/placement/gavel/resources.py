@@ -1,7 +1,7 @@
-"""Resource types of the two pools, and how fast a job runs on each: Gavel's throughput matrix.
+"""Resource types of the two pools, and the speed of a job on each: Gavel's throughput matrix.
 
-A resource type is a worker set of some shape: so many rollout nodes with so many training nodes, held by one job at a time. The
-shapes offered are those that the present jobs ask for; a job runs on any set that has the nodes for one of its ways to run.
+A resource type is a worker set of a given shape: a number of rollout and of training nodes, held by one job at a time.
+The shapes are those that the present jobs ask for. A job runs on any set that has the nodes for one of its ways to run.
 """
 
 from __future__ import annotations

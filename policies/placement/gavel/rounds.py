@@ -1,8 +1,8 @@
-"""From fractions of time on a type to worker sets that take turns: who is resident where.
+"""Turns fractions of time on a type into worker sets whose residents take turns.
 
-A schedule of rounds with given shares of each job on each set exists exactly where no job and no set has shares above 1 in sum
-(Birkhoff and von Neumann: such a matrix is a mixture of matchings, and a matching is a round). The program sees to the jobs; here
-the sets are filled first fit.
+A schedule of rounds with given shares of each job on each set exists exactly if the shares of every job and of every
+set sum to at most 1 (Birkhoff and von Neumann: such a matrix is a mixture of matchings, and a matching is a round). The
+program ensures this for the jobs. This module fills the sets first fit.
 """
 
 from __future__ import annotations

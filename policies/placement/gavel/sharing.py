@@ -1,4 +1,4 @@
-"""The jobs of a replay under Gavel's program: who runs, who waits, and how far each is."""
+"""The jobs of a replay under Gavel's program: running, waiting, and their progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The active jobs of a replay under free regrouping: who is there, in which group, and how far."""
+"""The active jobs of a replay under free regrouping: their groups and their progress."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The suites by name. Each module is data: cases, columns, the paper's figures and why ours differ."""
+"""The suites by name. Each module is data: cases, columns, the paper's figures, and why ours differ."""
 
 from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
 from rollmux_env.bench.suites import drift, figure10, latency, learned, mixed, production, quantile, rollout, sensitivity
+from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 
 SUITES: dict[str, Suite] = {
@@ -30,5 +31,5 @@ def find_suite(name: str) -> Suite:
         InputError: there is none; one line with the names.
     """
     if name not in SUITES:
-        raise InputError(f"--suite {name}: no such suite; there are {', '.join((*SUITES, ROLLOUT))}")
+        raise InputError(f"--suite: {not_one_of(name, (*SUITES, ROLLOUT))}")
     return SUITES[name]

@@ -1,4 +1,4 @@
-"""`learned`: what policies learn, beside Algorithm 1, `consolidate`, a network that has learned nothing, and the yardsticks."""
+"""`learned`: trained policies beside Algorithm 1, `consolidate`, an untrained network, and the exact optimum."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rollmux_env.complaint import describe
+from rollmux_env.complaint import describe, not_one_of
 from rollmux_env.envs.dispatch.tables import MOST_NODES
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.period import exact_period, period_bound
@@ -130,7 +130,7 @@ class Shapes:
 
     def __init__(self, shape: str | None = None, skew: float | None = None, rounds: int = 25) -> None:
         if shape is not None and shape not in SHAPES:
-            raise InputError(f"generator.shape: must be one of {', '.join(SHAPES)}, not {describe(shape)}")
+            raise InputError(f"generator.shape: {not_one_of(shape, SHAPES)}")
         if skew is not None and not 0 <= skew <= 3:
             raise InputError(f"generator.skew: must be between 0 and 3, not {describe(skew)}")
         if not 1 <= rounds <= 40:

@@ -127,7 +127,7 @@ def test_longer_tails_are_never_faster_and_twice_the_replicas_never_slower() -> 
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("none", "there is none"),
+        ("none", "rollout policy: must be one of plain, .*, not 'none'"),
         ("tail-batching,eta=1", "eta must be a number above 1"),
         ("tail-batching,eta=true", "eta must be"),
         ("tail-migration,at=1.5", "at must be a number between 0 and 1"),

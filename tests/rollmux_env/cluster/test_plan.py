@@ -159,6 +159,16 @@ def test_p7_a_move_needs_slack():
     assert state.group_of("a").jobs == ("b", "a")
 
 
+def test_p8_a_job_that_cannot_be_moved_stays():
+    pairs = (make_job("a", slo=9, movable=False), OWN), (make_job("b", slo=9), OWN)
+    state = started(*pairs, now_s=1000)
+    assert not may_move(state, "a") and may_move(state, "b")
+    assert refused(state, Move("a", Placement(1, (0,), 0))) == "P8"
+    state = started(*pairs, now_s=1000)
+    carry_out(state, (Move("b", JOIN),), True)
+    assert state.group_of("a").jobs == ("a", "b")
+
+
 def test_events_of_a_plan_are_in_its_order_and_waiting_has_none():
     state = started(
         (make_job("a", slo=9), OWN), (make_job("b", slo=9), OWN), waiting=[make_job("c", slo=9), make_job("d")], now_s=1000

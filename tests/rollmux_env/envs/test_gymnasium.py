@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-import rollmux_env.envs  # noqa: F401 (registers)
+import rollmux_env  # noqa: F401 (registers)
 from rollmux_env.envs.generator import Fixed, Workload
 from rollmux_env.envs.stream import stream_of
 from rollmux_env.errors import InputError

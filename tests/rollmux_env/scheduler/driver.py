@@ -112,7 +112,11 @@ class Driver:
         self.entries += step.entries
         state = self.scheduler.state
         check_state(state, self.arrived, keeps_slo=False)
-        assert (state.group_list(), state.waiting, state.departed) == (self.twin.group_list(), self.twin.waiting, self.twin.departed)
+        assert (state.group_list(), state.waiting, state.departed) == (
+            self.twin.group_list(),
+            self.twin.waiting,
+            self.twin.departed,
+        )
         for command in step.commands:
             self.commands.append(command)
             self._carry_out(command)
@@ -169,7 +173,7 @@ class Driver:
     def goes_on(self, name: str) -> list[Fact]:
         """What a job does next, if it need not wait for anything."""
         worker = self.workers[name]
-        if worker.gone or not worker.placed and not worker.evicted:
+        if worker.gone or (not worker.placed and not worker.evicted):
             return []
         if worker.evicted:
             return self._cleared(worker)

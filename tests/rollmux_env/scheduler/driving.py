@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from hypothesis import strategies as st
 
-from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, Member, PhaseName, Request
 
 POOL = "training pool"
 
@@ -43,9 +43,9 @@ class Watched:
     policy: DispatchPolicy
     overtaken: list[int] = field(default_factory=list)
 
-    def choose(self, group: Dispatcher) -> Request | None:
+    def choose(self, group: Dispatcher) -> Request | Member | None:
         request = self.policy.choose(group)
-        if request is not None:
+        if isinstance(request, Request):
             self.overtaken.append(request.overtaken)
         return request
 
@@ -95,7 +95,7 @@ def drive(policy: DispatchPolicy, players: Sequence[Player], until: float) -> li
             elif what in ("rollout", "training"):
                 phase = running.pop(name)
                 ran.append(phase)
-                dispatcher.finished(name, what, phase.end - phase.start)
+                dispatcher.finished(name, cast(PhaseName, what), phase.end - phase.start)
                 if what == "rollout":
                     dispatcher.ready(name, "training")
                     asked.add((name, "training"))
@@ -118,8 +118,13 @@ def drive(policy: DispatchPolicy, players: Sequence[Player], until: float) -> li
     return ran
 
 
+def taking(seconds: Sequence[float]) -> Callable[[str, int], float]:
+    """Durations of phases, one after the other and again."""
+    return lambda phase, i: seconds[(2 * i + (phase == "training")) % len(seconds)]
+
+
 @st.composite
-def lively_groups(draw):
+def lively_groups(draw: st.DrawFn) -> list[Player]:
     """Up to five jobs on up to four rollout nodes, with random durations, that join and leave at random times."""
     players = []
     for k in range(draw(st.integers(1, 5))):
@@ -131,7 +136,7 @@ def lively_groups(draw):
             Player(
                 f"j{k}",
                 tuple(pins),
-                lambda phase, i, seconds=seconds: seconds[(2 * i + (phase == "training")) % len(seconds)],
+                taking(seconds),
                 joins,
                 None if stay is None else joins + stay,
                 draw(st.booleans()),

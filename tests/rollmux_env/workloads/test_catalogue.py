@@ -48,5 +48,5 @@ def test_switches_are_printed_figures_on_request() -> None:
 
 
 def test_an_unknown_type_is_named() -> None:
-    with pytest.raises(InputError, match=r"^type: must be one of 3B-4k, .*, not '5B-4k'$"):
+    with pytest.raises(InputError, match=r"^type: must be one of 3B-4k, .*, not '5B-4k'; did you mean 8B-4k\?$"):
         make_job("5B-4k", "j", iterations=1)

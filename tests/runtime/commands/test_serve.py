@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.execution.own_ray import end_processes, started_processes
+from runtime.execution.own_ray import MARK, end_processes
 from runtime.journal import DRIVER_LOCK, read_run
 from runtime.service.place import find
 from tests.conftest import Command
@@ -88,6 +89,11 @@ class Shell:
             time.sleep(0.2)
         return server
 
+    def stream(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "rollmux", *arguments]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=self.environment, stdout=pipe, stderr=pipe, text=True)
+
     def jobs(self) -> dict[str, dict[str, object]]:
         status, out, err = self.run("status", "--format", "json")
         assert status == 0, err
@@ -99,8 +105,18 @@ class Shell:
             if server.poll() is None:
                 server.send_signal(signal.SIGTERM)
                 server.wait(timeout=PATIENCE_S)
-        if where is not None and where.ray is not None:
-            end_processes(where.ray, grace_s=0.0)
+        if where is not None and where.home is not None:
+            end_processes(where.home, grace_s=0.0)
+
+
+def processes_of(ray_folder: str) -> list[str]:
+    """Ids of the processes that were started with a Ray's folder in their environment, whether it is still there or not."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and f"{MARK}={ray_folder}\0".encode() in (entry / "environ").read_bytes():
+                found.append(entry.name)
+    return found
 
 
 def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop(tmp_path: Path) -> None:
@@ -110,9 +126,9 @@ def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop
     try:
         server = shell.serve()
         where = find(shell.service)
-        assert where is not None and where.token is not None and where.ray is not None
+        assert where is not None and where.token is not None and where.home is not None
         assert Path(where.token).stat().st_mode & 0o777 == 0o600
-        assert listens_only_on_loopback(where.ray)
+        assert listens_only_on_loopback(where.home)
         status, out, err = shell.run("submit", str(tmp_path / "jobs.yaml"))
         assert (status, out, err) == (0, "submitted: talks, endless\n", "")
         status, _, err = shell.run("serve", str(shell.service))
@@ -122,15 +138,26 @@ def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop
         assert shell.run("cancel", "endless") == (0, "cancelled: endless\n", "")
         server = shell.serve()  # finds it alive
         assert find(shell.service) == where
+        with shell.stream("status", "--watch") as watching:
+            assert watching.stdout.readline() and "talks" in "".join(watching.stdout.readline() for _ in range(6))
+            watching.send_signal(signal.SIGTERM)
+            watching.stdout.read()
+            assert (watching.wait(timeout=PATIENCE_S), watching.stderr.read()) == (130, "")
+        with shell.stream("status", "--watch", "--format", "json") as watching:
+            assert watching.stdout.readline() == "{\n"
+            watching.stdout.close()  # as `| head -1` does
+            assert (watching.wait(timeout=PATIENCE_S), watching.stderr.read()) == (1, "")
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=PATIENCE_S) == 0
-        assert not started_processes(where.ray) and not Path(where.ray).exists() and not Path(where.token).exists()
-        status, _, err = shell.run("status")
-        assert status == 2 and "no service runs there" in err and len(err.splitlines()) == 1
+        assert not processes_of(where.home.path) and not Path(where.home.path).exists() and not Path(where.token).exists()
+        status, out, err = shell.run("status")
+        assert (status, err) == (0, "") and f"{shell.service}: rollmux, round-robin, stopped at " in " ".join(out.split())
+        assert "cancelled" in out
         shell.serve()
         status, out, _ = shell.run("logs", "talks", "--follow")
         assert status == 0
-        assert out.splitlines()[-1] == "controller | trained 60 times"
+        assert any(line == "controller | trained 60 times" for line in out.splitlines())
+        assert "  iteration 60 of 60: " in out and out.splitlines()[-1].endswith("  done")
         jobs = shell.jobs()
         assert (jobs["talks"]["state"], jobs["talks"]["iteration"], jobs["endless"]["state"]) == ("done", 60, "cancelled")
     finally:
@@ -148,7 +175,7 @@ def test_a_service_that_is_told_to_stop_while_its_ray_starts_leaves_nothing_behi
             time.sleep(0.05)
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=PATIENCE_S) == 130 and shell.said.read_text() == "stopped at once\n"
-        assert where.ray is not None and not started_processes(where.ray) and not Path(where.ray).exists()
+        assert where.home is not None and not processes_of(where.home.path) and not Path(where.home.path).exists()
         assert {path.name for path in shell.service.iterdir()} == {DRIVER_LOCK}
     finally:
         shell.end()

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 from runtime.execution.own_ray import MARK, end_processes, started_processes
+from runtime.own_folder import OwnFolder
+from tests.runtime.test_own_folder import own as own  # the fixture
 
 SLEEP = "import sys, time; print(flush=True); time.sleep(600)"
 
 
-def test_they_are_found_by_their_environment_or_by_a_file_that_they_have_open(tmp_path: Path) -> None:
-    folder = tmp_path / "ray"
-    folder.mkdir()
+def test_they_are_found_by_their_environment_or_by_a_file_that_they_have_open(own: OwnFolder) -> None:
+    folder = Path(own.path)
     with (folder / "log").open("w") as log:
         marked = subprocess.Popen([sys.executable, "-c", SLEEP], env={**os.environ, MARK: str(folder)}, stdout=subprocess.PIPE)
         holding = subprocess.Popen([sys.executable, "-c", SLEEP], stdout=subprocess.PIPE, stderr=log)
@@ -22,8 +23,8 @@ def test_they_are_found_by_their_environment_or_by_a_file_that_they_have_open(tm
     try:
         for process in (marked, holding, other):
             assert process.stdout is not None and process.stdout.readline() == b"\n"
-        assert sorted(started_processes(str(folder))) == sorted([marked.pid, holding.pid])
-        end_processes(str(folder), grace_s=0.0)
+        assert sorted(started_processes(own)) == sorted([marked.pid, holding.pid])
+        end_processes(own, grace_s=0.0)
         assert marked.wait() == holding.wait() == -9
         assert other.poll() is None
     finally:

@@ -15,6 +15,7 @@ from runtime.execution.checks import check_run
 from runtime.execution.members import Patience
 from runtime.journal import read_run, state_of
 from runtime.record import RunRecord
+from tests.fixtures import copied
 from tests.runtime.execution.conftest import Running
 
 
@@ -87,4 +88,12 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run: Running, tm
     assert restarted.iteration == 2 and restarted.why.endswith("000003: drawn.json is damaged")
     assert [done.number for done in record.repeated] == [2]
     assert counts(record, "a") == [1, 2, 3, 4] and drawn(record, "a")[2] == record.repeated[0].metrics["drawn"]
+    check_run(record)
+
+
+def test_an_interrupted_run_of_an_earlier_version_goes_on(run: Running, tmp_path: Path) -> None:
+    folder = copied("interrupted-run", tmp_path)
+    outcome, record, _ = run([counter("a", at=2), counter("b", rollout_s=0.05)], folder=folder, resume=True)
+    assert outcome == "done" and not record.failed and not record.repeated
+    assert counts(record, "a") == counts(record, "b") == [1, 2, 3, 4] and drawn(record, "a") == drawn(record, "b")
     check_run(record)

@@ -12,6 +12,7 @@ from runtime.execution.randomness import keep_randomness, restore_randomness
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of other people's packages about each other
 def test_a_trainer_that_was_restarted_trains_the_very_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trl")

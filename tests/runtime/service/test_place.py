@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,13 @@ import pytest
 from rollmux_env.errors import InputError
 from runtime.service.place import SERVICE, Where, announce, find, folder_of, withdraw
 
-WHERE = Where("127.0.0.1:20001", "service-1", token="/somewhere/token", ray="/tmp/rollmux-ray-x")
+WHERE = Where("127.0.0.1:20001", "service-1", token="/somewhere/token", ray="/tmp/rollmux-ray-x", device=1, inode=2)
 
 
 def test_a_service_is_found_by_its_file_which_only_its_owner_may_read(tmp_path: Path) -> None:
     assert find(tmp_path) is None
     announce(tmp_path, WHERE)
-    assert find(tmp_path) == WHERE
+    assert find(tmp_path) == replace(WHERE, token=str(tmp_path / "token"))  # a token is nowhere else
     assert (tmp_path / SERVICE).stat().st_mode & 0o777 == 0o600
     withdraw(tmp_path)
     assert find(tmp_path) is None

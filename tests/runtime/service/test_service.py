@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from rollmux_env.cluster.events import Moved, Reprofiled, Withdrawn
 from rollmux_env.errors import InputError
 from runtime.execution.checks import check_run
-from runtime.output import LOGS
+from runtime.output import LOGS, lines
 from runtime.service.report import STATES
+from tests.fixtures import copied
 from tests.runtime.service.conftest import Serving
 
 SLEEPER = {"class": "toy_jobs:Sleeper"}
@@ -57,6 +59,16 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
     counts = {name: [done.metrics["count"] for done in record.iterations if done.job_id == name] for name in ("moved", "killed")}
     assert counts == {"moved": [*range(1, 41)], "killed": [*range(1, 13)]}  # each trained on from where it was
     assert {path.name for path in (service.folder / LOGS).iterdir()} == set(jobs)
+    logs = {name: lines(service.folder / LOGS / name) for name in jobs}
+    for name in ("plain", "killed", "moved"):
+        mine = [line for line in logs[name] if "controller | " in line and "  iteration " in line]
+        assert all(f"  iteration {k + 1} of {len(mine)}: " in line for k, line in enumerate(mine)), mine
+        assert len(mine) == jobs[name]["of"], mine
+    restarts = [line for line in logs["killed"] if "  restarted: " in line]
+    assert [line.partition("restarted: ")[2] for line in restarts] == [fact.why for fact in record.restarted]
+    assert any("  goes on from its checkpoint after iteration " in line for line in logs["killed"])
+    assert any("  ERROR in training: train went wrong in two lines" in line for line in logs["poisoned"])
+    assert any("in _turn" in line for line in logs["poisoned"]) and logs["poisoned"][-1].startswith("controller | ")
     true_throughout(service.reports)
 
 
@@ -226,3 +238,16 @@ def test_the_metrics_count_what_happened(serve: Serving) -> None:
     assert found["rollmux_permit_latency_seconds", "rollout"].times == training
     assert found["rollmux_permit_wait_seconds", "rollout"].times == rollout
     assert 0 < found["rollmux_pool_utilization", "rollout"].value < 1 and found["rollmux_slo_slack", "a"].times
+
+
+def test_a_service_of_an_earlier_version_goes_on(serve: Serving, tmp_path: Path) -> None:
+    service = serve("tests.runtime.service.toys:MoveOne", pairs=2, folder=copied("service", tmp_path))
+    jobs = service.until(lambda jobs: jobs["waiting"]["state"] == "running" and jobs["waiting"]["iteration"] > 0)
+    assert {name: (job["state"], job["iteration"]) for name, job in jobs.items() if name != "waiting"} == {
+        "moved": ("done", 40),
+        "stays": ("done", 50),
+        "plain": ("done", 6),
+    }
+    record = service.stop()
+    check_run(record)
+    assert [event.job_id for event in record.log if isinstance(event, Moved)] == ["moved"]

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-import rollmux_env.envs  # noqa: F401 (registers)
+import rollmux_env  # noqa: F401 (registers)
 from policies.dispatch import make_dispatch
 from policies.dispatch.learned import Learned
 from policies.placement.policy_file import PolicyConfig, write_policy

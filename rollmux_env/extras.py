@@ -1,0 +1,42 @@
+"""The optional parts of RollMux: what says in one line which of them brings what is not installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from rollmux_env.errors import InputError
+
+EXTRAS = {
+    "run": ("ray", "torch", "transformers", "tensorboard"),
+    "train": ("torch", "stable_baselines3", "sb3_contrib", "tensorboard"),
+    "vllm": ("vllm",),
+}
+"""Modules that each extra of `pip install 'rollmux[EXTRA]'` brings."""
+
+
+def require(extra: str, what: str) -> None:
+    """See that an extra is installed, without importing it.
+
+    Args:
+        extra: a key of `EXTRAS`. what: it is needed for, as `run`.
+
+    Raises:
+        InputError: it is not; one line that says how to install it.
+    """
+    lacking = [name for name in EXTRAS[extra] if not _is_there(name)]
+    if lacking:
+        raise InputError(f"{what}: needs {', '.join(lacking)}; not installed here: pip install 'rollmux[{extra}]'")
+
+
+def lacks(module: str) -> str:
+    """That a module is not installed, and which extras bring it, if any does."""
+    extras = [extra for extra, modules in EXTRAS.items() if module.partition(".")[0] in modules]
+    how = " or ".join(f"pip install 'rollmux[{extra}]'" for extra in extras)
+    return f"needs the module '{module}', which is not installed" + (f": {how}" if how else "")
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,91 @@
+"""The style of a policy in plots: one colour by name in every figure, dashed reference policies, seeds as a band."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+YARDSTICKS = {"solo", "colocated", "optimal", "optimal-work", "plain"}
+"""What nobody would run, or what the others are held against."""
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart, greys for yardsticks, and of Paul Tol's what is unlike both.
+_COLOURS = {
+    "rollmux": "#0072b2",
+    "rollmux,prune=false": "#56b4e9",
+    "consolidate": "#d55e00",
+    "learned:default": "#009e73",
+    "learned:default,moves=false": "#7ccf9f",
+    "gavel": "#e69f00",
+    "random": "#cc79a7",
+    "most-idle": "#882255",
+    "regroup": "#7a5400",
+    "solo": "#767676",
+    "colocated": "#aaaa33",
+    "optimal": "#000000",
+    "optimal-work": "#332288",
+    "plain": "#767676",
+    "tail-migration": "#0072b2",
+    "tail-migration,careful=true": "#56b4e9",
+    "tail-batching": "#d55e00",
+    "adaptive-parallelism": "#009e73",
+    "round-robin": "#0072b2",
+    "fifo": "#e69f00",
+    "maskable-ppo": "#009e73",
+    "ppo": "#e69f00",
+    "dqn": "#cc79a7",
+}
+_OTHERS = ("#117733", "#aa4499", "#661100", "#6699cc", "#999933", "#cc6677", "#44aa99")
+
+
+class Style(NamedTuple):
+    """A policy's colour, and how its line is drawn: `-`, or `--` of a yardstick."""
+
+    colour: str
+    line: str
+
+
+def style_of(policy: str) -> Style:
+    """The style of a policy by its name and options, the same in every process.
+
+    A policy with options that has no colour of its own has a lighter or darker one of the policy without them.
+    """
+    name, _, options = policy.partition(",")
+    line = "--" if name in YARDSTICKS else "-"
+    if policy in _COLOURS:
+        return Style(_COLOURS[policy], line)
+    colour = _COLOURS.get(name) or _OTHERS[int(_drawn(name) * len(_OTHERS))]
+    return Style(_mixed(colour, _drawn(options)) if options else colour, line)
+
+
+def draw(axis: Axes, x: Floats, values: Floats, policy: str, label: str | None = None, **more: Any) -> None:
+    """A policy's line: the mean over seeds, and behind it a band of one standard deviation on each side.
+
+    Args:
+        x: (N,). values: (seeds, N). more: of the line, as `Axes.plot` takes it.
+    """
+    style = style_of(policy)
+    mean = values.mean(axis=0)
+    axis.plot(x, mean, style.line, color=style.colour, label=label or policy, **more)
+    if len(values) > 1:
+        spread = values.std(axis=0, ddof=1)
+        step = "post" if more.get("drawstyle") == "steps-post" else None
+        axis.fill_between(x, mean - spread, mean + spread, step=step, color=style.colour, alpha=0.12, linewidth=0)  # type: ignore[arg-type]
+
+
+def _drawn(text: str) -> float:
+    """A number from 0 to 1, not included, that hangs on the text alone."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
+
+
+def _mixed(colour: str, by: float) -> str:
+    """Between a darker colour (0) and a lighter one (1), and visibly off the colour itself."""
+    towards, share = (0.0, 0.5 - 0.6 * by) if by < 0.5 else (1.0, 0.6 * by - 0.05)
+    red, green, blue = ((1 - share) * part + share * towards for part in to_rgb(colour))
+    return str(to_hex((red, green, blue)))

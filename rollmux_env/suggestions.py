@@ -1,0 +1,86 @@
+"""What was probably meant by a name that is not known: the end of an error's line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+Path = tuple[str | int, ...]
+
+_BESIDE = {"jobs": "defaults"}  # a file with the first key takes the second too, which is merged away before the file is checked
+_NEAR = 0.7  # of difflib's ratio; 1 is the same
+_MOST = 3  # places that are named
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """`; did you mean x?`, where a known name is near; else nothing."""
+    by_lower = {name.lower(): name for name in known}
+    near = get_close_matches(word.lower(), by_lower, 1, _NEAR) if isinstance(word, str) and len(word) <= 100 else []
+    return f"; did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def meant_keys(model: type[BaseModel], path: Path) -> list[Path]:
+    """Where a key that a file format does not have at this place was probably meant to be.
+
+    Args:
+        model: of what the path begins in. path: of the key.
+
+    Returns:
+        Paths of keys that the format has: of the same key one or more levels away, in the same entry of a list before anywhere
+        else; or of the nearest key at the same place; or none.
+    """
+    *parents, word = path
+    if not isinstance(word, str) or len(word) > 100:
+        return []
+    owners = _models_at(model, parents)
+    places = [k + 1 for k, part in enumerate(parents) if isinstance(part, int)]
+    entry = tuple(parents[: places[-1]]) if places else ()  # of a list, in which the key is
+    in_entry = [(*entry, *below) for owner in _models_at(model, entry) for below in _paths(owner, lists=False)]
+    in_file = [*_paths(model, lists=False), *_paths(model, lists=True)]
+    own = {key for owner in owners for key in _fields(owner)}
+    own |= {_BESIDE[key] for key in own if key in _BESIDE}
+    near = get_close_matches(word.lower(), [key.lower() for key in own], 1, _NEAR)
+    for found in (
+        [place for place in in_entry if place[-1] == word],
+        [(*parents, key) for key in own if key.lower() in near],
+        [place for place in in_file if place[-1] == word],
+    ):
+        if found:
+            return sorted(dict.fromkeys(found), key=len)[:_MOST]
+    return []
+
+
+def _fields(model: type[BaseModel]) -> dict[str, Any]:
+    """Types of the keys of a mapping."""
+    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def _models(annotation: Any) -> Iterator[tuple[type[BaseModel], bool]]:
+    """Mappings that a type allows, and whether they are entries of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, False
+    elif get_origin(annotation) is not dict:
+        for part in get_args(annotation):
+            for model, listed in _models(part):
+                yield model, listed or get_origin(annotation) in (tuple, list)
+
+
+def _models_at(model: type[BaseModel], path: Sequence[str | int]) -> list[type[BaseModel]]:
+    """Mappings that the format has at a path."""
+    here = [model]
+    for part in path:
+        if isinstance(part, str):
+            here = [below for owner in here for below, _ in _models(_fields(owner).get(part))]
+    return here
+
+
+def _paths(model: type[BaseModel], lists: bool) -> Iterator[Path]:
+    """Paths of all keys below a mapping; with `lists` those in the first entries of lists too."""
+    for key, annotation in _fields(model).items():
+        yield (key,)
+        for below, listed in _models(annotation):
+            if lists or not listed:
+                yield from ((key, *((0,) if listed else ()), *rest) for rest in _paths(below, lists))

@@ -1,0 +1,76 @@
+"""Folders that RollMux makes outside of a user's own, and how it knows them again before it ends or removes anything there.
+
+What a file says is there is no proof: a folder is ours where its name, parent, owner and inode are those of one that we made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollmux_env.complaint import one_line
+
+PREFIX = "rollmux-ray-"  # of the names
+SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
+
+
+@dataclass(frozen=True)
+class OwnFolder:
+    """A folder of ours, as it was when it was made.
+
+    Attributes:
+        path: absolute. device, inode: which folder that was; 0 where an older RollMux did not note them.
+    """
+
+    path: str
+    device: int = 0
+    inode: int = 0
+
+    def doubt(self) -> str | None:
+        """Why this is not known to be ours; None where it is, and what is below it may be ended and removed."""
+        path = Path(self.path)
+        if not path.is_absolute() or os.path.normpath(self.path) != self.path or not path.name.startswith(PREFIX):
+            return f"its name is none that RollMux gives, {SHORT}/{PREFIX}..."
+        if path.parent not in _parents():
+            return f"it is not in {SHORT}"
+        try:
+            found = os.lstat(path)
+        except (OSError, ValueError):
+            return "there is no such folder"
+        if not stat.S_ISDIR(found.st_mode):
+            return "it is no folder"
+        if found.st_uid != os.geteuid():
+            return "it is another user's"
+        if not self.inode:
+            return "an older RollMux did not note which folder it made"
+        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+            return "it is another folder than the one that was made"
+        return None
+
+    def remove(self) -> None:
+        """Remove it with all that is in it, if it is ours."""
+        if self.doubt() is None:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def left(self) -> str | None:
+        """A line on what is not touched and may have to be removed by hand; None where there is nothing in doubt."""
+        doubt = self.doubt()
+        if doubt is None or not os.path.isabs(self.path) or not os.path.lexists(self.path):
+            return None
+        name = one_line(self.path, 4096)
+        return f"{name}: is left as it is, for {doubt}; if it is of a Ray of RollMux's, end its processes and remove it by hand"
+
+
+def make_own_folder() -> OwnFolder:
+    """Make a folder with a short path."""
+    path = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None)
+    made = os.lstat(path)
+    return OwnFolder(path, made.st_dev, made.st_ino)
+
+
+def _parents() -> tuple[Path, ...]:
+    return SHORT, Path(tempfile.gettempdir())

@@ -1,0 +1,112 @@
+"""In a pipe no table is wider than 120 columns, and none loses a character by it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.intervals import Mean
+from rollmux_env.bench.rollouts import COLUMNS
+from rollmux_env.bench.suite import Suite, SuiteRow
+from rollmux_env.bench.suites import SUITES, rollout
+from rollmux_env.report.fitting import fitted
+from rollmux_env.report.suites import suite_table
+from rollmux_env.report.tables import WIDTH, comparison_table, make_table
+from tests.conftest import Command
+
+POLICIES = (
+    "solo",
+    "colocated",
+    "gavel",
+    "rollmux,prune=false,quantile=0.95",
+    "consolidate",
+    "learned:default,moves=false",
+    "optimal",
+)
+LONG = "my_package.my_module:MyVeryLongPolicyName,first=0.25,second=[1,2,3],third=false"
+
+
+def lines_of(part: RenderableType, width: int = WIDTH) -> list[str]:
+    """What is printed, after the checks that hold for everything: not too wide, and nothing cut off."""
+    out = io.StringIO()
+    Console(file=out, width=width, markup=False).print(fitted(part, width))
+    assert "…" not in out.getvalue()
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    return lines
+
+
+def rows_of(policies: Iterable[str]) -> list[Row]:
+    many = Mean(1234567.891, 12345.678)
+    ratio = Mean(12.345, 0.123)
+    return [
+        Row(policy, many, ratio, ratio, ratio, Mean(0.987, 0.01), Mean(0.876, 0.01), ratio, 2048, 2048, 0.987, 12.34)
+        for policy in policies
+    ]
+
+
+@pytest.mark.parametrize("policies", [POLICIES, ("solo", LONG), ("solo", "x" * 200)])
+def test_bench_of_many_policies_over_seeds(policies: tuple[str, ...]) -> None:
+    text = "\n".join(lines_of(comparison_table("production", rows_of(policies), "solo")))
+    for cell in ("1,234,568 ± 12,346", "12.35x ± 0.12", "12.35 ± 0.12", "98.7% (87.6%)", "2048 + 2048", "12.34 ms"):
+        assert text.count(cell) >= len(policies), cell
+    solid = re.sub(r"\s", "", text)
+    assert all(policy in solid for policy in policies if len(policy) < WIDTH // 2)
+
+
+@pytest.mark.parametrize("suite", SUITES.values(), ids=str)
+def test_suites(suite: Suite) -> None:
+    wide = {column.heading: Mean(98765.432, 98.765) for column in suite.columns}
+    rows = [SuiteRow(case.label, policy, wide) for case in suite.cases for policy in (*case.policies, POLICIES[5])]
+    text = "\n".join(lines_of(suite_table(suite, rows, range(5), quick=False)))
+    for column in suite.columns:
+        cell = f"98,765.{'432'[: column.digits]}".rstrip(".") if column.digits < 3 else "98,765.432"
+        assert text.count(cell) >= len(rows)
+
+
+def test_the_suite_of_rollouts() -> None:
+    figures = {column.heading: Mean(98765.432, 98.765) for column in COLUMNS}
+    rows = [SuiteRow(case.label, policy, figures) for case in rollout.CASES for policy in case.policies]
+    lines_of(suite_table(rollout.SUITE, rows, range(5), quick=False))
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    table = make_table("policy", "cost $")
+    assert fitted(table, WIDTH).renderables == [table]  # type: ignore[union-attr]
+
+
+def test_headings_take_more_lines_before_a_table_is_split() -> None:
+    table = make_table("policy", *("a heading of many words",) * 5)
+    table.add_row("solo", *"12345")
+    lines = lines_of(table, 60)
+    assert sum("solo" in line for line in lines) == 1
+
+
+cells = st.text("abcdefghij 0123456789", min_size=1, max_size=60).map(lambda text: " ".join(text.split()) or "-")
+
+
+@given(st.integers(40, 130), st.lists(cells, min_size=2, max_size=12), st.data())
+def test_no_cell_loses_a_character(width: int, headings: list[str], data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.lists(cells, min_size=len(headings), max_size=len(headings)), min_size=1, max_size=3))
+    for table in (make_table(*headings), Table(*headings)):
+        for row in rows:
+            table.add_row(*row)
+        given_letters = "".join("".join(row) for row in rows)
+        printed = "".join(lines_of(table, width))
+        for letter in "abcdefghij0123456789":
+            assert printed.count(letter) >= given_letters.count(letter) + "".join(headings).count(letter)
+
+
+def test_commands_in_a_pipe(command: Command) -> None:
+    for arguments in (("plan", "examples/quickstart.yaml"), ("explain", "examples/quickstart.yaml", "--job", "code-7b")):
+        status, out, _ = command(*arguments)
+        assert status == 0
+        assert max(map(len, (line.rstrip() for line in out.splitlines()))) <= WIDTH

@@ -1,0 +1,72 @@
+"""A policy has one colour in every figure; yardsticks are dashed; seeds are a band; axes fit what they show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from policies.registry import PLACEMENT
+from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.intervals import Mean
+from rollmux_env.report.plots import saving_figure
+from rollmux_env.report.styles import YARDSTICKS, draw, style_of
+
+OTHERS = ("learned:default", "learned:default,moves=false", "rollmux,prune=false", "my_module:Mine", "my_module:Mine,alpha=2")
+
+
+def test_policies_of_one_figure_look_different() -> None:
+    named = [style_of(policy) for policy in (*PLACEMENT, *OTHERS)]
+    assert len({style.colour for style in named}) == len(named)
+
+
+def test_a_style_is_the_same_in_every_process() -> None:
+    code = f"from rollmux_env.report.styles import style_of; print(*(style_of(policy).colour for policy in {OTHERS!r}))"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert other == [style_of(policy).colour for policy in OTHERS]
+
+
+def test_options_make_a_policys_colour_lighter_or_darker() -> None:
+    plain = to_rgb(style_of("gavel").colour)
+    for options in ("a=1", "b=2", "c=3", "d=4"):
+        mixed = to_rgb(style_of(f"gavel,{options}").colour)
+        assert max(abs(one - other) for one, other in zip(plain, mixed, strict=True)) > 0.05
+        assert all(a <= b for a, b in zip(plain, mixed, strict=True)) or all(a >= b for a, b in zip(plain, mixed, strict=True))
+
+
+def test_yardsticks_are_dashed_and_nothing_else() -> None:
+    dashed = {policy for policy in (*PLACEMENT, *OTHERS, "plain") if style_of(policy).line == "--"}
+    assert dashed == YARDSTICKS
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_seeds_are_the_mean_and_a_band(seeds: int) -> None:
+    axis = Figure().subplots()
+    draw(axis, np.arange(4.0), np.arange(4.0 * seeds).reshape(seeds, 4), "gavel")
+    (line,) = axis.get_lines()
+    assert np.asarray(line.get_ydata()).tolist() == (np.arange(4.0) + 2.0 * (seeds - 1)).tolist()
+    assert line.get_color() == style_of("gavel").colour
+    assert len(axis.collections) == (seeds > 1)
+    if seeds > 1:
+        corners = axis.collections[0].get_paths()[0].vertices
+        assert np.ptp(np.asarray(corners)[np.asarray(corners)[:, 0] == 0, 1]) == pytest.approx(
+            8.0
+        )  # twice the deviation of 0, 4, 8
+
+
+@pytest.mark.parametrize("savings", [(1.0, 1.5, 1.9), (1.0, 0.6, 0.8), (1.0, 30.0, 4.0)])
+def test_the_plot_of_savings_is_full(savings: tuple[float, ...]) -> None:
+    some = Mean(1.0, None)
+    rows = [
+        Row(f"p{saving}", some, some, Mean(saving, 0.05), Mean(saving, 0.05), some, None, some, 8, 8, 0.5, None)
+        for saving in savings
+    ]
+    for axis in saving_figure(rows, "p1.0").axes:
+        low, high = axis.get_xlim()
+        ends = [saving + spread for saving in savings for spread in (-0.05, 0.05)]
+        assert low <= min(ends) and max(ends) <= high
+        assert max(ends) - min(ends) > 0.8 * (high - low)

@@ -1,0 +1,23 @@
+"""What a job's own process says in its log."""
+
+from __future__ import annotations
+
+from runtime.execution.job_log import iteration_line, start_line
+from runtime.execution.messages import Order
+from runtime.facts import Node
+
+NODES = {pool: (Node(f"{pool}-0", pool, "m", (0,), (), 8.0, "1 core"),) for pool in ("rollout", "training")}
+
+
+def test_an_iteration_is_a_line_with_reward_and_loss_first() -> None:
+    line = iteration_line(3, 9, 1.234, {"tokens": 4096.0, "loss": 0.0123456789, "reward": 0.5})
+    assert line == "iteration 3 of 9: 1.23 s, reward 0.5, loss 0.0123457, tokens 4096"
+    assert iteration_line(1, 1, 2.0, {}) == "iteration 1 of 1: 2.00 s"
+
+
+def test_a_start_says_from_where_and_on_which_nodes() -> None:
+    on = "on rollout-0 training-0"
+    assert start_line(Order(0, False, NODES, "x")) == f"starts {on}"
+    assert start_line(Order(-1, True, NODES, "x")) == f"starts, to be profiled, {on}"
+    assert start_line(Order(4, False, NODES, "x", "x/4")) == f"goes on from its checkpoint after iteration 4 {on}"
+    assert start_line(Order(4, False, NODES, "x")) == f"starts without a checkpoint at iteration 5 {on}"
