@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import Admitted, Event, Moved, Progress, Resumed
+from rollmux_env.cluster.events import Admitted, Event, Moved, Progress, Reprofiled, Resumed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Job
@@ -156,8 +156,10 @@ class Scheduler:
         if self.review is not None and not self.seats[job_id].guest:
             self.review.pace(job_id).phase("sync", seconds, False)
 
-    def iterated(self, progress: Progress, seconds: float | None = None) -> None:
+    def iterated(self, progress: Progress, seconds: float | None = None, movable: bool = True) -> None:
         self._progress[progress.job_id] = progress
+        if not movable:
+            self._stays(progress.job_id)
         if self.review is not None and seconds is not None:
             self.review.iterated(progress.job_id, seconds)
 
@@ -410,6 +412,15 @@ class Scheduler:
             self._resumed.append(job_id)
         self._departed.append(job_id)
         self._forget(job_id)
+
+    def _stays(self, job_id: str) -> None:
+        """A job cannot be moved; one that is to move already begins anew."""
+        job = self.state.job(job_id)
+        if job.movable:
+            self.state.now_s = self.now_s
+            self.planner.note(Reprofiled(self.now_s, job.model_copy(update={"movable": False})))
+        if self.seats[job_id].moving:
+            self.failed(job_id)
 
     def _forget(self, job_id: str) -> None:
         if self.review is not None:

@@ -87,10 +87,12 @@ class Iterated(NamedTuple):
 
     Attributes:
         progress: of the job, in all. seconds: from the wish for its rollout to the end of its sync; None where nobody looks.
+        movable: whether it can go on elsewhere, as it turns out.
     """
 
     progress: Progress
     seconds: float | None = None
+    movable: bool = True
 
 
 class Vacated(NamedTuple):
