@@ -7,7 +7,7 @@ from collections.abc import Callable
 from policies.dispatch.round_robin import RoundRobin
 from policies.dispatch.work_conserving import WorkConserving
 from policies.named import make_named
-from rollmux_env.dispatcher import DispatchPolicy
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 
 DISPATCH: dict[str, Callable[..., DispatchPolicy]] = {
     "round-robin": RoundRobin,

@@ -15,10 +15,10 @@ import numpy as np
 
 from policies.placement.policy_file import read_policy
 from policies.placement.scorer import score
-from rollmux_env.dispatcher import Dispatcher, Member, Request
 from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES, Looks, look_tables, write_look
 from rollmux_env.envs.dispatch.tables import GROUP, MEMBER, MOST_NODES, NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, Records
 from rollmux_env.errors import InputError
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
 _RUNS = {None: NOTHING, "rollout": ROLLOUT, "training": TRAINING, "tail": TAIL}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollmux_env.dispatcher import Dispatcher, Member
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member
 
 _MARGIN = 1.2
 

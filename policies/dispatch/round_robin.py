@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.dispatch.migration import Migration
-from rollmux_env.dispatcher import Dispatcher, Member, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
 
 class RoundRobin:

@@ -9,7 +9,7 @@ phases, which end, and for older overdue phases, of which there are fewer than m
 from __future__ import annotations
 
 from policies.dispatch.migration import Migration
-from rollmux_env.dispatcher import Dispatcher, Member, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
 
 class WorkConserving:

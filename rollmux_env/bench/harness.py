@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import Protocol, runtime_checkable
 
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.dispatcher import DispatchPolicy
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
@@ -21,6 +20,7 @@ from rollmux_env.replay.metrics import Outcome, outcome
 from rollmux_env.rollout.inside import migration_of
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
 

@@ -16,12 +16,12 @@ import numpy as np
 from rollmux_env.bench.harness import MakeContender, Task, run_task
 from rollmux_env.bench.intervals import Mean, mean_interval
 from rollmux_env.bench.suite import Column, SuiteRow
-from rollmux_env.dispatcher import DispatchPolicy
 from rollmux_env.rollout.inside import migration_of
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.timing.hardware import FITTED, GPUS, achieved
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
 from rollmux_env.timing.models import SHAPES

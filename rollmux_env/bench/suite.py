@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from rollmux_env.bench.harness import Result, Task
 from rollmux_env.bench.intervals import Mean, mean_interval
-from rollmux_env.dispatcher import DispatchPolicy
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 
 
 @dataclass(frozen=True)

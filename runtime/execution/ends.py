@@ -11,8 +11,7 @@ from typing import Any
 import ray
 
 from rollmux_env.complaint import one_line
-from rollmux_env.errors import InputError, PlanError
-from rollmux_env.replay.checks import InvariantError
+from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scenario import Job
 from runtime.execution.members import Runner

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollmux_env.dispatcher import Dispatcher
 from rollmux_env.scenario import Cluster, Job
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from runtime.execution.messages import Nodes, Order
 from runtime.execution.profiles import Measured
 from runtime.facts import Node, Pool

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rollmux_env.dispatcher import Dispatcher
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from runtime.execution.lives import Lives
 from runtime.execution.lockstep import Lockstep, Timings
 from runtime.execution.members import PROFILE, Gang, Runner

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic, time
 
 from rollmux_env.cluster.events import Departed, Resized, Resumed, Withdrawn
-from rollmux_env.dispatcher import Dispatcher
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from runtime.checkpoints import drop, newest
 from runtime.execution.members import Gang, Runner
 from runtime.execution.nodes import POOLS

@@ -18,9 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollmux_env.complaint import one_line
-from rollmux_env.errors import InputError, PlanError
+from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.files import write_whole
-from rollmux_env.replay.checks import InvariantError
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import find_nodes

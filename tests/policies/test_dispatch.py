@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 
 from policies.dispatch import DISPATCH, make_dispatch
-from rollmux_env.dispatcher import Dispatcher
 from rollmux_env.envs.dispatch.group import Shapes
 from rollmux_env.envs.dispatch.replayed import figures, replay_group
 from rollmux_env.errors import InputError
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from tests.oracle.draw import examples
-from tests.rollmux_env.driving import Player, Watched, drive, lively_groups
+from tests.rollmux_env.scheduler.driving import Player, Watched, drive, lively_groups
 
 FREE = ("fifo", "shortest-first", "longest-first")
 

@@ -9,8 +9,8 @@ import numpy as np
 from policies.placement.gavel.allocation import Allocation, allocate
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
+from rollmux_env.errors import InvariantError
 from rollmux_env.kernel.tables import TOLERANCE
-from rollmux_env.replay.checks import InvariantError
 from rollmux_env.scenario import Job, Scenario
 
 SLACK = 1e-6  # of shares and speeds: the solver's tolerance and the shares too small to give out

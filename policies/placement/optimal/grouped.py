@@ -11,10 +11,9 @@ from policies.placement.optimal.grouping import Before, Grouping, Objective, bes
 from policies.placement.optimal.plan import strategy
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.errors import PlanError
+from rollmux_env.errors import InvariantError, PlanError
 from rollmux_env.kernel.membership import training_seconds
 from rollmux_env.kernel.tables import TOLERANCE
-from rollmux_env.replay.checks import InvariantError
 from rollmux_env.scenario import Job, Scenario
 
 

@@ -17,7 +17,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.envs.drawn import DrawnVectorEnv, Observation
 from rollmux_env.envs.placement import PlacementVectorEnv
 from rollmux_env.kernel.stream import ADMIT
-from rollmux_env.replay.run import INSTANT_S
+from rollmux_env.scheduler.planner import INSTANT_S
 
 Agent = Callable[[PlacementVectorEnv], int]
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.cluster.events import Departed
-from rollmux_env.dispatcher import Dispatcher
-from rollmux_env.errors import InputError
-from rollmux_env.replay.checks import InvariantError
+from rollmux_env.errors import InputError, InvariantError
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from runtime.execution.checks import check_run
 from runtime.execution.ground import Ground
 from runtime.execution.lockstep import Lockstep, Timings

@@ -3,7 +3,7 @@
 A state machine without clock, durations or input and output: whoever drives it (the event replay from a heap, the runtime from
 messages) reports what happened, then takes the permits that follow. It counts; a dispatch policy chooses.
 
-    reports   joined, ready, threshold, finished, leaving, gone
+    reports   joined, ready, threshold, finished, withdraw, leaving, gone
     answers   permits(), and `migrations` with them
 
 A member is a cycle: rollout on all the rollout nodes that it is pinned to, training on all of the group's training nodes, sync,
@@ -261,6 +261,10 @@ class Dispatcher:
             return False
         self.gone(job_id)
         return True
+
+    def withdraw(self, job_id: str) -> None:
+        """A member waits for no permit any more; what it runs goes on."""
+        self.waiting = [request for request in self.waiting if request.member.job_id != job_id]
 
     def gone(self, job_id: str) -> None:
         """A member is no longer there. A phase that it runs is over and its nodes are free."""

@@ -7,10 +7,10 @@ from hypothesis import given
 
 from policies.dispatch import DISPATCH, make_dispatch
 from policies.dispatch.round_robin import RoundRobin
-from rollmux_env.dispatcher import Dispatcher, Permit
+from rollmux_env.scheduler.dispatcher import Dispatcher, Permit
 from tests.oracle import period
 from tests.oracle.draw import examples, group_members
-from tests.rollmux_env.driving import Player, Watched, drive, lively_groups
+from tests.rollmux_env.scheduler.driving import Player, Watched, drive, lively_groups
 
 
 def constant(rollout, training):

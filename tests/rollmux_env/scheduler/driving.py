@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 from hypothesis import strategies as st
 
-from rollmux_env.dispatcher import Dispatcher, DispatchPolicy, Member, PhaseName, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, Member, PhaseName, Request
 
 POOL = "training pool"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollmux_env.scenario import Job, Phase, Training
-from runtime.service.drift import LEAST, WINDOW, Pace
+from rollmux_env.scheduler.pace import LEAST, WINDOW, Pace
 
 JOB = Job(
     id="a", arrival_s=0.0, iterations=9, slo=2.0, rollout=Phase(worst_case_s=10.0), training=Training(worst_case_s=5.0), sync_s=1.0

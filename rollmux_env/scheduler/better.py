@@ -1,25 +1,23 @@
-"""Where a job that runs would go if it came now: the policy is asked as at an arrival, and what it says is a move."""
+"""Where a job that runs would go if it came now: a policy is asked as at an arrival, and what it says is a move."""
 
 from __future__ import annotations
 
-from policies.registry import make_runnable
 from rollmux_env.cluster.events import Arrived, Departed, Placement, Withdrawn
-from rollmux_env.cluster.plan import Move, Place, Plan, carry_out
+from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
 
 
-def better_place(state: State, job_id: str, policy: str, seed: int) -> Plan:
+def better_place(state: State, job_id: str, policy: Policy) -> Plan:
     """The move of a running job to where the policy would place it now; nothing where that is its own group or may not be.
 
-    The policy is a new one, which has not seen what the state is changed to for the question: there the job leaves, and arrives
-    again with what is known of it by now, before those that wait.
+    The state is changed for the question: there the job leaves, and arrives again with what is known of it by now, before those
+    that wait.
 
     Args:
         state: as it is now, with the job's progress; it is left as it is.
-        policy, seed: as for `make_runnable`.
+        policy: one of its own, since it sees what never happens.
     """
-    asked = make_runnable(policy, seed)
     job, home = state.job(job_id), state.group_of(job_id)
     if state.is_paused(job_id) or not job.movable:
         return ()
@@ -29,12 +27,12 @@ def better_place(state: State, job_id: str, policy: str, seed: int) -> Plan:
     apply(twin, Departed(state.now_s, job_id))
     arrived = Arrived(state.now_s, job.model_copy(update={"arrival_s": state.now_s}))
     apply(twin, arrived)
-    found = [action.placement for action in asked.decide(twin, arrived) if isinstance(action, Place) and action.job_id == job_id]
+    found = [action.placement for action in policy.decide(twin, arrived) if isinstance(action, Place) and action.job_id == job_id]
     if not found or not _elsewhere(found[0], home.id, len(home.jobs)):
         return ()
     plan = (Move(job_id, found[0]),)
     try:
-        carry_out(state.copy(), plan, asked.keeps_slo)  # its old nodes are held until it has moved, and the move must be allowed
+        carry_out(state.copy(), plan, policy.keeps_slo)  # its old nodes are held until it has moved, and the move must be allowed
     except PlanError:
         return ()
     return plan
