@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (docs/reference/scenario.md).", show_default=False)]
 PolicyName = Annotated[
     str,
-    typer.Option("--policy", "-p", metavar="NAME", help="rollmux, solo, ... (docs/reference/policies.md), or `module:Class`."),
+    typer.Option("--policy", "-p", metavar="NAME", help="Policy name (docs/reference/policies.md) or `module:Class`."),
 ]
 
 
 class Format(StrEnum):
-    """How a result is printed."""
+    """Output formats of results."""
 
     table = "table"
     json = "json"
@@ -29,7 +29,7 @@ class Format(StrEnum):
 
 
 class TableOrJson(StrEnum):
-    """How an explanation is printed."""
+    """Output formats of explanations."""
 
     table = "table"
     json = "json"

@@ -13,7 +13,7 @@ from rollmux_env.cli import Seed
 def plan(
     file: File,
     policy: PolicyName = "rollmux",
-    format: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
     seed: Seed = 0,
 ) -> None:
     """Place the jobs of a scenario in order of arrival, without departures, and say why the others are queued.
