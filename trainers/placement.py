@@ -90,7 +90,7 @@ class PlacementProblem(Settings):
     ) -> dict[str, float]:
         """See `Problem`. A ratio is taken stream by stream."""
         assert isinstance(env, PlacementVectorEnv)
-        hours = (env._streams.clock["now_s"] - env._streams.jobs["arrival_s"][:, 0]) / 3600
+        hours = (env.streams.clock["now_s"] - env.streams.jobs["arrival_s"][:, 0]) / 3600
         return {
             "return": float(played["return"].mean()),
             "dollars_over_solo": float(played["cost_over_solo"].mean()),

@@ -85,6 +85,22 @@ class PlacementVectorEnv(DrawnVectorEnv):
         )
         self._window: Window | None = None
 
+    @property
+    def streams(self) -> Streams:
+        """What is going on in each stream: tables with a row per environment, to read and not to change.
+
+        `Streams` in `rollmux_env/kernel/stream.py` describes them. The rows are overwritten by the next `step`.
+        """
+        return self._streams
+
+    @property
+    def choices(self) -> NDArray[Any]:
+        """(num_envs, candidates) records: what each action means, `allowed`, `usd`, `gain` and more; to read only.
+
+        Of row `s` only the first `streams.clock["choices"][s]` records are those of the decision at hand.
+        """
+        return self._choices
+
     def step(self, actions: NDArray[np.int64]) -> Stepped:
         """Carry out one decision in every stream and bring it to the next."""
         step_all(

@@ -1,5 +1,7 @@
 """`learned`: what a network decides in `bench` is what it decides in the environment."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,12 +12,13 @@ from policies.registry import make_policy
 from rollmux_env.envs.generator import Workload
 from rollmux_env.envs.observation import candidate_names
 from rollmux_env.envs.placement import PlacementVectorEnv
+from rollmux_env.envs.stream import Generator
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import outcome
 
 
-def played(generator, seed, policy):
+def played(generator: Generator, seed: int, policy: Learned) -> float:
     """Dollars of a stream in the environment under the highest logit of the policy's network."""
     moves = policy.config.moves
     known, room = policy.config.known_stays, 32 if moves else 400
@@ -42,7 +45,7 @@ def played(generator, seed, policy):
     ],
 )
 @pytest.mark.parametrize("name, stays", [("production", "iterations"), ("mixed", "fixed")])
-def test_bench_decides_as_the_environment(spec, name, stays):
+def test_bench_decides_as_the_environment(spec: str, name: str, stays: str) -> None:
     generator = Workload(name, jobs=60, stays=stays)
     policy = make_policy(spec, seed=1)
     found = outcome(replay(generator.scenario(3), policy, check=True)).metrics
@@ -50,7 +53,7 @@ def test_bench_decides_as_the_environment(spec, name, stays):
     assert found.cost_usd == pytest.approx(played(generator, 3, policy), rel=1e-9)
 
 
-def test_jobs_wait_where_nothing_fits():
+def test_jobs_wait_where_nothing_fits() -> None:
     scenario = Workload("mixed", jobs=30).scenario(0)
     training = scenario.cluster.training.model_copy(update={"max_nodes": 3})
     cluster = scenario.cluster.model_copy(update={"training": training})
@@ -58,7 +61,7 @@ def test_jobs_wait_where_nothing_fits():
     assert max(found.wait_s.values()) > 0 and found.slo_attainment == 1
 
 
-def test_a_file_of_ones_own(tmp_path):
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
     write_policy(path, *read_policy(SHIPPED / "admission.safetensors"))
     scenario = Workload("mixed", jobs=20).scenario(0)
@@ -68,7 +71,7 @@ def test_a_file_of_ones_own(tmp_path):
     assert costs[0] == costs[1]
 
 
-def test_errors_are_one_line(tmp_path):
+def test_errors_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     with pytest.raises(InputError, match="No such file"):
         make_policy(f"learned:{path}")
@@ -82,5 +85,5 @@ def test_errors_are_one_line(tmp_path):
         make_policy("learned:default,x=1")
 
 
-def test_the_shipped_files_are_small():
+def test_the_shipped_files_are_small() -> None:
     assert all(file.stat().st_size < 2 * 2**20 for file in SHIPPED.glob("*.safetensors"))

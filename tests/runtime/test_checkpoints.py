@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from runtime.checkpoints import MANIFEST, damage, drop, newest, numbers, place_o
 from runtime.execution.randomness import keep_randomness, restore_randomness
 
 
-def fill(text: str):  # type: ignore[no-untyped-def]
+def fill(text: str) -> Callable[[Path], None]:
     def filling(folder: Path) -> None:
         (folder / "below").mkdir()
         (folder / "state").write_text(text)
