@@ -22,7 +22,7 @@ from rollmux_env.kernel.choices import Rules, choice_table
 from rollmux_env.kernel.looks import make_desk
 from rollmux_env.kernel.rows import move_space
 from rollmux_env.kernel.steps import ask_first, step_all
-from rollmux_env.kernel.stream import ADMIT, OVER, Streams, begin, stream_table
+from rollmux_env.kernel.stream import ADMIT, OVER, Records, Streams, begin, stream_table
 from rollmux_env.replay.run import in_order_of_arrival
 
 
@@ -94,7 +94,7 @@ class PlacementVectorEnv(DrawnVectorEnv):
         return self._streams
 
     @property
-    def choices(self) -> NDArray[Any]:
+    def choices(self) -> Records:
         """(num_envs, candidates) records: what each action means, `allowed`, `usd`, `gain` and more; to read only.
 
         Of row `s` only the first `streams.clock["choices"][s]` records are those of the decision at hand.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
 from rollmux_env.cluster.events import Arrived, Departed
-from rollmux_env.cluster.plan import Policy, Wait
+from rollmux_env.cluster.plan import Place, Policy, Wait
 from rollmux_env.replay.admission import Admission, admit_all
 from rollmux_env.scenario import parse_scenario
 from tests.oracle import planner
@@ -63,7 +63,7 @@ def test_direct_packing_before_rollout_scaling_before_isolated() -> None:
 
 
 def test_behind_a_job_that_does_not_fit_all_are_queued() -> None:
-    limits = {pool: {**CLUSTER[pool], "max_nodes": 2} for pool in ("rollout", "training")}
+    limits: dict[str, Any] = {pool: {**CLUSTER[pool], "max_nodes": 2} for pool in ("rollout", "training")}
     jobs = [
         make_job("a", 10, 30, slo=1),
         make_job("wide", 10, 30, slo=1, rollout={"nodes": 2}, training={"nodes": 2}),
@@ -84,11 +84,12 @@ def test_without_pruning_a_saturated_group_is_searched_too() -> None:
 
 
 def test_it_lets_a_job_wait_and_never_moves_one() -> None:
-    limits = {pool: {**CLUSTER[pool], "max_nodes": 1} for pool in ("rollout", "training")}
+    limits: dict[str, Any] = {pool: {**CLUSTER[pool], "max_nodes": 1} for pool in ("rollout", "training")}
     twin = Twin(limits)
     twin.arrive(make_job("a", 10, 30, slo=1))
     policy = Algorithm1()
     (place,) = policy.decide(twin.state, arrived(twin, "a"))
+    assert isinstance(place, Place)
     twin.admit(planner.read_job(make_job("a", 10, 30, slo=1)), place.placement)
     twin.arrive(make_job("b", 10, 30, slo=1))
     assert policy.decide(twin.state, arrived(twin, "b")) == (Wait("b"),)

@@ -8,7 +8,7 @@ import pytest
 from policies.placement.learned import SHIPPED, Learned
 from policies.placement.policy_file import read_policy, write_policy
 from policies.placement.scorer import score
-from policies.registry import make_policy
+from policies.registry import make_runnable
 from rollmux_env.envs.generator import Workload
 from rollmux_env.envs.observation import candidate_names
 from rollmux_env.envs.placement import PlacementVectorEnv
@@ -47,7 +47,8 @@ def played(generator: Generator, seed: int, policy: Learned) -> float:
 @pytest.mark.parametrize("name, stays", [("production", "iterations"), ("mixed", "fixed")])
 def test_bench_decides_as_the_environment(spec: str, name: str, stays: str) -> None:
     generator = Workload(name, jobs=60, stays=stays)
-    policy = make_policy(spec, seed=1)
+    policy = make_runnable(spec, seed=1)
+    assert isinstance(policy, Learned)
     found = outcome(replay(generator.scenario(3), policy, check=True)).metrics
     assert found.slo_attainment == 1
     assert found.cost_usd == pytest.approx(played(generator, 3, policy), rel=1e-9)
@@ -66,7 +67,8 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     write_policy(path, *read_policy(SHIPPED / "admission.safetensors"))
     scenario = Workload("mixed", jobs=20).scenario(0)
     costs = [
-        outcome(replay(scenario, make_policy(spec))).metrics.cost_usd for spec in (f"learned:{path}", "learned:default,moves=false")
+        outcome(replay(scenario, make_runnable(spec))).metrics.cost_usd
+        for spec in (f"learned:{path}", "learned:default,moves=false")
     ]
     assert costs[0] == costs[1]
 
@@ -74,15 +76,15 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 def test_errors_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     with pytest.raises(InputError, match="No such file"):
-        make_policy(f"learned:{path}")
+        make_runnable(f"learned:{path}")
     config, weights = read_policy(SHIPPED / "admission.safetensors")
     names = ("colour", *config.job_features[1:])
     write_policy(path, config.model_copy(update={"job_features": names}), weights)
     with pytest.raises(InputError, match="job_features: there is no feature 'colour'") as error:
-        make_policy(f"learned:{path}")
+        make_runnable(f"learned:{path}")
     assert "\n" not in str(error.value)
     with pytest.raises(InputError, match="has no option 'x'"):
-        make_policy("learned:default,x=1")
+        make_runnable("learned:default,x=1")
 
 
 def test_the_shipped_files_are_small() -> None:

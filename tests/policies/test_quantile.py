@@ -12,7 +12,7 @@ from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.planned import rescaled, running_rows
 from policies.placement.quantile import QuantileView, quantile_of
-from policies.registry import make_policy
+from policies.registry import make_policy, make_runnable
 from rollmux_env.bench.streams import sampled, with_actual, workload
 from rollmux_env.cluster.events import Admitted, Arrived, Event
 from rollmux_env.cluster.plan import Plan, Policy, carry_out
@@ -21,6 +21,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
+from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Actual, Scenario, parse_scenario
 from tests.oracle.draw import examples, scenarios
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job, twins
@@ -45,7 +46,7 @@ def test_the_quantile_is_that_of_the_draws() -> None:
 
 @pytest.mark.parametrize("play", [replay, by_events])
 def test_quantile_1_is_the_worst_case(play: Callable[[Scenario, Any], Run]) -> None:
-    policies = (Algorithm1(), Algorithm1(quantile=1), make_policy("rollmux,quantile=1"), make_policy("rollmux,quantile=1.0"))
+    policies = (Algorithm1(), Algorithm1(quantile=1), make_runnable("rollmux,quantile=1"), make_runnable("rollmux,quantile=1.0"))
     first, *others = (play(STREAM, policy).log for policy in policies)
     assert all(log == first for log in others)
     assert all(policy.keeps_slo for policy in policies)
@@ -119,6 +120,7 @@ def test_jobs_close_up_and_the_observed_attainment_falls() -> None:
     problem = sampled("production", 0, jobs=100)
     low, high = (metrics(by_events(problem, Algorithm1(prune=False, quantile=q))) for q in (0.5, 1.0))
     assert low.cost_usd < 0.95 * high.cost_usd
+    assert low.slo_attainment_observed is not None and high.slo_attainment_observed is not None
     assert low.slo_attainment_observed < high.slo_attainment_observed
 
 
@@ -150,11 +152,12 @@ def test_what_was_observed_of_others_stands_in_for_a_law() -> None:
         drift = [{"iteration": n, "rollout": float(a), "training": float(b)} for n, (a, b) in enumerate(shares)]
         jobs.append(make_job(f"j{k}", 10, 12, slo=1.0, arrival_s=300 * k, iterations=200, drift=drift))
 
-    seen = []
+    seen: list[tuple[float, float]] = []
 
     class Watched(Algorithm1):
         def decide(self, state: State, event: Event) -> Plan:
             if isinstance(event, Arrived):
+                assert self._view is not None
                 view = self._view(state, event.job.id)
                 row = state.row(event.job.id)
                 seen.append((view.jobs.rollout_s[row] / 10, view.jobs.training_s[row] / 12))

@@ -347,7 +347,7 @@ def test_a_default_may_be_half_of_something() -> None:
 def test_a_scenario_cannot_be_changed() -> None:
     scenario = parse_scenario(small())
     with pytest.raises(ValueError):
-        scenario.jobs[0].slo = 3  # type: ignore[misc]
+        scenario.jobs[0].slo = 3
 
 
 def test_models_built_in_code_are_checked_like_files() -> None:

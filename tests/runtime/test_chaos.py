@@ -13,7 +13,7 @@ import pytest
 @pytest.fixture
 def chaos(monkeypatch: pytest.MonkeyPatch) -> Any:
     """benchmarks/chaos.py."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))  # type: ignore[no-untyped-call]
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     return importlib.import_module("chaos")
 
 

@@ -30,7 +30,7 @@ SMALL = {
 
 def test_a_short_run_beats_round_robin_and_its_file_does_so_in_the_event_replay(tmp_path: Path) -> None:
     config = check_config(SMALL, "small")
-    problem = make_problem(config.environment, "small")
+    problem: Any = make_problem(config.environment, "small")
     references = find_references(problem, config.evaluation, tmp_path / "references.json", lambda _: None)
     curve = train(Run(config, problem, references, 0, tmp_path, lambda *_: None))
     best = max(curve, key=lambda found: found["return"])
@@ -51,7 +51,7 @@ def test_an_environment_goes_on_exactly_from_its_saved_state() -> None:
         observation, _ = env.reset(seed=3)
         return env, observation
 
-    def played(env: Any, observation: Any, steps: int) -> tuple[Any, list[tuple[bytes, ...]]]:
+    def played(env: Any, observation: Any, steps: int) -> tuple[Any, list[tuple[Any, ...]]]:
         seen = []
         for _ in range(steps):
             observation, rewards, over, _, info = env.step(observation["mask"].argmax(1))

@@ -37,4 +37,5 @@ def test_a_job_that_the_optimum_groups_with_nobody_gets_a_group_of_its_own() -> 
     table = candidates(state, second.id)
     row = optimum_teacher()(state, event, table)
     assert row is not None and table.group[row] == -1
-    assert Algorithm1().decide(state, event)[0].placement.group is not None
+    (place,) = Algorithm1().decide(state, event)
+    assert isinstance(place, Place) and place.placement.group is not None

@@ -120,7 +120,8 @@ def test_p3_group_size() -> None:
 @pytest.mark.parametrize("pool", ["rollout", "training"])
 def test_p4_memory(pool: str) -> None:
     cluster = {**CLUSTER, pool: {**CLUSTER[pool], "node_memory_gb": 500}}
-    jobs = [make_job(name, slo=9, **{pool: {"host_memory_gb": 250.1}}) for name in "ab"]
+    memory: dict[str, Any] = {pool: {"host_memory_gb": 250.1}}
+    jobs = [make_job(name, slo=9, **memory) for name in "ab"]
     state = started((jobs[0], OWN), waiting=jobs[1:], cluster=cluster)
     assert refused(state, Place("b", JOIN)) == "P4"
 

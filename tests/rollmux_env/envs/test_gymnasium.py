@@ -128,7 +128,7 @@ def test_the_window_shows_what_rgb_array_gives(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(2):
         env.render()
         (shown,) = plt.gcf().axes[0].images
-        assert np.array_equal(shown.get_array(), same.render())
+        assert np.array_equal(np.asarray(shown.get_array()), same.render())
         for e in (env, same):
             e.step(0)
     env.close()
@@ -174,6 +174,7 @@ def test_generators_say_what_they_cannot_do() -> None:
 )
 def test_a_reset_that_cannot_be_is_said_in_a_line_and_changes_nothing(name: str, options: dict[str, Any], problem: str) -> None:
     given: dict[str, Any] = {"generator": SHORT} if "Placement" in name else {}
+    envs: Any
     envs, untouched = (gym.make_vec(name, num_envs=2, vectorization_mode="vector_entry_point", **given) for _ in range(2))
     for e in (envs, untouched):
         e.reset(seed=0)

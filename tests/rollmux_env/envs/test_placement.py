@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -112,12 +112,12 @@ def check_rows(scenario: Scenario, episode: Episode, known_stays: bool, limit: i
             np.testing.assert_allclose(theirs["candidates"][:rows, :columns], ours.candidates, rtol=1e-5, atol=1e-6)
     shown = [seen for seen in episode.seen if seen["cluster"][0] == 1]
     assert len(shown) == len(policy.moves)
-    for theirs, ours in zip(shown, policy.moves, strict=True):
-        rows = len(ours.plans)
-        assert theirs["mask"][:rows].all() and not theirs["mask"][rows:].any() and ours.feasible.all()
+    for theirs, table in zip(shown, policy.moves, strict=True):
+        rows = len(table.plans)
+        assert theirs["mask"][:rows].all() and not theirs["mask"][rows:].any() and table.feasible.all()
         for name in ("job", "cluster"):
-            np.testing.assert_allclose(theirs[name], getattr(ours, name), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(theirs["candidates"][:rows], ours.candidates, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(theirs[name], getattr(table, name), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(theirs["candidates"][:rows], table.candidates, rtol=1e-5, atol=1e-6)
     return policy.moves
 
 
@@ -164,6 +164,7 @@ def test_unknown_stays_are_not_observed() -> None:
 
 
 def test_reward_relative_to_a_reference_is_the_saving_over_it() -> None:
+    spec: Literal["rollmux", "rollmux,prune=false"]
     for spec, prune in (("rollmux", True), ("rollmux,prune=false", False)):
         expected = metrics(replay(MIXED.scenario(5), Algorithm1(prune=prune))).cost_usd
         episode = play(alone(MIXED, reward=Dollars(reference=spec)), at_random(1), 5)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement
 
 import pytest
 
 from tests.oracle.orders import ROLLOUT, all_orders, utilization
 from tests.rollmux_env.kernel.test_period import kernel_period
 
-Jobs = tuple[tuple[int, int], ...]  # (rollout, training) seconds of each
+Jobs = Sequence[tuple[int, int]]  # (rollout, training) seconds of each
 
-PAIRS: list[Jobs] = list(combinations_with_replacement(product(range(1, 5), repeat=2), 2))
+PAIRS: list[Jobs] = list(combinations_with_replacement([(r, t) for r in range(1, 5) for t in range(1, 5)], 2))
 TRIPLES: list[Jobs] = list(
     combinations_with_replacement([(1, 1), (1, 2), (3, 1), (2, 3), (4, 4), (6, 5), (2, 7), (9, 9), (5, 12)], 3)
 )

@@ -17,7 +17,7 @@ def sampled(model: TailModel, at: float, rollouts: int = 400) -> float:
     everyone = np.sort(lengths.ravel())
 
     def seconds(length: float) -> float:
-        return length + model.batching * np.minimum(everyone, length).mean()
+        return length + model.batching * float(np.minimum(everyone, length).mean())
 
     done = round(at * model.responses) - 1
     return float(np.mean([seconds(row[done]) / seconds(row[-1]) for row in lengths]))

@@ -28,7 +28,7 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
     journal.close()
     large = tmp_path / "large.yaml"
     large.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, rollout: {nodes: 999}}]\n")
-    for arguments, problem in [
+    cases: list[tuple[list[str | Path], str]] = [
         ([file], "jobs[0].engin: "),
         ([tmp_path / "none.yaml"], "none.yaml: "),
         ([EXAMPLE, "--policy", "optimal"], "no one could run it"),
@@ -38,7 +38,8 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
         ([EXAMPLE, "--dry-run", "--compare", "solo"], "--compare"),
         ([EXAMPLE, "--out", tmp_path], "holds a run already"),
         ([large], "1000 nodes are asked of a machine with"),
-    ]:
+    ]
+    for arguments, problem in cases:
         status, out, err = command("run", *map(str, arguments))
         assert status == 2 and out == "" and problem in err and err.count("\n") == 1, (arguments, out, err)
 

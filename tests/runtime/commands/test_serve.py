@@ -139,11 +139,13 @@ def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop
         server = shell.serve()  # finds it alive
         assert find(shell.service) == where
         with shell.stream("status", "--watch") as watching:
+            assert watching.stdout and watching.stderr
             assert watching.stdout.readline() and "talks" in "".join(watching.stdout.readline() for _ in range(6))
             watching.send_signal(signal.SIGTERM)
             watching.stdout.read()
             assert (watching.wait(timeout=PATIENCE_S), watching.stderr.read()) == (130, "")
         with shell.stream("status", "--watch", "--format", "json") as watching:
+            assert watching.stdout and watching.stderr
             assert watching.stdout.readline() == "{\n"
             watching.stdout.close()  # as `| head -1` does
             assert (watching.wait(timeout=PATIENCE_S), watching.stderr.read()) == (1, "")

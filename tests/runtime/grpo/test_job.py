@@ -18,7 +18,7 @@ __all__ = ["nodes", "run"]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "model": {"name": "tiny", "hidden_size": 64, "layers": 1},
     "algorithm": {"prompts_per_iteration": 4, "group_size": 4, "max_tokens": 16, "minibatches": 2},
     "rollout": {"engine": "torch"},

@@ -19,7 +19,7 @@ def test_a_trainer_that_was_restarted_trains_the_very_same_weights(tmp_path: Pat
     import torch
 
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    from trl_job import TrlGrpo
+    from trl_job import TrlGrpo  # type: ignore[import-not-found] # of the examples
 
     def job() -> TrlGrpo:
         return TrlGrpo(prompts=2, group_size=4, max_tokens=8)
@@ -28,7 +28,7 @@ def test_a_trainer_that_was_restarted_trains_the_very_same_weights(tmp_path: Pat
         for _ in range(count):
             one.rollout()
             one.train()
-        return [parameter.detach().clone() for parameter in one._trainer.model.parameters()]
+        return [parameter.detach().clone() for parameter in one._trainer.model.parameters()]  # noqa: SLF001 (no one else asks TRL for its weights)
 
     first = job()
     iterations(first, 2)
@@ -41,7 +41,7 @@ def test_a_trainer_that_was_restarted_trains_the_very_same_weights(tmp_path: Pat
     restore_randomness(tmp_path)
     resumed = iterations(again, 2)
     again.close()
-    assert again._trainer.state.global_step == 4
+    assert again._trainer.state.global_step == 4  # noqa: SLF001 (of the same trainer)
     assert all(torch.equal(one, other) for one, other in zip(whole, resumed, strict=True))
     assert not [path.name for path in tmp_path.iterdir() if path.suffix in (".pt", ".bin", ".pkl")]
     sys.modules.pop("trl_job", None)
