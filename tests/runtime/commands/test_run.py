@@ -32,7 +32,7 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
         ([file], "jobs[0].engin: "),
         ([tmp_path / "none.yaml"], "none.yaml: "),
         ([EXAMPLE, "--policy", "optimal"], "no one could run it"),
-        ([EXAMPLE, "--policy", "gavell"], "no such policy"),
+        ([EXAMPLE, "--policy", "gavell"], "did you mean gavel?"),
         ([EXAMPLE, "--dispatch", "first"], "there is none"),
         ([EXAMPLE, "--dispatch", "round-robin,migrate=8"], "between 0 and 1"),
         ([EXAMPLE, "--dry-run", "--compare", "solo"], "--compare"),
