@@ -33,7 +33,7 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
         ([tmp_path / "none.yaml"], "none.yaml: "),
         ([EXAMPLE, "--policy", "optimal"], "no one could run it"),
         ([EXAMPLE, "--policy", "gavell"], "did you mean gavel?"),
-        ([EXAMPLE, "--dispatch", "first"], "there is none"),
+        ([EXAMPLE, "--dispatch", "first"], "must be one of round-robin, fifo"),
         ([EXAMPLE, "--dispatch", "round-robin,migrate=8"], "between 0 and 1"),
         ([EXAMPLE, "--dry-run", "--compare", "solo"], "--compare"),
         ([EXAMPLE, "--out", tmp_path], "holds a run already"),
