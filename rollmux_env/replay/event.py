@@ -160,7 +160,7 @@ class _Replay:
         self.run = Run(scenario, State(scenario.cluster, observed=True), solo_s={})
         self.scheduler = Scheduler(self.run.state, policy, dispatch)
         self.run.decision_s = self.scheduler.planner.decision_s
-        self.keeps_slo = policy.keeps_slo
+        self.policy = policy
         self.seed = seed
         self.keep_phases = keep_phases
         self.tails = tails
@@ -193,7 +193,7 @@ class _Replay:
                 self._place(now_s, departing)
                 fixed_s = min(arrivals.next_s, state.next_resume_s(), scheduler.planner.ticks.next_s)
                 if check:
-                    check_state(state, arrivals.taken, self.keeps_slo)
+                    check_state(state, arrivals.taken, self.policy.keeps_slo)
             for command in scheduler.permits(now_s):
                 if isinstance(command, Grant):
                     self._start(self.runners[command.job_id], command.phase, now_s)

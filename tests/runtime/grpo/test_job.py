@@ -11,6 +11,7 @@ import pytest
 from rollmux_env.cluster.events import Moved
 from runtime.execution.checks import check_run
 from runtime.facts import Node
+from runtime.journal import JOURNAL
 from runtime.output import LOGS, lines
 from tests.runtime.execution.conftest import Running, nodes, run
 
@@ -58,10 +59,12 @@ def test_two_jobs_share_nodes_and_stay_on_policy(run: Running, tmp_path: Path) -
     assert len(record.bounds) == 2 and all(bound.gain > 0 for bound in record.bounds)
 
 
-def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, ...]) -> None:
+def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
     twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
-    jobs = [job("mover", iterations=12), toy("stays", 0.05, 40)]  # both begin together, and the policy is woken before they end
-    _, record, _ = run(jobs, policy="tests.runtime.execution.toy_jobs:MoveOnce", on=twice)
+    options = {"journal": str(tmp_path / "x" / JOURNAL), "mover": "mover"}
+    stays = {"id": "stays", "class": "waiting_jobs:StaysUntilMoved", "options": options, "iterations": 8, "slo": 1000.0}
+    policy = "tests.runtime.execution.toy_jobs:MoveOnce"
+    _, record, _ = run([job("mover", iterations=12), stays], policy=policy, on=twice, folder=tmp_path / "x")
     assert not record.failed
     check_run(record)
     assert any(isinstance(event, Moved) for event in record.log)
@@ -70,17 +73,19 @@ def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, .
     assert {part.group for part in record.phases if part.job_id == "mover" and not part.profile} == {0, 1}
 
 
-def test_a_migrated_tail_samples_and_trains_the_same(run: Running, nodes: tuple[Node, ...]) -> None:
+def test_a_migrated_tail_samples_and_trains_the_same(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
     first = next(node for node in nodes if node.pool == "rollout")
     on = (*nodes, replace(first, name="rollout-1"))  # on the same core: what is asked here is not speed
     algorithm = {**SMALL["algorithm"], "prompts_per_iteration": 6, "max_tokens": 240}
     rollout = {"engine": "torch", "nodes": 2, "policy": "tail-batching", "eta": 1.25}
     mine = job("a", task="long-tail", rollout=rollout, algorithm=algorithm, iterations=6)
-    short = {"rollout_s": 0.05}  # so that it waits for most of the other's rollout
-    other = {"id": "b", "class": "toy_jobs:Tailed", "options": short, "rollout": {"nodes": 2}, "iterations": 12, "slo": 1000.0}
     metrics = []
     for dispatch in ("round-robin", "fifo,migrate=0.5"):
-        outcome, record, _ = run([mine, other], on=on, dispatch=dispatch)
+        folder = tmp_path / dispatch.partition(",")[0]
+        short = {"rollout_s": 0.05, "journal": str(folder / JOURNAL), "other": "a"}  # it waits for most of the other's rollout
+        other = {"id": "b", "class": "waiting_jobs:TailedBeside", "options": short, "rollout": {"nodes": 2}}
+        jobs = [mine, {**other, "iterations": 12, "slo": 1000.0}]
+        outcome, record, _ = run(jobs, on=on, dispatch=dispatch, folder=folder)
         assert outcome == "done" and not record.failed
         check_run(record)
         metrics.append([one.metrics for one in record.iterations if one.job_id == "a"])
