@@ -77,7 +77,7 @@ def cost_of_log(scenario: Scenario, log: list[Event]) -> float:
     def usd_per_hour(group: dict[str, Any]) -> float:
         if not group["pins"]:
             return 0.0
-        return len(set().union(*group["pins"].values())) * rollout_usd + group["training"] * training_usd
+        return float(len(set().union(*group["pins"].values())) * rollout_usd + group["training"] * training_usd)
 
     def home(job_id: str) -> dict[str, Any]:
         return next(g for g in groups.values() if job_id in g["pins"])

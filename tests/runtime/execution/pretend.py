@@ -84,7 +84,7 @@ class Pretended(Coordinator):
                     self._spawn(self._die(runner, End("died", "step", "its process has died")))
                     return
                 for pool in ("rollout", "training"):
-                    await self.acquire(job_id, pool)  # type: ignore[arg-type]
+                    await self.acquire(job_id, pool)
                     now_s = self._now()
                     await self.release(job_id, Report(pool, False, now_s, now_s, self._now(), host_gb=0.1))
                 await self.synced(job_id, self._now(), self._now())

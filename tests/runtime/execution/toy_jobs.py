@@ -71,7 +71,8 @@ class Tailed(Sleeper):
             time.sleep(self.rollout_s / self.STEPS)
             hook.progress(9 if step > 12 else step // 2, 10)
             if hook.stops():
-                before, left = hook.parts, []
+                before: tuple[int, ...] = hook.parts
+                left: list[int] = []
                 had.append(hook.regroup(left.extend))
                 assert set(left) == set(before) - set(hook.parts) and hook.parts == had[-1]
         hook.report(
