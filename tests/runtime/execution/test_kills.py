@@ -16,6 +16,7 @@ from rollmux_env.errors import InputError
 from runtime.audit import audit
 from runtime.checkpoints import numbers
 from runtime.journal import JOURNAL, Journal, read_facts, record_of, state_of
+from runtime.journal_replay import replay_journal
 from runtime.record import RunRecord
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 
@@ -37,6 +38,7 @@ def check_end(folder: Path, jobs: list[dict[str, Any]] = JOBS) -> RunRecord:
     facts = read_facts(folder / JOURNAL)
     record = record_of(facts)
     assert audit(facts).problems == ()
+    assert replay_journal(facts).lines == ()
     assert record.ended is not None and record.ended.outcome == "done" and not record.failed
     for job in jobs:
         mine = [done for done in record.iterations if done.job_id == job["id"]]
