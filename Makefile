@@ -13,7 +13,7 @@ help:
 	@echo "make test        linters, type checker, import floors and tests"
 	@echo "make test-long   what needs longer: load, repetitions, frameworks of others"
 	@echo "make test-gpu    the tests that need a GPU; without one they say so"
-	@echo "make benchmarks  print the speed figures of the README"
+	@echo "make benchmarks  print the speed figures of docs/results/speed.md"
 	@echo "make format      let ruff format the code"
 
 setup: $(READY)

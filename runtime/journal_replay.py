@@ -119,7 +119,9 @@ def _feed(facts: Sequence[Fact], record: RunRecord, items: list[_Item], did: _Di
 
 def _concerns(scheduler: Scheduler, fact: told.Fact) -> bool:
     """Whether a fact is not about a phase of a job that has no seat."""
-    return fact.job_id in scheduler.seats if isinstance(fact, told.Ready | told.Finished | told.Synced) else True
+    if isinstance(fact, told.Ready) or isinstance(fact, told.Finished) or isinstance(fact, told.Synced):  # noqa: SIM101 (mypy)
+        return fact.job_id in scheduler.seats
+    return True
 
 
 def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:

@@ -92,6 +92,39 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
 
 
+def links(page: Path) -> set[Path]:
+    """Files of this repository that a page links to."""
+    targets = re.findall(r"\]\(([^)\s#]+)", FENCE.sub("", page.read_text()))
+    return {(page.parent / target).resolve() for target in targets if not target.startswith("http")}
+
+
+def test_the_index_leads_to_every_page() -> None:
+    reached, front = set[Path](), {ROOT / "docs" / "README.md"}
+    while front:
+        reached |= front
+        front = {target for page in front for target in links(page) if target.suffix == ".md"} - reached
+    assert {*PAGES} - reached <= {ROOT / "README.md", ROOT / "CONTRIBUTING.md"}
+
+
+def test_every_page_named_in_code_exists() -> None:
+    files = [
+        path
+        for folder in ("rollmux_env", "policies", "trainers", "runtime", "benchmarks", "examples", "tests")
+        for path in (ROOT / folder).rglob("*")
+    ]
+    for path in files:
+        if path.suffix in (".py", ".yaml", ".sh", ".sbatch"):
+            assert all((ROOT / name).exists() for name in re.findall(r"docs/[\w/-]+\.md", path.read_text())), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_prose_is_wrapped_at_100_columns(page: Path) -> None:
+    prose = re.sub(r"^\$\$.*?\$\$$", "", FENCE.sub("", page.read_text()), flags=re.S | re.M)
+    whole = ("|", "#", "![", "    ")  # tables, headings, images and blocks of code have lines of their own
+    lines = [line for line in prose.splitlines() if not line.startswith(whole) and " " in line.strip()]
+    assert [line for line in lines if len(line) > 100] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_every_file_and_module_on_a_page_exists(page: Path) -> None:
     for code in named(page.read_text()):

@@ -25,7 +25,7 @@ LAST_SEED = 2**32 - 1  # that NumPy's global generator takes
 
 
 class Settings(BaseModel):
-    """A part of a configuration: no unknown keys, nothing converted."""
+    """Part of a configuration: no unknown keys, no conversions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -173,7 +173,7 @@ def read_config(name: str, changes: Sequence[str] = ()) -> Config:
 
 
 def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]] = ()) -> Config:
-    """Check a mapping.
+    """Validate a mapping.
 
     Args:
         name: of the file, for errors. keys: fields that options have set, whose errors name the option instead.
@@ -193,7 +193,7 @@ def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]
 
 
 def preset_names() -> list[str]:
-    """Names of the presets that come with RollMux."""
+    """Names of the presets."""
     return sorted(
         entry.name.removesuffix(".yaml") for entry in (files("trainers") / "presets").iterdir() if entry.name.endswith(".yaml")
     )

@@ -19,7 +19,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:
-    """The state of an environment: copies of its arrays by name, and what else there is as JSON values.
+    """Return the state of an environment: copies of its arrays by name, and other values as JSON.
 
     Records become bytes, with an axis of one record's bytes at the end.
     """
@@ -34,7 +34,7 @@ def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:
 
 
 def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> None:
-    """Give an environment that was made, seeded and reset in the same way the state of another.
+    """Restore the state of another environment into one created, seeded and reset in the same way.
 
     Raises:
         InputError: the state is of an environment with other arrays; one line that names the first.

@@ -16,10 +16,10 @@ from rollmux_env.kernel.tables import Ints
 
 
 class Random:
-    """Uniform over the groups with room and a new one, then uniform over the nodes.
+    """Uniform over the groups with room and a new group, then uniform over nodes.
 
     Args:
-        seed: of the choices.
+        seed: seed of the choices.
     """
 
     keeps_slo = False

@@ -28,7 +28,7 @@ _Names = Annotated[tuple[_Name, ...], Field(max_length=512)]
 
 
 class PolicyConfig(BaseModel):
-    """What a network was trained to read, and where it comes from.
+    """The input features of a network and its provenance.
 
     Attributes:
         version: of this format.

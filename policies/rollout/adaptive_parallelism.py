@@ -57,7 +57,7 @@ class AdaptiveParallelism:
 
 
 class Reshape(Stay):
-    """One job's replicas; remembers how long its responses were."""
+    """The replicas of one job, and the lengths of its past responses."""
 
     def __init__(self, policy: AdaptiveParallelism, setting: Setting) -> None:
         self._policy, self._setting = policy, setting
@@ -76,7 +76,7 @@ class Reshape(Stay):
         return self._next(fleet)
 
     def act(self, fleet: Fleet) -> Wake:
-        """Look; change the replicas if that is forecast to gain enough."""
+        """Change the replicas if the forecast gain is large enough."""
         if self._quantiles is not None:
             self._reshape(fleet, self._quantiles)
         return self._next(fleet)

@@ -28,7 +28,7 @@ class ParallelismPlanner:
         return Rounds(prompts, responses, 1)
 
     def control(self, setting: Setting) -> Planned:
-        """It begins with the size that the job is configured with."""
+        """Start with the size in the job's configuration."""
         return Planned(setting)
 
 
@@ -69,7 +69,7 @@ class Size:
         self._calm = 0
 
     def observe(self, preemptions: int) -> None:
-        """A rollout had so many preemptions."""
+        """Record the number of preemptions of a rollout."""
         rose = preemptions > _RISE * (self._last or 0)
         self._last = preemptions
         self._calm = 0 if preemptions else self._calm + 1

@@ -29,16 +29,16 @@ class RewardTimeout:
         self._least_s, self._factor, self._most_s = least_s, factor, most_s
 
     def seconds(self, test: str) -> float:
-        """How long the next run of a test may take; the most while no correct response to it was seen."""
+        """Return the time limit of the next run of a test: `most_s` until it has a correct response."""
         if test not in self.anchors:
             return self._most_s
         return min(max(self._least_s, self._factor * self.anchors[test]), self._most_s)
 
     def correct(self, test: str, seconds: float) -> None:
-        """A correct response ran so long."""
+        """Record the run time of a correct response."""
         self.anchors[test] = max(seconds, self.anchors.get(test, 0.0))
 
     def learn(self, anchors: Mapping[str, float]) -> None:
-        """Take over what others have seen, {test: its anchor, seconds}."""
+        """Merge the anchors of other engines, {test: its anchor, seconds}."""
         for test, seconds in anchors.items():
             self.correct(test, seconds)

@@ -22,7 +22,7 @@ from math import ceil
 
 @dataclass(frozen=True)
 class Round:
-    """What a rollout launches, and when it is over.
+    """What a rollout launches, and when it ends.
 
     Attributes:
         long: it runs prompts of the queue, to the end.
@@ -51,7 +51,7 @@ class Round:
 
 
 class Race:
-    """A round as it runs.
+    """A running round.
 
     Attributes:
         complete: prompts that are complete, in the order in which they became so.
@@ -64,11 +64,11 @@ class Race:
 
     @property
     def over(self) -> bool:
-        """Enough prompts are complete: nothing else counts."""
+        """Whether enough prompts are complete."""
         return len(self.complete) == self.round.wanted
 
     def finished(self, prompt: int, response: int) -> list[tuple[int, int]]:
-        """A response has come to its end.
+        """Record the end of a response.
 
         Args:
             prompt: number. response: which of those to it, from 0.
@@ -118,7 +118,7 @@ class Rounds:
         self.queue = list(queue)
 
     def next(self) -> Round:
-        """The round that is due; the same until it is `done`."""
+        """Return the next round; the same until it is `done`."""
         if len(self.queue) >= self._prompts:
             return Round(True, tuple(self.queue[: self._prompts]), self._responses, self._prompts, self._responses)
         prompts, responses = self._launched
@@ -126,7 +126,7 @@ class Rounds:
         return Round(False, fresh, responses, self._prompts, self._responses)
 
     def done(self, complete: Sequence[int]) -> None:
-        """The round that was due is over, and trained on.
+        """Record that the current round is over and trained on.
 
         Args:
             complete: the prompts that were completed.

@@ -51,7 +51,7 @@ class Halve(Stay):
         return self._next()
 
     def act(self, fleet: Fleet) -> Wake:
-        """Move the rest, if it fits."""
+        """Move the remaining responses, if they fit."""
         keep = fleet.size - fleet.size // 2
         if _GROWS * int(fleet.context()[fleet.open].sum()) <= keep * self._room:
             gather(fleet, keep)

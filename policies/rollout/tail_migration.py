@@ -43,7 +43,7 @@ class TailMigration:
 
     @property
     def migrates_at(self) -> float:
-        """What it asks of the dispatch policy in an event replay."""
+        """The threshold for the dispatch policy in an event replay."""
         return self.at
 
     def rounds(self, prompts: int, responses: int) -> Rounds:
@@ -67,7 +67,7 @@ class Consolidate(Stay):
         return Wake(finished=max(1, ceil(self._at * round.wanted * round.needed)))
 
     def act(self, fleet: Fleet) -> Wake:
-        """Move what is left to the replicas that have most of it."""
+        """Move the remaining responses to the replicas that have most of them."""
         keep = max(1, round(self._share * fleet.size))
         if keep < fleet.size:
             gather(fleet, keep)

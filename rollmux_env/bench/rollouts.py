@@ -38,7 +38,7 @@ QUICK_JOBS = 50  # of a stream
 
 
 class Makers(NamedTuple):
-    """What makes policies of names; the floor above has them.
+    """Factories of policies by name, passed in because `policies` is above this package.
 
     Attributes:
         placement, dispatch, rollout: by name. migrating: a dispatch policy's name, with the migration that a rollout policy
@@ -77,7 +77,7 @@ COLUMNS = (
 
 
 def rollout_rows(cases: Sequence[RolloutCase], seeds: Sequence[int], quick: bool, makers: Makers) -> list[SuiteRow]:
-    """Measure every case: a row a case and policy, in their order."""
+    """Measure every case: one row per case and policy, in order."""
     rows = []
     for case in cases:
         found = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in case.policies}
@@ -108,7 +108,7 @@ def rollout_s(make: Callable[[], Setting], policy: str, seed: int, quick: bool, 
 
 @lru_cache
 def fitted(size: str, gpu: str, gpus: int, parallel: int, lengths: Piecewise, seconds: float, plain: RolloutPolicy) -> float:
-    """The fixed seconds of a decode step with which a plain rollout takes so many seconds."""
+    """Fit the fixed seconds of a decode step so that a plain rollout takes the given time."""
     low, high = 0.0, 0.05
     for _ in range(12):
         middle = (low + high) / 2
@@ -122,7 +122,7 @@ def packed_s(
     size: str, gpus: int, parallel: int, lengths: Piecewise, seconds: float, alike: float,
     policy: str, seed: int, quick: bool, makers: Makers,
 ) -> float:  # fmt: skip
-    """Seconds of a rollout where a plain one takes the published seconds: one number is fitted, the step's overhead."""
+    """Seconds of a rollout, with the step's overhead fitted so that a plain one takes the published seconds."""
     step_s = fitted(size, "H800", gpus, parallel, lengths, seconds, makers.rollout("plain"))
     return rollout_s(partial(setting, size, "H800", gpus, parallel, lengths, step_s, alike), policy, seed, quick, makers)
 

@@ -89,7 +89,7 @@ class SuiteRow:
 def suite_tasks(
     suite: Suite, seeds: Sequence[int], quick: bool, dispatch: Callable[[str], DispatchPolicy], check: bool = False
 ) -> list[tuple[Case, Task]]:
-    """Everything that a suite runs, seed by seed."""
+    """Return all tasks of a suite, seed by seed."""
     return [
         (case, Task(policy, seed, scenario, dispatch(case.dispatch) if case.dispatch else None, check))
         for case in suite.cases
@@ -100,7 +100,7 @@ def suite_tasks(
 
 
 def suite_rows(suite: Suite, results: Sequence[tuple[Case, Result]]) -> list[SuiteRow]:
-    """The table of a suite: a row a case and policy, in their order."""
+    """Return the table of a suite: one row per case and policy, in order."""
     rows: list[SuiteRow] = []
     for case in suite.cases:
         found: dict[str, dict[int, Outcome]] = {policy: {} for policy in case.policies}

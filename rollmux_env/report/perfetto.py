@@ -73,7 +73,7 @@ def trace_json(
 
 
 def _label(kind: str, pid: int, tid: int, value: str, place: int) -> list[_Record]:
-    """Name a process or a thread, and say where it is shown."""
+    """Name a process or a thread, and set its position."""
     head = {"ph": "M", "pid": pid, "tid": tid}
     return [
         {**head, "name": f"{kind}_name", "args": {"name": value}},

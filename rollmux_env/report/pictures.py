@@ -92,7 +92,7 @@ def choose_view(
     from_h: float | None = None,
     hours: float | None = None,
 ) -> View:
-    """Choose what to show: of what the options leave open, the longest time in which a group has the most members.
+    """Choose the group and window. Unless the options say otherwise: the longest time in which a group has the most members.
 
     Args:
         memberships: in order of time.

@@ -14,7 +14,7 @@ RESPONSES_EACH = 8  # to a prompt, in RollPacker's jobs; scenario files give who
 
 @dataclass(frozen=True)
 class Setting:
-    """A job's rollouts.
+    """The setting of a job's rollouts.
 
     Attributes:
         timings: (GPUs of a replica, that is tensor parallelism; what it costs), for every choice there is. gpus: of all replicas.

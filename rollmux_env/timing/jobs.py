@@ -29,7 +29,7 @@ REPLICA = (
 
 
 def lengths_of(lengths: LengthsOfFile) -> Lengths:
-    """The distribution of a turn's length.
+    """Return the distribution of the length of a turn.
 
     Raises:
         InputError: its numbers are none, or it names a file, which the loader replaces by quantiles; one line.
@@ -49,7 +49,7 @@ def lengths_of(lengths: LengthsOfFile) -> Lengths:
 
 
 def replica_of(timing: Timing) -> ReplicaTiming:
-    """One of the rollout's replicas."""
+    """Return a replica of the rollout."""
     return ReplicaTiming(**{name: getattr(timing, name) for name in REPLICA})
 
 

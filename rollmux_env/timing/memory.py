@@ -16,11 +16,11 @@ ROLLOUT_PROCESS_GB, TRAINING_PROCESS_GB = 2.5, 9.0
 
 
 def rollout_memory_gb(shape: ModelShape, devices: int, tensor_parallel: int = 1, number_bytes: float = 2.0) -> float:
-    """GB on a rollout node of so many devices; a replica over several nodes has a part of its weights on each."""
+    """GB on a rollout node. A replica over several nodes has a part of its weights on each."""
     replicas = devices / tensor_parallel
     return COPIES * replicas * shape.parameters * number_bytes / 1e9 + devices * ROLLOUT_PROCESS_GB
 
 
 def training_memory_gb(shape: ModelShape, devices: int, nodes: int = 1) -> float:
-    """GB on each of so many training nodes of so many devices each."""
+    """GB on each training node."""
     return TRAINING_BYTES * shape.parameters / nodes / 1e9 + devices * TRAINING_PROCESS_GB

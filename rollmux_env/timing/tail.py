@@ -27,7 +27,7 @@ from rollmux_env.kernel.tables import Floats
 
 @dataclass(frozen=True)
 class TailModel:
-    """What a rollout's inside looks like.
+    """Parameters of the model of a rollout.
 
     Attributes:
         median: of the response lengths, as a share of the cap. sigma: of their logarithm.
@@ -55,7 +55,7 @@ class TailModel:
         return (1 + self.batching) / (1 + self.batching / (1 - self.share))
 
     def draw(self, generator: np.random.Generator, at: float, count: int) -> tuple[Floats, Floats]:
-        """Draw what happens in `count` rollouts.
+        """Sample `count` rollouts.
 
         Args:
             at: share of the responses that are done, above 0 and below 1.

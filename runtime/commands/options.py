@@ -1,4 +1,4 @@
-"""Options that several of these commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ PolicyName = Annotated[
         "--policy",
         "-p",
         metavar="NAME",
-        help="Which nodes a job gets: rollmux, consolidate, solo, ... (docs/policies.md), or `module:Class` of your own. "
-        "(default: rollmux)",
+        help="Placement policy: rollmux, consolidate, ... (docs/reference/policies.md) or `module:Class`. (default: rollmux)",
         show_default=False,
     ),
 ]
@@ -22,16 +21,16 @@ DispatchName = Annotated[
     typer.Option(
         "--dispatch",
         metavar="NAME",
-        help="Which waiting phase of a group is next: fifo, shortest-first, ... (docs/dispatch.md). (default: round-robin)",
+        help="Dispatch policy: fifo, ... (docs/reference/dispatch.md). (default: round-robin)",
         show_default=False,
     ),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
-        "--address", metavar="ADDRESS", help="Join a Ray cluster: HOST:PORT or auto. (default: start Ray on this machine)"
+        "--address", metavar="ADDRESS", help="Ray cluster to join, HOST:PORT or auto. (default: start Ray on this machine)"
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of policies that draw at random.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random policies.")]
 
 POLICY, DISPATCH = "rollmux", "round-robin"  # where nothing else is said

@@ -8,9 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from math import inf
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import ray
@@ -20,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.files import write_whole
+from runtime.answers import answered
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes
@@ -152,20 +151,6 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], told: int 
         if isinstance(error.cause, InputError | PlanError | InvariantError):
             raise error.cause from None
         raise
-
-
-def answered(call: Any, timeout_s: float = inf) -> Any:
-    """What a call of an actor gives. The user may end this wait at any time.
-
-    Raises:
-        KeyboardInterrupt: there were more presses than are allowed for. GetTimeoutError: it takes longer. Else as `ray.get`.
-    """
-    until_s = monotonic() + timeout_s
-    while not ray.wait([call], timeout=_WATCH_S)[0]:
-        look()
-        if monotonic() > until_s:
-            raise ray.exceptions.GetTimeoutError(f"no answer after {timeout_s:g} s")
-    return ray.get(call)
 
 
 def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:

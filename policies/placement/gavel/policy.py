@@ -26,7 +26,7 @@ from rollmux_env.scenario import Scenario
 class Gavel:
     """Gavel+: jobs take turns on worker sets, a round at a time; the fractions are the cheapest that keep every SLO.
 
-    It benches and cannot run: jobs change worker sets for free, and rounds are infinitely short beside a job's stay.
+    For `bench` only: jobs change worker sets for free, and rounds are infinitely short compared with a stay.
 
     Args:
         training_slowdown: how many times longer training takes on a rollout node than on a training node; it makes rollout nodes

@@ -19,7 +19,7 @@ Shape = tuple[int, int]  # rollout and training nodes of a worker set
 
 @dataclass(frozen=True)
 class Way:
-    """One way for a job to run on a worker set that it has to itself.
+    """One way for a job to run on a worker set of its own.
 
     Attributes:
         iteration_s: seconds of an iteration.
@@ -35,7 +35,7 @@ class Way:
 
 
 def shapes(jobs: Sequence[Job], training_slowdown: float | None) -> list[Shape]:
-    """The worker sets that the jobs ask for: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
+    """Worker sets for the jobs: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
     found: set[Shape] = set()
     for job in jobs:
         found.add((job.rollout.nodes, job.training.nodes))

@@ -17,7 +17,7 @@ SLACK = 1e-6  # of shares and speeds: the solver's tolerance and the shares too 
 
 
 class SharingJobs:
-    """The jobs that run, the worker sets that they share, and the queue of those that `max_nodes` keeps out.
+    """Running jobs, the worker sets they share, and the queue of jobs that wait because of `max_nodes`.
 
     Attributes:
         state: it knows the jobs that have arrived and places none of them: only the columns of its job table that say how far a

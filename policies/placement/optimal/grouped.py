@@ -18,7 +18,7 @@ from rollmux_env.scenario import Job, Scenario
 
 
 class GroupedJobs:
-    """The jobs that run, their best grouping, and the queue of those that `max_nodes` keeps out.
+    """Running jobs, their best grouping, and the queue of jobs that wait because of `max_nodes`.
 
     Attributes:
         state: it knows the jobs that have arrived, by row, and places none of them: only the columns of its job table that say

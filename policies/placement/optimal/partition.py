@@ -29,7 +29,7 @@ FIRST = 1000  # columns of the first integer program of a branch
 
 @dataclass(frozen=True)
 class Partition:
-    """An answer.
+    """A solution.
 
     Attributes:
         columns: (G,) chosen columns, ascending.
