@@ -119,9 +119,8 @@ def _feed(facts: Sequence[Fact], record: RunRecord, items: list[_Item], did: _Di
 
 def _concerns(scheduler: Scheduler, fact: told.Fact) -> bool:
     """Whether a fact is not about a phase of a job that has no seat."""
-    if isinstance(fact, told.Ready) or isinstance(fact, told.Finished) or isinstance(fact, told.Synced):  # noqa: SIM101 (mypy)
-        return fact.job_id in scheduler.seats
-    return True
+    phases = (told.Ready, told.Finished, told.Synced)
+    return not isinstance(fact, phases) or getattr(fact, "job_id", None) in scheduler.seats
 
 
 def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:
@@ -144,7 +143,7 @@ def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: fl
     for event in known.log:
         apply(state, event)
     nodes.restore(fact for fact in before if isinstance(fact, Assigned | Returned))
-    ended = {fact.job_id for fact in (*known.failed, *known.cancelled)}
+    ended = {fact.job_id for fact in known.failed} | {fact.job_id for fact in known.cancelled}
     for spec in (fact.spec for fact in known.submitted):
         if sum(done.job_id == spec.id for done in known.iterations) == spec.iterations:
             ended.add(spec.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ class Pretended(Processes):
         super().__init__("", None)
         self.driver: RunDriver | None = None
         self.loses, self.stops_after = loses, stops_after
+        self.died = False
         self.living: dict[JobHandle, asyncio.Task[End]] = {}
 
     def start(self, handle: JobHandle) -> None:
@@ -56,6 +58,9 @@ class Pretended(Processes):
     def drop(self, handle: JobHandle) -> None:
         return
 
+    async def dead(self, machines: Collection[str]) -> set[str]:
+        return await super().dead(machines) if self.died else set()
+
     async def _live(self, handle: JobHandle) -> End:
         assert self.driver is not None
         calls, run = self.driver.calls, self.driver.run
@@ -71,7 +76,7 @@ class Pretended(Processes):
                     state = int((Path(order.checkpoint) / "count").read_text()) if order.checkpoint else 0
                 await asyncio.sleep(0)
                 if self.loses == job_id and order.iteration == 2:
-                    self.loses = ""
+                    self.loses, self.died = "", True
                     return End("died", "step", "its process has died")
                 for pool in ("rollout", "training"):
                     await calls.acquire(job_id, pool)  # type: ignore[arg-type]
