@@ -294,9 +294,10 @@ class Scheduler:
     def placements(self, now_s: float) -> Iterator[Command]:
         """Decide who goes where, then say it, one command after the other."""
         self.now_s = now_s
-        commands, self._commands = self._commands, []
-        yield from commands
-        ended = self.guests.end()
+        if self._commands:
+            commands, self._commands = self._commands, []
+            yield from commands
+        ended = self.nodes is not None and self.guests.end()
         if not (ended or self._is_due(now_s)):
             return
         planner, first = self.planner, len(self.planner.events)
@@ -347,6 +348,8 @@ class Scheduler:
         touched, self._touched = self._touched, {}
         for group in touched:
             dispatcher = group.dispatcher
+            if not dispatcher.waiting:
+                continue
             dispatcher.now_s = now_s
             permits = dispatcher.permits()
             if holding is not None:
@@ -354,8 +357,8 @@ class Scheduler:
                 continue
             for job_id in dispatcher.migrations:
                 commands.append(Shrink(job_id))
-            for permit in permits:
-                commands.append(Grant(permit.job_id, permit.phase))
+            for job_id, phase in permits:
+                commands.append(Grant(job_id, phase))
         return commands
 
     def _is_due(self, now_s: float) -> bool:
