@@ -6,13 +6,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 GPU := $(shell which nvidia-smi 2>/dev/null)
 
-.PHONY: help setup demo test test-gpu lint format benchmarks clean
+.PHONY: help setup demo test test-long test-gpu lint format benchmarks clean
 
 help:
 	@echo "make demo        compare scheduling policies on two weeks of jobs, then run two real jobs"
 	@echo "make test        linters, type checker, import floors and tests"
+	@echo "make test-long   what needs longer: load, repetitions, frameworks of others"
 	@echo "make test-gpu    the tests that need a GPU; without one they say so"
-	@echo "make benchmarks  print the speed figures of the README"
+	@echo "make benchmarks  print the speed figures of docs/results/speed.md"
 	@echo "make format      let ruff format the code"
 
 setup: $(READY)
@@ -47,6 +48,9 @@ lint: $(READY)
 
 test: lint
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-long: $(READY) # one process: what is tested here uses all cores
+	@$(BIN)/python -m pytest -m long --durations=0 > tests/long-results.txt; status=$$?; cat tests/long-results.txt; exit $$status
 
 test-gpu: $(READY)
 	@$(BIN)/python -m pytest -m gpu -rs

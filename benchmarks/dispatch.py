@@ -22,12 +22,12 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_policy
 from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.bench.streams import sampled
-from rollmux_env.dispatcher import Dispatcher, DispatchPolicy, Member, Request, migrates_at
 from rollmux_env.envs.dispatch.group import SHAPES, SKEWS, Shapes
 from rollmux_env.envs.dispatch.replayed import figures, replay_group
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.report.tables import show
+from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, Member, Request, migrates_at
 
 BASE = "round-robin,migrate=0.8"
 POLICIES = ("round-robin", "fifo,migrate=0.8", "learned:default")

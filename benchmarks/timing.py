@@ -1,6 +1,6 @@
 """The phase-time model beside every published phase time, sync time and figure of host memory.
 
-python benchmarks/timing.py         # the table of docs/timing.md
+python benchmarks/timing.py         # the table of docs/reference/timing.md
 python benchmarks/timing.py --fit   # find the four factors again
 """
 

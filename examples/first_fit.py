@@ -1,4 +1,4 @@
-"""A placement policy of one's own: the first group that has room, whatever it costs."""
+"""A placement policy example: take the first group with room, whatever it costs."""
 
 from policies.api import Arrived, Event, Place, Plan, State, Wait, candidates
 

@@ -1,1 +1,1 @@
-"""Who decides: placement, dispatch and rollout policies, and the registry of their names."""
+"""Placement, dispatch and rollout policies, and the registry of their names."""

@@ -1,4 +1,4 @@
-"""The names that a policy is written with, in one place."""
+"""The names needed to write a policy, in one place."""
 
 from rollmux_env.cluster.candidates import CandidateTable, candidates, cheapest
 from rollmux_env.cluster.events import Arrived, Departed, Event, Placement, Ticked, isolated

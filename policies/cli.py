@@ -1,4 +1,4 @@
-"""The commands of this floor: `plan`, `bench`, `explain`, `trace`."""
+"""The commands of this package: `plan`, `bench`, `explain`, `trace`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from rollmux_env.cli import with_workload_options
 
 
 def mount(app: typer.Typer) -> None:
-    """Add the commands of this floor."""
+    """Add the commands of this package."""
     for command in (plan, with_workload_options(bench), explain, with_workload_options(trace)):
         app.command(rich_help_panel="Schedule")(command)

@@ -1,4 +1,4 @@
-"""Policies by a name and options, as in `round-robin,migrate=0.8`."""
+"""Parses a policy name with options, as in `round-robin,migrate=0.8`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Made = TypeVar("Made")
 
 
 def make_named(kind: str, table: Mapping[str, Callable[..., Made]], spec: str, others: Iterable[str] = ()) -> Made:
-    """The policy that a spec names.
+    """Create the policy that a spec names.
 
     Args:
-        kind: what it is called in errors, as `dispatch policy`.
-        table: names, and who makes the policy from keyword options.
+        kind: the kind of policy for error messages, such as `dispatch policy`.
+        table: factories by name, which take keyword options.
         spec: a name of `table`, then options as key=value.
-        others: names that an error lists too.
+        others: more names for error messages.
 
     Raises:
-        InputError: there is none of that name, or it does not take these options; one line.
+        InputError: unknown name or options; one line.
     """
     name, *pairs = spec.split(",")
     if name not in table:
@@ -33,15 +33,15 @@ def make_named(kind: str, table: Mapping[str, Callable[..., Made]], spec: str, o
 
 
 def make_with(label: str, name: str, factory: Callable[..., Made], pairs: Iterable[str], seed: int | None = None) -> Made:
-    """What a factory makes of options.
+    """Call a factory with options.
 
     Args:
-        label: what errors begin with. name: of what is made, in errors.
-        pairs: options as key=value: JSON, else text.
-        seed: a number for the option `seed`, where the factory has it and no pair gives it.
+        label: start of error messages. name: name of the policy in error messages.
+        pairs: options as key=value, with values as JSON or else text.
+        seed: value of the option `seed`, if the factory has it and no pair sets it.
 
     Raises:
-        InputError: a pair is none, or is given twice, or the factory does not take it; one line.
+        InputError: a pair is malformed, repeated, or not accepted by the factory; one line.
     """
     known = _parameters(factory)
     options: dict[str, Any] = {}

@@ -32,7 +32,7 @@ LEARNED = "learned:"  # and the path of a policy file, or `default`, or `random`
 
 
 def make_policy(spec: str, seed: int = 0) -> Contender:
-    """Make a placement policy.
+    """Create a placement policy.
 
     Args:
         spec: a name of `PLACEMENT`, `learned:` and a policy file, or `module:Class` of the user's own; then options, as in
@@ -56,10 +56,10 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
 
 
 def make_runnable(spec: str, seed: int = 0) -> Policy:
-    """Make a policy that decides, one at a time, where jobs go.
+    """Create a policy that can run jobs, not only replay them.
 
     Raises:
-        InputError: as `make_policy`, or a contender that only replays.
+        InputError: as `make_policy`, or a policy that can only replay.
     """
     policy = make_policy(spec, seed)
     if isinstance(policy, OwnReplay):

@@ -13,46 +13,46 @@ import typer
 if TYPE_CHECKING:
     from rollmux_env.scenario import Scenario
 
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is drawn.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed.")]
 _WORKLOAD = "Workload"
 
 
 def _workload_options(
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="How many jobs.", rich_help_panel=_WORKLOAD, show_default=False)
+        int | None, typer.Option("--jobs", min=1, help="Number of jobs.", rich_help_panel=_WORKLOAD, show_default=False)
     ] = None,
     stays: Annotated[
         str,
         typer.Option(
             "--stays",
             metavar="iterations|fixed",
-            help="Jobs do fixed work, or stay for a fixed time (the paper's accounting).",
+            help="Give jobs fixed work, or a fixed stay (the paper's accounting).",
             rich_help_panel=_WORKLOAD,
         ),
     ] = "iterations",
     slo: Annotated[
         str | None,
         typer.Option(
-            "--slo", metavar="LOW,HIGH", help="SLOs are uniform between these.", rich_help_panel=_WORKLOAD, show_default=False
+            "--slo", metavar="LOW,HIGH", help="Draw SLOs uniformly from this range.", rich_help_panel=_WORKLOAD, show_default=False
         ),
     ] = None,
     max_group_size: Annotated[
-        int, typer.Option("--group-size", min=1, help="Most jobs in a group.", rich_help_panel=_WORKLOAD)
+        int, typer.Option("--group-size", min=1, help="Maximum jobs per group.", rich_help_panel=_WORKLOAD)
     ] = 5,
     switches: Annotated[
-        bool, typer.Option("--switches", help="Jobs carry warm and cold start seconds.", rich_help_panel=_WORKLOAD)
+        bool, typer.Option("--switches", help="Give jobs warm and cold start times.", rich_help_panel=_WORKLOAD)
     ] = False,
     semantics: Annotated[
         str,
         typer.Option(
             "--semantics",
             metavar="default|paper",
-            help="`paper`: SLOs and training nodes that the paper's reported figures need.",
+            help="`paper`: use the SLOs and training nodes that the paper's reported figures need.",
             rich_help_panel=_WORKLOAD,
         ),
     ] = "default",
     profile: Annotated[
-        str, typer.Option("--profile", metavar="NAME", help="Phase times of a trace's jobs.", rich_help_panel=_WORKLOAD)
+        str, typer.Option("--profile", metavar="NAME", help="Phase times for the jobs of a trace.", rich_help_panel=_WORKLOAD)
     ] = "mixed",
     csv: Annotated[
         Path | None,
@@ -61,23 +61,29 @@ def _workload_options(
     virtual_cluster: Annotated[
         str | None,
         typer.Option(
-            "--virtual-cluster", metavar="NAME", help="Only its rows of the trace.", rich_help_panel=_WORKLOAD, show_default=False
+            "--virtual-cluster",
+            metavar="NAME",
+            help="Use only this cluster's rows of the trace.",
+            rich_help_panel=_WORKLOAD,
+            show_default=False,
         ),
     ] = None,
     window_start_h: Annotated[
-        float, typer.Option("--window-start", metavar="HOURS", help="Begin so late in the trace.", rich_help_panel=_WORKLOAD)
+        float, typer.Option("--window-start", metavar="HOURS", help="Start of the window in the trace.", rich_help_panel=_WORKLOAD)
     ] = 0.0,
     window_h: Annotated[
         float | None,
-        typer.Option("--window", metavar="HOURS", help="Take so much of the trace.", rich_help_panel=_WORKLOAD, show_default=False),
+        typer.Option(
+            "--window", metavar="HOURS", help="Length of the window in the trace.", rich_help_panel=_WORKLOAD, show_default=False
+        ),
     ] = None,
     min_stay_h: Annotated[
-        float, typer.Option("--min-stay", metavar="HOURS", help="Shortest stay taken from the trace.", rich_help_panel=_WORKLOAD)
+        float, typer.Option("--min-stay", metavar="HOURS", help="Shortest stay to use from the trace.", rich_help_panel=_WORKLOAD)
     ] = 0.0,
     max_stay_h: Annotated[
         float | None,
         typer.Option(
-            "--max-stay", metavar="HOURS", help="Longest stay taken from the trace.", rich_help_panel=_WORKLOAD, show_default=False
+            "--max-stay", metavar="HOURS", help="Longest stay to use from the trace.", rich_help_panel=_WORKLOAD, show_default=False
         ),
     ] = None,
 ) -> None:
@@ -118,7 +124,7 @@ def _before_commands(
 
 
 def mount(app: typer.Typer) -> None:
-    """Add the commands of this floor, and what `rollmux` takes before a command."""
+    """Add the commands of this package, and the options of `rollmux` itself."""
     app.callback()(_before_commands)
     app.command(rich_help_panel="Scenario files")(validate)
     app.command(rich_help_panel="Scenario files")(schema)
@@ -150,9 +156,9 @@ def schema() -> None:
 
 
 def workload(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="production, mixed, balanced, ...: docs/workloads.md lists them.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="production, mixed, ...; see docs/reference/workloads.md.")],
     workload: dict[str, Any],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write it: .json or .yaml.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Output file, .json or .yaml.", show_default=False)],
     seed: Seed = 0,
 ) -> None:
     """Write a workload as a scenario file.

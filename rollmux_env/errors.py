@@ -1,4 +1,4 @@
-"""The two ways in which RollMux says no."""
+"""The ways in which RollMux says no."""
 
 from __future__ import annotations
 
@@ -9,3 +9,7 @@ class InputError(ValueError):
 
 class PlanError(RuntimeError):
     """A policy returned a plan that breaks a numbered invariant (see `rollmux_env.cluster.plan`)."""
+
+
+class InvariantError(AssertionError):
+    """A replay or a run broke a numbered invariant: a defect of RollMux, not of its input."""

@@ -1,9 +1,9 @@
 """Scenario files, version 1: two pools and the jobs that arrive, as checked and frozen models.
 
-A file is YAML (1.2 rules) or JSON; docs/scenario.md explains every key. `load_scenario` merges `defaults` under every job and
-returns a `Scenario`; everything else in RollMux starts from one. A job may give `model` and `lengths` instead of seconds and
-gigabytes: `rollmux_env.timing.filling` then fills in what it leaves out. The texts under the fields are also the descriptions in
-the JSON Schema of `rollmux_env.schema`.
+A file is YAML (1.2 rules) or JSON; docs/reference/scenario.md explains every key. `load_scenario` merges `defaults` under every
+job and returns a `Scenario`; everything else in RollMux starts from one. A job may give `model` and `lengths` instead of
+seconds and gigabytes: `rollmux_env.timing.filling` then fills in what it leaves out. The texts under the fields are also the
+descriptions in the JSON Schema of `rollmux_env.schema`.
 """
 
 from __future__ import annotations

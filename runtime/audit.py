@@ -18,7 +18,8 @@ from typing import Literal
 
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.replay.checks import InvariantError, check_state
+from rollmux_env.errors import InvariantError
+from rollmux_env.replay.checks import check_state
 from runtime.execution.checks import check_run
 from runtime.facts import (
     LEASE,

@@ -83,15 +83,20 @@ def newest(folder: Path, most: int) -> Found:
 
 
 def drop(folder: Path, above: int | None = None) -> None:
-    """Remove all but the last two, or those of more iterations than `above`."""
+    """Remove all but the last two, or those of more iterations than `above`; nothing behind a link."""
+    if folder.is_symlink():
+        return
     found = numbers(folder)
     for iterations in found[:-KEPT] if above is None else [number for number in found if number > above]:
         shutil.rmtree(place_of(folder, iterations), ignore_errors=True)
 
 
 def numbers(folder: Path) -> list[int]:
-    """Iterations of the checkpoints in a folder, ascending."""
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit() and path.is_dir()) if folder.is_dir() else []
+    """Iterations of the checkpoints in a folder, ascending; links are none."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.glob("*") if path.name.isdigit() and path.is_dir() and not path.is_symlink()]
+    return sorted(int(path.name) for path in found if path == place_of(folder, int(path.name)))
 
 
 def place_of(folder: Path, iterations: int) -> Path:

@@ -264,7 +264,8 @@ class Failed:
     """A job has failed, alone.
 
     Attributes:
-        where: `init`, `rollout`, `training`, `sync`, `step` (between phases), `checkpoint`, or `placement`.
+        where: `init`, `rollout`, `training`, `sync`, `step` (between phases), `checkpoint`, `profile`, `resume` or
+            `placement`.
         problem: one line. details: a traceback, or nothing.
     """
 

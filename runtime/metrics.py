@@ -1,4 +1,4 @@
-"""Figures of a service for Prometheus, by `ray.util.metrics`; docs/serve.md lists them.
+"""Figures of a service for Prometheus, by `ray.util.metrics`; docs/guides/serve.md lists them.
 
 What was written is also kept here, so that it can be read where Ray exports nothing.
 """

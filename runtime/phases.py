@@ -129,9 +129,12 @@ class RuntimeHook:
         Args:
             done: responses that are finished, of `total`. tokens: sampled so far. A worker says what it has done itself, of the
                 total of the whole phase: what a job's processes say is added up.
+
+        Raises:
+            TypeError, ValueError: one is no number.
         """
         if _gate is not None:
-            _gate.progress(done, total, tokens)
+            _gate.progress(int(done), int(total), int(tokens))
 
     @property
     def parts(self) -> tuple[int, ...]:

@@ -85,7 +85,9 @@ def test_a_written_workload_can_be_benched(command: Command, tmp_path: Path) -> 
 
 def test_bench_prints_the_same_bytes_but_for_the_timings(command: Command) -> None:
     def untimed() -> dict[str, object]:
-        report = json.loads(command("bench", "production", "--jobs", "40", "-p", "rollmux", "-p", "random", "--format", "json")[1])
+        report: dict[str, object] = json.loads(
+            command("bench", "production", "--jobs", "40", "-p", "rollmux", "-p", "random", "--format", "json")[1]
+        )
         del report["timings"]
         return report
 

@@ -20,9 +20,14 @@ from rollmux_env.bench.suites import SUITES
 from rollmux_env.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```", re.S | re.M)
 PACKAGES = "rollmux_env|policies|trainers|runtime"
+
+
+def page_name(page: Path) -> str:
+    """Its path in the repository."""
+    return str(page.relative_to(ROOT))
 
 
 def named(text: str) -> Iterator[str]:
@@ -64,7 +69,7 @@ def check(text: str, known: dict[str, Any]) -> None:
             assert all(f'"{word}"' in script for word in words if word.startswith("--")), f"python {' '.join(words)}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "benchmarks").glob("*.py"))], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "benchmarks").glob("*.py"))], ids=page_name)
 def test_every_command_on_a_page_is_one(page: Path, known: dict[str, Any]) -> None:
     text = page.read_text()
     check(text if page.suffix == ".md" else ast.get_docstring(ast.parse(text)) or "", known)
@@ -75,7 +80,7 @@ def test_every_command_in_a_help_text_is_one(known: dict[str, Any]) -> None:
         check(command.help, known)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text())):
         if target.startswith("http"):
@@ -87,7 +92,40 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def links(page: Path) -> set[Path]:
+    """Files of this repository that a page links to."""
+    targets = re.findall(r"\]\(([^)\s#]+)", FENCE.sub("", page.read_text()))
+    return {(page.parent / target).resolve() for target in targets if not target.startswith("http")}
+
+
+def test_the_index_leads_to_every_page() -> None:
+    reached, front = set[Path](), {ROOT / "docs" / "README.md"}
+    while front:
+        reached |= front
+        front = {target for page in front for target in links(page) if target.suffix == ".md"} - reached
+    assert {*PAGES} - reached <= {ROOT / "README.md", ROOT / "CONTRIBUTING.md"}
+
+
+def test_every_page_named_in_code_exists() -> None:
+    files = [
+        path
+        for folder in ("rollmux_env", "policies", "trainers", "runtime", "benchmarks", "examples", "tests")
+        for path in (ROOT / folder).rglob("*")
+    ]
+    for path in files:
+        if path.suffix in (".py", ".yaml", ".sh", ".sbatch"):
+            assert all((ROOT / name).exists() for name in re.findall(r"docs/[\w/-]+\.md", path.read_text())), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_prose_is_wrapped_at_100_columns(page: Path) -> None:
+    prose = re.sub(r"^\$\$.*?\$\$$", "", FENCE.sub("", page.read_text()), flags=re.S | re.M)
+    whole = ("|", "#", "![", "    ")  # tables, headings, images and blocks of code have lines of their own
+    lines = [line for line in prose.splitlines() if not line.startswith(whole) and " " in line.strip()]
+    assert [line for line in lines if len(line) > 100] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_every_file_and_module_on_a_page_exists(page: Path) -> None:
     for code in named(page.read_text()):
         for path in re.findall(rf"(?<![\w./])(?:benchmarks|tests|examples|docs|{PACKAGES})/[\w./*{{}},-]*", code):
@@ -122,5 +160,5 @@ def _assigned(tree: ast.Module) -> set[str]:
     ],
 )
 def test_a_page_has_all_names_of_its_kind(page: str, names: list[str]) -> None:
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / "docs" / "reference" / page).read_text()
     assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)] == []

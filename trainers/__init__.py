@@ -1,1 +1,1 @@
-"""Learns placement and dispatch policies. Floor 3: imports `policies` and `rollmux_env`, never `runtime`."""
+"""Trains placement and dispatch policies. Imports `policies` and `rollmux_env`, never `runtime`."""

@@ -1,9 +1,9 @@
-"""Checkpoints: everything that a training run is at the boundary between two rollouts, in one file without pickle.
+"""Checkpoints: the complete state of a training run between two rollouts, in one file without pickle.
 
-The file is safetensors: weights, Adam's moments, the states of torch's and NumPy's random generators, the environment's arrays, the
-last observation, and what an algorithm remembers. The plain values stand as JSON in the header, with a hash of all of it. It is
-written whole or not at all, so a kill at any moment leaves the last one. What goes on from it goes on exactly: bit for bit on the
-same machine.
+The file is safetensors: weights, Adam's moments, the states of torch's and NumPy's random generators, the arrays of the
+environment, the last observation, and the memory of the algorithm. Plain values stand as JSON in the header, with a
+hash of everything. It is written whole or not at all, so a kill at any moment leaves the previous one. A run resumes
+exactly: bit for bit on the same machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: dict[str, Any]) 
     """Write a checkpoint.
 
     Args:
-        model: between two rollouts. progress: JSON values of the caller's.
+        model: the model, between two rollouts. progress: JSON values of the caller.
     """
     env = _env_of(model)
     arrays: Arrays = {f"policy.{name}": value.detach().numpy() for name, value in model.policy.state_dict().items()}
@@ -65,7 +65,7 @@ def save_checkpoint(path: Path, model: BaseAlgorithm, progress: dict[str, Any]) 
 
 
 def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """The arrays and plain values of a checkpoint.
+    """Read the arrays and plain values of a checkpoint.
 
     Raises:
         InputError: unreadable, or damaged; one line.
@@ -90,7 +90,7 @@ def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 
 def load_checkpoint(path: Path, model: BaseAlgorithm) -> dict[str, Any]:
-    """Bring a model that was made from the same configuration to where a checkpoint is; returns the caller's values.
+    """Restore a model made from the same configuration; return the caller's values.
 
     Raises:
         InputError: as `read_checkpoint`, or a checkpoint of another network or environment.
@@ -128,7 +128,7 @@ def _load(model: BaseAlgorithm, arrays: Arrays, values: dict[str, Any]) -> None:
 
 
 def _memories(model: DQN) -> tuple[Arrays, dict[str, Any]]:
-    """What DQN remembers, and its counters."""
+    """The replay buffer and counters of DQN."""
     memory = model.replay_buffer
     assert memory is not None
     kept = memory.buffer_size if memory.full else memory.pos

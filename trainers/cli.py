@@ -1,4 +1,4 @@
-"""The command of this floor: `train`. Heavy imports are inside it, so that `rollmux --help` is fast."""
+"""The command of this package: `train`. Heavy imports are inside it, so that `rollmux --help` is fast."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ import typer
 
 
 def mount(app: typer.Typer) -> None:
-    """Add the command of this floor."""
+    """Add the command of this package."""
     app.command(rich_help_panel="Learn")(train)
 
 
 def train(
-    name: Annotated[str, typer.Argument(metavar="NAME|CONFIG", help="A preset (toy, mixed, production, ...), or a YAML file.")],
+    name: Annotated[str, typer.Argument(metavar="NAME|CONFIG", help="A preset (toy, mixed, production, ...) or a YAML file.")],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another value, as in ppo.n_steps=256; repeat it.", show_default=False),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a value, as in ppo.n_steps=256; can be repeated.", show_default=False
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many runs, from the configuration's seed on.")] = 1,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="Number of runs, with seeds counting up from the configuration's.")
+    ] = 1,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Where to write. (default: runs/NAME)", show_default=False)
+        Path | None, typer.Option("--out", metavar="DIR", help="Output folder. (default: runs/NAME)", show_default=False)
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoints there, exactly.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume exactly from the checkpoints in the folder.")] = False,
 ) -> None:
     """Train a policy on a Gymnasium environment.
 

@@ -1,4 +1,4 @@
-"""What a training run is told: a YAML preset or file, with single values set on the command line."""
+"""The configuration of a training run: a YAML preset or file, with values overridden on the command line."""
 
 from __future__ import annotations
 
@@ -25,76 +25,76 @@ LAST_SEED = 2**32 - 1  # that NumPy's global generator takes
 
 
 class Settings(BaseModel):
-    """A part of a configuration: no unknown keys, nothing converted."""
+    """Part of a configuration: no unknown keys, no conversions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class PPO(Settings):
-    """Of `maskable-ppo` and `ppo`; names are those of Stable-Baselines3."""
+    """Settings of `maskable-ppo` and `ppo`, with the names of Stable-Baselines3."""
 
     learning_rate: Positive = 3e-4
-    """Of Adam."""
+    """Learning rate of Adam."""
     linear: bool = False
-    """The learning rate falls to 0 at the end."""
+    """Decrease the learning rate linearly to 0."""
     n_steps: Count = 128
-    """Decisions of each stream between updates."""
+    """Decisions per stream between updates."""
     batch_size: Annotated[int, Field(ge=2)] = 1024
-    """Decisions of a gradient step; must divide streams times n_steps. Advantages are divided by their deviation in it."""
+    """Decisions per gradient step; must divide streams times n_steps. Advantages are normalised within it."""
     n_epochs: Count = 4
     """Passes over the decisions of an update."""
     gamma: Share = 1.0
-    """Of a decision, not of an hour: 1 is the dollars' own objective, as decisions come at irregular times."""
+    """Discount per decision, not per hour. 1 optimises dollars, because decisions are irregular in time."""
     gae_lambda: Share = 0.95
-    """Of generalised advantages: 1 is what really followed, 0 what the network expects."""
+    """Lambda of generalised advantage estimation: 1 uses the observed returns, 0 the value estimates."""
     clip_range: Positive = 0.2
-    """How far an update may move a choice's probability, as a share of it."""
+    """Largest relative change of a choice's probability in an update."""
     ent_coef: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the entropy bonus: more keeps the choices varied for longer."""
+    """Weight of the entropy bonus, which keeps choices varied."""
     vf_coef: Annotated[float, Field(ge=0)] = 0.5
-    """Weight of the value's loss."""
+    """Weight of the value loss."""
     max_grad_norm: Positive = 0.5
-    """Longer gradients are shortened to this."""
+    """Maximum norm of a gradient; longer ones are clipped."""
     target_kl: Positive | None = None
-    """An update stops early where the policy has moved by this KL divergence; null: never."""
+    """Stop an update early at this KL divergence; null: never."""
 
 
 class DQN(Settings):
-    """Of `dqn`; names are those of Stable-Baselines3."""
+    """Settings of `dqn`, with the names of Stable-Baselines3."""
 
     learning_rate: Positive = 3e-4
-    """Of Adam."""
+    """Learning rate of Adam."""
     buffer_size: Count = 20_000
-    """Decisions remembered; a checkpoint holds them all."""
+    """Size of the replay buffer, in decisions; checkpoints include it."""
     learning_starts: Count = 1_000
     """Decisions before the first gradient step."""
     batch_size: Count = 256
-    """Memories of a gradient step."""
+    """Transitions per gradient step."""
     train_freq: Count = 4
-    """Decisions of each stream between updates."""
+    """Decisions per stream between updates."""
     gradient_steps: Count = 4
-    """Between two rounds of decisions."""
+    """Gradient steps per update."""
     gamma: Share = 1.0
-    """As `ppo.gamma`."""
+    """Like `ppo.gamma`."""
     target_update_interval: Count = 2_000
-    """Decisions between renewals of the copy that values what comes next."""
+    """Decisions between updates of the target network."""
     exploration_fraction: Share = 0.3
-    """Share of the run in which random choices fall to `exploration_final_eps`."""
+    """Share of the run over which the random choices decrease to `exploration_final_eps`."""
     exploration_final_eps: Share = 0.02
-    """Share of random choices from then on."""
+    """Share of random choices afterwards."""
 
 
 class Evaluation(Settings):
-    """Episodes with greedy choices on streams that training never draws."""
+    """Greedy episodes on streams that training never draws."""
 
     first_seed: Annotated[int, Field(ge=0, lt=FIRST_DRAWN_SEED)] = 1000
-    """Of the first held-out stream."""
+    """Seed of the first held-out stream."""
     seeds: Count = 10
-    """How many held-out streams, one episode each."""
+    """Number of held-out streams, one episode each."""
     every: Count = 100_000
     """Decisions between evaluations."""
     references: tuple[str, ...] = ("solo", "rollmux")
-    """Policies whose dollars on the same streams the learner's are compared with; `bench` computes them once."""
+    """Policies to compare with on the same streams; `bench` computes their dollars once."""
 
     @model_validator(mode="after")
     def _held_out(self) -> Evaluation:
@@ -104,12 +104,12 @@ class Evaluation(Settings):
 
 
 class Start(Settings):
-    """A policy file to go on from."""
+    """A policy file to start from."""
 
     file: str
-    """Its path."""
+    """Path of a policy file."""
     sharpness: Positive = 1.0
-    """Factor of its scores. PPO draws choices by their differences: the larger, the less it strays from the file's own choices."""
+    """Factor on its scores. PPO samples from their differences: a larger factor keeps it closer to the choices of the file."""
 
 
 class Config(Settings):
@@ -119,27 +119,27 @@ class Config(Settings):
     """
 
     algorithm: Algorithm = "maskable-ppo"
-    """Who learns; see above."""
+    """The learning algorithm."""
     steps: Count
-    """Decisions in all, of all streams together."""
+    """Total number of decisions over all streams."""
     streams: Count = 64
-    """Environments side by side."""
+    """Number of parallel environments."""
     seed: Annotated[int, Field(ge=0, le=LAST_SEED)] = 0
-    """Of the weights, the choices and the streams; `--seeds` counts on from it."""
+    """Seed of weights, choices and streams; `--seeds` counts up from it."""
     threads: Count = 1
-    """Of torch; another number may round sums in another way."""
+    """Threads of torch. Another number may change rounding."""
     widths: Annotated[tuple[Count, ...], Field(min_length=1)] = (64, 64)
-    """Of the network's hidden layers."""
+    """Sizes of the hidden layers."""
     start: Start | None = None
-    """What the network knows at first; without it the weights are random."""
+    """Start from a policy file instead of random weights."""
     environment: dict[str, Any]
-    """What is learned: `name`, `placement` or `dispatch`, and the keys of that environment below."""
+    """The environment: its `name`, `placement` or `dispatch`, and its keys below."""
     ppo: PPO = PPO()
-    """Of `maskable-ppo` and `ppo`."""
+    """Settings of `maskable-ppo` and `ppo`."""
     dqn: DQN = DQN()
-    """Of `dqn`."""
+    """Settings of `dqn`."""
     evaluation: Evaluation = Evaluation()
-    """On held-out streams."""
+    """Evaluation on held-out streams."""
     checkpoint_every: Count = 100_000
     """Decisions between checkpoints."""
 
@@ -173,7 +173,7 @@ def read_config(name: str, changes: Sequence[str] = ()) -> Config:
 
 
 def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]] = ()) -> Config:
-    """Check a mapping.
+    """Validate a mapping.
 
     Args:
         name: of the file, for errors. keys: fields that options have set, whose errors name the option instead.
@@ -193,7 +193,7 @@ def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]
 
 
 def preset_names() -> list[str]:
-    """Names of the presets that come with RollMux."""
+    """Names of the presets."""
     return sorted(
         entry.name.removesuffix(".yaml") for entry in (files("trainers") / "presets").iterdir() if entry.name.endswith(".yaml")
     )

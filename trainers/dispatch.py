@@ -1,4 +1,4 @@
-"""The dispatch problem as something to learn."""
+"""The dispatch problem for the trainers."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ class DispatchProblem(Settings):
     name: Literal["dispatch"] = "dispatch"
     """The environment `RollMux/Dispatch-v0`."""
     shape: str | None = None
-    """`temporal`, `shared`, `rollout-heavy`, `spatial` or `multi-node`; null: all of them."""
+    """Shape of the groups: `temporal`, `shared`, `rollout-heavy`, `spatial` or `multi-node`; null: all of them."""
     skew: float | None = None
     """Coefficient of variation of the phases, from 0 to 3; null: 0, 0.25, 0.5 and 1."""
     rounds: Annotated[int, Field(ge=1, le=40)] = 25
-    """Of the planned period, until the horizon."""
+    """Length of an episode, in planned periods."""
     reference: Reference | None = None
-    """The reward is the work gained over this rule on the same group, in place of the work."""
+    """Reward the work gained over this rule on the same group instead of the work."""
     slo_penalty: Annotated[float, Field(ge=0)] = 1.0
-    """Of a second behind an SLO, in seconds of work."""
+    """Penalty of a second behind an SLO, in seconds of work."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
-    """Of a masked action, in shares of the horizon."""
+    """Penalty of a masked action, as a share of the horizon."""
 
     def model_post_init(self, context: Any) -> None:
-        """Make the generator now, so that what is wrong with its options is said at once."""
+        """Create the generator now, so that errors in the options are reported at once."""
         _ = self.generator
 
     @cached_property
     def generator(self) -> Shapes:
-        """Where groups come from."""
+        """The generator of groups."""
         return Shapes(self.shape, self.skew, self.rounds)
 
     def training(self, streams: int) -> DispatchVectorEnv:

@@ -1,8 +1,9 @@
-"""DQN (Mnih et al. 2015), to show what the mask is worth: it knows none.
+"""DQN (Mnih et al. 2015) without a mask, to show what the mask is worth.
 
-The network gives the value of every row. A choice is the best row, or with a probability that falls a random one; what came of it
-is remembered. Minibatches of memories pull a row's value towards the reward plus the best value of what came next, as a copy of the
-network sees it that is renewed every `target_update_interval` decisions.
+The network estimates the value of every row. A decision takes the best row or, with a decreasing probability, a random
+one, and stores the transition. Minibatches of transitions pull the value of a row towards the reward plus the best
+value of the next decision, as estimated by a copy of the network that is updated every `target_update_interval`
+decisions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an environment is at a moment, as arrays and plain values: enough to go on from there exactly.
+"""The state of an environment as arrays and plain values, sufficient to resume it exactly.
 
-An environment keeps its streams in arrays, records or tables of them, its sources of seeds as generators of NumPy, and a few plain
-numbers. So its state is every array, generator and number among its attributes, by name.
+An environment keeps its streams in arrays, in records or tables of arrays, its sources of seeds in NumPy generators,
+and a few plain numbers. Its state is every array, generator and number among its attributes, by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_STATE = ("_desk", "_scratch", "_space", "_rules", "_limits", "_prune")
 
 
 def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:
-    """The state of an environment: copies of its arrays by name, and what else there is as JSON values.
+    """Return the state of an environment: copies of its arrays by name, and other values as JSON.
 
     Records become bytes, with an axis of one record's bytes at the end.
     """
@@ -38,7 +38,7 @@ def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:
 
 
 def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> None:
-    """Give an environment that was made, seeded and reset in the same way the state of another.
+    """Restore the state of another environment into one created, seeded and reset in the same way.
 
     Raises:
         InputError: the state is of an environment with other arrays; one line that names the first.

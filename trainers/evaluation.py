@@ -23,10 +23,10 @@ References = dict[str, NDArray[np.float64]]
 
 
 def find_references(problem: Problem, settings: Evaluation, file: Path, tell: Callable[[str], None]) -> References:
-    """(E,) dollars by policy on the held-out streams; what the file has not yet is computed, and kept there.
+    """Return (E,) dollars by policy on the held-out streams; missing ones are computed and added to the file.
 
     Args:
-        tell: is told what is being computed.
+        tell: called with a description of each computation.
 
     Raises:
         InputError: no such policy, or a file that is not what this function wrote.

@@ -1,11 +1,11 @@
-"""Learning what lookahead finds best, or what a teacher does, round by round.
+"""Learns placements from lookahead, or from a teacher, round by round.
 
     python -m trainers.imitation admission --out DIR
     python -m trainers.imitation consolidate --out DIR
 
-This is approximate policy iteration. In every round streams are played by the present network with some exploration (so it is shown
-the decisions that it will meet: DAgger, Ross et al. 2011), the choices of some decisions are played out by `trainers.lookahead`,
-and the network is fitted to how much better each choice is than the decision's mean.
+This is approximate policy iteration. In every round the present network plays streams with some exploration, so that it
+is trained on the decisions it will meet (DAgger, Ross et al. 2011). `trainers.lookahead` plays out the choices of some
+decisions, and the network is fitted to how much better each choice is than the decision's mean.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Lookahead: what every choice of a decision leads to, found by carrying it out in a copy of the stream and playing on.
+"""Lookahead: the consequences of every choice of a decision, by executing it in a copy of the stream.
 
-The rest of the stream, the same jobs after every choice, is played by a base policy. This is the evaluation in a step of
-policy iteration (rollouts: Bertsekas, Tsitsiklis and Wu 1997): acting greedily on it, on average over futures, is at least as good
-as the base policy.
+A base policy plays the rest of the stream, with the same jobs after every choice. This is the evaluation step of policy
+iteration (rollouts: Bertsekas, Tsitsiklis and Wu 1997). Acting greedily on it, on average over futures, is at least as
+good as the base policy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Masked PPO: proximal policy optimization (Schulman et al. 2017) over the choices that may be made (Huang and Ontañón 2020).
+"""Masked PPO: proximal policy optimization (Schulman et al. 2017) over the valid choices (Huang and Ontañón 2020).
 
-Every stream plays `n_steps` decisions. Advantages are generalised (GAE, Schulman et al. 2016), over decisions and not hours: the
-reward is dollars, undiscounted by default. Then `n_epochs` passes over minibatches of all decisions raise the clipped objective
-with Adam. What the mask forbids has probability 0 when a choice is drawn and when its gradient is taken.
+Every stream plays `n_steps` decisions. Advantages are generalised (GAE, Schulman et al. 2016) over decisions, not
+hours: the reward is in dollars, undiscounted by default. Then `n_epochs` passes over minibatches of all decisions
+maximise the clipped objective with Adam. Masked choices have probability 0 when a choice is drawn and when its gradient
+is computed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The candidate-scoring network: one logit a row, so one network serves any number of candidates."""
+"""The candidate-scoring network: one logit per row, so one network serves any number of candidates."""
 
 from __future__ import annotations
 

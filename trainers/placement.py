@@ -1,4 +1,4 @@
-"""The placement problem as something to learn."""
+"""The placement problem for the trainers."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ class PlacementProblem(Settings):
     workload: str = "production"
     """A workload by name, or `toy`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Of the workload: `jobs`, `stays`, `slo`, `max_group_size`, `semantics`; `rounds` of the toy."""
+    """Options of the workload: `jobs`, `stays`, `slo`, `max_group_size`, `semantics`; `rounds` for `toy`."""
     moves: bool = False
-    """Running jobs may be moved, too."""
+    """Also move running jobs."""
     known_stays: bool = True
-    """The policy is told when jobs will leave."""
+    """Observe when jobs will leave."""
     shield: bool = True
-    """What would break an SLO is masked."""
+    """Mask choices that would break an SLO."""
     candidates: Annotated[int, Field(ge=2)] = 32
-    """Rows of the candidate table; where there are more choices, the cheapest are kept."""
+    """Rows of the candidate table. If there are more choices, the cheapest are kept."""
     reference: Reference | None = None
-    """The reward is the saving over this policy on the same stream, in place of the dollars."""
+    """Reward the saving over this policy on the same stream instead of the dollars."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 1.0
-    """Of a masked action, in Solo-D dollars of a mean job."""
+    """Penalty of a masked action, in Solo-D dollars of a mean job."""
     slo_penalty: Annotated[float, Field(ge=0)] = 1.0
-    """Of a job that leaves with its SLO broken, in Solo-D dollars of a mean job."""
+    """Penalty of a job that leaves with its SLO broken, in Solo-D dollars of a mean job."""
 
     def model_post_init(self, context: Any) -> None:
-        """Make the generator now, so that what is wrong with the options is said at once."""
+        """Create the generator now, so that errors in the options are reported at once."""
         _ = self.generator
 
     @cached_property
     def generator(self) -> Generator:
-        """Where streams come from."""
+        """The generator of streams."""
         options = {key: tuple(value) if isinstance(value, list) else value for key, value in self.options.items()}
         if self.workload != "toy":
             return Workload(self.workload, **options)
@@ -66,7 +66,7 @@ class PlacementProblem(Settings):
 
     @property
     def reward(self) -> Dollars:
-        """Dollars, undiscounted: SB3's learners know no discount by the hour."""
+        """Undiscounted dollars, because SB3's learners do not support a discount per hour."""
         return Dollars(self.reference, invalid_penalty=self.invalid_penalty, slo_penalty=self.slo_penalty)
 
     def training(self, streams: int) -> PlacementVectorEnv:
@@ -90,7 +90,7 @@ class PlacementProblem(Settings):
     ) -> dict[str, float]:
         """See `Problem`. A ratio is taken stream by stream."""
         assert isinstance(env, PlacementVectorEnv)
-        hours = (env._streams.clock["now_s"] - env._streams.jobs["arrival_s"][:, 0]) / 3600
+        hours = (env.streams.clock["now_s"] - env.streams.jobs["arrival_s"][:, 0]) / 3600
         return {
             "return": float(played["return"].mean()),
             "dollars_over_solo": float(played["cost_over_solo"].mean()),

@@ -1,4 +1,4 @@
-"""The candidate-scoring network as the policy classes that Stable-Baselines3 and sb3-contrib ask for."""
+"""The candidate-scoring network as policy classes for Stable-Baselines3 and sb3-contrib."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """PPO without the mask, to show what the mask is worth.
 
-The same network and the same settings as `trainers.maskable_ppo`, but any row may be drawn, and the network is not told which may
-be chosen. The environment does not carry a forbidden choice out; it charges a penalty, which is all there is to learn from.
+The network and the settings are those of `trainers.maskable_ppo`, but any row may be drawn, and the network does not
+see the mask. The environment does not execute a masked choice. It charges a penalty, which is the only signal to learn
+from.
 """
 
 from __future__ import annotations

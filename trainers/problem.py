@@ -1,4 +1,4 @@
-"""What a training run asks of the problem that it learns: environments, yardsticks, figures, and a file for the result."""
+"""The interface of a learning problem: environments, reference policies, figures, and a file for the result."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Figures = Mapping[str, NDArray[Any]]
 
 
 class Problem(Protocol):
-    """A problem to learn: a pydantic model of a configuration's `environment`."""
+    """A learning problem: a pydantic model of a configuration's `environment`."""
 
     def training(self, streams: int) -> VectorEnv[Any, Any, Any]:
-        """Streams side by side that never end: autoreset in the same step."""
+        """Parallel streams with autoreset in the same step."""
         ...
 
     def held_out(self, streams: int) -> VectorEnv[Any, Any, Any]:
@@ -33,7 +33,7 @@ class Problem(Protocol):
         ...
 
     def reference_key(self, seed: int) -> str:
-        """What tells the stream of a seed from all others, also in another run: a hash."""
+        """A hash that identifies the stream of a seed across runs."""
         ...
 
     def reference_usd(self, policy: str, seed: int) -> float:
@@ -47,7 +47,7 @@ class Problem(Protocol):
     def figures(
         self, env: VectorEnv[Any, Any, Any], played: Figures, references: Mapping[str, NDArray[np.float64]]
     ) -> dict[str, float]:
-        """Means over the episodes that `play` has played in `env`.
+        """Means over the episodes of `play` in `env`.
 
         Args:
             references: (E,) dollars of each reference on the same streams.
@@ -58,7 +58,7 @@ class Problem(Protocol):
         ...
 
     def policy_config(self, widths: tuple[int, ...], provenance: dict[str, str | int | float]) -> PolicyConfig:
-        """What a policy file says of a network with these layers."""
+        """The configuration in a policy file for a network with these layers."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What one sees of a training run: a line for every evaluation, and in a terminal a bar below them."""
+"""The progress of a training run: a line per evaluation and, in a terminal, a bar below them."""
 
 from __future__ import annotations
 

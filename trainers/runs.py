@@ -1,4 +1,4 @@
-"""Training runs of several seeds in one folder, with progress."""
+"""Training runs with several seeds in one folder, with progress."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def best_table(name: str, folder: Path, curves: Mapping[int, Curve]) -> Renderab
 
 
 def _claim(folder: Path, config: Config, resume: bool) -> None:
-    """Write the configuration into the folder, or see that it is the one that is there."""
+    """Write the configuration into the folder, or check that it equals the present one."""
     file = folder / _CONFIG
     if not resume:
         if next(folder.glob(f"seed-*/{CHECKPOINT}"), None):
@@ -88,7 +88,7 @@ def _claim(folder: Path, config: Config, resume: bool) -> None:
 
 
 def _difference(saved: Any, given: Any, path: Sequence[str] = ()) -> str | None:
-    """The first value that is another, in words."""
+    """Describe the first different value."""
     if isinstance(saved, dict) and isinstance(given, dict):
         for key in sorted(saved.keys() | given.keys()):
             if found := _difference(saved.get(key), given.get(key), (*path, key)):

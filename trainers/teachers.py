@@ -1,4 +1,4 @@
-"""Teachers whose places are imitated: `consolidate`, and the groups of the exact optimum."""
+"""Teachers for imitation: `consolidate`, and the groups of the exact optimum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training run: rollouts and updates, and between them evaluation, checkpoints and figures."""
+"""One training run: rollouts and updates, with evaluation, checkpoints and figures in between."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Tell = Callable[[int, Sequence[dict[str, float]]], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What one seed's run is made of.
+    """The parts of the run of one seed.
 
     Attributes:
         references: as `trainers.evaluation.find_references` gives them.
@@ -97,7 +97,7 @@ def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
 
 
 def weights_of(model: BaseAlgorithm) -> dict[str, NDArray[np.float32]]:
-    """The network's weights by the names that a policy file gives them."""
+    """The network's weights by their names in a policy file."""
     return {name: value.numpy() for name, value in scorer_of(model).state_dict().items()}
 
 

@@ -1,4 +1,4 @@
-"""Our vector environments as Stable-Baselines3 sees one."""
+"""Our vector environments behind the interface of Stable-Baselines3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beginning with what a policy file knows."""
+"""Starts training from a policy file."""
 
 from __future__ import annotations
 

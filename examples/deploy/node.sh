@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes this machine a part of a RollMux cluster (docs/deploy.md):
+# Makes this machine a part of a RollMux cluster (docs/guides/deploy.md):
 #   node.sh head                  the machine that `rollmux run --address` is started on; it is a node of no pool
 #   node.sh rollout HEAD[:PORT]   one rollout node
 #   node.sh training HEAD[:PORT]  one training node

@@ -1,1 +1,1 @@
-"""The commands of this floor, a module each. Heavy imports are inside the functions, so that `rollmux --help` is fast."""
+"""The commands of this package, one module each. Heavy imports are inside the functions, so that `rollmux --help` is fast."""

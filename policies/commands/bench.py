@@ -19,41 +19,43 @@ def bench(
     ] = None,
     suite: Annotated[
         str | None,
-        typer.Option("--suite", metavar="NAME", help="In place of a file: a part of the paper's evaluation.", show_default=False),
+        typer.Option("--suite", metavar="NAME", help="Run a part of the paper's evaluation instead of a file.", show_default=False),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A suite's shorter streams, one seed.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run the suite with shorter streams and one seed.")] = False,
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", "-p", metavar="NAME", help="A policy by name, or `module:Class`; repeat it. (default: solo, rollmux)"
+            "--policy", "-p", metavar="NAME", help="Policy name or `module:Class`; can be repeated. (default: solo, rollmux)"
         ),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option("--baseline", metavar="NAME", help="What savings are relative to. (default: the first policy)")
+        str | None, typer.Option("--baseline", metavar="NAME", help="Policy that savings are relative to. (default: the first one)")
     ] = None,
-    format: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
     seed: Seed = 0,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, help="How many seeds, from --seed on: mean and 95% interval. (default: 1, or the suite's)"),
+        typer.Option(
+            "--seeds", min=1, help="Number of seeds, starting at --seed: mean and 95% interval. (default: 1, or the suite's)"
+        ),
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes.")] = 1,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots there.", show_default=False)
+        Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots to this folder.", show_default=False)
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Assert the invariants after every instant.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the invariants after every instant.")] = False,
     fidelity: Annotated[
         Fidelity | None,
         typer.Option(
             "--fidelity",
-            help="Steady periods, or every phase with a sampled duration. (default: fluid; event with --dispatch)",
+            help="Simulate steady periods, or every phase. (default: fluid; event with --dispatch)",
             show_default=False,
         ),
     ] = None,
     dispatch: Annotated[
         str | None,
         typer.Option(
-            "--dispatch", metavar="NAME", help="Which phase runs next, in event replays. (default: round-robin)", show_default=False
+            "--dispatch", metavar="NAME", help="Dispatch policy for event replays. (default: round-robin)", show_default=False
         ),
     ] = None,
     rollout_policy: Annotated[
@@ -61,7 +63,7 @@ def bench(
         typer.Option(
             "--rollout-policy",
             metavar="NAME",
-            help="What happens inside the rollouts of jobs with a model, in event replays. (default: plain)",
+            help="Rollout policy for jobs with a model, in event replays. (default: plain)",
             show_default=False,
         ),
     ] = None,

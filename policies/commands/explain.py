@@ -12,13 +12,13 @@ from rollmux_env.cli import Seed
 
 def explain(
     file: File,
-    job: Annotated[str, typer.Option("--job", "-j", metavar="ID", help="The job whose placement to explain.", show_default=False)],
+    job: Annotated[str, typer.Option("--job", "-j", metavar="ID", help="Job whose placement to explain.", show_default=False)],
     policy: PolicyName = "rollmux",
-    format: Annotated[TableOrJson, typer.Option("--format", help="How to print it.")] = TableOrJson.table,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Most alternatives in the table.")] = 40,
+    format: Annotated[TableOrJson, typer.Option("--format", help="Output format.")] = TableOrJson.table,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Maximum rows of the table.")] = 40,
     seed: Seed = 0,
 ) -> None:
-    """Why this placement and not that one: every alternative of one decision.
+    """Explain a placement: list every alternative of one decision.
 
     Example: `rollmux explain examples/quickstart.yaml --policy rollmux --job code-7b`
     """

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from rollmux_env.cli import make_scenario, spelled
 if TYPE_CHECKING:
     from rollmux_env.scenario import Scenario
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file.", show_default=False)]
-PolicyName = Annotated[str, typer.Option("--policy", "-p", metavar="NAME", help="A policy by name, or `module:Class` of your own.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (docs/reference/scenario.md).", show_default=False)]
+PolicyName = Annotated[
+    str,
+    typer.Option("--policy", "-p", metavar="NAME", help="Policy name (docs/reference/policies.md) or `module:Class`."),
+]
 
 
 class Format(StrEnum):
-    """How a result is printed."""
+    """Output formats of results."""
 
     table = "table"
     json = "json"
@@ -26,7 +29,7 @@ class Format(StrEnum):
 
 
 class TableOrJson(StrEnum):
-    """How an explanation is printed."""
+    """Output formats of explanations."""
 
     table = "table"
     json = "json"
@@ -40,7 +43,7 @@ class Fidelity(StrEnum):
 
 
 def find_scenario(target: str, seed: int, workload: dict[str, Any]) -> Scenario:
-    """The scenario of a file, the same for every seed, or of a workload."""
+    """Load the scenario of a file, which is the same for every seed, or generate that of a workload."""
     from rollmux_env.errors import InputError
     from rollmux_env.scenario import load_scenario
     from rollmux_env.suggestions import did_you_mean

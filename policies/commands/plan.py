@@ -13,10 +13,10 @@ from rollmux_env.cli import Seed
 def plan(
     file: File,
     policy: PolicyName = "rollmux",
-    format: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
+    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
     seed: Seed = 0,
 ) -> None:
-    """Admit the jobs in order of arrival; nobody leaves.
+    """Place the jobs of a scenario in order of arrival, without departures, and say why the others are queued.
 
     Example: `rollmux plan examples/quickstart.yaml --policy rollmux`
     """

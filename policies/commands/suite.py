@@ -24,7 +24,7 @@ def run_suite(
     format: Format,
     check: bool,
 ) -> None:
-    """Run a suite, with policies of the user's added to every case."""
+    """Run a suite, and add the user's policies to every case."""
     from dataclasses import replace
 
     from policies.dispatch import make_dispatch
@@ -69,7 +69,7 @@ def run_suite(
 
 
 def _tell(suite: Suite, rows: list[SuiteRow], numbers: range, quick: bool, out: Path | None, format: Format) -> None:
-    """Print what was found, and write it with its plots."""
+    """Print the results, and write them with their plots."""
     from rollmux_env.files import write_whole
     from rollmux_env.report.results import to_json
     from rollmux_env.report.suites import suite_csv, suite_plots, suite_report, suite_table

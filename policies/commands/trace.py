@@ -16,24 +16,25 @@ def trace(
         str, typer.Argument(metavar="FILE|WORKLOAD", help="A scenario file, or the name of a workload.", show_default=False)
     ],
     workload: dict[str, Any],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the pictures there.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the pictures to this folder.", show_default=False)],
     policy: PolicyName = "rollmux",
     dispatch: Annotated[
         str,
-        typer.Option("--dispatch", metavar="NAME", help="Which phase runs next; docs/dispatch.md lists them."),
+        typer.Option("--dispatch", metavar="NAME", help="Dispatch policy (docs/reference/dispatch.md)."),
     ] = "round-robin",
     group: Annotated[
-        int | None, typer.Option("--group", metavar="N", help="Show this group. (default: the one with the most members)")
+        int | None, typer.Option("--group", metavar="N", help="Group to show. (default: the one with the most members)")
     ] = None,
     from_h: Annotated[
-        float | None, typer.Option("--from", metavar="HOURS", help="Show from then on. (default: where it has the most members)")
+        float | None,
+        typer.Option("--from", metavar="HOURS", help="Start of the window. (default: where the group has the most members)"),
     ] = None,
     hours: Annotated[
-        float | None, typer.Option("--hours", metavar="HOURS", help="Show so much. (default: six meta-iterations)")
+        float | None, typer.Option("--hours", metavar="HOURS", help="Length of the window. (default: six meta-iterations)")
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Draw an event replay: a Gantt of a group (PNG) and a trace for ui.perfetto.dev.
+    """Draw an event replay: a Gantt chart of a group (PNG) and a trace for ui.perfetto.dev.
 
     Example: `rollmux trace micro-rollout-heavy --policy rollmux --out pictures`
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from policies.dispatch.round_robin import RoundRobin
 from policies.dispatch.work_conserving import WorkConserving
 from policies.named import make_named
-from rollmux_env.dispatcher import DispatchPolicy
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 
 DISPATCH: dict[str, Callable[..., DispatchPolicy]] = {
     "round-robin": RoundRobin,
@@ -19,13 +19,13 @@ LEARNED = "learned:"  # then `default`, or the path of a policy file
 
 
 def make_dispatch(spec: str) -> DispatchPolicy:
-    """A dispatch policy by its name.
+    """Create a dispatch policy by name.
 
     Args:
         spec: a name of `DISPATCH`, `learned:default` or `learned:PATH`; then options, as in `round-robin,migrate=0.8`.
 
     Raises:
-        InputError: there is none of that name, it does not take these options, or the policy file is none; one line.
+        InputError: unknown name or options, or an invalid policy file; one line.
     """
     if spec.startswith(LEARNED):
         from policies.dispatch.learned import Learned

@@ -1,6 +1,6 @@
-"""`learned:default`, `learned:PATH`: a network that scores what the members of a group want.
+"""`learned:default`, `learned:PATH`: a network that scores what each member of a group may do.
 
-It sees a group as `rollmux_env.envs.dispatch.looks` does in training, and chooses among the rows that are not masked there.
+It uses the observation of training (`rollmux_env.envs.dispatch.looks`) and chooses among the rows that the mask allows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 
 from policies.placement.policy_file import read_policy
 from policies.placement.scorer import score
-from rollmux_env.dispatcher import Dispatcher, Member, Request
 from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES, Looks, look_tables, write_look
 from rollmux_env.envs.dispatch.tables import GROUP, MEMBER, MOST_NODES, NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, Records
 from rollmux_env.errors import InputError
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
 _RUNS = {None: NOTHING, "rollout": ROLLOUT, "training": TRAINING, "tail": TAIL}
 

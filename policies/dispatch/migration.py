@@ -1,14 +1,14 @@
-"""The options that all rules with long-tail migration have."""
+"""Options shared by all rules with long-tail migration."""
 
 from __future__ import annotations
 
-from rollmux_env.dispatcher import Dispatcher, Member
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member
 
 _MARGIN = 1.2
 
 
 class Migration:
-    """Which tails a rule may move.
+    """Decides which tails a rule may migrate.
 
     Args:
         at: the share of a rollout's responses after which the rest may leave its nodes; None never. careful: not where the job
@@ -26,7 +26,7 @@ class Migration:
         self.at, self._careful = at, careful
 
     def movable(self, group: Dispatcher) -> list[Member]:
-        """The members whose tails may be moved now."""
+        """The members whose tails may migrate now."""
         if self.at is None:
             return []
         return [member for member in group.movable if not (self._careful and is_bound(group, member))]

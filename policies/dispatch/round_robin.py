@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.dispatch.migration import Migration
-from rollmux_env.dispatcher import Dispatcher, Member, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
 
 class RoundRobin:
@@ -23,7 +23,7 @@ class RoundRobin:
         self.migrates_at = migrate
 
     def choose(self, group: Dispatcher) -> Request | Member | None:
-        """The first waiting phase whose turn it is on all its nodes, else a tail that is in the way of the next one's."""
+        """Return the first waiting phase whose turn it is on all its nodes, else a tail that blocks the next one."""
         for request in group.waiting:
             if not request.nodes & group.busy and _in_turn(group, request, ()):
                 return request

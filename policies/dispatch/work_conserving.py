@@ -1,15 +1,15 @@
 """`fifo`, `shortest-first`, `longest-first`: no node idles while a phase waits that could run on it.
 
-A rollout over several nodes could then starve: its nodes are seldom all free at once. So could a phase that others keep
-overtaking. Therefore a phase that was overtaken as often as the group has members is overdue: it goes before all that are not, and
-its nodes are kept free for it. It waits for running phases only, which end, and for phases that became overdue with it and are
-older, of which there are fewer than members.
+Without a guard, a rollout over several nodes could starve because its nodes are seldom all free at once, and so could a
+phase that others keep overtaking. A phase that has been overtaken as often as the group has members is therefore
+overdue. It goes before all phases that are not, and its nodes are kept free for it. It then waits only for running
+phases, which end, and for older overdue phases, of which there are fewer than members.
 """
 
 from __future__ import annotations
 
 from policies.dispatch.migration import Migration
-from rollmux_env.dispatcher import Dispatcher, Member, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
 
 class WorkConserving:

@@ -21,7 +21,7 @@ class Solo:
 
 
 class Colocated:
-    """Every job on training nodes alone, rollout and training one after the other.
+    """Every job on its own training nodes, with both phases in turn.
 
     The nodes and phases are those of the job's `colocated` block; without one, `training.nodes` and the phases' own lengths.
     Rollouts on training nodes may be slower than on rollout nodes, so SLOs can be broken.

@@ -1,7 +1,7 @@
-"""The paper's baselines that share nodes but look at no SLO: `random` and `most-idle` (section 6.5).
+"""`random` and `most-idle`: the paper's baselines that share nodes but ignore SLOs (section 6.5).
 
-Both respect what is physical: group size, training nodes, host memory, `max_nodes`. In a group they add rollout nodes only where
-the existing ones with room are too few.
+Both respect physical limits: group size, training nodes, host memory and `max_nodes`. They add rollout nodes to a group
+only if too few existing nodes have room.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rollmux_env.kernel.tables import Ints
 
 
 class Random:
-    """Uniform over the groups with room and a new one, then uniform over the nodes.
+    """Uniform over the groups with room and a new group, then uniform over nodes.
 
     Args:
-        seed: of the choices.
+        seed: seed of the choices.
     """
 
     keeps_slo = False

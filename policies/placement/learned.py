@@ -1,4 +1,4 @@
-"""`learned`: a network scores the candidate table, and after every event the moves that there are."""
+"""`learned`: a network that scores the candidate table and, after every event, the possible moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a planner takes the phases to last, where that is not the worst case."""
+"""Phase durations for planning that are not the worst case."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Policy files: a network's weights and what is needed to use them, as data. Loading one runs no code.
+"""Policy files: a network's weights and its configuration, as data. Loading one runs no code.
 
-A file is safetensors (float32), and the JSON of a `PolicyConfig` stands in its header under `rollmux`: one file, so that weights
-and config cannot be mixed up, written whole or not at all.
+A file is safetensors (float32) with the JSON of a `PolicyConfig` in its header under `rollmux`. Weights and
+configuration are in one file so that they cannot be mixed up, and it is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Names = Annotated[tuple[_Name, ...], Field(max_length=512)]
 
 
 class PolicyConfig(BaseModel):
-    """What a network was trained to read, and where it comes from.
+    """The input features of a network and its provenance.
 
     Attributes:
         version: of this format.

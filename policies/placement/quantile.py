@@ -1,11 +1,11 @@
-"""Planning on a quantile of the phase durations in place of the worst case.
+"""Planning on a quantile of the phase durations instead of the worst case.
 
-Each phase is planned at the q-quantile of its own law. The SLO's limit stays slo * T_solo of the worst cases: were it scaled as the
-phases are, planner and limit would shrink alike and nothing would change. So a lower q packs jobs closer, and what that does to
-SLOs is for an event replay to observe; at q = 1 the phases are the worst cases and every SLO is kept.
+Each phase is planned at the q-quantile of its own distribution. The SLO's limit stays slo * T_solo of the worst cases:
+if it were scaled too, plan and limit would shrink alike and nothing would change. A lower q packs jobs more tightly,
+and an event replay shows what this does to SLOs. At q = 1 the phases are the worst cases and every SLO is kept.
 
-The law is the job's `actual`. Of jobs that give none it is lognormal with the mean and variance that were observed of such jobs so
-far; until `ENOUGH` batches of iterations were, and in fluid replays, it is the worst case.
+The distribution is the job's `actual`. For jobs without one it is lognormal, with the mean and variance observed so far
+for such jobs. Until `ENOUGH` batches of iterations have been observed, and in fluid replays, it is the worst case.
 """
 
 from __future__ import annotations

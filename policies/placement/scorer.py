@@ -1,6 +1,6 @@
-"""The forward pass of the candidate-scoring network in NumPy, so that deciding needs no learning framework.
+"""The forward pass of the candidate-scoring network in NumPy, so that decisions need no learning framework.
 
-Its torch twin is `trainers.network.Scorer`; the weights have the names of that module's `state_dict()`.
+Its torch twin is `trainers.network.Scorer`. The weights have the names of that module's `state_dict()`.
 """
 
 from __future__ import annotations

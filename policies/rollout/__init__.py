@@ -29,44 +29,44 @@ ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, 
 
 @dataclass(frozen=True)
 class Both:
-    """The rounds of one policy, with what another does inside them."""
+    """The rounds of one policy with the control of another inside them."""
 
     batching: RolloutPolicy
     inside: RolloutPolicy
 
     @property
     def migrates_at(self) -> float | None:
-        """Of the second."""
+        """See the second policy."""
         return getattr(self.inside, "migrates_at", None)
 
     @property
     def share(self) -> float | None:
-        """Of the second."""
+        """See the second policy."""
         return getattr(self.inside, "share", None)
 
     @property
     def careful(self) -> bool:
-        """Of the second."""
+        """See the second policy."""
         return getattr(self.inside, "careful", False)
 
     def rounds(self, prompts: int, responses: int) -> Rounds:
-        """Of the first."""
+        """See the first policy."""
         return self.batching.rounds(prompts, responses)
 
     def control(self, setting: Setting) -> Control:
-        """Of the second."""
+        """See the second policy."""
         return self.inside.control(setting)
 
 
 def make_rollout(spec: str) -> RolloutPolicy:
-    """A rollout policy by its name.
+    """Create a rollout policy by name.
 
     Args:
         spec: a name of `ROLLOUT`, or one of `BATCHING` and one of `CONTROL` joined by `+`; each with options, as in
             `tail-batching,eta=1.3+tail-migration,share=0.5`.
 
     Raises:
-        InputError: there is none of that name, two do not go together, or one does not take these options; one line.
+        InputError: unknown name or options, or two policies that cannot be combined; one line.
     """
     parts = spec.split("+")
     made = [make_named("rollout policy", ROLLOUT, part) for part in parts]

@@ -1,10 +1,12 @@
-"""`adaptive-parallelism` (OrchestrRL, arXiv 2601.01209): many small replicas while there are many responses, few large ones later.
+"""`adaptive-parallelism` (OrchestrRL, arXiv 2601.01209): many small replicas for many responses, few large ones later.
 
-At some moments of a rollout the lengths still to come are forecast, from what earlier rollouts had, for every response given what
-it has sampled. Each parallelism is then tried on the forecast, in the simulator: stay, move responses to even out the replicas, or
-make all replicas anew at another size, with the prefill of what moves and the seconds of the switch. The least makespan is taken
-where it gains more than a margin. Only abstracts of the paper are known; how it forecasts and chooses is ours: a distribution that
-is smoothed from rollout to rollout (an ARIMA(0,1,1) of every quantile), and trials instead of a program.
+At several points of a rollout the policy forecasts the remaining length of every response from earlier rollouts, given
+what it has sampled. It tries each option on the forecast in the simulator: stay, move responses to balance the
+replicas, or rebuild all replicas with another size, including the prefill of what moves and the seconds of the switch.
+It takes the option with the least makespan if that gains more than a margin.
+
+Only abstracts of the paper are known. The forecast (a distribution smoothed from rollout to rollout: an ARIMA(0,1,1) of
+every quantile) and the choice (trials instead of a program) are ours.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class AdaptiveParallelism:
 
 
 class Reshape(Stay):
-    """One job's replicas; remembers how long its responses were."""
+    """The replicas of one job, and the lengths of its past responses."""
 
     def __init__(self, policy: AdaptiveParallelism, setting: Setting) -> None:
         self._policy, self._setting = policy, setting
@@ -74,7 +76,7 @@ class Reshape(Stay):
         return self._next(fleet)
 
     def act(self, fleet: Fleet) -> Wake:
-        """Look; change the replicas if that is forecast to gain enough."""
+        """Change the replicas if the forecast gain is large enough."""
         if self._quantiles is not None:
             self._reshape(fleet, self._quantiles)
         return self._next(fleet)

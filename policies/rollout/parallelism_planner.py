@@ -1,7 +1,7 @@
-"""`parallelism-planner` (RollPacker, arXiv 2509.21009): larger replicas after preemptions, smaller ones when there are none.
+"""`parallelism-planner` (RollPacker, arXiv 2509.21009): larger replicas after preemptions, smaller ones without.
 
-Replicas are twice as large in the next rollout when preemptions rose by more than 1.05x over the one before, and half as large
-after four rollouts without any. Rounds of short and of long responses are decided apart. A replica keeps its size throughout.
+Replicas double in the next rollout if preemptions rose by more than 1.05x over the one before. They halve after four
+rollouts without preemptions. Short and long rounds are decided separately. A replica keeps its size during a rollout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ParallelismPlanner:
         return Rounds(prompts, responses, 1)
 
     def control(self, setting: Setting) -> Planned:
-        """It begins with the size that the job is configured with."""
+        """Start with the size in the job's configuration."""
         return Planned(setting)
 
 
@@ -69,7 +69,7 @@ class Size:
         self._calm = 0
 
     def observe(self, preemptions: int) -> None:
-        """A rollout had so many preemptions."""
+        """Record the number of preemptions of a rollout."""
         rose = preemptions > _RISE * (self._last or 0)
         self._last = preemptions
         self._calm = 0 if preemptions else self._calm + 1

@@ -1,4 +1,4 @@
-"""`plain`: everything is launched at once, dealt out evenly, and waited for."""
+"""`plain`: all responses start at once, distributed evenly, and the rollout waits for all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollmux_env.rollout.setting import Setting
 
 @dataclass(frozen=True)
 class Plain:
-    """Wait for every response, where it was launched."""
+    """Wait for every response on its first replica."""
 
     def rounds(self, prompts: int, responses: int) -> Rounds:
         """Rounds that launch what they need."""

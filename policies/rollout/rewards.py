@@ -1,7 +1,7 @@
-"""The reward scheduler's timeout (RollPacker, arXiv 2509.21009): how long a response's test may run before it counts as failed.
+"""The timeout of RollPacker's reward scheduler (arXiv 2509.21009): how long the test of a response may run before it fails.
 
-Rewards are computed as responses finish. A test may run 1.5 times as long as the longest run so far of a correct response to it,
-but between 2 and 30 seconds: wrong programs that loop for ever do not hold up the round.
+Rewards are computed as responses finish. A test may run 1.5 times as long as the longest run so far of a correct
+response to the same prompt, and between 2 and 30 seconds. Programs that loop forever do not delay the round.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class RewardTimeout:
         self._least_s, self._factor, self._most_s = least_s, factor, most_s
 
     def seconds(self, test: str) -> float:
-        """How long the next run of a test may take; the most while no correct response to it was seen."""
+        """Return the time limit of the next run of a test: `most_s` until it has a correct response."""
         if test not in self.anchors:
             return self._most_s
         return min(max(self._least_s, self._factor * self.anchors[test]), self._most_s)
 
     def correct(self, test: str, seconds: float) -> None:
-        """A correct response ran so long."""
+        """Record the run time of a correct response."""
         self.anchors[test] = max(seconds, self.anchors.get(test, 0.0))
 
     def learn(self, anchors: Mapping[str, float]) -> None:
-        """Take over what others have seen, {test: its anchor, seconds}."""
+        """Merge the anchors of other engines, {test: its anchor, seconds}."""
         for test, seconds in anchors.items():
             self.correct(test, seconds)

@@ -1,13 +1,14 @@
 """Tail batching (RollPacker, arXiv 2509.21009): which prompts a rollout launches, and which of its responses count.
 
-State machines without clock, lengths, input or output: simulator and runtime report what happened and do what they are told.
+State machines without clock, lengths, input or output. Simulator and runtime report events and carry out the answers.
 
-A short round launches more prompts than an iteration trains, and more responses to each than it needs. A prompt is complete when
-enough of its responses are finished; the others are dropped. The round is over when enough prompts are complete; the others are
-dropped and wait in a queue. When the queue holds an iteration's worth, a long round runs those, nothing extra, to the end. What was
-dropped is sampled afresh, so that every sample is of the weights that it trains.
+A short round launches more prompts than an iteration trains on, and more responses to each than it needs. A prompt is
+complete when enough of its responses are finished, and the round ends when enough prompts are complete. Other responses
+are dropped, and incomplete prompts wait in a queue. When the queue holds the prompts of an iteration, a long round runs
+them to the end, with nothing extra. Dropped responses are sampled again, so every sample comes from the weights that it
+trains.
 
-With `eta` 1 every round launches what it needs and waits for all of it: a plain rollout.
+With `eta` 1 every round launches exactly what it needs and waits for all of it: a plain rollout.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from math import ceil
 
 @dataclass(frozen=True)
 class Round:
-    """What a rollout launches, and when it is over.
+    """What a rollout launches, and when it ends.
 
     Attributes:
         long: it runs prompts of the queue, to the end.
@@ -50,7 +51,7 @@ class Round:
 
 
 class Race:
-    """A round as it runs.
+    """A running round.
 
     Attributes:
         complete: prompts that are complete, in the order in which they became so.
@@ -63,11 +64,11 @@ class Race:
 
     @property
     def over(self) -> bool:
-        """Enough prompts are complete: nothing else counts."""
+        """Whether enough prompts are complete."""
         return len(self.complete) == self.round.wanted
 
     def finished(self, prompt: int, response: int) -> list[tuple[int, int]]:
-        """A response has come to its end.
+        """Record the end of a response.
 
         Args:
             prompt: number. response: which of those to it, from 0.
@@ -117,7 +118,7 @@ class Rounds:
         self.queue = list(queue)
 
     def next(self) -> Round:
-        """The round that is due; the same until it is `done`."""
+        """Return the next round; the same until it is `done`."""
         if len(self.queue) >= self._prompts:
             return Round(True, tuple(self.queue[: self._prompts]), self._responses, self._prompts, self._responses)
         prompts, responses = self._launched
@@ -125,7 +126,7 @@ class Rounds:
         return Round(False, fresh, responses, self._prompts, self._responses)
 
     def done(self, complete: Sequence[int]) -> None:
-        """The round that was due is over, and trained on.
+        """Record that the current round is over and trained on.
 
         Args:
             complete: the prompts that were completed.

@@ -1,8 +1,9 @@
-"""`stream-trainer` (RollPacker, arXiv 2509.21009): half of the GPUs begin to train while the last responses are sampled.
+"""`stream-trainer` (RollPacker, arXiv 2509.21009): half of the GPUs start to train while the last responses are sampled.
 
-When 20 to 50% of the wanted responses are done (looked at every 5%) and the cache of half of the replicas holds the rest, the rest
-goes on there, prefilled again, and the other half accumulates gradients of finished responses. For jobs that sample and train on
-the same GPUs. What the rest will need is not known: it is projected as twice the context that it has.
+When 20 to 50% of the required responses are done (checked every 5%) and the cache of half of the replicas can hold the
+others, the others continue there, prefilled again. The other half accumulates gradients of finished responses. For jobs
+that sample and train on the same GPUs. The future length of the remaining responses is unknown and projected as twice
+their present context.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Halve(Stay):
         return self._next()
 
     def act(self, fleet: Fleet) -> Wake:
-        """Move the rest, if it fits."""
+        """Move the remaining responses, if they fit."""
         keep = fleet.size - fleet.size // 2
         if _GROWS * int(fleet.context()[fleet.open].sum()) <= keep * self._room:
             gather(fleet, keep)

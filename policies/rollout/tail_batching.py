@@ -1,4 +1,4 @@
-"""`tail-batching` (RollPacker, arXiv 2509.21009): long responses are kept out of most rounds and run together in a few."""
+"""`tail-batching` (RollPacker, arXiv 2509.21009): defers long responses to a few long rounds."""
 
 from __future__ import annotations
 

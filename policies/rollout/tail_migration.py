@@ -1,7 +1,8 @@
-"""`tail-migration` (RollMux, arXiv 2512.11306, section 4): the last responses move to a few replicas, the others are free.
+"""`tail-migration` (RollMux, arXiv 2512.11306, section 4): the last responses move to a few replicas and free the others.
 
-The freed ones are another job's: a rollout gains nothing by it and loses a little. In an event replay the dispatch policy moves a
-tail when somebody waits for its nodes; here, inside one rollout, it moves as soon as it may.
+Another job uses the free replicas. The rollout itself gains nothing and loses a little. In an event replay the dispatch
+policy moves a tail when another rollout waits for its nodes. In this module, inside a single rollout, it moves as soon
+as it may.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class TailMigration:
 
     Args:
         at: share of the wanted responses that are done then. share: of the replicas that the tail keeps, at least one. The paper
-            says a few; with half of them the pairs of its evaluation gain most (docs/rollout_policies.md).
+            says a few; with half of them the pairs of its evaluation gain most (docs/reference/rollout_policies.md).
         careful: in an event replay the tail of a job that is its group's bound stays, which the paper does not say.
     """
 
@@ -42,7 +43,7 @@ class TailMigration:
 
     @property
     def migrates_at(self) -> float:
-        """What it asks of the dispatch policy in an event replay."""
+        """The threshold for the dispatch policy in an event replay."""
         return self.at
 
     def rounds(self, prompts: int, responses: int) -> Rounds:
@@ -66,7 +67,7 @@ class Consolidate(Stay):
         return Wake(finished=max(1, ceil(self._at * round.wanted * round.needed)))
 
     def act(self, fleet: Fleet) -> Wake:
-        """Move what is left to the replicas that have most of it."""
+        """Move the remaining responses to the replicas that have most of them."""
         keep = max(1, round(self._share * fleet.size))
         if keep < fleet.size:
             gather(fleet, keep)

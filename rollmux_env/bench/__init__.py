@@ -1,1 +1,1 @@
-"""The bench: contenders, seeds, processes, intervals. It is handed policy objects and knows none by name."""
+"""The bench: policies, seeds, processes, intervals. It receives policy objects and knows none by name."""

@@ -1,4 +1,4 @@
-"""The figures that suites show."""
+"""The columns that suites can show."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _migrations(own: Outcome, _: Outcome) -> float:
 
 
 def _decision_ms(own: Outcome, _: Outcome) -> float:
-    """The last hundred decisions, all but warm; where a policy decides an instant as a whole, its second round of arrivals."""
+    """Time of the last hundred decisions, after warm-up; for a policy that decides whole instants, its second round of arrivals."""
     seconds = own.decision_s[2] if len(own.decision_s) == ROUNDS * 2 else float(np.median(own.decision_s[-100:]))
     return 1e3 * seconds
 

@@ -1,4 +1,4 @@
-"""Contenders beside each other: means over seeds, and ratios to a baseline, paired by seed."""
+"""Compares policies: means over seeds, and ratios to a baseline, paired by seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollmux_env.replay.metrics import Metrics
 
 @dataclass(frozen=True)
 class Row:
-    """One contender over all seeds.
+    """One policy over all seeds.
 
     Attributes:
         cost_usd, usd_per_work_hour, slo_attainment, slowdown: means; `slowdown` of the mean over the jobs.
@@ -40,12 +40,12 @@ class Row:
     decision_ms: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values without the timing, which no seed repeats."""
+        """Return plain values without the timing, which differs between runs."""
         return {key: value for key, value in asdict(self).items() if key != "decision_ms"}
 
 
 def compare(results: Sequence[Result], baseline: str) -> list[Row]:
-    """One row a contender, in the order in which they first appear.
+    """Return one row per policy, in order of first appearance.
 
     Args:
         results: every contender on the same seeds.

@@ -1,4 +1,4 @@
-"""Run contenders on scenarios, in this process or in several."""
+"""Runs policies on scenarios, in this process or in several."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import Protocol, runtime_checkable
 
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.dispatcher import DispatchPolicy
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
@@ -21,12 +20,13 @@ from rollmux_env.replay.metrics import Outcome, outcome
 from rollmux_env.rollout.inside import migration_of
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
 
 @runtime_checkable
 class OwnReplay(Protocol):
-    """A contender that no one could run: it replays a scenario its own way (`optimal` regroups for free)."""
+    """A policy with its own replay, which could not run jobs (`optimal` regroups for free)."""
 
     def replay(self, scenario: Scenario, check: bool = False) -> Outcome:
         """Replay a scenario and measure it."""
@@ -39,7 +39,7 @@ MakeContender = Callable[[str, int], Contender]
 
 @dataclass(frozen=True)
 class Task:
-    """One contender on one scenario.
+    """One policy on one scenario.
 
     Attributes:
         spec: the contender, as `MakeContender` understands it.
@@ -60,7 +60,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a task.
+    """The result of a task.
 
     Attributes:
         total_s: seconds of computing of the whole replay.
@@ -101,7 +101,7 @@ def run_task(make: MakeContender, task: Task) -> Result:
 
 
 def run_tasks(make: MakeContender, tasks: list[Task], workers: int = 1) -> Iterator[tuple[int, Result]]:
-    """Run tasks and yield (index of the task, its result) as they end.
+    """Run tasks and yield (index, result) as they end.
 
     Args:
         make: a function of a module (processes are sent its name).

@@ -1,4 +1,4 @@
-"""Means over seeds, with their uncertainty."""
+"""Means over seeds and their confidence intervals."""
 
 from __future__ import annotations
 

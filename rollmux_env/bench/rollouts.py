@@ -1,7 +1,7 @@
-"""Cases of the suite `rollout`: what is measured of a rollout policy, on what.
+"""Cases of the suite `rollout`.
 
-A case measures one figure of each policy and seed: seconds (of a rollout, or of an iteration) or dollars per work-hour. Its gain is
-the first policy's figure over a policy's, seed by seed.
+A case measures one figure for each policy and seed: seconds (of a rollout, or of an iteration) or dollars per
+work-hour. Its gain is the figure of the first policy divided by that of a policy, per seed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from rollmux_env.bench.harness import MakeContender, Task, run_task
 from rollmux_env.bench.intervals import Mean, mean_interval
 from rollmux_env.bench.suite import Column, SuiteRow
-from rollmux_env.dispatcher import DispatchPolicy
 from rollmux_env.rollout.inside import migration_of
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.timing.hardware import FITTED, GPUS, achieved
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
 from rollmux_env.timing.models import SHAPES
@@ -38,7 +38,7 @@ QUICK_JOBS = 50  # of a stream
 
 
 class Makers(NamedTuple):
-    """What makes policies of names; the floor above has them.
+    """Factories of policies by name, passed in because `policies` is above this package.
 
     Attributes:
         placement, dispatch, rollout: by name. migrating: a dispatch policy's name, with the migration that a rollout policy
@@ -77,7 +77,7 @@ COLUMNS = (
 
 
 def rollout_rows(cases: Sequence[RolloutCase], seeds: Sequence[int], quick: bool, makers: Makers) -> list[SuiteRow]:
-    """Measure every case: a row a case and policy, in their order."""
+    """Measure every case: one row per case and policy, in order."""
     rows = []
     for case in cases:
         found = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in case.policies}
@@ -108,7 +108,7 @@ def rollout_s(make: Callable[[], Setting], policy: str, seed: int, quick: bool, 
 
 @lru_cache
 def fitted(size: str, gpu: str, gpus: int, parallel: int, lengths: Piecewise, seconds: float, plain: RolloutPolicy) -> float:
-    """The fixed seconds of a decode step with which a plain rollout takes so many seconds."""
+    """Fit the fixed seconds of a decode step so that a plain rollout takes the given time."""
     low, high = 0.0, 0.05
     for _ in range(12):
         middle = (low + high) / 2
@@ -122,7 +122,7 @@ def packed_s(
     size: str, gpus: int, parallel: int, lengths: Piecewise, seconds: float, alike: float,
     policy: str, seed: int, quick: bool, makers: Makers,
 ) -> float:  # fmt: skip
-    """Seconds of a rollout where a plain one takes the published seconds: one number is fitted, the step's overhead."""
+    """Seconds of a rollout, with the step's overhead fitted so that a plain one takes the published seconds."""
     step_s = fitted(size, "H800", gpus, parallel, lengths, seconds, makers.rollout("plain"))
     return rollout_s(partial(setting, size, "H800", gpus, parallel, lengths, step_s, alike), policy, seed, quick, makers)
 
@@ -164,7 +164,7 @@ def step_s(
 
 
 def with_models(scenario: Scenario) -> Scenario:
-    """A stream of the catalogue's jobs whose phases are predicted from their models, with the lengths of docs/timing.md."""
+    """A stream of the catalogue's jobs with phases predicted from their models, and the lengths of docs/reference/timing.md."""
     kept = ("id", "arrival_s", "iterations", "duration_s", "slo")
     jobs = []
     for job in scenario.jobs:

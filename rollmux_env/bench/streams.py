@@ -1,7 +1,7 @@
-"""Streams that suites run on: a workload of a seed, and changes to one.
+"""Streams for suites: a workload with a seed, and changes to a stream.
 
-Every `with_...` is a pure function of a scenario. The others are streams once all but the seed is given: a partial one of a
-module's function can be sent to another process.
+Every `with_...` is a pure function of a scenario. The other functions are streams once all arguments but the seed are
+bound: a `functools.partial` of a module's function can be sent to another process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def workload(name: str, seed: int, quick: bool = False, **options: Any) -> Scena
 
 
 def crowd(jobs: int, seed: int, quick: bool = False) -> Scenario:
-    """`jobs` jobs of the mixed profile that come together and leave together, twice: once to warm up, once to be timed."""
+    """`jobs` jobs of the mixed profile that arrive and leave together, twice: once to warm up and once to be timed."""
     stream = make_workload("mixed", WorkloadOptions(seed=seed, jobs=ROUNDS * jobs, stays="fixed"))
     stay_s = 3600.0
     together = [
@@ -42,7 +42,7 @@ def crowd(jobs: int, seed: int, quick: bool = False) -> Scenario:
 
 
 def sampled(name: str, seed: int, quick: bool = False, mean_fraction: float = 0.6, cv: float = 0.25, **options: Any) -> Scenario:
-    """A workload whose phases are drawn anew in every iteration; see `with_actual`."""
+    """A workload with phase durations sampled in every iteration; see `with_actual`."""
     return with_actual(workload(name, seed, quick, **options), mean_fraction, cv)
 
 
@@ -52,7 +52,7 @@ def drifting(name: str, template: str, seed: int, quick: bool = False, factor: f
 
 
 def with_actual(scenario: Scenario, mean_fraction: float, cv: float, cap: bool = True) -> Scenario:
-    """Give both phases of every job a law of what really happens, for event replays.
+    """Give both phases of every job a distribution of actual durations, for event replays.
 
     Args:
         mean_fraction: mean before the cap, as a fraction of the worst case.

@@ -1,7 +1,7 @@
-"""Suites: the paper's evaluation as data, and how one is run.
+"""Suites: the paper's evaluation as data, and the code that runs one.
 
-A suite is a list of cases; a case is a stream for every seed and the policies that run on it. Figures are measured of each
-(case, policy, seed), then averaged over seeds; a ratio is taken seed by seed, so its interval is paired.
+A suite is a list of cases. A case has a stream for every seed and the policies that run on it. Figures are measured for
+each (case, policy, seed) and averaged over seeds. A ratio is computed per seed, so its interval is paired.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from rollmux_env.bench.harness import Result, Task
 from rollmux_env.bench.intervals import Mean, mean_interval
-from rollmux_env.dispatcher import DispatchPolicy
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class SuiteRow:
 def suite_tasks(
     suite: Suite, seeds: Sequence[int], quick: bool, dispatch: Callable[[str], DispatchPolicy], check: bool = False
 ) -> list[tuple[Case, Task]]:
-    """Everything that a suite runs, seed by seed."""
+    """Return all tasks of a suite, seed by seed."""
     return [
         (case, Task(policy, seed, scenario, dispatch(case.dispatch) if case.dispatch else None, check))
         for case in suite.cases
@@ -100,7 +100,7 @@ def suite_tasks(
 
 
 def suite_rows(suite: Suite, results: Sequence[tuple[Case, Result]]) -> list[SuiteRow]:
-    """The table of a suite: a row a case and policy, in their order."""
+    """Return the table of a suite: one row per case and policy, in order."""
     rows: list[SuiteRow] = []
     for case in suite.cases:
         found: dict[str, dict[int, Outcome]] = {policy: {} for policy in case.policies}

@@ -87,7 +87,8 @@ _rows: Records = np.zeros(256, dtype=candidate_type(4))  # what `enumerate_candi
 def _fill(state: State, job_id: str, only_improving: bool, prune: bool) -> Records:
     """The rows of a job's candidates, until the next call."""
     global _rows
-    view, nodes = state.view, state._jobs["pins"].shape[1]
+    view = state.view
+    nodes = view.jobs["pins"].shape[1]
     if _rows.dtype["nodes"].shape[0] != nodes:
         _rows = np.zeros(len(_rows), dtype=candidate_type(nodes))
     while True:

@@ -116,6 +116,11 @@ class State:
         """Id of the job in a row of the job table."""
         return self._models[row].id
 
+    @property
+    def arrived(self) -> int:
+        """How many jobs have arrived so far; `job_id(0)` is the first."""
+        return len(self._models)
+
     def knows(self, job_id: str) -> bool:
         """Whether the job has arrived (it may have left since)."""
         return job_id in self._rows

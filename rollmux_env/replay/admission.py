@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 
 from rollmux_env.cluster.candidates import REASONS, candidates
-from rollmux_env.cluster.events import Admitted, Arrived
-from rollmux_env.cluster.plan import Policy, carry_out
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.events import Admitted
+from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.state import State
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Job, Scenario
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.facts import Arrived
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,12 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
         PlanError: the policy broke an invariant.
     """
     state = State(scenario.cluster)
+    scheduler = Scheduler(state, policy)
     decisions: list[Decision] = []
     for job in in_order_of_arrival(scenario):
-        event = Arrived(job.arrival_s, job)
-        apply(state, event)
         before = (state.rollout_nodes, state.training_nodes)
-        events = carry_out(state, policy.decide(state, event), policy.keeps_slo) if len(state.waiting) == 1 else []
+        scheduler.planner.ticks.next_s = inf  # nobody leaves, and no time passes
+        events = scheduler.step(job.arrival_s, [Arrived(job)]).entries
         admitted = next((e for e in events if isinstance(e, Admitted)), None)
         if admitted is None:
             decisions.append(Decision(job.id, "queued", None, None, (), (), _reason(state, job)))

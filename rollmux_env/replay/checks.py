@@ -13,10 +13,7 @@ from __future__ import annotations
 import itertools
 
 from rollmux_env.cluster.state import State
-
-
-class InvariantError(AssertionError):
-    """A replay broke a numbered invariant: a defect of RollMux, not of its input."""
+from rollmux_env.errors import InvariantError
 
 
 def check_state(state: State, arrived: int, keeps_slo: bool) -> None:

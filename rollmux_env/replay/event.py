@@ -22,16 +22,19 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from math import inf
 
-from rollmux_env.cluster.events import Admitted, Departed, Moved, Progress, Progressed, Resumed
+from rollmux_env.cluster.events import Progress
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.dispatcher import Dispatcher, DispatchPolicy, PhaseName, migrates_at
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.checks import check_state
-from rollmux_env.replay.run import INSTANT_S, Arrivals, PhaseRun, Run, Ticks, instant, note, waits_for_ever
+from rollmux_env.replay.run import Arrivals, PhaseRun, Run, placements, waits_for_ever
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Job, Scenario
+from rollmux_env.scheduler.commands import Grant, Move, Place, Seating
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
+from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.timing.tail import TailModel
 
 _TRAINING_POOL = -1  # in place of a rollout node's number
@@ -64,13 +67,14 @@ def replay_events(
 
 
 class _Group:
-    """A group as it runs: its dispatcher, which job each node last ran, and the rollouts that run on all their nodes."""
+    """A group as it runs: which job each node last ran, the rollouts that run on all their nodes, and nodes that tails share."""
 
-    def __init__(self, number: int, dispatch: DispatchPolicy) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.dispatcher = Dispatcher(dispatch)
         self.last: dict[int, _Runner] = {}
         self.rollouts: dict[_Runner, None] = {}
+        self.tails = 0  # a bit each
+        self.members = 0
 
 
 class _Runner:
@@ -83,6 +87,7 @@ class _Runner:
     __slots__ = (
         "base_s",
         "began_s",
+        "bits",
         "busy_s",
         "cold",
         "durations",
@@ -121,21 +126,20 @@ class _Runner:
         self.passed = False
         self.held: dict[float, tuple[int, ...]] = {}
 
-    def enter(self, state: State, group: _Group) -> None:
-        """Take up the placement that the state says."""
-        row, pins = self.row, state.pins(self.job.id)
-        training_nodes = int(state.groups.training_nodes[state.jobs.group[row]])
+    def enter(self, state: State, group: _Group, seating: Seating) -> None:
+        """Take up a placement."""
+        row = self.row
+        pins = () if seating.colocated else seating.rollout
         self.group = group
+        group.members += 1
         self.base_s = {"rollout": float(state.jobs.placed_rollout_s[row]), "training": float(state.jobs.placed_training_s[row])}
         self.keys = {"rollout": pins or (_TRAINING_POOL,), "training": (_TRAINING_POOL,)}
         self.mask = {node: 1 << (node + 1) for node in pins}
-        self.nodes = {"rollout": len(pins) or training_nodes, "training": training_nodes}
+        self.bits = sum(self.mask.values())
+        self.nodes = {"rollout": len(seating.rollout), "training": len(seating.training)}
         self.cold = {"rollout": True, "training": True}
         self.sync_s = float(state.jobs.placed_sync_s[row])
         self.leaves_s = float(state.jobs.leaves_s[row])
-        planned_s = self.base_s["rollout"], self.base_s["training"], self.sync_s
-        group.dispatcher.now_s = state.now_s
-        group.dispatcher.joined(self.job.id, pins, *planned_s, self.job.slo)
 
     def progress(self) -> Progress:
         """What the job has done so far; asked at the end of an iteration, so that its busy seconds are of whole ones."""
@@ -154,25 +158,23 @@ class _Replay:
         rollout: RolloutPolicy | None,
     ) -> None:
         self.run = Run(scenario, State(scenario.cluster, observed=True), solo_s={})
+        self.scheduler = Scheduler(self.run.state, policy, dispatch)
+        self.run.decision_s = self.scheduler.planner.decision_s
         self.policy = policy
-        self.dispatch = dispatch
         self.seed = seed
         self.keep_phases = keep_phases
         self.tails = tails
         self.rollout = rollout
-        self.migrates_at = migrates_at(dispatch)
         self.jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
         self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))
-        self.ticks = Ticks(policy, self.arrivals.next_s)
         self.heap: list[tuple[float, int, _Runner, str]] = []  # (end, stamp, whose, `rollout`, `training` or `sync`)
         self.stamps = 0
         self.runners: dict[str, _Runner] = {}
         self.groups: dict[int, _Group] = {}
-        self.progress: dict[str, Progress] = {}  # what the state does not know yet
 
     def play(self, check: bool) -> Run:
-        state, heap, arrivals = self.run.state, self.heap, self.arrivals
+        state, heap, arrivals, scheduler = self.run.state, self.heap, self.arrivals, self.scheduler
         fixed_s = arrivals.next_s  # of the next instant that no phase brings about
         while state.departed < len(self.run.scenario.jobs):
             now_s = min(heap[0][0], fixed_s) if heap else fixed_s
@@ -180,28 +182,23 @@ class _Replay:
                 raise PlanError(waits_for_ever(state))
             now_s = max(now_s, state.now_s)
             until_s = now_s + INSTANT_S
-            touched: dict[_Group, None] = {}
             departing: list[_Runner] = []
             while heap and heap[0][0] <= until_s:
                 end_s, stamp, runner, what = heappop(heap)
                 if stamp == runner.stamp:
                     now_s = max(now_s, end_s)
-                    touched[runner.group] = None
                     if self._end(runner, what, end_s):
                         departing.append(runner)
             if departing or fixed_s <= until_s:
-                self._place(now_s, departing, touched)
-                fixed_s = min(arrivals.next_s, state.next_resume_s(), self.ticks.next_s)
+                self._place(now_s, departing)
+                fixed_s = min(arrivals.next_s, state.next_resume_s(), scheduler.planner.ticks.next_s)
                 if check:
                     check_state(state, arrivals.taken, self.policy.keeps_slo)
-            for group in touched:
-                dispatcher = group.dispatcher
-                dispatcher.now_s = now_s
-                permits = dispatcher.permits()
-                for job_id in dispatcher.migrations:
-                    self._migrate(self.runners[job_id], now_s)
-                for permit in permits:
-                    self._start(self.runners[permit.job_id], permit.phase, now_s)
+            for command in scheduler.permits(now_s):
+                if isinstance(command, Grant):
+                    self._start(self.runners[command.job_id], command.phase, now_s)
+                else:
+                    self._migrate(self.runners[command.job_id], now_s)
         return self.run
 
     def _start(self, runner: _Runner, phase: PhaseName, now_s: float) -> None:
@@ -223,7 +220,7 @@ class _Replay:
         runner.phase = phase
         runner.start_s = now_s
         runner.switch_s = switch_s
-        if self.migrates_at is None or phase == "training" or not runner.mask:
+        if self.scheduler.migrates_at is None or phase == "training" or not runner.mask:
             self._wake(runner, now_s + (switch_s + runner.base_s[phase] * factors[runner.iteration]), phase)
             return
         runner.began_s, runner.since_s = now_s, now_s + switch_s
@@ -235,7 +232,7 @@ class _Replay:
 
     def _share(self, runner: _Runner) -> None:
         """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
-        tails = runner.group.dispatcher.tails
+        tails = runner.group.tails
         shared = tuple(node for node, bit in runner.mask.items() if bit & tails)
         runner.held = {1.0: tuple(node for node in runner.mask if node not in shared), 1 - self.tails.share: shared}
         runner.rate = runner.durations.rate[runner.iteration] if shared else 1.0
@@ -252,6 +249,7 @@ class _Replay:
         self._advance(runner, now_s)
         self._span(runner, now_s)
         del runner.group.rollouts[runner]
+        runner.group.tails |= runner.bits
         runner.held = {self.tails.share: tuple(runner.mask)}
         rest_s = max(0.0, runner.left_s) * runner.durations.stretch[runner.iteration]
         self._wake(runner, now_s + runner.durations.move_s + rest_s, "rollout")
@@ -262,6 +260,7 @@ class _Replay:
 
     def _after_tail(self, gone: _Runner, now_s: float) -> None:
         """A tail is over: rollouts that shared nodes with it have them to themselves."""
+        gone.group.tails &= ~gone.bits
         for runner in gone.group.rollouts:
             if runner.mask.keys() & gone.mask.keys():
                 self._advance(runner, now_s)
@@ -285,30 +284,30 @@ class _Replay:
 
     def _end(self, runner: _Runner, what: str, now_s: float) -> bool:
         """What a job waited for is over; whether the job leaves now."""
-        dispatcher, job_id = runner.group.dispatcher, runner.job.id
+        scheduler, job_id = self.scheduler, runner.job.id
         if what == "threshold":
             runner.left_s, runner.since_s, runner.passed = runner.tail_s, now_s, True
-            dispatcher.threshold(job_id)
+            scheduler.threshold(job_id)
             self._share(runner)
             return False
         if what == "rollout":
             frees = self._is_tail(runner)
-            dispatcher.finished(job_id, "rollout", self._book(runner, now_s))
+            scheduler.finished(job_id, "rollout", self._book(runner, now_s))
             if frees:
                 self._after_tail(runner, now_s)
-            dispatcher.ready(job_id, "training")
+            scheduler.ready(job_id, "training")
             return False
         if what == "training":
-            dispatcher.finished(job_id, "training", self._book(runner, now_s))
+            scheduler.finished(job_id, "training", self._book(runner, now_s))
             if runner.sync_s > 0.0:
                 self._wake(runner, now_s + runner.sync_s, "sync")
                 return False
         runner.iteration += 1
-        self.progress[job_id] = runner.progress()
+        scheduler.iterated(runner.progress())
         if runner.iteration == runner.job.iterations or now_s >= runner.leaves_s - INSTANT_S:
-            dispatcher.leaving(job_id)
+            scheduler.left(job_id)
             return True
-        dispatcher.ready(job_id, "rollout")
+        scheduler.ready(job_id, "rollout")
         return False
 
     def _book(self, runner: _Runner, now_s: float) -> float:
@@ -331,56 +330,42 @@ class _Replay:
             self.run.phases.append(PhaseRun(runner.job.id, phase, runner.iteration, group, pool, nodes, *held))
         return now_s - start_s
 
-    def _place(self, now_s: float, departing: list[_Runner], touched: dict[_Group, None]) -> None:
-        """Departures, the queue and arrivals, as in every replay; then tell the dispatchers."""
-        run, state = self.run, self.run.state
-        if self.progress:
-            note(run, Progressed(now_s, tuple(self.progress.values())))
-            self.progress.clear()
-        first = len(run.log)
-        departing.sort(key=lambda runner: runner.row)
-        instant(run, self.policy, now_s, [runner.job.id for runner in departing], self.arrivals, self.ticks)
-        for event in run.log[first:]:
-            match event:
-                case Departed(job_id=job_id):
-                    runner = self.runners.pop(job_id)
-                    assert run.solo_s is not None
-                    run.solo_s[job_id] = runner.durations.solo_s(runner.iteration)
-                    self._drop_if_empty(runner.group)
-                case Admitted(job_id=job_id):
-                    runner = self.runners[job_id] = _Runner(
-                        self.jobs[job_id],
-                        state.row(job_id),
-                        Durations(self.jobs[job_id], self.seed, self.tails, self.migrates_at, self.rollout),
-                    )
-                    runner.enter(state, self._group_of(job_id))
-                    runner.group.dispatcher.ready(job_id, "rollout")
-                    touched[runner.group] = None
-                case Moved(job_id=job_id):
+    def _place(self, now_s: float, departing: list[_Runner]) -> None:
+        """Departures, pauses that end, the queue and arrivals, as in every replay."""
+        run, scheduler = self.run, self.scheduler
+        assert run.solo_s is not None
+        for runner in sorted(departing, key=lambda runner: runner.row):
+            run.solo_s[runner.job.id] = runner.durations.solo_s(runner.iteration)
+            self._leave(self.runners.pop(runner.job.id))
+        for command in placements(run, scheduler, now_s, self.arrivals):
+            match command:
+                case Place(job_id=job_id, seating=seating):
+                    self._runner(job_id).enter(run.state, self._group(seating.group), seating)
+                    scheduler.ready(job_id, "rollout")
+                case Move(job_id=job_id):
                     runner = self.runners[job_id]
                     frees = self._is_tail(runner)
                     if runner.phase is not None:
                         self._book(runner, now_s)
                     runner.stamp = -1
-                    runner.group.dispatcher.gone(job_id)
+                    scheduler.vacated(job_id, runner.progress())
                     if frees:
                         self._after_tail(runner, now_s)
-                    touched[runner.group] = None
-                    self._drop_if_empty(runner.group)
-                    runner.enter(state, self._group_of(job_id))
-                    self.progress[job_id] = runner.progress()
-                case Resumed(job_id=job_id):
-                    runner = self.runners[job_id]
-                    runner.group.dispatcher.ready(job_id, "rollout")
-                    touched[runner.group] = None
+                    self._leave(runner)
 
-    def _group_of(self, job_id: str) -> _Group:
-        state = self.run.state
-        number = int(state.groups.id[state.jobs.group[state.row(job_id)]])
-        if number not in self.groups:
-            self.groups[number] = _Group(number, self.dispatch)
-        return self.groups[number]
+    def _runner(self, job_id: str) -> _Runner:
+        """A job that runs, or begins to."""
+        if job_id not in self.runners:
+            job = self.jobs[job_id]
+            durations = Durations(job, self.seed, self.tails, self.scheduler.migrates_at, self.rollout)
+            self.runners[job_id] = _Runner(job, self.run.state.row(job_id), durations)
+        return self.runners[job_id]
 
-    def _drop_if_empty(self, group: _Group) -> None:
-        if not group.dispatcher.members:
-            self.groups.pop(group.number, None)
+    def _group(self, number: int) -> _Group:
+        return self.groups.setdefault(number, _Group(number))
+
+    def _leave(self, runner: _Runner) -> None:
+        """A job has left its group."""
+        runner.group.members -= 1
+        if not runner.group.members:
+            self.groups.pop(runner.group.number, None)

@@ -8,8 +8,10 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.checks import check_clock, check_state
-from rollmux_env.replay.run import INSTANT_S, Arrivals, Run, Ticks, instant, waits_for_ever
+from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.planner import INSTANT_S
 
 
 def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
@@ -23,14 +25,18 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
     """
     run = Run(scenario, State(scenario.cluster))
     state = run.state
+    scheduler = Scheduler(state, policy)
+    run.decision_s = scheduler.planner.decision_s
     arrivals = Arrivals(scenario)
-    ticks = Ticks(policy, arrivals.next_s)
     while state.departed < len(scenario.jobs):
-        now_s = min(arrivals.next_s, state.next_departure_s(), state.next_resume_s(), ticks.next_s)
+        now_s = min(arrivals.next_s, state.next_departure_s(), state.next_resume_s(), scheduler.planner.ticks.next_s)
         if not np.isfinite(now_s):
             raise PlanError(waits_for_ever(state))
         now_s = max(now_s, state.now_s)
-        instant(run, policy, now_s, state.departing(now_s + INSTANT_S), arrivals, ticks)
+        for job_id in state.departing(now_s + INSTANT_S):
+            scheduler.left(job_id)
+        for _ in placements(run, scheduler, now_s, arrivals):
+            pass
         if check:
             check_clock(run.time_s[-2:])
             check_state(state, arrivals.taken, policy.keeps_slo)

@@ -1,4 +1,4 @@
-"""Metrics of a replay, as docs/metrics.md defines them."""
+"""Metrics of a replay, as docs/reference/metrics.md defines them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Outcome:
     """What one policy did with one scenario: what `bench` tabulates and plots.
 
     Attributes:
-        metrics: the figures that docs/metrics.md defines.
+        metrics: the figures that docs/reference/metrics.md defines.
         time_s, rollout_nodes, training_nodes: (T,) nodes provisioned from each time on.
         decision_s: seconds of computing of each decision.
         extra: figures that only some policies have, by name (a bound and a gap, say).

@@ -1,20 +1,17 @@
-"""What a replay leaves behind, and the part that all replays share: what happens to placements at one instant."""
+"""What a replay leaves behind, and what all replays share: jobs that arrive, and the scheduler at an instant."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import floor
-from time import perf_counter
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import Arrived, Departed, Event, Resumed, Ticked
-from rollmux_env.cluster.plan import Plan, Policy, carry_out
-from rollmux_env.cluster.state import State, apply
-from rollmux_env.errors import InputError
+from rollmux_env.cluster.events import Event
+from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Job, Scenario
-
-INSTANT_S = 1e-6  # times this close are one instant
+from rollmux_env.scheduler.commands import Command
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.planner import INSTANT_S
 
 
 class PhaseRun(NamedTuple):
@@ -95,58 +92,19 @@ class Arrivals:
         return job
 
 
-class Ticks:
-    """When a policy that asks for it is woken: at whole multiples of its `wakes_every_s` after the first arrival, while jobs run.
-
-    Attributes:
-        next_s: the next time; infinite where no job runs, or the policy does not ask.
-    """
-
-    def __init__(self, policy: Policy, first_s: float) -> None:
-        every_s = getattr(policy, "wakes_every_s", None)
-        if every_s is not None and not INSTANT_S < every_s < float("inf"):
-            raise InputError(f"wakes_every_s: must be a number of seconds above {INSTANT_S:g}, not {every_s}")
-        self._every_s: float | None = every_s
-        self._first_s = first_s
-        self.next_s = float("inf")
-
-    def after(self, now_s: float, running: bool) -> None:
-        """Find the first tick after an instant."""
-        self.next_s = float("inf")
-        if running and self._every_s is not None:
-            passed = floor((now_s + INSTANT_S - self._first_s) / self._every_s)
-            self.next_s = self._first_s + (passed + 1) * self._every_s
-
-
-def instant(run: Run, policy: Policy, now_s: float, departing: Sequence[str], arrivals: Arrivals, ticks: Ticks) -> None:
-    """All that happens to placements at one time, in every replay: pauses that end, departures, a tick, the queue, arrivals.
+def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals) -> Iterator[Command]:
+    """Let pauses end and jobs arrive, and decide about placements: what the commands are, and then what is to be recorded.
 
     Args:
-        departing: ids of the jobs that leave now.
         arrivals: of which all are taken that arrive within `INSTANT_S`.
-        ticks: moved on to the next one.
     """
-    state = run.state
-    until_s = now_s + INSTANT_S
-    ended: Event | None = None
+    state, until_s = run.state, now_s + INSTANT_S
     for job_id in state.resuming(until_s):
-        note(run, ended := Resumed(now_s, job_id))
-    for job_id in departing:
-        note(run, ended := Departed(now_s, job_id))
-    if isinstance(ended, Departed):
-        run.log += carry_out(state, policy.decide(state, ended), policy.keeps_slo)
-    if ticks.next_s <= until_s and state.order.size:
-        note(run, ended := Ticked(now_s))
-        run.log += carry_out(state, policy.decide(state, ended), policy.keeps_slo)
-    if ended:
-        while state.waiting and _admit(run, policy, Arrived(now_s, state.job(state.waiting[0]))):
-            pass
+        scheduler.resumed(job_id)
     while arrivals.next_s <= until_s:
-        event = Arrived(now_s, arrivals.take())
-        note(run, event)
-        if len(state.waiting) == 1:
-            _admit(run, policy, event)
-    ticks.after(now_s, state.order.size > 0)
+        scheduler.arrived(arrivals.take())
+    yield from scheduler.placements(now_s)
+    run.log += scheduler.planner.take_events()
     run.time_s.append(now_s)
     run.rollout_nodes.append(state.rollout_nodes)
     run.training_nodes.append(state.training_nodes)
@@ -155,18 +113,3 @@ def instant(run: Run, policy: Policy, now_s: float, departing: Sequence[str], ar
 def waits_for_ever(state: State) -> str:
     """What to say when jobs wait and nothing will happen any more."""
     return f"{len(state.waiting)} jobs wait for ever, the first is {state.waiting[0]}"
-
-
-def note(run: Run, event: Event) -> None:
-    """Apply an event and keep it."""
-    apply(run.state, event)
-    run.log.append(event)
-
-
-def _admit(run: Run, policy: Policy, event: Arrived) -> bool:
-    """Ask the policy about a waiting job; whether it has a place now."""
-    began = perf_counter()
-    plan: Plan = policy.decide(run.state, event)
-    run.decision_s.append(perf_counter() - began)
-    run.log += carry_out(run.state, plan, policy.keeps_slo)
-    return run.state.is_running(event.job.id)

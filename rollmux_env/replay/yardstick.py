@@ -11,8 +11,9 @@ import numpy as np
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.metrics import Outcome, Stays, measure
-from rollmux_env.replay.run import INSTANT_S, Arrivals
+from rollmux_env.replay.run import Arrivals
 from rollmux_env.scenario import Job, Scenario
+from rollmux_env.scheduler.planner import INSTANT_S
 
 
 class ActiveJobs(Protocol):
@@ -55,7 +56,7 @@ class ActiveJobs(Protocol):
         """Assert what must hold after every instant.
 
         Raises:
-            rollmux_env.replay.checks.InvariantError: it does not.
+            rollmux_env.errors.InvariantError: it does not.
         """
 
 

@@ -1,1 +1,1 @@
-"""What people look at: tables, files and plots of results."""
+"""Tables, files and plots of results."""

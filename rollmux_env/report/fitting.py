@@ -1,4 +1,4 @@
-"""Tables that fit a width and lose nothing: headings take more lines, then columns go to a second table below."""
+"""Fits tables to a width without losing anything: taller headings first, then a second table below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Gantt of a group as PNG: the two pools as panels, a lane a node, a colour a job; idle node time is tinted."""
+"""A Gantt chart of a group as PNG: one panel per pool, one lane per node, one colour per job; idle node time is tinted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HATCH = "/////"
 
 
 class Bar(NamedTuple):
-    """What a node does from a time to a time, within the window: run a phase, or switch to its job. Seconds.
+    """An interval of a node within the window: running a phase, or switching to its job. Seconds.
 
     Of what holds a share of the node, `share` is how high it is drawn; a migrated tail stands at the bottom of the lane.
     """
@@ -46,7 +46,7 @@ class Bar(NamedTuple):
 
 
 def gantt_png(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float, title: str = "") -> bytes:
-    """Draw what runs on the nodes of a group over a window of time.
+    """Draw the phases on the nodes of a group over a window of time.
 
     Args:
         phases: from a replay or a real run, in any order; those on other nodes, or outside the window, are left out.
@@ -109,7 +109,7 @@ def bars_of(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, un
 
 
 def _draw(axis: Axes, bars: Sequence[Bar], lanes: Sequence[Lane], from_s: float, until_s: float, colours: dict[str, str]) -> None:
-    """Draw a pool, its nodes from top to bottom; what bars leave free of a lane is its bubbles."""
+    """Draw a pool, with its nodes from top to bottom. The free parts of a lane are its bubbles."""
     _, unit_s = _unit(until_s - from_s)
     row = {lane.node: k for k, lane in enumerate(lanes)}
     for lane in lanes:
@@ -169,6 +169,6 @@ def _unit(window_s: float) -> tuple[str, float]:
 
 
 def _readable_on(colour: str) -> str:
-    """Black or white, by the luminance of what is behind."""
+    """Return black or white, depending on the luminance of the background."""
     red, green, blue = to_rgb(colour)
     return "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.55 else "white"

@@ -1,4 +1,4 @@
-"""Which nodes a group had and when, who its members were, and how busy a span of time was: what the pictures draw."""
+"""The nodes and members of a group over time, and how busy it was: the data behind the pictures."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def node_steps(lanes: Iterable[Lane]) -> list[tuple[float, int, int]]:
 
 
 def shares(phases: Iterable[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> Shares | None:
-    """What became of the node-seconds that some lanes have within a span of time; None where they have none.
+    """Split the node-seconds of some lanes within a span of time; None if they have none.
 
     Args:
         phases: those on other nodes do not count.

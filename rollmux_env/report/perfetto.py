@@ -1,9 +1,9 @@
-"""A trace in the Chrome trace event format, which ui.perfetto.dev opens: what every node did, and what happened to placements.
+"""Traces in the Chrome trace event format, for ui.perfetto.dev.
 
-A process is a pool of a group and a thread a node; phases and switches are slices. A migrated tail, which shares its nodes with the
-next rollout, is a track of its own beside them. The process `cluster` has the counters of nodes
-and dollars, and the instants: arrivals, admissions, moves, resumptions and departures. What real jobs do without holding a node, as
-their syncs, has a process of its own, with a thread a job.
+A process is one pool of a group, a thread is a node, and phases and switches are slices. A migrated tail shares its
+nodes with the next rollout and gets a track of its own beside them. The process `cluster` has the counters of nodes and
+dollars, and the instants: arrivals, admissions, moves, resumptions and departures. What real jobs do without holding a
+node, such as syncs, has a process of its own with a thread per job.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def trace_json(
 
 
 def _label(kind: str, pid: int, tid: int, value: str, place: int) -> list[_Record]:
-    """Name a process or a thread, and say where it is shown."""
+    """Name a process or a thread, and set its position."""
     head = {"ph": "M", "pid": pid, "tid": tid}
     return [
         {**head, "name": f"{kind}_name", "args": {"name": value}},

@@ -1,4 +1,4 @@
-"""The pictures of `rollmux trace`: which group and which window they show, and the files."""
+"""The pictures of `rollmux trace`: the choice of group and window, and the files."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def choose_view(
     from_h: float | None = None,
     hours: float | None = None,
 ) -> View:
-    """Choose what to show: of what the options leave open, the longest time in which a group has the most members.
+    """Choose the group and window. Unless the options say otherwise: the longest time in which a group has the most members.
 
     Args:
         memberships: in order of time.

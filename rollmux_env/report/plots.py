@@ -60,7 +60,7 @@ def bench_plots(scenario: Scenario, results: Sequence[Result], rows: Sequence[Ro
 
 
 def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean]]) -> bytes:
-    """Bars of one figure of a suite, a colour a policy, yardsticks hatched, with the paper's figures as marks."""
+    """Draw bars of one figure of a suite: one colour per policy, reference policies hatched, the paper's figures as marks."""
     with plt.rc_context(_STYLE):
         cases = list(dict.fromkeys(row.case for row, _ in rows))
         policies = list(dict.fromkeys(row.policy for row, _ in rows))
@@ -158,7 +158,7 @@ def _axes(columns: int = 1) -> tuple[Figure, list[Axes]]:
 
 
 def _bar(policy: str) -> dict[str, Any]:
-    """Colours of a policy's bar; a yardstick's is hatched, as its line is dashed."""
+    """Colours of a policy's bar; that of a reference policy is hatched."""
     style = style_of(policy)
     hatched = {"facecolor": "white", "edgecolor": style.colour, "hatch": "////"}
     return hatched if style.line == "--" else {"color": style.colour}

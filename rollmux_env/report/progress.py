@@ -1,4 +1,4 @@
-"""Progress of long work, on standard error, where someone looks."""
+"""Progress bars on standard error, if it is a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as JSON and CSV, in the shapes that docs/metrics.md names."""
+"""Results as JSON and CSV, as docs/reference/metrics.md defines them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_json(data: Any) -> str:
 
 
 def plan_report(policy: str, admission: Admission) -> dict[str, Any]:
-    """What `rollmux plan` prints."""
+    """The output of `rollmux plan`."""
     return {
         "policy": policy,
         "decisions": [
@@ -40,19 +40,19 @@ def _placed(decision: Decision) -> dict[str, Any]:
 
 
 def result_entry(result: Result) -> dict[str, Any]:
-    """One contender on one seed: the metrics, and what only it has."""
+    """One policy on one seed: the metrics, and its own extra figures."""
     return {"policy": result.spec, **result.outcome.metrics.as_dict(), **result.outcome.extra}
 
 
 def timing_entry(result: Result) -> dict[str, Any]:
-    """Milliseconds of a decision and seconds of the replay: the only figures that no seed repeats."""
+    """Milliseconds of a decision and seconds of the replay: the only figures that differ between runs."""
     decisions = result.outcome.decision_s
     p50, p99 = np.percentile(decisions, (50, 99)) * 1e3 if decisions else (None, None)
     return {"decision_ms": {"p50": p50, "p99": p99}, "total_s": result.total_s}
 
 
 def bench_report(scenario: str, fidelity: str, results: Sequence[Result], baseline: str) -> dict[str, Any]:
-    """What `rollmux bench` prints: the results of the one seed, or of every seed with a summary over them."""
+    """The output of `rollmux bench`: the results of one seed, or of every seed with a summary."""
     seeds = sorted({result.seed for result in results})
     if len(seeds) == 1:
         return {
@@ -76,7 +76,7 @@ def bench_report(scenario: str, fidelity: str, results: Sequence[Result], baseli
 
 
 def bench_csv(results: Sequence[Result]) -> str:
-    """One line a contender and seed; nested figures as `peak_gpus.rollout`; per-job figures are left to the JSON."""
+    """One line per policy and seed. Nested figures are named like `peak_gpus.rollout`; per-job figures are in the JSON only."""
     rows = [{"seed": result.seed, **_flat(result_entry(result))} for result in results]
     columns = list(dict.fromkeys(column for row in rows for column in row))
     text = io.StringIO()
@@ -87,7 +87,7 @@ def bench_csv(results: Sequence[Result]) -> str:
 
 
 def plan_csv(decisions: Sequence[Decision]) -> str:
-    """One line a decision; nodes separated by spaces."""
+    """One line per decision; nodes separated by spaces."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_placed(decisions[0]))

@@ -1,4 +1,4 @@
-"""How a policy looks: one colour in every figure of every run, by its name; yardsticks dashed; seeds as a band."""
+"""The style of a policy in plots: one colour by name in every figure, dashed reference policies, seeds as a band."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OTHERS = ("#117733", "#aa4499", "#661100", "#6699cc", "#999933", "#cc6677", "#4
 
 
 class Style(NamedTuple):
-    """A policy's colour, and how its line is drawn: `-`, or `--` of a yardstick."""
+    """A policy's colour and line style: `-`, or `--` for a reference policy."""
 
     colour: str
     line: str
@@ -80,7 +80,7 @@ def draw(axis: Axes, x: Floats, values: Floats, policy: str, label: str | None =
 
 
 def _drawn(text: str) -> float:
-    """A number from 0 to 1, not included, that hangs on the text alone."""
+    """A number in [0, 1) that depends only on the text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
 
 

@@ -1,4 +1,4 @@
-"""A suite's result: a table with the paper's figures beside ours, the same as JSON and CSV, and plots."""
+"""The result of a suite: a table with the paper's figures beside ours, JSON, CSV, and plots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollmux_env.report.tables import heading, make_table
 
 
 def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], quick: bool) -> RenderableType:
-    """One line a case and policy; behind a figure, in brackets, the paper's."""
+    """One line per case and policy; the paper's figure in brackets."""
     over = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
     title = f"{suite.title} ({suite.source}); {over}{', quick: shorter streams' if quick else ''}"
     table = make_table("case", "policy", *(column.heading for column in suite.columns), left=2)
@@ -71,7 +71,7 @@ def suite_report(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], q
 
 
 def suite_csv(suite: Suite, rows: Sequence[SuiteRow]) -> str:
-    """One line a figure: case, policy, figure, mean, half-width, the paper's."""
+    """One line per figure: case, policy, figure, mean, half-width, the paper's."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("case", "policy", "figure", "mean", "half_width", "paper"))

@@ -28,7 +28,7 @@ def show(*parts: RenderableType) -> None:
 
 
 def heading(title: str) -> Text:
-    """A title over a table, as wide as the terminal rather than the table."""
+    """A title above a table, as wide as the terminal."""
     return Text(title, style="bold")
 
 
@@ -42,7 +42,7 @@ def make_table(*columns: str, left: int = 1) -> Table:
 
 
 def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int = 1) -> RenderableType:
-    """`bench`: one line a policy, over so many seeds. `saving` is how many times cheaper than the baseline."""
+    """`bench`: one line per policy over the seeds. `saving` is how many times cheaper it is than the baseline."""
     kept = "SLO kept" if rows[0].slo_attainment_observed is None else "SLO kept (observed)"
     savings = ("cost $", "saving $", "$/work-h", "saving $/work-h")
     table = make_table("policy", *savings, kept, "slowdown", "peak GPUs", "packed", "decision")
@@ -81,7 +81,7 @@ def _percent(share: float) -> str:
 
 
 def plan_tables(policy: str, admission: Admission) -> RenderableType:
-    """`plan`: the decisions, then the groups that they make."""
+    """`plan`: the decisions, then the resulting groups."""
     table = make_table("job", "strategy", "group", "+$/h", "rollout nodes", "training nodes", left=2)
     for decision in admission.decisions:
         delta = decision.delta_usd_per_hour
@@ -117,7 +117,7 @@ def _numbers(nodes: Sequence[int]) -> str:
 
 
 def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
-    """`explain`: every alternative of one decision and what became of it."""
+    """`explain`: every alternative of one decision and its outcome."""
     table = make_table(
         "verdict",
         "group",

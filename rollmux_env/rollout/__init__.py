@@ -1,1 +1,1 @@
-"""The inside of a rollout: requests on replicas, and what a rollout policy may do with them."""
+"""The simulator of rollouts: requests on replicas, and the interface for rollout policies."""

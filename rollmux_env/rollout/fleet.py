@@ -1,6 +1,6 @@
-"""The replicas of one rollout and the responses on them, as a rollout policy may see and move them.
+"""The replicas of a rollout and the responses on them, as a rollout policy sees and moves them.
 
-How long a response is going to be is known to the kernel alone: what is public here says what has been sampled so far.
+Only the kernel knows how long a response is going to be. The public interface shows what has been sampled so far.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rollmux_env.timing.replica import ReplicaTiming
 
 
 class Fleet:
-    """A rollout in progress: launch, run, look, migrate, abort.
+    """A running rollout: launch, run, inspect, migrate, abort.
 
     Args:
         replicas: what each replica costs. most: sequences of a replica's batch.
@@ -90,7 +90,7 @@ class Fleet:
 
     @property
     def preemptions(self) -> int:
-        """Times that a full cache put a response back into the queue."""
+        """Number of times a full cache returned a response to the queue."""
         return int(self._all.counts[1])
 
     @property
@@ -158,7 +158,7 @@ class Fleet:
         return np.arange(first, first + n)
 
     def launch(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
-        """New responses wait at these replicas, one for each response; `refill_s` as of `migrate`."""
+        """Queue new responses at replicas, one replica per response; `refill_s` as in `migrate`."""
         if (self._all.state[responses] != kernel.NEW).any() or np.unique(responses).size != responses.size:
             raise ValueError("a response is launched once")
         if refill_s is not None:
@@ -166,7 +166,7 @@ class Fleet:
         kernel.launch(self._all, self.table, responses, replicas, self.now_s)
 
     def migrate(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
-        """Responses go on at other replicas, from what they have sampled.
+        """Continue responses at other replicas from what they have sampled.
 
         Args:
             replicas: the new one of each.
@@ -184,11 +184,11 @@ class Fleet:
             self.moved_s = min(self.moved_s, self.now_s)
 
     def abort(self, responses: Ints) -> None:
-        """Responses that wait or run end here."""
+        """End waiting or running responses."""
         kernel.take_off(self._all, self.table, responses, self.now_s, kernel.ABORTED)
 
     def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> None:
-        """Go on until then, or until so many responses have finished or prompts are complete in all, or nothing runs."""
+        """Run until a time, a total number of finished responses or complete prompts, or until nothing runs."""
         every = self._all.length.size + 1
         stops = every if responses is None else responses, every if complete is None else complete
         self.now_s = float(kernel.run(self._all, self.table, self.now_s, until_s, *stops))

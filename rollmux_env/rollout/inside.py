@@ -1,4 +1,4 @@
-"""What an event replay asks of a job's rollouts: how long each takes, when its tail begins, and how fast things go from then on."""
+"""The rollouts of a job in an event replay: their durations, when their tails begin, and the speed afterwards."""
 
 from __future__ import annotations
 

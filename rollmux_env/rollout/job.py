@@ -1,4 +1,4 @@
-"""A job's rollouts, one after the other: lengths are drawn, a policy runs them on the replicas, and what happened is told."""
+"""The consecutive rollouts of a job: draws lengths, runs a policy on the replicas, and reports the outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUNAWAY = 100_000  # calls of a control in one rollout
 
 @dataclass(frozen=True)
 class Rollout:
-    """What happened in a rollout.
+    """The outcome of a rollout.
 
     Attributes:
         seconds: from its start to its last response that counts, waits for the environment included.
@@ -62,7 +62,7 @@ class JobRollouts:
         self._hard = np.zeros(0)
 
     def next(self) -> Rollout:
-        """Run the rollout that is due."""
+        """Run the next rollout."""
         return self.next_of(())[0]
 
     def next_of(self, variants: Sequence[tuple[Setting, Control]]) -> list[Rollout]:

@@ -1,4 +1,4 @@
-"""What is done with the responses of a rollout: deal them out, leave them there, gather the last ones."""
+"""Ways to distribute the responses of a rollout: spread them, leave them, or gather the last ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollmux_env.rollout.policy import Round, Wake
 
 
 class Stay:
-    """A control that deals the responses out in turns and leaves them there."""
+    """A control that distributes the responses in turns and leaves them there."""
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
         """See `rollmux_env.rollout.policy.Control`."""
@@ -18,11 +18,11 @@ class Stay:
         return Wake()
 
     def act(self, fleet: Fleet) -> Wake:
-        """Nothing."""
+        """Do nothing."""
         return Wake()
 
     def end(self, fleet: Fleet) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def deal(fleet: Fleet, replicas: Ints) -> None:
@@ -32,7 +32,7 @@ def deal(fleet: Fleet, replicas: Ints) -> None:
 
 
 def gather(fleet: Fleet, keep: int) -> None:
-    """All open responses go to the `keep` replicas with the most of them; those that are there stay."""
+    """Move all open responses to the `keep` replicas with the most of them; those already there stay."""
     left, context = fleet.open, fleet.context()
     counts = np.bincount(fleet.replica[left], minlength=fleet.size)
     chosen = np.argsort(-counts, kind="stable")[:keep]

@@ -1,6 +1,6 @@
-"""What a rollout policy is: which responses a rollout launches, and what is done with them while it runs.
+"""The interface of a rollout policy: which responses a rollout launches, and what happens to them while it runs.
 
-The policies themselves are in `policies.rollout`; here is only what the simulator asks of one.
+The policies are in `policies.rollout`. This module has only what the simulator requires of one.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ class Rounds(Protocol):
     """The rounds of a job, one after the other."""
 
     def next(self) -> Round:
-        """The round that is due."""
+        """Return the next round."""
         ...
 
     def done(self, complete: Sequence[int]) -> None:
-        """It is over, with these prompts complete."""
+        """Record the end of the round, with its complete prompts."""
         ...
 
 
 class Wake(NamedTuple):
-    """When a control is asked next: so many responses have finished, or at that time, whatever comes first."""
+    """When a control is called next: after a number of finished responses or at a time, whichever comes first."""
 
     finished: int | None = None
     at_s: float = inf
 
 
 class Control(Protocol):
-    """What is done with the responses of a job's rollouts; it may remember things from one rollout to the next."""
+    """What happens to the responses of a job's rollouts. It may keep memory between rollouts."""
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """A rollout begins: launch every new response."""
+        """Start a rollout: launch every new response."""
         ...
 
     def act(self, fleet: Fleet) -> Wake:
-        """It was to be asked now: migrate, or add replicas and migrate to them, or do nothing."""
+        """Act now: migrate, add replicas and migrate to them, or do nothing."""
         ...
 
     def end(self, fleet: Fleet) -> None:
@@ -65,7 +65,7 @@ class Control(Protocol):
 
 
 class RolloutPolicy(Protocol):
-    """One object for all jobs; what it remembers of a job is in what these two make. Equal ones do the same."""
+    """One object for all jobs; the memory of a job is in the objects these two methods create. Equal policies act the same."""
 
     def __hash__(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""What a job's rollouts are asked for, and on what they run."""
+"""The setting of a job's rollouts: what they must produce, and the replicas they run on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESPONSES_EACH = 8  # to a prompt, in RollPacker's jobs; scenario files give who
 
 @dataclass(frozen=True)
 class Setting:
-    """A job's rollouts.
+    """The setting of a job's rollouts.
 
     Attributes:
         timings: (GPUs of a replica, that is tensor parallelism; what it costs), for every choice there is. gpus: of all replicas.

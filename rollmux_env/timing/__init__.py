@@ -1,1 +1,1 @@
-"""Timing: how long phases take, and how that changes over a job's life."""
+"""Phase durations, and how they change over a job's life."""

@@ -1,4 +1,4 @@
-"""What a scenario file says of a job's language model and its responses, and what that comes to on the cluster's GPUs.
+"""The model and the responses of a job in a scenario file, and what they amount to on the cluster's GPUs.
 
 `rollmux_env.timing.filling` reads `Model` and `Lengths` and fills in `Timing`.
 """
@@ -27,7 +27,7 @@ KINDS_OF_LENGTHS = ("median", "quantiles", "published", "file")
 
 
 class Lengths(FileModel):
-    """What a rollout is asked for, and how long its responses are; without a distribution all are as long as the cap."""
+    """The size of a rollout and the lengths of its responses; without a distribution all are as long as the cap."""
 
     batch: Annotated[Count, Field(le=2**20)] = 256
     """Responses of an iteration."""
@@ -61,7 +61,7 @@ class Lengths(FileModel):
 
 
 class Timing(FileModel):
-    """What `model` comes to on the cluster's GPUs: the seconds of each part of its phases. Filled in when the file is read."""
+    """The seconds of each part of a job's phases on the cluster's GPUs, filled in from `model` when the file is read."""
 
     replicas: Count
     """Copies of the model that share a rollout."""

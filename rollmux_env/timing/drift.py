@@ -1,9 +1,10 @@
-"""Drift templates: how a job's phases slow down or speed up over its iterations (RollMux, arXiv 2512.11306, section 6.6).
+"""Drift templates: how the phases of a job slow down or speed up over its iterations (RollMux, arXiv 2512.11306, section 6.6).
 
-The paper's increasing template at factor 1.0 lengthens the step time, over 88 steps, by about 17% (7B), by 31 to 38% (14B), and
-in bursts by up to 58% (32B). What it does not print is filled in here: ramps are straight, a ramp is stretched to the iterations
-asked for, both phases drift alike, 14B bursts between the two figures, 32B ramps to 31% between its bursts, others follow the
-nearest published size below (7B for those below all), and `decreasing` is the reciprocal of `increasing`: the same ramp, undone.
+The paper's increasing template at factor 1.0 lengthens the step time, over 88 steps, by about 17% (7B), by 31 to 38%
+(14B), and in bursts by up to 58% (32B). The rest is not printed and assumed: ramps are straight and stretched to the
+iterations asked for; both phases drift alike; 14B bursts between the two figures; 32B ramps to 31% between its bursts;
+other sizes follow the nearest published size below (7B if there is none); and `decreasing` is the reciprocal of
+`increasing`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Jobs of a scenario that give a model: what the loader fills in.
+"""Fills in the numbers of jobs that give a model.
 
-What a job says itself stands; what it leaves out is predicted from its model on the cluster's GPUs: both phases' seconds and host
-memory, the sync, training on more nodes, both phases co-located on the training nodes, and the parts of the phases (`timing`).
+Values given by the job are kept. The others are predicted from its model on the cluster's GPUs: seconds and host memory
+of both phases, the sync, training on more nodes, both phases co-located on the training nodes, and the parts of the
+phases (`timing`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MORE_NODES = (2, 4)  # times training.nodes that `by_nodes` is filled in for
 
 
 def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A file's mapping, `defaults` merged, with what its jobs' models say of what they leave out. A job with `timing` has all.
+    """Return a file's mapping with `defaults` merged and missing values predicted. A job with `timing` is complete.
 
     Args:
         folder: what the paths of models, lengths and hardware are relative to.
@@ -77,7 +78,7 @@ def _parsed(model: Any, value: Any, *path: str | int) -> Any:
 
 
 def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:
-    """Lengths that need no file any longer, and that are a distribution."""
+    """Lengths as a distribution that needs no file."""
     try:
         if lengths.file is not None:
             points = read_lengths(folder / lengths.file, lengths.cap).points
@@ -89,7 +90,7 @@ def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:
 
 
 class _Prediction:
-    """What a job's model says, as the keys of a scenario file.
+    """The prediction for a job's model, as keys of a scenario file.
 
     Args:
         path: of the job, for error messages. nodes: of its phases, by pool.

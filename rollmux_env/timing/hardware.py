@@ -1,7 +1,8 @@
-"""What accelerators do: published peaks, how much of them is achieved, and rates that were measured.
+"""Accelerators: published peaks, the achieved share of them, and measured rates.
 
-`Gpu` holds what is printed, `Factors` the four numbers that were fitted to published phase times (docs/timing.md), and `Hardware`
-the rates that come of both, or of `rollmux profile` on a real engine. Only `Hardware` is calculated with.
+`Gpu` holds the published figures, `Factors` the four numbers fitted to published phase times (docs/reference/timing.md), and
+`Hardware` the resulting rates, or those that `rollmux profile` measured on a real engine. Only `Hardware` is used in
+calculations.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PREFILL_S = 0.01  # fixed, for each prompt that is read: scheduling and launchin
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as a paper gives it.
+    """The published figures of a GPU.
 
     Attributes:
         tflops: bf16, dense, peak. hbm_gb: memory. hbm_tb_s: its bandwidth. cross_gb_s: link of one GPU to the other cluster.
@@ -50,7 +51,7 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Factors:
-    """What is fitted, for all GPUs and models alike.
+    """The fitted factors, the same for all GPUs and models.
 
     Attributes:
         step_s: fixed seconds of a decode step. arithmetic: share of the peak that matrix products reach. update_s: fixed seconds
@@ -72,7 +73,7 @@ _MAY_BE_0 = ("training_tflops", "step_s", "prefill_s", "update_s")
 
 @dataclass(frozen=True)
 class Hardware:
-    """Rates that are achieved on one device.
+    """Achieved rates of one device.
 
     Attributes:
         name: of the GPU or of the measurement. memory_gb: that weights and KV cache may take. number_bytes: of a weight.
@@ -113,7 +114,7 @@ class Hardware:
 
 
 def achieved(name: str, gpu: Gpu, factors: Factors = FITTED) -> Hardware:
-    """What a GPU of the catalogue reaches."""
+    """The achieved rates of a GPU of the catalogue."""
     arithmetic = gpu.tflops * factors.arithmetic
     reading = 1000 * gpu.hbm_tb_s * HBM_SHARE
     return Hardware(
@@ -135,7 +136,7 @@ def achieved(name: str, gpu: Gpu, factors: Factors = FITTED) -> Hardware:
 
 
 def hardware(name: str, folder: Path = Path()) -> Hardware:
-    """The hardware of a name.
+    """Return the hardware with a name.
 
     Args:
         name: a key of `GPUS`, or the path of a file that `rollmux profile --out` wrote.

@@ -1,6 +1,7 @@
-"""What a replay may ask of a job with a model: its lengths, its replicas, and how long a training takes.
+"""What a replay needs of a job with a model: its lengths, its replicas, and the duration of a training.
 
-A job's `timing` and `lengths` hold all that is needed, whatever the model and the GPUs were (`rollmux_env.timing.filling`).
+A job's `timing` and `lengths` hold everything needed, whatever the model and the GPUs were
+(`rollmux_env.timing.filling`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ REPLICA = (
 
 
 def lengths_of(lengths: LengthsOfFile) -> Lengths:
-    """The distribution of a turn's length.
+    """Return the distribution of the length of a turn.
 
     Raises:
         InputError: its numbers are none, or it names a file, which the loader replaces by quantiles; one line.
@@ -48,7 +49,7 @@ def lengths_of(lengths: LengthsOfFile) -> Lengths:
 
 
 def replica_of(timing: Timing) -> ReplicaTiming:
-    """One of the rollout's replicas."""
+    """Return a replica of the rollout."""
     return ReplicaTiming(**{name: getattr(timing, name) for name in REPLICA})
 
 

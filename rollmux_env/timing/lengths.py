@@ -1,7 +1,7 @@
 """Distributions of response lengths, in tokens, up to a cap.
 
-Three kinds: lognormal, piecewise (quantiles with straight lines between them, as papers print them) and empirical (lengths that
-were seen). All answer the same four questions: `sample`, `quantile`, `mean`, `worst`.
+There are three kinds: lognormal, piecewise (quantiles with linear interpolation, as papers print them) and empirical (a
+list of lengths). All have the same four methods: `sample`, `quantile`, `mean`, `worst`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEPT = 201  # quantiles that stand for a file of lengths
 
 
 class Lengths(Protocol):
-    """How long responses are."""
+    """A distribution of response lengths."""
 
     @property
     def cap(self) -> int:
@@ -32,7 +32,7 @@ class Lengths(Protocol):
         ...
 
     def quantile(self, shares: Floats) -> Floats:
-        """(n,) lengths, tokens, that such shares of the responses do not pass; between 1 and the cap."""
+        """(n,) quantiles of the length in tokens, between 1 and the cap."""
         ...
 
 
@@ -90,12 +90,12 @@ class Piecewise:
 
 
 def sample(lengths: Lengths, generator: np.random.Generator, count: int) -> Tokens:
-    """(count,) lengths that are drawn, whole tokens."""
+    """Draw (count,) lengths in whole tokens."""
     return whole(lengths.quantile(generator.random(count)))
 
 
 def typical(lengths: Lengths, count: int) -> Tokens:
-    """(count,) the lengths at the middles of so many equal shares: a batch without luck, rising."""
+    """(count,) the quantiles at the midpoints of equal shares, ascending: a representative batch."""
     return whole(lengths.quantile((np.arange(count) + 0.5) / count))
 
 
@@ -125,7 +125,7 @@ PUBLISHED = {kind: Piecewise(4096 if kind.endswith("4k") else 8192, points) for 
 
 
 def read_lengths(path: Path, cap: int | None = None) -> Piecewise:
-    """The distribution of lengths that were seen, kept as 201 quantiles.
+    """Read a file of observed lengths; the distribution is kept as 201 quantiles.
 
     Args:
         path: a text file, one number of tokens a line; empty lines are skipped.

@@ -1,6 +1,6 @@
-"""Shapes of language models: by a size name, or by the `config.json` of a Hugging Face directory.
+"""Shapes of language models, by a size name or from the `config.json` of a Hugging Face folder.
 
-A size name stands for one published shape: 0.5B to 32B are Qwen2.5's, 4B and 8B (which Qwen2.5 has not) Qwen3's, 70B Llama 3's.
+A size name stands for a published shape: 0.5B to 32B are Qwen2.5, except 4B and 8B, which are Qwen3; 70B is Llama 3.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class ModelShape:
 
     @property
     def matrix_parameters(self) -> int:
-        """Numbers that every token is multiplied with: attention and feed-forward of each layer, and the output matrix."""
+        """Parameters that every token is multiplied with: attention and feed-forward of each layer, and the output matrix."""
         attention = self.hidden * self.head * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        """Numbers that the weights are, but for norms and biases (below 0.1%)."""
+        """Number of weights without norms and biases (below 0.1%)."""
         return self.matrix_parameters + (0 if self.tied else self.vocabulary * self.hidden)
 
     @property
     def cached(self) -> int:
-        """Numbers that the KV cache holds a token."""
+        """Numbers in the KV cache per token."""
         return 2 * self.layers * self.kv_heads * self.head
 
     @property
@@ -72,7 +72,7 @@ SHAPES = {
 
 
 def model_shape(name: str, folder: Path = Path()) -> ModelShape:
-    """The shape of a model.
+    """Return the shape of a model.
 
     Args:
         name: a key of `SHAPES`, or the path of a `config.json` or of the directory that holds it.
@@ -91,7 +91,7 @@ def model_shape(name: str, folder: Path = Path()) -> ModelShape:
 
 
 def read_shape(path: Path) -> ModelShape:
-    """The shape that a Hugging Face `config.json` describes.
+    """Read the shape from a Hugging Face `config.json`.
 
     Raises:
         InputError: it cannot be read, a size is missing or no count, or it has experts; one line.

@@ -1,8 +1,8 @@
-"""Published phase times, sync times and host memory beside what the model says, and the fit of its factors to them.
+"""Published phase times, sync times and host memory beside the model, and the fit of the model's factors.
 
-What the papers leave open is assumed once for all rows and named here: 256 responses to prompts of 1,024 tokens (the 256 are from
-RollMux's Table 3); the trainer pads sequences to the cap; 3B, 14B-4k and 32B jobs have the lengths of the 7B job of their cap. 4B
-and 8B jobs, whose lengths are not published, get a lognormal of their own.
+Where the papers leave values open, one assumption holds for all rows: 256 responses to prompts of 1,024 tokens (the 256
+are from RollMux's Table 3); a trainer that pads sequences to the cap; for 3B, 14B-4k and 32B jobs, the lengths of the
+7B job with the same cap. 4B and 8B jobs, whose lengths are not published, have a lognormal of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one rollout replica costs: a model on one group of tensor-parallel GPUs that samples responses with continuous batching."""
+"""The cost of one rollout replica: a model on a group of tensor-parallel GPUs with continuous batching."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class ReplicaTiming:
             raise InputError("replica timing: kv_tokens must be at least 1, and step_s + weights_s above 0")
 
     def decode_s(self, sequences: int, context_tokens: int) -> float:
-        """Seconds of one decode step of so many sequences with so many tokens of context in all."""
+        """Seconds of one decode step, by the number of sequences and the total tokens of context."""
         memory_s = self.weights_s + self.kv_s_per_token * context_tokens
         return self.step_s + max(memory_s, self.sequence_s * sequences)
 
     def prefill_seconds(self, tokens: int) -> float:
-        """Seconds to fill the cache with one sequence of so many tokens."""
+        """Seconds to prefill one sequence."""
         return self.prefill_s + self.prefill_s_per_token * tokens + self.prefill_s_per_token2 * tokens * tokens

@@ -1,8 +1,8 @@
-"""Seconds of a rollout and of a training, from a model's shape, the hardware and the lengths.
+"""Duration of a rollout and of a training, from a model's shape, the hardware and the lengths.
 
-Decoding reads the weights and the cached keys and values in every step, or is limited by arithmetic where many sequences share it
-(`ReplicaTiming`); prefill and training are arithmetic. The shapes of these formulas are those of roofline models such as HexGen's
-(in AReaL-Hex, arXiv 2511.00796), with the reading of the KV cache, which it leaves out.
+In every step decoding reads the weights and the cached keys and values, or is limited by arithmetic if many sequences
+share the step (`ReplicaTiming`). Prefill and training are arithmetic. The formulas follow roofline models such as
+HexGen's (in AReaL-Hex, arXiv 2511.00796), and add the reading of the KV cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PASSES = 8  # floating-point operations of a trained token and parameter: 2 forw
 
 
 def replica_timing(shape: ModelShape, hardware: Hardware, tensor_parallel: int = 1) -> ReplicaTiming:
-    """What one replica on so many devices costs. Traffic between its devices is part of the fixed seconds of a step.
+    """Return the timing of a replica. Traffic between its devices is part of the fixed seconds of a step.
 
     Raises:
         InputError: the weights leave no room for a KV cache.
@@ -49,7 +49,7 @@ def replica_timing(shape: ModelShape, hardware: Hardware, tensor_parallel: int =
 
 
 def batch_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
-    """Seconds of one replica for sequences that all start at once and all fit into its cache.
+    """Seconds of one replica for sequences that start together and all fit into its cache.
 
     From one completion to the next the batch stays as it is and each context grows by a token a step, so that the steps between
     are an arithmetic series, or two where memory traffic overtakes arithmetic.
@@ -76,7 +76,7 @@ def batch_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
 
 
 def replica_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
-    """Seconds of one replica for sequences that need not fit into its cache together.
+    """Seconds of one replica for sequences that may not fit into its cache together.
 
     They then run in waves, in their order, each as many as fit with their last token; a wave begins when the one before it has
     ended. What really happens (free room is filled at once, and who outgrows it is preempted and read again) is the simulator's
@@ -98,7 +98,7 @@ def replica_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
 
 @dataclass(frozen=True)
 class Responses:
-    """What a rollout is asked for, beside how long its responses get.
+    """The size of a rollout, apart from the lengths of its responses.
 
     Attributes:
         batch: responses. prompt_tokens: read before each turn. turns: of a response. environment_s: wait before each further turn.

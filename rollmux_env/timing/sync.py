@@ -1,8 +1,8 @@
-"""Seconds that bring new weights from the training pool to the rollout pool (RollMux, arXiv 2512.11306, its topology-aware sync).
+"""Duration of a weight sync from the training pool to the rollout pool (RollMux, arXiv 2512.11306, topology-aware sync).
 
-Flat: every rollout device pulls a whole copy over its own link between the clusters. Topology-aware: as many disjoint shards as
-there are training devices cross at once, so that one copy crosses in all; then it is broadcast inside the rollout cluster, where
-only copies to other nodes take time that counts, at the rate of one device's link.
+Flat: every rollout device pulls a whole copy over its own link between the clusters. Topology-aware: as many disjoint
+shards as there are training devices cross at the same time, one copy in total. The copy is then broadcast inside the
+rollout cluster, where only copies to other nodes take significant time, at the rate of one device's link.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from rollmux_env.timing.hardware import Hardware
 
 
 def flat_s(weights_gb: float, copies: int, links: int, link_gb_s: float) -> float:
-    """Seconds for so many whole copies over so many equal links."""
+    """Seconds to send whole copies over equal links."""
     return weights_gb * copies / (links * link_gb_s)
 
 
 def topology_aware_s(weights_gb: float, links: int, rollout_nodes: int, cross_gb_s: float, inside_gb_s: float) -> float:
-    """Seconds for one copy in shards over so many links, and its broadcast over so many nodes."""
+    """Seconds to send one copy in shards over several links and to broadcast it over the nodes."""
     across_s = weights_gb / (links * cross_gb_s)
     return across_s + (weights_gb / inside_gb_s if rollout_nodes > 1 else 0.0)
 

@@ -1,16 +1,18 @@
-"""The inside of a rollout: when most of its responses are done, and what moving the rest to a share of the nodes does.
+"""A model of the inside of a rollout: when most responses are done, and the effect of migrating the others.
 
-Response lengths are lognormal and capped. A decoding step of all responses takes 1 + `batching` times as long as one of a single
-response, and linearly less as they finish: with X a length, the time until all responses have passed length L is in proportion to
-L + batching * E[min(X, L)]. Of a rollout's `responses` lengths two order statistics are drawn, the one that leaves the wanted share
-done and the longest; both have exact laws (a Beta, and the largest of the uniform rest).
+Response lengths are lognormal and capped. A decoding step of all responses takes 1 + `batching` times as long as one of
+a single response, and linearly less as they finish: with X a length, the time until all responses have passed length L
+is in proportion to L + batching * E[min(X, L)]. Of the `responses` lengths of a rollout two order statistics are drawn:
+the one at which the wanted share is done, and the longest. Both have exact distributions (a Beta, and the largest of
+the remaining uniforms).
 
-Long-tail migration (RollMux, arXiv 2512.11306) stops the rollout there and goes on with the rest on `share` of the same nodes'
-GPUs. Lengths do not change; steps take longer by as much as the batch of each GPU grows. The next rollout has the other GPUs to
-itself and is slower by the same law, at its full batch all along, which errs on the slow side.
+Long-tail migration (RollMux, arXiv 2512.11306) stops the rollout there and continues the others on `share` of the same
+nodes' GPUs. Lengths do not change. Steps become slower as the batch of each GPU grows. The next rollout has the other
+GPUs to itself and is slower by the same rule, with its full batch throughout, which errs on the slow side.
 
-The paper prints no parameters. The defaults: lengths of its 7B-8k (median 662, 90% at most 3,214, cap 8,192 tokens, read off its
-figure), two of eight GPUs for the tail, a batch that doubles the time of a step, two seconds to prefill the prefixes again.
+The paper prints no parameters. The defaults are: lengths of its 7B-8k (median 662, 90% at most 3,214, cap 8,192 tokens,
+read off its figure), two of eight GPUs for the tail, a batch that doubles the time of a step, and two seconds to
+prefill the prefixes again.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from rollmux_env.kernel.tables import Floats
 
 @dataclass(frozen=True)
 class TailModel:
-    """What a rollout's inside looks like.
+    """Parameters of the model of a rollout.
 
     Attributes:
         median: of the response lengths, as a share of the cap. sigma: of their logarithm.
@@ -53,7 +55,7 @@ class TailModel:
         return (1 + self.batching) / (1 + self.batching / (1 - self.share))
 
     def draw(self, generator: np.random.Generator, at: float, count: int) -> tuple[Floats, Floats]:
-        """Draw what happens in `count` rollouts.
+        """Sample `count` rollouts.
 
         Args:
             at: share of the responses that are done, above 0 and below 1.

@@ -1,5 +1,8 @@
-"""Seeded draws. Everything is an inverse law of uniform numbers, one stream a purpose, so that streams stay the same across
-NumPy versions and an option that changes one purpose leaves the others alone."""
+"""Seeded random draws.
+
+Every draw is an inverse distribution function of uniform numbers, with one stream per purpose. Streams therefore stay
+the same across NumPy versions, and an option that changes one purpose does not affect the others.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Array = NDArray[np.float64]
 
 
 def uniform(seed: int, purpose: str, n: int) -> Array:
-    """(n,) uniform numbers in [0, 1) of a purpose's own stream; the first of them do not depend on n."""
+    """(n,) uniform numbers in [0, 1) from the stream of a purpose; earlier numbers do not depend on n."""
     sequence = np.random.SeedSequence(seed, spawn_key=tuple(purpose.encode()))
     return np.random.default_rng(sequence).random(n)
 
@@ -51,13 +54,13 @@ def gamma_arrivals(seed: int, n: int, mean: float, cv: float) -> Array:
 
 
 def slos(options: WorkloadOptions, n: int, default: tuple[float, float] = (1.0, 2.0)) -> list[float]:
-    """(n,) SLOs by the options' law, to four places."""
+    """(n,) SLOs drawn as the options say, to four places."""
     low, high = options.slo or default
     return list(np.round(between(uniform(options.seed, "slos", n), low, high), 4).tolist())
 
 
 def seconds(values: Array) -> list[float]:
-    """To the millisecond, so that files read well; at least one."""
+    """Round to the millisecond for readable files; at least one."""
     return list(np.maximum(np.round(values, 3), 0.001).tolist())
 
 

@@ -1,4 +1,4 @@
-"""What can be asked of a workload."""
+"""Options of workloads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_JOBS = 1_000_000
 
 @dataclass(frozen=True)
 class WorkloadOptions:
-    """Options of all workloads; one that a workload has no use for is an error there, not ignored.
+    """Options of all workloads. A workload rejects options that it does not support.
 
     Attributes:
         seed: the same seed and options give the same scenario. Each purpose (types, stays, SLOs, ...) draws from a stream of
@@ -69,14 +69,15 @@ class WorkloadOptions:
                 _number(name, getattr(self, name), 0.0)
 
     def reject_unused(self, workload: str, used: frozenset[str]) -> None:
-        """Refuse options that would change nothing.
+        """Reject options that would have no effect.
 
         Raises:
             InputError: an option outside `used` has another value than its default.
         """
         for option in fields(self):
             if option.name not in used and getattr(self, option.name) != option.default:
-                raise InputError(f"{option.name}: the workload {workload} has no such option")
+                has = ", ".join(sorted(used))
+                raise InputError(f"{option.name}: the workload {workload} has no such option; it has {has}")
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> None:

@@ -28,7 +28,7 @@ USED = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches", 
 
 
 class Drawn(NamedTuple):
-    """What is drawn of (n,) jobs: types, arrivals and stays in seconds, SLOs."""
+    """The draws of (n,) jobs: types, arrivals and stays in seconds, SLOs."""
 
     kinds: list[str]
     arrivals_s: list[float]

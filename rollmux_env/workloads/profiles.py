@@ -56,7 +56,7 @@ def draw_times(options: WorkloadOptions) -> tuple[list[float], list[float]]:
 
 
 class Drawn(NamedTuple):
-    """What is drawn of (n,) jobs of a profile: names of their ranges, phases in seconds, SLOs."""
+    """The draws of (n,) jobs of a profile: names of their ranges, phases in seconds, SLOs."""
 
     cells: list[str]
     rollouts_s: list[float]

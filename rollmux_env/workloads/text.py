@@ -1,4 +1,4 @@
-"""Scenarios as text that reads well and loads back to an equal scenario: no keys that have their default values."""
+"""Scenarios as readable text that loads back to an equal scenario, without keys that have their default values."""
 
 from __future__ import annotations
 

@@ -10,17 +10,17 @@ import typer
 At = Annotated[
     Path | None,
     typer.Option(
-        "--at", metavar="DIR", help="The service's folder; else $ROLLMUX_SERVICE, else rollmux-service.", show_default=False
+        "--at", metavar="DIR", help="The service's folder. (default: $ROLLMUX_SERVICE, or else rollmux-service)", show_default=False
     ),
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_default=False)]
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file (docs/reference/jobs.md).", show_default=False)],
     at: At = None,
 ) -> None:
-    """Hand the jobs of a file to a service. When the command ends, they are in its journal.
+    """Submit the jobs of a file to a service. They are in its journal when the command ends.
 
     Example: `rollmux submit examples/two_jobs.yaml`
     """
@@ -36,7 +36,7 @@ def submit(
 
 
 def cancel(job: JobName, at: At = None) -> None:
-    """End a job of a service now. It cannot be resumed.
+    """End a job of a service now, for good: it cannot be resumed, and its name cannot be used again.
 
     Example: `rollmux cancel echo`
     """
@@ -49,10 +49,10 @@ def cancel(job: JobName, at: At = None) -> None:
 
 def logs(
     job: JobName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
     at: At = None,
 ) -> None:
-    """Print the log of a job: its iterations, errors and restarts, and what its processes print, after the name of the process.
+    """Print the log of a job: its iterations, errors and restarts, and the output of its processes.
 
     The job may have ended, and the service be stopped; with `--at DIR`, DIR may also be that of `rollmux run --out DIR`.
 

@@ -9,14 +9,14 @@ import typer
 
 from policies.commands.options import TableOrJson
 
-How = Annotated[TableOrJson, typer.Option("--format", help="How to print it.")]
+How = Annotated[TableOrJson, typer.Option("--format", help="Output format.")]
 
 
 def compare(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder given to `rollmux run --out DIR`.", show_default=False)],
     format: How = TableOrJson.table,
 ) -> None:
-    """Hold the event replay against a real run: what its beginning foretells, and what came.
+    """Compare a real run with the prediction of the simulator from its first iterations.
 
     Example: `rollmux compare run`
     """
@@ -34,7 +34,7 @@ def compare(
 
 
 def doctor(format: How = TableOrJson.table) -> None:
-    """Say what this machine has, what a run would use, and what to install.
+    """Show what this machine has, what a run would use, and what to install.
 
     Example: `rollmux doctor`
     """

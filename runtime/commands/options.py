@@ -1,4 +1,4 @@
-"""Options that several of these commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PolicyName = Annotated[
         "--policy",
         "-p",
         metavar="NAME",
-        help="A placement policy by name, or `module:Class` of your own; else rollmux.",
+        help="Placement policy: rollmux, consolidate, ... (docs/reference/policies.md) or `module:Class`. (default: rollmux)",
         show_default=False,
     ),
 ]
@@ -21,14 +21,16 @@ DispatchName = Annotated[
     typer.Option(
         "--dispatch",
         metavar="NAME",
-        help="Which waiting phase of a group is next: a dispatch policy by name; else round-robin.",
+        help="Dispatch policy: fifo, ... (docs/reference/dispatch.md). (default: round-robin)",
         show_default=False,
     ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option("--address", metavar="A", help="Join the Ray cluster there; else this machine.", show_default=False),
+    typer.Option(
+        "--address", metavar="ADDRESS", help="Ray cluster to join, HOST:PORT or auto. (default: start Ray on this machine)"
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of policies that draw at random.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random policies.")]
 
 POLICY, DISPATCH = "rollmux", "round-robin"  # where nothing else is said

@@ -23,17 +23,25 @@ def profile(
         str, typer.Argument(metavar="FILE|MODEL", help="A job file, `tiny`, or the folder of a model.", show_default=False)
     ],
     job: Annotated[
-        str | None, typer.Option("--job", metavar="ID", help="The job of the file; else its first.", show_default=False)
+        str | None,
+        typer.Option("--job", metavar="ID", help="Job of the file. (default: the first one with a task)", show_default=False),
     ] = None,
-    engine: Annotated[Engines | None, typer.Option("--engine", help="Instead of the job's own.", show_default=False)] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often everything is measured.")] = 5,
+    engine: Annotated[
+        Engines | None, typer.Option("--engine", help="Engine to measure instead of the job's own.", show_default=False)
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of measurements.")] = 5,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE.json", help="Write the rates, for `gpu` of a scenario.", show_default=False),
+        typer.Option(
+            "--out",
+            metavar="FILE.json",
+            help="Write the measured rates to a file, for `gpu` of a scenario's pool.",
+            show_default=False,
+        ),
     ] = None,
-    format: Annotated[TableOrJson, typer.Option("--format", help="How to print it.")] = TableOrJson.table,
+    format: Annotated[TableOrJson, typer.Option("--format", help="Output format.")] = TableOrJson.table,
 ) -> None:
-    """Measure a real engine here, fit the phase-time model to it, and hold its prediction against rollouts.
+    """Measure an engine on this machine, fit the phase-time model to it, and compare its prediction with rollouts.
 
     Example: `rollmux profile tiny --engine torch --out here.json`
     """

@@ -13,36 +13,50 @@ from runtime.commands.options import DISPATCH, POLICY, Address, DispatchName, Po
 
 
 class Against(StrEnum):
-    """What a run is compared with."""
+    """Comparisons of a run."""
 
     solo = "solo"
 
 
 def run(
     context: typer.Context,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file.", show_default=False)] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A job file (docs/reference/jobs.md).", show_default=False)
+    ] = None,
     policy: PolicyName = None,
     dispatch: DispatchName = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Profile the jobs, print where they would go and their periods, and run nothing.")
+        bool, typer.Option("--dry-run", help="Profile the jobs and print their placements and periods without running them.")
     ] = False,
     compare: Annotated[
         Against | None,
-        typer.Option("--compare", help="Then run each job alone on the nodes that it had, for comparison.", show_default=False),
+        typer.Option("--compare", help="Also run each job alone on the nodes it had, and compare.", show_default=False),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Keep journal and report in this folder.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder for journal, checkpoints, logs and report. (default: keep nothing)",
+            show_default=False,
+        ),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="DIR", help="Go on with the run in this folder, in place of FILE.", show_default=False),
+        typer.Option("--resume", metavar="DIR", help="Resume the run in this folder, instead of FILE.", show_default=False),
     ] = None,
     address: Address = None,
     seed: Seed = 0,
 ) -> None:
     """Run real RL post-training jobs, co-executed on a rollout pool and a training pool.
 
-    Example: `rollmux run examples/two_jobs.yaml --compare solo --out run`
+    Ctrl-C stops it at the next phase boundary; with --out it can go on later.
+
+    Examples: `rollmux run examples/two_jobs.yaml --dry-run`
+
+    `rollmux run examples/two_jobs.yaml --compare solo --out run`
+
+    `rollmux run --resume run`
     """
     from rollmux_env.errors import InputError
     from rollmux_env.extras import require

@@ -19,13 +19,15 @@ def serve(
     cluster: Annotated[
         Path | None,
         typer.Option(
-            "--cluster", metavar="FILE", help="A file with a `cluster` section; else one node of each pool.", show_default=False
+            "--cluster", metavar="FILE", help="File with a `cluster` section. (default: one node of each pool)", show_default=False
         ),
     ] = None,
     address: Address = None,
     seed: Seed = 0,
 ) -> None:
-    """Serve RL post-training jobs that come and go. Ctrl-C stops it; with the same folder it goes on later.
+    """Run a service for RL post-training jobs. Ctrl-C stops it; the same folder resumes it.
+
+    Submit jobs with `rollmux submit` from another terminal. Inspect them with `status` and `logs`, end them with `cancel`.
 
     Example: `rollmux serve rollmux-service --policy consolidate`
     """

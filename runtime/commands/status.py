@@ -15,12 +15,12 @@ _AGAIN_S = 5.0  # between snapshots in which nothing has changed
 
 def status(
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C; in a pipe, a snapshot whenever something has changed.")
+        bool, typer.Option("--watch", "-w", help="Update until Ctrl-C; in a pipe, print a snapshot after every change.")
     ] = False,
-    format: Annotated[TableOrJson, typer.Option("--format", help="How to print it.")] = TableOrJson.table,
+    format: Annotated[TableOrJson, typer.Option("--format", help="Output format.")] = TableOrJson.table,
     at: At = None,
 ) -> None:
-    """Say what every job, group and pool of a service does; of one that is stopped, what its journal says.
+    """Show the jobs, groups and pools of a service; for a stopped one, the state in its journal.
 
     Examples: `rollmux status --watch`
 

@@ -6,10 +6,12 @@ import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 import typer
 
 _STOPPED = 130
+_LOOKS_S = 0.2
 
 
 @contextmanager
@@ -25,12 +27,18 @@ def ends_quietly() -> Iterator[None]:
 
 
 def pause(seconds: float) -> None:
-    """Wait; not longer than the reader of standard output is there.
+    """Wait; not longer than the reader of standard output is there, or until the user presses Ctrl-C.
 
     Raises:
         BrokenPipeError: nobody reads any more.
+        KeyboardInterrupt: see `runtime.presses.look`.
     """
+    from runtime.presses import look
+
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)  # hang-ups and errors are always reported
-    if output.poll(1000 * seconds):
-        raise BrokenPipeError
+    until_s = monotonic() + seconds
+    while (left_s := until_s - monotonic()) > 0:
+        if output.poll(1000 * min(left_s, _LOOKS_S)):
+            raise BrokenPipeError
+        look()

@@ -12,10 +12,10 @@ from policies.registry import make_runnable
 from rollmux_env.cluster.events import Event, Progress, Progressed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.dispatcher import migrates_at
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
+from rollmux_env.scheduler.dispatcher import migrates_at
 from runtime.execution.ground import Ground
 from runtime.execution.members import Gang, Runner, RunPlan
 from runtime.execution.profiles import versions

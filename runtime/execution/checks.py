@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from rollmux_env.cluster.events import Departed
-from rollmux_env.replay.checks import InvariantError, check_clock
+from rollmux_env.errors import InvariantError
+from rollmux_env.replay.checks import check_clock
 from runtime.facts import PhaseSlice, Span
 from runtime.record import RunRecord
 

@@ -49,7 +49,13 @@ class Controller:
         return os.getpid()
 
     def run(self) -> End:
-        """Carry out orders until there are none."""
+        """Carry out orders until there are none. What it returns, or raises, holds nothing of the user's classes."""
+        try:
+            return self._run()
+        except BaseException as error:  # of the user's `__str__`, or while the job was closed
+            return End("failed", self._gate.where or "step", type(error).__name__)
+
+    def _run(self) -> End:
         where = "start"
         done: Done | None = None
         try:
@@ -96,18 +102,18 @@ class Controller:
             note(start_line(order))
             self._make(order.checkpoint)
         job = self._job
-        if not order.profile:
-            _step(job)
-        elif hasattr(job, "profile"):
+        if order.profile and hasattr(job, "profile"):
             job.profile()
         else:
             _step(job)
+        movable = hasattr(job, "checkpoint") or not gate.workers
+        if order.profile and not hasattr(job, "profile"):
             self._close()
         gate.iteration_done()
         seconds = monotonic() - began
         done = iteration_line(order.iteration + 1, self._spec.iterations, seconds, runtime_hook.metrics)
         note(f"profiled in {seconds:.2f} s" if order.profile else done)
-        return Done({}) if order.profile else self._keep(job, order)
+        return Done({}, movable) if order.profile else self._keep(job, order)
 
     def _keep(self, job: Any, order: Order) -> Done:
         """Write the checkpoint of an iteration, if the job can; it holds no nodes."""
@@ -142,7 +148,7 @@ class Controller:
 
     def _close(self) -> None:
         if self._job is not None and hasattr(self._job, "close"):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):
                 self._job.close()
         self._job = None
         self._gate.close_workers()

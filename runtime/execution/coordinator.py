@@ -12,11 +12,11 @@ from typing import Any
 
 import ray
 
-from rollmux_env.cluster.events import Resumed, Ticked
+from rollmux_env.cluster.events import Reprofiled, Resumed, Ticked
 from rollmux_env.errors import InputError
 from runtime.execution.gate import boot_id
 from runtime.execution.members import PROFILE, Runner
-from runtime.execution.messages import Done, Order, Report, Stopped
+from runtime.execution.messages import Done, End, Order, Report, Stopped
 from runtime.execution.profiles import Measured
 from runtime.execution.resuming import Resuming
 from runtime.facts import Checkpointed, Ended, Iteration, Node, PhaseSlice, Pool, SyncSlice
@@ -215,7 +215,7 @@ class Coordinator(Resuming):
         job_id, gang = runner.spec.id, runner.gang
         assert gang is not None
         if runner.iteration == PROFILE:
-            runner.began_s = None
+            runner.began_s, runner.movable = None, done.movable
             runner.passes -= 1
             if runner.passes:
                 self._tell(runner, self._order(runner))
@@ -243,7 +243,9 @@ class Coordinator(Resuming):
             self._depart(runner)
             self._tell(runner, None)
             return
-        if runner.moves_to is not None and done.movable:
+        if not done.movable and self._stays(runner):
+            return
+        if runner.moves_to is not None:
             target, runner.moves_to = runner.moves_to, None
             self._quit(runner)
             self._join(runner, target)
@@ -251,6 +253,18 @@ class Coordinator(Resuming):
             self._settle()
             self._freed.set()
         self._tell(runner, self._order(runner))
+
+    def _stays(self, runner: Runner) -> bool:
+        """Let the state know that a job cannot be moved, which its profile did not show; whether it is begun anew in its new place,
+        because it was to be moved already."""
+        if runner.job is not None and runner.job.movable:
+            runner.job = runner.job.model_copy(update={"movable": False})
+            known = self._state.job(runner.spec.id)
+            self._note(Reprofiled(self._now(), known.model_copy(update={"movable": False})))
+        if runner.moves_to is None:
+            return False
+        self._spawn(self._die(runner, End("died", "step", "it is to move, but has workers and no checkpoint")))
+        return True
 
 
 def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int]:

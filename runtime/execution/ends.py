@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import ray
 
-from rollmux_env.errors import PlanError
+from rollmux_env.complaint import one_line
+from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scenario import Job
 from runtime.execution.members import Runner
@@ -90,12 +93,24 @@ class Ends(Placing):
         """Whether a job has a place, or waits for one."""
         return job_id in self._state.waiting or self._state.is_running(job_id)
 
-    def _refuse(self, runner: Runner, problem: str) -> None:
+    def _refuse(self, runner: Runner, problem: str, where: str = "placement") -> None:
         """A job cannot be placed at all."""
-        self._write(Failed(self._now(), runner.spec.id, "placement", problem))
-        self._say(f"{runner.spec.id}: FAILED in placement: {problem}")
+        self._write(Failed(self._now(), runner.spec.id, where, problem))
+        self._say(f"{runner.spec.id}: FAILED in {where}: {problem}")
         runner.gone = True
         self._tell(runner, None)
+
+    def _attempt(self, runner: Runner, where: str, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something for one job; where that fails, this job alone does."""
+        try:
+            work(*arguments)
+        except (InvariantError, PlanError):  # of the whole run
+            raise
+        except Exception as error:
+            if self._over.done():  # the journal cannot be written
+                raise
+            problem = one_line(" ".join(str(error).split()), 500) or "no message"
+            self._refuse(runner, problem if isinstance(error, InputError) else f"{type(error).__name__}: {problem}", where)
 
     @staticmethod
     def _pass(runner: Runner) -> None:

@@ -13,6 +13,7 @@ import ray
 
 from runtime.execution.messages import Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process, resident_gb
+from runtime.execution.plain import plain
 from runtime.execution.worker import ProgressReporter, Watch, Worker
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
@@ -50,8 +51,9 @@ class JobGate:
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the coordinator, as this job, and wait for the answer."""
+        given = [plain(argument) for argument in arguments]
         try:
-            return ray.get(getattr(self._coordinator, method).remote(self._spec.id, *arguments))
+            return ray.get(getattr(self._coordinator, method).remote(self._spec.id, *given))
         except ray.exceptions.RayTaskError as error:
             raise (error.cause or error) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from rollmux_env.replay.checks import InvariantError
+from rollmux_env.errors import InvariantError
 from runtime.facts import Assigned, Node, Pool, Returned
 
 Place = tuple[int, Pool, int]  # group, pool, number of the node within the group

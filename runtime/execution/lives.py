@@ -48,7 +48,7 @@ class Lives(Ends):
         """Wait for a controller's end, whatever it is."""
         try:
             end: End = await runner.controller.run.remote()
-        except ray.exceptions.RayError:
+        except Exception:  # of Ray, which cannot reach it
             end = End("died", "step", "its controller has died")
         try:
             if end.outcome == "failed":

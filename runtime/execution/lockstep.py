@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal
 
-from rollmux_env.dispatcher import Dispatcher, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, Request
 from runtime.facts import Bound, Pool
 
 Mode = Literal["alone", "paired"]

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollmux_env.dispatcher import Dispatcher
 from rollmux_env.scenario import Cluster, Job
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from runtime.execution.messages import Nodes, Order
 from runtime.execution.profiles import Measured
 from runtime.facts import Node, Pool
@@ -109,6 +109,7 @@ class Runner:
     moves_to: Gang | None = None
     measured: dict[str, Measured] = field(default_factory=dict)
     sync_s: float = 0.0
+    movable: bool = True  # as its profile said
     busy_s: dict[str, float] = field(default_factory=lambda: {"rollout": 0.0, "training": 0.0})
     workers: list[Any] = field(default_factory=list)
     progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # of the phase, by who counts

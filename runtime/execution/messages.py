@@ -31,7 +31,7 @@ class Done:
     """What became of an order.
 
     Attributes:
-        metrics: what the job reported. movable: it could go on from here in another placement.
+        metrics: what the job reported. movable: it could go on from here in another placement; of a profile, it ever could.
         checkpoint: where its state is on the disk now, or None. seconds, gb: what writing that took.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rollmux_env.dispatcher import PhaseName
+from rollmux_env.scheduler.dispatcher import PhaseName
 from runtime.execution.books import Books
 from runtime.execution.members import PROFILE, Gang, Hold, Runner
 from runtime.execution.messages import Report

@@ -11,7 +11,7 @@ from dataclasses import replace
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Resumed, Ticked, Withdrawn
 from rollmux_env.cluster.plan import Plan, carry_out
 from rollmux_env.cluster.state import apply
-from rollmux_env.dispatcher import Dispatcher
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from runtime.execution.ground import Place
 from runtime.execution.members import PROFILE, Gang, Runner
 from runtime.execution.messages import Order

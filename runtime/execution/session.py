@@ -8,9 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from math import inf
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import ray
@@ -18,9 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollmux_env.complaint import one_line
-from rollmux_env.errors import InputError, PlanError
+from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.files import write_whole
-from rollmux_env.replay.checks import InvariantError
+from runtime.answers import answered
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import find_nodes
@@ -63,8 +61,8 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | No
             with masked():
                 ray.init(**options)
             look()
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            look()  # a process of Ray's that has been pressed too
+        except Exception as error:  # which is what Ray raises when a process of its own does not come
+            look()  # one that SIGTERM has ended too
             raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         yield find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())
@@ -153,20 +151,6 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], told: int 
         if isinstance(error.cause, InputError | PlanError | InvariantError):
             raise error.cause from None
         raise
-
-
-def answered(call: Any, timeout_s: float = inf) -> Any:
-    """What a call of an actor gives. The user may end this wait at any time.
-
-    Raises:
-        KeyboardInterrupt: there were more presses than are allowed for. GetTimeoutError: it takes longer. Else as `ray.get`.
-    """
-    until_s = monotonic() + timeout_s
-    while not ray.wait([call], timeout=_WATCH_S)[0]:
-        look()
-        if monotonic() > until_s:
-            raise ray.exceptions.GetTimeoutError(f"no answer after {timeout_s:g} s")
-    return ray.get(call)
 
 
 def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from rollmux_env.complaint import describe, one_line
 from rollmux_env.errors import InputError
+from runtime.jobs.modules import locate_module
 
 
 def located(folder: str | Path, name: str) -> Path:
@@ -18,37 +18,25 @@ def located(folder: str | Path, name: str) -> Path:
     return Path(folder, os.path.expanduser(name))
 
 
-def see(folder: str) -> None:
-    """Let modules of a job's folder be imported, behind all that is installed."""
-    if folder and folder not in sys.path:
-        sys.path.append(folder)
-
-
 def find_module(named: str, folder: str) -> None:
-    """Make sure that the module of a module:Name is there, without importing it (but for the packages around it).
+    """Make sure that the module of a module:Name is there, by its file; nothing is imported.
 
     Raises:
-        InputError: it is not, or a package around it fails; one line.
+        InputError: it is not; one line.
     """
-    see(folder)
     module = named.partition(":")[0]
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        spec = None
-    except Exception as error:  # what the packages around it raise
-        raise InputError(f"{module}: {_complaint(error)}") from None
-    if spec is None:
+    if locate_module(module, folder) is None:
         raise InputError(f"there is no module {describe(module)} in {one_line(folder) or 'the working folder'}, or installed")
 
 
 def load_named(named: str, folder: str) -> Any:
-    """Import what a module:Name stands for.
+    """Import what a module:Name stands for, installed or else in a folder. It is the user's code: in the job's own processes alone.
 
     Raises:
         InputError: the module cannot be imported or has no such name; one line.
     """
-    see(folder)
+    if folder and folder not in sys.path:
+        sys.path.append(folder)  # behind all that is installed
     module, _, name = named.partition(":")
     try:
         imported = importlib.import_module(module)

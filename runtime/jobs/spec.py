@@ -1,7 +1,7 @@
 """Job files, version 1: the RL post-training jobs that `rollmux run` executes, as checked and frozen models.
 
-A file is YAML (1.2 rules) or JSON; docs/jobs.md explains every key. A job is of the built-in kind, GRPO on a model and a task, or
-of a class of the user's own. `load_jobs` merges `defaults` under every job, as in scenario files.
+A file is YAML (1.2 rules) or JSON; docs/reference/jobs.md explains every key. A job is of the built-in kind, GRPO on a model and a
+task, or of a class of the user's own. `load_jobs` merges `defaults` under every job, as in scenario files.
 """
 
 from __future__ import annotations
@@ -181,10 +181,16 @@ class SyncSpec(FileModel):
     """`aware`: one copy crosses to the rollout pool, in parallel streams; `flat`: one for every rollout node, all from rank 0."""
 
 
+def _folder_name(value: str) -> str:
+    if value in (".", ".."):
+        raise ValueError(f"is the name of folders of the job, and cannot be {describe(value)}")
+    return value
+
+
 class JobSpec(FileModel):
     """A job of a job file."""
 
-    id: JobId
+    id: Annotated[JobId, AfterValidator(_folder_name)]
     """Its name, unique in the file; quote one that reads as a number or a boolean."""
     arrival_s: NonNegative = 0.0
     """When it arrives, seconds from the start of the run."""
@@ -196,6 +202,8 @@ class JobSpec(FileModel):
     """What it asks of the rollout pool."""
     training: TrainingSpec = TrainingSpec()
     """What it asks of the training pool."""
+    movable: bool = True
+    """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
     seed: Index = 0
     """Of the model `tiny`, of the data's order and of sampling."""
     model: Annotated[ModelSpec, BeforeValidator(by_name)] = ModelSpec()

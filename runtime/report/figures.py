@@ -34,7 +34,7 @@ class Shared(NamedTuple):
 
 
 def figures(record: RunRecord) -> dict[str, Any]:
-    """All figures of a run, as `results.json` has them; docs/runs.md says what each means. What was not measured is None."""
+    """All figures of a run, as `results.json` has them; docs/reference/runs.md defines them. None: not measured."""
     lanes, _ = follow(record.started.cluster, record.log)
     span_s = _span(record)
     return {

@@ -12,11 +12,12 @@ import ray
 
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster
+from runtime.answers import answered
 from runtime.commands.options import DISPATCH, POLICY
 from runtime.commands.running import cluster_of
 from runtime.execution.members import RunPlan
 from runtime.execution.nodes import POOLS, find_nodes
-from runtime.execution.session import answered, coordinator_options, watch
+from runtime.execution.session import coordinator_options, watch
 from runtime.facts import Node, Pool
 from runtime.journal import JOURNAL, is_begun, read_run
 from runtime.presses import look, undisturbed

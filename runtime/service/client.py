@@ -11,6 +11,7 @@ from typing import Any
 from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from rollmux_env.extras import require
+from runtime.answers import answered
 from runtime.execution.own_ray import ENVIRONMENT
 from runtime.presses import look, masked
 from runtime.service.place import Where, find, folder_of, prepare_environment
@@ -52,7 +53,7 @@ class Client:
         import ray
 
         try:
-            return ray.get(getattr(self._actor, method).remote(*arguments), timeout=_ANSWERS_S)
+            return answered(getattr(self._actor, method).remote(*arguments), _ANSWERS_S)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, InputError):
                 raise error.cause from None

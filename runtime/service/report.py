@@ -48,7 +48,7 @@ class Usage:
 
 
 def make_report(service: Service) -> dict[str, Any]:
-    """Everything, as `rollmux status --format json` prints it; docs/serve.md explains the keys."""
+    """Everything, as `rollmux status --format json` prints it; docs/guides/serve.md explains the keys."""
     jobs = [_job(service, runner) for runner in service._runners.values()]
     counts = Counter(job["state"] for job in jobs)
     plan = service._plan

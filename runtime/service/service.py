@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from policies.registry import make_runnable
 from rollmux_env.cluster.events import Departed, Reprofiled
-from rollmux_env.dispatcher import PhaseName
 from rollmux_env.errors import InputError
 from rollmux_env.replay.run import waits_for_ever
+from rollmux_env.scheduler.better import better_place
+from rollmux_env.scheduler.dispatcher import PhaseName
+from rollmux_env.scheduler.pace import WINDOW, Pace
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.members import PROFILE, Runner, RunPlan
 from runtime.execution.messages import Done, Report
@@ -19,8 +22,6 @@ from runtime.jobs.spec import JobSpec
 from runtime.metrics import Metrics, Sample
 from runtime.output import LOGS, trim
 from runtime.record import RunRecord
-from runtime.service.drift import WINDOW, Pace
-from runtime.service.replace import better_place
 from runtime.service.report import Usage, make_report, state_of_job
 
 _NEWS = 10_000  # lines that are kept
@@ -204,7 +205,7 @@ class Service(Coordinator):
             pace.asked = 0
             self._note_progress()
             self._state.now_s = self._now()
-            plan = better_place(self._state, job_id, self._plan.policy, self._plan.seed)
+            plan = better_place(self._state, job_id, make_runnable(self._plan.policy, self._plan.seed))
             if plan:
                 self._enact(plan)
             elif fresh:

@@ -14,4 +14,4 @@ def _find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType 
     return None if name.partition(".")[0] in HIDDEN else _find(name, path, target)
 
 
-PathFinder.find_spec = _find_spec  # type: ignore[method-assign]
+PathFinder.find_spec = _find_spec  # type: ignore[method-assign,assignment]

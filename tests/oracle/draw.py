@@ -19,6 +19,9 @@ def examples(count: int) -> settings:
     return settings(max_examples=count, derandomize=True, database=None, suppress_health_check=slow)
 
 
+Member = tuple[float, float, float, list[int]]
+
+
 def seconds(fine: bool = False) -> st.SearchStrategy[float]:
     """A phase's duration: small integers, or hundredths."""
     whole = st.integers(1, 20).map(float)
@@ -26,7 +29,7 @@ def seconds(fine: bool = False) -> st.SearchStrategy[float]:
 
 
 @st.composite
-def group_members(draw: st.DrawFn, fine: bool = False, max_members: int = 5, max_nodes: int = 4) -> list[tuple]:
+def group_members(draw: st.DrawFn, fine: bool = False, max_members: int = 5, max_nodes: int = 4) -> list[Member]:
     """Members of one group as `tests.oracle.period` wants them: (rollout_s, training_s, sync_s, nodes)."""
     nodes = st.lists(st.integers(0, draw(st.integers(0, max_nodes - 1))), min_size=1, max_size=max_nodes, unique=True).map(sorted)
     sync = st.just(0.0) | seconds(fine)
@@ -36,7 +39,7 @@ def group_members(draw: st.DrawFn, fine: bool = False, max_members: int = 5, max
 @st.composite
 def clusters(draw: st.DrawFn, limited: bool = True) -> Dict:
     """The `cluster` block. With `limited`, memory and `max_nodes` may bind; a job of at most 3 + 2 nodes always fits alone."""
-    pools = {}
+    pools: Dict = {}
     for name, usd, fewest in (("rollout", 1.85, 3), ("training", 5.28, 2)):
         pools[name] = {"gpus_per_node": draw(st.sampled_from([1, 8])), "usd_per_gpu_hour": draw(st.sampled_from([usd, usd, 0, 1]))}
         if limited:
@@ -48,7 +51,7 @@ def clusters(draw: st.DrawFn, limited: bool = True) -> Dict:
 @st.composite
 def jobs(draw: st.DrawFn, job_id: str, latest_s: int = 200, fine: bool = False) -> Dict:
     """One job with every kind of key that a fluid replay reads."""
-    training = {
+    training: Dict = {
         "nodes": draw(st.sampled_from([1, 1, 1, 2])),
         "worst_case_s": draw(seconds(fine)),
         "host_memory_gb": draw(st.sampled_from([0, 150, 300, 600])),

@@ -23,7 +23,7 @@ def utilization(
         0 where the orders lock each other up.
     """
     next_phase, ready, at, free, busy = list(begins), [0] * len(jobs), [0, 0], [0, 0], 0
-    seen: dict[tuple, tuple[int, int]] = {}
+    seen: dict[tuple[int, ...], tuple[int, int]] = {}
     while True:
         now = max(free)
         waits = [max(time, min(free)) for time in ready]  # how long ago is of no consequence once both nodes are later

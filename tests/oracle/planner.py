@@ -44,21 +44,24 @@ def at_most(a: float, b: float) -> bool:
 
 
 def solo_s(job: Dict) -> float:
-    return job["rollout"]["worst_case_s"] + job["training"]["worst_case_s"] + job["sync_s"]
+    seconds: float = job["rollout"]["worst_case_s"] + job["training"]["worst_case_s"] + job["sync_s"]
+    return seconds
 
 
 def training_s(job: Dict, pool_size: int) -> float:
-    known = {job["training"]["nodes"]: job["training"]["worst_case_s"], **job["training"]["by_nodes"]}
+    known: dict[int, float] = {job["training"]["nodes"]: job["training"]["worst_case_s"], **job["training"]["by_nodes"]}
     return known[max(nodes for nodes in known if nodes <= pool_size)]
 
 
 def node_usd_per_hour(cluster: Dict, pool: str) -> float:
-    return cluster[pool]["gpus_per_node"] * cluster[pool]["usd_per_gpu_hour"]
+    usd: float = cluster[pool]["gpus_per_node"] * cluster[pool]["usd_per_gpu_hour"]
+    return usd
 
 
 def group_usd_per_hour(cluster: Dict, group: Dict) -> float:
     rollout, training = node_usd_per_hour(cluster, "rollout"), node_usd_per_hour(cluster, "training")
-    return len(group["rollout_nodes"]) * rollout + group["training"] * training
+    usd: float = len(group["rollout_nodes"]) * rollout + group["training"] * training
+    return usd
 
 
 def period_of(group: Dict) -> float:
@@ -74,7 +77,7 @@ def cycle_s(group: Dict) -> float:
 
 
 def load_s(group: Dict) -> float:
-    pinned = [
+    pinned: list[float] = [
         sum(m["job"]["rollout"]["worst_case_s"] for m in group["members"] if node in m["nodes"]) for node in group["rollout_nodes"]
     ]
     return max([*pinned, sum(training_s(m["job"], group["training"]) for m in group["members"])])
@@ -276,4 +279,5 @@ def _slack(groups: list[Dict], job: Dict, row: Dict) -> float | None:
     if row["period_s"] is None:
         return None
     present = [m["job"] for g in groups if g["id"] == row["group"] for m in g["members"]]
-    return min(x["slo"] * solo_s(x) for x in [*present, job]) / row["period_s"] - 1
+    slack: float = min(x["slo"] * solo_s(x) for x in [*present, job]) / row["period_s"] - 1
+    return slack

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
 from rollmux_env.cluster.events import Arrived, Departed
-from rollmux_env.cluster.plan import Wait
-from rollmux_env.replay.admission import admit_all
+from rollmux_env.cluster.plan import Place, Policy, Wait
+from rollmux_env.replay.admission import Admission, admit_all
 from rollmux_env.scenario import parse_scenario
 from tests.oracle import planner
 from tests.oracle.draw import examples, scenarios
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job
 
 
-def admit(*jobs, policy=None, **cluster):
+def admit(*jobs: dict[str, Any], policy: Policy | None = None, **cluster: Any) -> Admission:
     return admit_all(parse_scenario({"version": 1, "cluster": {**CLUSTER, **cluster}, "jobs": list(jobs)}), policy or Algorithm1())
 
 
-def plan(*jobs, policy=None, **cluster):
+def plan(*jobs: dict[str, Any], policy: Policy | None = None, **cluster: Any) -> list[tuple[str, int | None, tuple[int, ...]]]:
     return [(d.strategy, d.group, d.rollout_nodes) for d in admit(*jobs, policy=policy, **cluster).decisions]
 
 
 @pytest.mark.parametrize("limited", [True, False])
 @examples(100)
 @given(data=st.data())
-def test_plans_are_those_of_the_naive_planner(limited, data):
+def test_plans_are_those_of_the_naive_planner(limited: bool, data: st.DataObject) -> None:
     scenario = data.draw(scenarios(max_jobs=14, limited=limited, fine=True))
     expected = planner.plan(scenario)
     admission = admit_all(parse_scenario(scenario), Algorithm1())
@@ -44,7 +46,7 @@ def test_plans_are_those_of_the_naive_planner(limited, data):
     assert admission.usd_per_hour == pytest.approx(expected["usd_per_hour"], rel=1e-12)
 
 
-def test_direct_packing_before_rollout_scaling_before_isolated():
+def test_direct_packing_before_rollout_scaling_before_isolated() -> None:
     """a leaves 10 of 30 seconds of its rollout node free; b needs 8 of them, c 15, and d trains too long for the pool."""
     jobs = [
         make_job("a", 20, 10, slo=1),
@@ -60,8 +62,8 @@ def test_direct_packing_before_rollout_scaling_before_isolated():
     ]
 
 
-def test_behind_a_job_that_does_not_fit_all_are_queued():
-    limits = {pool: {**CLUSTER[pool], "max_nodes": 2} for pool in ("rollout", "training")}
+def test_behind_a_job_that_does_not_fit_all_are_queued() -> None:
+    limits: dict[str, Any] = {pool: {**CLUSTER[pool], "max_nodes": 2} for pool in ("rollout", "training")}
     jobs = [
         make_job("a", 10, 30, slo=1),
         make_job("wide", 10, 30, slo=1, rollout={"nodes": 2}, training={"nodes": 2}),
@@ -70,23 +72,24 @@ def test_behind_a_job_that_does_not_fit_all_are_queued():
     assert plan(*jobs, **limits) == [("isolated", 0, (0,)), ("queued", None, ()), ("queued", None, ())]
 
 
-def test_jobs_are_taken_in_order_of_arrival():
+def test_jobs_are_taken_in_order_of_arrival() -> None:
     late, early = make_job("late", 5, 5, slo=9, arrival_s=9), make_job("early", 20, 10, slo=1)
     assert [(d.job, d.strategy) for d in admit(late, early).decisions] == [("early", "isolated"), ("late", "direct_packing")]
 
 
-def test_without_pruning_a_saturated_group_is_searched_too():
+def test_without_pruning_a_saturated_group_is_searched_too() -> None:
     jobs = [make_job(name, slo=3) for name in "abc"]
     assert [strategy for strategy, *_ in plan(*jobs)] == ["isolated", "direct_packing", "isolated"]
     assert [strategy for strategy, *_ in plan(*jobs, policy=Algorithm1(prune=False))] == ["isolated"] + ["direct_packing"] * 2
 
 
-def test_it_lets_a_job_wait_and_never_moves_one():
-    limits = {pool: {**CLUSTER[pool], "max_nodes": 1} for pool in ("rollout", "training")}
+def test_it_lets_a_job_wait_and_never_moves_one() -> None:
+    limits: dict[str, Any] = {pool: {**CLUSTER[pool], "max_nodes": 1} for pool in ("rollout", "training")}
     twin = Twin(limits)
     twin.arrive(make_job("a", 10, 30, slo=1))
     policy = Algorithm1()
     (place,) = policy.decide(twin.state, arrived(twin, "a"))
+    assert isinstance(place, Place)
     twin.admit(planner.read_job(make_job("a", 10, 30, slo=1)), place.placement)
     twin.arrive(make_job("b", 10, 30, slo=1))
     assert policy.decide(twin.state, arrived(twin, "b")) == (Wait("b"),)
@@ -94,5 +97,5 @@ def test_it_lets_a_job_wait_and_never_moves_one():
     assert policy.decide(twin.state, Departed(0.0, "a")) == ()
 
 
-def arrived(twin, job_id):
+def arrived(twin: Twin, job_id: str) -> Arrived:
     return Arrived(twin.state.now_s, twin.state.job(job_id))

@@ -92,7 +92,7 @@ def test_blind_policies_keep_what_is_physical_and_nothing_else(policy: Random | 
 @pytest.mark.parametrize("policy", [Random(seed=3), MostIdle()])
 def test_blind_policies_wait_for_nodes(policy: Random | MostIdle) -> None:
     full = {"node_memory_gb": 100, "max_nodes": 1}
-    heavy = {"rollout": {"worst_case_s": 5, "host_memory_gb": 80}, "training": {"worst_case_s": 5}}
+    heavy: dict[str, object] = {"rollout": {"worst_case_s": 5, "host_memory_gb": 80}, "training": {"worst_case_s": 5}}
     run = replay(scenario(heavy, heavy, rollout=full), policy, check=True)
     assert metrics(run).wait_s == pytest.approx({"j1": 1e4 - 1})
 

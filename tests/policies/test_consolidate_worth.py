@@ -68,7 +68,7 @@ class Checked:
         return plan
 
     def _check(self, state: State, now: Active) -> Any:
-        facts = self.policy._facts(now)
+        facts = self.policy._facts(now)  # noqa: SLF001 (the same facts, to reckon with by hand)
         rows = {state.job_id(row): k for k, row in enumerate(now.rows)}
         before = plain_usd(state, facts, rows, set())
         held_before = state.usd_per_hour - sum(group.usd_per_hour for group in state.group_list())

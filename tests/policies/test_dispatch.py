@@ -1,30 +1,32 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 
 from policies.dispatch import DISPATCH, make_dispatch
-from rollmux_env.dispatcher import Dispatcher
 from rollmux_env.envs.dispatch.group import Shapes
 from rollmux_env.envs.dispatch.replayed import figures, replay_group
 from rollmux_env.errors import InputError
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from tests.oracle.draw import examples
-from tests.rollmux_env.driving import Player, Watched, drive, lively_groups
+from tests.rollmux_env.scheduler.driving import Player, Ran, Watched, drive, lively_groups
 
 FREE = ("fifo", "shortest-first", "longest-first")
 
 
-def constant(rollout, training):
+def constant(rollout: float, training: float) -> Callable[[str, int], float]:
     return lambda phase, _: rollout if phase == "rollout" else training
 
 
-def rollouts(ran, n):
+def rollouts(ran: list[Ran], n: int) -> str:
     return "".join(phase.job for phase in sorted(ran, key=lambda phase: phase.start) if phase.phase == "rollout")[:n]
 
 
-def test_the_names():
+def test_the_names() -> None:
     assert list(DISPATCH) == ["round-robin", "fifo", "shortest-first", "longest-first"]
     with pytest.raises(InputError, match=r"dispatch policy: must be one of round-robin, fifo, .*, not 'lifo'; did you mean fifo"):
         make_dispatch("lifo")
@@ -41,13 +43,13 @@ def test_the_names():
         ("learned:no/such.safetensors", "no/such.safetensors: No such file"),
     ],
 )
-def test_what_cannot_be_made_is_said_in_a_line(spec, problem):
+def test_what_cannot_be_made_is_said_in_a_line(spec: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem) as error:
         make_dispatch(spec)
     assert "\n" not in str(error.value)
 
 
-def test_a_damaged_policy_file_is_an_error(tmp_path):
+def test_a_damaged_policy_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "policy.safetensors"
     file.write_bytes(b"\x10\0\0\0\0\0\0\0 not a policy at all")
     with pytest.raises(InputError, match="is not a policy file, or damaged"):
@@ -55,7 +57,7 @@ def test_a_damaged_policy_file_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "first"), [("round-robin", "a"), ("fifo", "b"), ("shortest-first", "c"), ("longest-first", "d")])
-def test_whom_a_free_node_goes_to(name, first):
+def test_whom_a_free_node_goes_to(name: str, first: str) -> None:
     """Admitted as a, b, c, d with rollouts of 5, 5, 1 and 9 s; b asks first."""
     dispatcher = Dispatcher(make_dispatch(name))
     for job, seconds in (("a", 5), ("b", 5), ("c", 1), ("d", 9)):
@@ -65,7 +67,7 @@ def test_whom_a_free_node_goes_to(name, first):
     assert dispatcher.permits() == [(first, "rollout")]
 
 
-def test_size_is_what_was_observed_once_something_was():
+def test_size_is_what_was_observed_once_something_was() -> None:
     """Planned at 5 s, a takes 1 s and b 9 s. Both have run once; now the shorter of the two is a, whoever asks first."""
     dispatcher = Dispatcher(make_dispatch("shortest-first"))
     for job in "ba":
@@ -83,7 +85,7 @@ def test_size_is_what_was_observed_once_something_was():
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_a_short_job_runs_several_iterations_inside_a_long_one(name):
+def test_a_short_job_runs_several_iterations_inside_a_long_one(name: str) -> None:
     """With rollout nodes of their own strict round robin holds the short job to the pace of the long one; the others do not."""
     players = [Player("a", (0,), constant(20, 2)), Player("b", (1,), constant(3, 2))]
     strict = [
@@ -95,7 +97,7 @@ def test_a_short_job_runs_several_iterations_inside_a_long_one(name):
 
 
 @pytest.mark.parametrize("name", DISPATCH)
-def test_a_rollout_over_several_nodes_is_not_starved_by_others_that_keep_its_nodes_busy(name):
+def test_a_rollout_over_several_nodes_is_not_starved_by_others_that_keep_its_nodes_busy(name: str) -> None:
     """Jobs a to d keep the three nodes busy out of step, so that they are never all free by chance; w needs them all."""
     players = [
         Player("a", (0,), constant(7, 0.5)),
@@ -112,14 +114,14 @@ def test_a_rollout_over_several_nodes_is_not_starved_by_others_that_keep_its_nod
     assert max(watched.overtaken) <= 2 * len(players)
 
 
-def test_short_jobs_do_not_starve_a_long_one():
+def test_short_jobs_do_not_starve_a_long_one() -> None:
     """Two short jobs could pass the node to one another for ever. Overtaken as often as there are members, the long one is next."""
     players = [Player("a", (0,), constant(1, 0.1)), Player("b", (0,), constant(1, 0.1)), Player("c", (0,), constant(50, 0.1))]
     assert rollouts(drive(make_dispatch("shortest-first"), players, 400), 18) == "ababacbababcababac"
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_a_tail_moves_only_where_a_waiting_rollout_can_begin_then(name):
+def test_a_tail_moves_only_where_a_waiting_rollout_can_begin_then(name: str) -> None:
     """Job w waits for both nodes. While b runs on the other one, a's tail would lose its node to nobody."""
     dispatcher = Dispatcher(make_dispatch(f"{name},migrate=0.8"))
     for job, nodes in (("a", (0,)), ("b", (1,)), ("w", (0, 1))):
@@ -134,7 +136,7 @@ def test_a_tail_moves_only_where_a_waiting_rollout_can_begin_then(name):
 
 @pytest.mark.parametrize("name", ["round-robin", "fifo"])
 @pytest.mark.parametrize(("others", "moves"), [([(5, 1)], False), ([(12, 16)], True), ([(5, 1), (12, 1), (12, 1)], True)])
-def test_careful_leaves_the_tail_of_a_job_that_nobody_holds_up(name, others, moves):
+def test_careful_leaves_the_tail_of_a_job_that_nobody_holds_up(name: str, others: list[tuple[int, int]], moves: bool) -> None:
     """Job a takes 30 s alone. Beside a short one it is the bound of the group; beside its like, or on full nodes, it is not."""
     dispatcher = Dispatcher(make_dispatch(f"{name},migrate=0.8,careful=true"))
     for job, seconds in zip("abcd", [(10, 20), *others], strict=False):
@@ -148,7 +150,7 @@ def test_careful_leaves_the_tail_of_a_job_that_nobody_holds_up(name, others, mov
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_a_tail_does_not_move_for_a_rollout_whose_nodes_are_kept_for_an_overdue_one(name):
+def test_a_tail_does_not_move_for_a_rollout_whose_nodes_are_kept_for_an_overdue_one(name: str) -> None:
     """Job w, on both nodes, was overtaken as often as there are members. So node 0 would wait for w, and not go to c."""
     dispatcher = Dispatcher(make_dispatch(f"{name},migrate=0.8"))
     for job, nodes in (("a", (0,)), ("b", (1,)), ("c", (0,)), ("w", (0, 1))):
@@ -164,7 +166,7 @@ def test_a_tail_does_not_move_for_a_rollout_whose_nodes_are_kept_for_an_overdue_
 
 @given(players=lively_groups())
 @examples(60)
-def test_the_learned_policy_starves_nobody_whoever_joins_and_leaves(players):
+def test_the_learned_policy_starves_nobody_whoever_joins_and_leaves(players: list[Player]) -> None:
     watched = Watched(make_dispatch("learned:default"))
     ran = drive(watched, players, 400)
     assert max(watched.overtaken, default=0) <= 2 * len(players)
@@ -174,7 +176,7 @@ def test_the_learned_policy_starves_nobody_whoever_joins_and_leaves(players):
             assert all(b - a <= 9 * 2 * 2 * 5 for a, b in itertools.pairwise([*own, 400.0]))
 
 
-def test_the_learned_policy_knows_groups_of_more_nodes_than_an_integer_has_bits():
+def test_the_learned_policy_knows_groups_of_more_nodes_than_an_integer_has_bits() -> None:
     """Three jobs, each on 40 nodes of its own and on 40 that all share."""
     dispatcher = Dispatcher(make_dispatch("learned:default"))
     for k, job in enumerate("abc"):
@@ -188,7 +190,7 @@ def test_the_learned_policy_knows_groups_of_more_nodes_than_an_integer_has_bits(
 
 
 @pytest.mark.parametrize("dispatch", ["learned:default", "round-robin,migrate=0.8"])
-def test_groups_of_the_papers_kinds_are_not_slower_than_in_strict_round_robin(dispatch):
+def test_groups_of_the_papers_kinds_are_not_slower_than_in_strict_round_robin(dispatch: str) -> None:
     for shape in ("shared", "spatial"):
         usd = []
         for name in ("round-robin", dispatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,13 +21,13 @@ from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
 
-SLOW = {"nodes": 1, "rollout_s": 600, "training_s": 400}  # ten times solo: never worth it
+SLOW: dict[str, object] = {"nodes": 1, "rollout_s": 600, "training_s": 400}  # ten times solo: never worth it
 
 
 Pool = dict[str, object] | None
 
 
-def scenario(*jobs: dict[str, object], rollout: Pool = None, training: Pool = None) -> Scenario:
+def scenario(*jobs: Mapping[str, object], rollout: Pool = None, training: Pool = None) -> Scenario:
     """Jobs of 60 + 40 s unless they say otherwise; a rollout node is $8/h, a training node $32/h, both together $40/h."""
     job = {"arrival_s": 0, "duration_s": 3600, "slo": 1.5, "rollout": {"worst_case_s": 60}, "training": {"worst_case_s": 40}}
     cluster = {

@@ -1,21 +1,24 @@
 """`learned`: what a network decides in `bench` is what it decides in the environment."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from policies.placement.learned import SHIPPED, Learned
 from policies.placement.policy_file import read_policy, write_policy
 from policies.placement.scorer import score
-from policies.registry import make_policy
+from policies.registry import make_runnable
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Workload
 from rollmux_env.envs.placement.observation import candidate_names
+from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import outcome
 
 
-def played(generator, seed, policy):
+def played(generator: Generator, seed: int, policy: Learned) -> float:
     """Dollars of a stream in the environment under the highest logit of the policy's network."""
     moves = policy.config.moves
     known, room = policy.config.known_stays, 32 if moves else 400
@@ -42,15 +45,16 @@ def played(generator, seed, policy):
     ],
 )
 @pytest.mark.parametrize("name, stays", [("production", "iterations"), ("mixed", "fixed")])
-def test_bench_decides_as_the_environment(spec, name, stays):
+def test_bench_decides_as_the_environment(spec: str, name: str, stays: str) -> None:
     generator = Workload(name, jobs=60, stays=stays)
-    policy = make_policy(spec, seed=1)
+    policy = make_runnable(spec, seed=1)
+    assert isinstance(policy, Learned)
     found = outcome(replay(generator.scenario(3), policy, check=True)).metrics
     assert found.slo_attainment == 1
     assert found.cost_usd == pytest.approx(played(generator, 3, policy), rel=1e-9)
 
 
-def test_jobs_wait_where_nothing_fits():
+def test_jobs_wait_where_nothing_fits() -> None:
     scenario = Workload("mixed", jobs=30).scenario(0)
     training = scenario.cluster.training.model_copy(update={"max_nodes": 3})
     cluster = scenario.cluster.model_copy(update={"training": training})
@@ -58,29 +62,30 @@ def test_jobs_wait_where_nothing_fits():
     assert max(found.wait_s.values()) > 0 and found.slo_attainment == 1
 
 
-def test_a_file_of_ones_own(tmp_path):
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.safetensors"
     write_policy(path, *read_policy(SHIPPED / "admission.safetensors"))
     scenario = Workload("mixed", jobs=20).scenario(0)
     costs = [
-        outcome(replay(scenario, make_policy(spec))).metrics.cost_usd for spec in (f"learned:{path}", "learned:default,moves=false")
+        outcome(replay(scenario, make_runnable(spec))).metrics.cost_usd
+        for spec in (f"learned:{path}", "learned:default,moves=false")
     ]
     assert costs[0] == costs[1]
 
 
-def test_errors_are_one_line(tmp_path):
+def test_errors_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     with pytest.raises(InputError, match="No such file"):
-        make_policy(f"learned:{path}")
+        make_runnable(f"learned:{path}")
     config, weights = read_policy(SHIPPED / "admission.safetensors")
     names = ("colour", *config.job_features[1:])
     write_policy(path, config.model_copy(update={"job_features": names}), weights)
     with pytest.raises(InputError, match="job_features: there is no feature 'colour'") as error:
-        make_policy(f"learned:{path}")
+        make_runnable(f"learned:{path}")
     assert "\n" not in str(error.value)
     with pytest.raises(InputError, match="has no option 'x'"):
-        make_policy("learned:default,x=1")
+        make_runnable("learned:default,x=1")
 
 
-def test_the_shipped_files_are_small():
+def test_the_shipped_files_are_small() -> None:
     assert all(file.stat().st_size < 2 * 2**20 for file in SHIPPED.glob("*.safetensors"))

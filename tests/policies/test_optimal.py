@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import policies.placement.optimal.partition as partition_module
 import policies.placement.optimal.program as program_module
 from policies.placement.optimal import Optimal, OptimalPlan
-from policies.registry import make_policy
+from policies.registry import make_runnable
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
@@ -20,12 +21,13 @@ from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
 from tests.oracle import draw
+from tests.oracle.draw import Dict
 from tests.oracle.optimum import Optimum
 from tests.oracle.period import period
 from tests.oracle.planner import at_most, read, solo_s, training_s
 
 
-def assert_best(data: dict) -> None:
+def assert_best(data: Dict) -> None:
     """Both objectives against the brute force, `max_nodes` included, and every group against the contract's definitions."""
     scenario = parse_scenario(data)
     cluster, jobs = read(data)
@@ -42,7 +44,7 @@ def assert_best(data: dict) -> None:
         assert_valid(plan, cluster, jobs[:count])
 
 
-def assert_valid(plan: OptimalPlan, cluster: dict, jobs: list[dict]) -> None:
+def assert_valid(plan: OptimalPlan, cluster: Dict, jobs: list[Dict]) -> None:
     named = {job["id"]: job for job in jobs}
     assert sorted(job for group in plan.groups for job in group.jobs) == sorted(named)
     used = [sum(len({v for at in g.rollout_nodes for v in at}) for g in plan.groups), sum(g.training_nodes for g in plan.groups)]
@@ -71,7 +73,7 @@ def assert_valid(plan: OptimalPlan, cluster: dict, jobs: list[dict]) -> None:
 
 @given(draw.scenarios(max_jobs=5))
 @draw.examples(60)
-def test_both_objectives_are_those_of_the_best_partition_pinning_and_order(data: dict) -> None:
+def test_both_objectives_are_those_of_the_best_partition_pinning_and_order(data: Dict) -> None:
     data["cluster"]["max_group_size"] = min(4, data["cluster"]["max_group_size"])
     assert_best(data)
 
@@ -116,7 +118,7 @@ def test_seven_jobs_with_sync_and_several_nodes(seed: int) -> None:
 
 @given(draw.scenarios(max_jobs=4, limited=False))
 @draw.examples(30)
-def test_a_part_of_a_feasible_group_is_feasible_on_no_more_nodes_and_at_no_longer_a_period(data: dict) -> None:
+def test_a_part_of_a_feasible_group_is_feasible_on_no_more_nodes_and_at_no_longer_a_period(data: Dict) -> None:
     cluster, jobs = read(data)
     cluster["max_group_size"] = 4
     brute = Optimum(cluster, jobs)
@@ -127,7 +129,7 @@ def test_a_part_of_a_feasible_group_is_feasible_on_no_more_nodes_and_at_no_longe
                 assert any(a <= r and b <= t and p <= period_s * (1 + 1e-12) for a, b, p in brute.ways[part])
 
 
-def stream(seed: int, stays: str = "fixed", jobs: int = 60, name: str = "mixed") -> Scenario:
+def stream(seed: int, stays: Literal["iterations", "fixed"] = "fixed", jobs: int = 60, name: str = "mixed") -> Scenario:
     return make_workload(name, WorkloadOptions(seed=seed, jobs=jobs, stays=stays))
 
 
@@ -139,20 +141,20 @@ def test_no_policy_pays_less_than_the_bound_where_stays_are_fixed(name: str, see
     assert found.extra["gap"] < 1e-9
     assert found.metrics.slo_attainment == 1
     for policy in ("rollmux", "rollmux,prune=false", "solo"):
-        paid = metrics(replay(scenario, make_policy(policy))).cost_usd
+        paid = metrics(replay(scenario, make_runnable(policy))).cost_usd
         assert found.extra["bound_usd"] <= found.metrics.cost_usd * (1 + 1e-9) <= paid * (1 + 2e-9)
 
 
 @given(draw.scenarios(max_jobs=6, limited=False))
 @draw.examples(30)
-def test_no_policy_pays_less_on_any_stream_of_fixed_stays(data: dict) -> None:
+def test_no_policy_pays_less_on_any_stream_of_fixed_stays(data: Dict) -> None:
     for k, job in enumerate(data["jobs"]):
         job.pop("iterations", None)
         job["duration_s"] = 50 + 10 * k
     scenario = parse_scenario(data)
     found = Optimal().replay(scenario, check=True).metrics
     for policy in ("rollmux", "solo"):
-        assert found.cost_usd <= metrics(replay(scenario, make_policy(policy))).cost_usd * (1 + 1e-9) + 1e-9
+        assert found.cost_usd <= metrics(replay(scenario, make_runnable(policy))).cost_usd * (1 + 1e-9) + 1e-9
 
 
 def test_optimal_work_has_the_least_dollars_per_work_hour_of_every_active_set() -> None:
@@ -192,7 +194,7 @@ def test_jobs_leave_after_their_iterations_or_their_stay() -> None:
 
 def test_a_lone_job_is_isolated_and_costs_what_solo_pays() -> None:
     scenario = stream(0, jobs=1)
-    found, solo = Optimal().replay(scenario).metrics, metrics(replay(scenario, make_policy("solo")))
+    found, solo = Optimal().replay(scenario).metrics, metrics(replay(scenario, make_runnable("solo")))
     assert found.admissions == {"direct_packing": 0, "rollout_scaling": 0, "isolated": 1}
     assert found.cost_usd == pytest.approx(solo.cost_usd)
     assert found.utilization == pytest.approx(solo.utilization)
@@ -238,7 +240,7 @@ def test_columns_that_enter_when_they_pay_give_the_same_optimum(objective: str, 
 
 @pytest.mark.parametrize("objective", ["usd", "work"])
 @pytest.mark.parametrize("limit", [{"node_limit": 0}, {"max_columns": 40}, {"max_columns": 1}])
-def test_where_a_limit_bites_the_bound_is_below_the_value_and_the_optimum_between(objective: str, limit: dict) -> None:
+def test_where_a_limit_bites_the_bound_is_below_the_value_and_the_optimum_between(objective: str, limit: Dict) -> None:
     bitten = 0
     for seed in range(3):
         scenario = make_workload("rollout-heavy", WorkloadOptions(seed=seed, jobs=22, slo=(1.3, 2.0)))

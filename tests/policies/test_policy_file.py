@@ -3,6 +3,9 @@
 import json
 import pickle
 import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,21 +15,26 @@ from policies.placement.scorer import random_weights, score
 from rollmux_env.errors import InputError
 
 
-def config(**changes):
-    given = {"job_features": ("a", "b"), "candidate_features": ("c", "d", "e"), "cluster_features": ("f",), "widths": (4, 3)}
+def config(**changes: Any) -> PolicyConfig:
+    given: dict[str, Any] = {
+        "job_features": ("a", "b"),
+        "candidate_features": ("c", "d", "e"),
+        "cluster_features": ("f",),
+        "widths": (4, 3),
+    }
     return PolicyConfig(**{**given, **changes})
 
 
 WEIGHTS = random_weights(2, 3, 1, (4, 3), seed=0)
 
 
-def written(tmp_path):
+def written(tmp_path: Path) -> Path:
     path = tmp_path / "policy.safetensors"
     write_policy(path, config(moves=True, provenance={"command": "rollmux train x", "seed": 3}), WEIGHTS)
     return path
 
 
-def with_header(path, change):
+def with_header(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """The file with its header changed."""
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
@@ -37,7 +45,7 @@ def with_header(path, change):
     return path
 
 
-def problem(path, **options):
+def problem(path: Path, **options: Any) -> str:
     with pytest.raises(InputError) as error:
         read_policy(path, **options)
     text = str(error.value)
@@ -45,14 +53,14 @@ def problem(path, **options):
     return text
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_what_is_written_is_read(tmp_path: Path) -> None:
     found, weights = read_policy(written(tmp_path))
     assert found == config(moves=True, provenance={"command": "rollmux train x", "seed": 3})
     assert weights.keys() == WEIGHTS.keys()
     assert all(np.array_equal(weights[name], WEIGHTS[name]) for name in weights)
 
 
-def test_the_same_policy_is_the_same_bytes(tmp_path):
+def test_the_same_policy_is_the_same_bytes(tmp_path: Path) -> None:
     path = written(tmp_path)
     before = path.read_bytes()
     write_policy(path, *read_policy(path))
@@ -60,14 +68,14 @@ def test_the_same_policy_is_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 7, 8, 40, 0.5, 0.999])
-def test_a_file_that_was_cut_off(tmp_path, keep):
+def test_a_file_that_was_cut_off(tmp_path: Path, keep: float) -> None:
     path = written(tmp_path)
     data = path.read_bytes()
     path.write_bytes(data[: keep if isinstance(keep, int) else int(len(data) * keep)])
     problem(path)
 
 
-def test_other_files(tmp_path):
+def test_other_files(tmp_path: Path) -> None:
     path = tmp_path / "policy.safetensors"
     assert "No such file" in problem(path)
     assert "directory" in problem(tmp_path)
@@ -81,9 +89,9 @@ def test_other_files(tmp_path):
     assert "no policy file of rollmux" in problem(path)
 
 
-def test_a_config_that_does_not_fit(tmp_path):
-    def changed(**changes):
-        def change(header):
+def test_a_config_that_does_not_fit(tmp_path: Path) -> None:
+    def changed(**changes: Any) -> str:
+        def change(header: dict[str, Any]) -> None:
             header["__metadata__"]["rollmux"] = json.dumps({**config().model_dump(), **changes})
 
         return problem(with_header(written(tmp_path), change))
@@ -97,8 +105,8 @@ def test_a_config_that_does_not_fit(tmp_path):
     assert "is a policy for dispatch, not for placement" in changed(decides="dispatch")
 
 
-def test_weights_that_do_not_fit(tmp_path):
-    def changed(change):
+def test_weights_that_do_not_fit(tmp_path: Path) -> None:
+    def changed(change: Callable[[dict[str, Any]], object]) -> str:
         return problem(with_header(written(tmp_path), change))
 
     assert "must be F32" in changed(lambda header: header["enter.bias"].update(dtype="F64"))
@@ -108,7 +116,7 @@ def test_weights_that_do_not_fit(tmp_path):
     assert "is damaged" in changed(lambda header: header["score.bias"].update(data_offsets=header["value.bias"]["data_offsets"]))
 
 
-def test_what_cannot_be_used_is_not_written(tmp_path):
+def test_what_cannot_be_used_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "policy.safetensors"
     with pytest.raises(InputError, match=r"score\.bias: holds numbers that are not finite"):
         write_policy(path, config(), {**WEIGHTS, "score.bias": np.array([np.nan], dtype=np.float32)})
@@ -117,7 +125,7 @@ def test_what_cannot_be_used_is_not_written(tmp_path):
     assert not path.exists()
 
 
-def test_equal_rows_score_the_same_in_any_order():
+def test_equal_rows_score_the_same_in_any_order() -> None:
     rng = np.random.default_rng(0)
     job, rows, cluster = (rng.normal(size=shape).astype(np.float32) for shape in ((2,), (6, 3), (1,)))
     order = rng.permutation(6)

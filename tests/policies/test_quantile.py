@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,26 +12,28 @@ from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.planned import rescaled, running_rows
 from policies.placement.quantile import QuantileView, quantile_of
-from policies.registry import make_policy
+from policies.registry import make_policy, make_runnable
 from rollmux_env.bench.streams import sampled, with_actual, workload
-from rollmux_env.cluster.events import Admitted, Arrived
-from rollmux_env.cluster.plan import carry_out
+from rollmux_env.cluster.events import Admitted, Arrived, Event
+from rollmux_env.cluster.plan import Plan, Policy, carry_out
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
-from rollmux_env.scenario import Actual, parse_scenario
+from rollmux_env.replay.run import Run
+from rollmux_env.scenario import Actual, Scenario, parse_scenario
 from tests.oracle.draw import examples, scenarios
-from tests.rollmux_env.cluster.twin import CLUSTER, make_job, twins
+from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job, twins
 
 STREAM = sampled("production", 0, jobs=60)
 
 
-def by_events(problem, policy, seed=0):
+def by_events(problem: Scenario, policy: Policy, seed: int = 0) -> Run:
     return replay_events(problem, policy, make_dispatch("round-robin"), seed, check=True)
 
 
-def test_the_quantile_is_that_of_the_draws():
+def test_the_quantile_is_that_of_the_draws() -> None:
     rng = np.random.default_rng(0)
     for mean, cv in ((0.6, 0.25), (0.9, 1.0), (0.5, 0.0)):
         sigma = np.sqrt(np.log1p(cv**2))
@@ -40,22 +45,22 @@ def test_the_quantile_is_that_of_the_draws():
 
 
 @pytest.mark.parametrize("play", [replay, by_events])
-def test_quantile_1_is_the_worst_case(play):
-    policies = (Algorithm1(), Algorithm1(quantile=1), make_policy("rollmux,quantile=1"), make_policy("rollmux,quantile=1.0"))
+def test_quantile_1_is_the_worst_case(play: Callable[[Scenario, Any], Run]) -> None:
+    policies = (Algorithm1(), Algorithm1(quantile=1), make_runnable("rollmux,quantile=1"), make_runnable("rollmux,quantile=1.0"))
     first, *others = (play(STREAM, policy).log for policy in policies)
     assert all(log == first for log in others)
     assert all(policy.keeps_slo for policy in policies)
     assert not Algorithm1(quantile=0.99).keeps_slo
 
 
-def test_a_capped_law_beyond_its_cap_is_the_worst_case():
+def test_a_capped_law_beyond_its_cap_is_the_worst_case() -> None:
     """0.99 of this law is above 1, so the plans are the same, though nothing is promised."""
     assert by_events(STREAM, Algorithm1(quantile=0.99)).log == by_events(STREAM, Algorithm1()).log
 
 
 @examples(40)
 @given(twin=twins(), low=st.floats(0.05, 0.95), high=st.floats(0.05, 0.95))
-def test_a_lower_quantile_never_plans_a_longer_period(twin, low, high):
+def test_a_lower_quantile_never_plans_a_longer_period(twin: Twin, low: float, high: float) -> None:
     """Nor a longer cycle or load; the limits stay, and so does who is where."""
     low, high = sorted((low, high))
     law = Actual(mean_fraction=0.7, cv=0.5)
@@ -76,7 +81,7 @@ def test_a_lower_quantile_never_plans_a_longer_period(twin, low, high):
 
 @examples(30)
 @given(twin=twins())
-def test_a_view_changes_nothing_of_the_state(twin):
+def test_a_view_changes_nothing_of_the_state(twin: Twin) -> None:
     before = twin.state.copy()
     rows = running_rows(twin.state)
     same = rescaled(twin.state, {row: (1.0, 1.0) for row in rows}, slo_too=True)
@@ -87,13 +92,13 @@ def test_a_view_changes_nothing_of_the_state(twin):
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9])
-def test_plans_keep_the_slo_of_the_durations_planned_on(quantile):
+def test_plans_keep_the_slo_of_the_durations_planned_on(quantile: float) -> None:
     """Whoever is placed finds a group whose planned period is within the limits, which are those of the worst cases."""
 
     class Watched(Algorithm1):
         seen = 0
 
-        def decide(self, state, event):
+        def decide(self, state: State, event: Event) -> Plan:
             plan = super().decide(state, event)
             if isinstance(event, Arrived):
                 fraction = quantile_of(Actual(mean_fraction=0.6, cv=0.25), quantile)
@@ -110,22 +115,23 @@ def test_plans_keep_the_slo_of_the_durations_planned_on(quantile):
     assert policy.seen > 0  # the worst cases would break them
 
 
-def test_jobs_close_up_and_the_observed_attainment_falls():
+def test_jobs_close_up_and_the_observed_attainment_falls() -> None:
     """On this stream; the cost need not fall step by step, because Algorithm 1 is greedy."""
     problem = sampled("production", 0, jobs=100)
     low, high = (metrics(by_events(problem, Algorithm1(prune=False, quantile=q))) for q in (0.5, 1.0))
     assert low.cost_usd < 0.95 * high.cost_usd
+    assert low.slo_attainment_observed is not None and high.slo_attainment_observed is not None
     assert low.slo_attainment_observed < high.slo_attainment_observed
 
 
-def test_in_a_fluid_replay_jobs_without_a_law_are_planned_at_the_worst_case():
+def test_in_a_fluid_replay_jobs_without_a_law_are_planned_at_the_worst_case() -> None:
     problem = workload("production", 1, jobs=40)
     assert replay(problem, Algorithm1(quantile=0.5)).log == replay(problem, Algorithm1()).log
 
 
 @examples(40)
 @given(data=scenarios(max_jobs=12), quantile=st.floats(0.01, 0.99), events=st.booleans())
-def test_any_scenario_can_be_planned_on_a_quantile(data, quantile, events):
+def test_any_scenario_can_be_planned_on_a_quantile(data: dict[str, Any], quantile: float, events: bool) -> None:
     for k, job in enumerate(data["jobs"]):
         if k % 2:
             job["rollout"]["actual"] = {"mean_fraction": 0.8, "cv": 0.5, "cap": False}
@@ -135,7 +141,7 @@ def test_any_scenario_can_be_planned_on_a_quantile(data, quantile, events):
     assert sum(isinstance(event, Admitted) for event in run.log) == len(problem.jobs)
 
 
-def test_what_was_observed_of_others_stands_in_for_a_law():
+def test_what_was_observed_of_others_stands_in_for_a_law() -> None:
     """Twelve jobs give no law; every iteration takes a lognormal share of the worst case. Their spread is found from batches."""
     rng = np.random.default_rng(7)
     law = Actual(mean_fraction=0.6, cv=0.3, cap=False)
@@ -146,11 +152,12 @@ def test_what_was_observed_of_others_stands_in_for_a_law():
         drift = [{"iteration": n, "rollout": float(a), "training": float(b)} for n, (a, b) in enumerate(shares)]
         jobs.append(make_job(f"j{k}", 10, 12, slo=1.0, arrival_s=300 * k, iterations=200, drift=drift))
 
-    seen = []
+    seen: list[tuple[float, float]] = []
 
     class Watched(Algorithm1):
-        def decide(self, state, event):
+        def decide(self, state: State, event: Event) -> Plan:
             if isinstance(event, Arrived):
+                assert self._view is not None
                 view = self._view(state, event.job.id)
                 row = state.row(event.job.id)
                 seen.append((view.jobs.rollout_s[row] / 10, view.jobs.training_s[row] / 12))
@@ -162,7 +169,7 @@ def test_what_was_observed_of_others_stands_in_for_a_law():
         assert fraction == pytest.approx(quantile_of(law, 0.9), rel=0.1)
 
 
-def test_what_has_not_happened_yet_changes_nothing():
+def test_what_has_not_happened_yet_changes_nothing() -> None:
     """Without a law, on observed durations: two streams that differ from job 40 on give the same decisions until then."""
     first = workload("production", 0, jobs=60)
     other = with_actual(first, 0.5, 0.1)
@@ -174,7 +181,7 @@ def test_what_has_not_happened_yet_changes_nothing():
 
 
 @pytest.mark.parametrize("quantile", ["0", "-0.5", "1.01", "nan", "true", "half", "[1]"])
-def test_what_is_no_quantile_is_refused_in_one_line(quantile):
+def test_what_is_no_quantile_is_refused_in_one_line(quantile: str) -> None:
     with pytest.raises(
         InputError, match=r"^--policy rollmux,quantile=.*: quantile: must be a number above 0 and at most 1"
     ) as refused:
@@ -182,13 +189,13 @@ def test_what_is_no_quantile_is_refused_in_one_line(quantile):
     assert "\n" not in str(refused.value)
 
 
-def test_the_view_is_of_the_job_that_waits_too():
+def test_the_view_is_of_the_job_that_waits_too() -> None:
     problem = with_actual(parse_scenario({"version": 1, "cluster": CLUSTER, "jobs": [make_job("a", 10, 20)]}), 0.5, 0.0)
 
     class Once:
         keeps_slo = True
 
-        def decide(self, state, event):
+        def decide(self, state: State, event: Event) -> Plan:
             if isinstance(event, Arrived):
                 view = QuantileView(0.3)(state, "a")
                 assert (view.jobs.rollout_s[0], view.jobs.training_s[0]) == pytest.approx((5, 10))

@@ -217,7 +217,7 @@ def leaf(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def paths(value: Any) -> set[tuple[str, ...]]:
-    found = {()}
+    found: set[tuple[str, ...]] = {()}
     if isinstance(value, dict):
         for key, below in value.items():
             found |= {(key, *path) for path in paths(below)}

@@ -42,5 +42,5 @@ def test_a_module_before_the_name_is_as_good() -> None:
 def test_the_registry_keeps_its_own_loader() -> None:
     code = "import rollmux_env, gymnasium.envs.registration as r, inspect, sys\n"
     code += "print(r.__loader__ is r.__spec__.loader, type(r.__loader__).__name__, 'def register' in inspect.getsource(r))\n"
-    code += "print([finder for finder in sys.meta_path if 'rollmux' in repr(finder)])"
+    code += "print([finder for finder in sys.meta_path if type(finder).__module__ == 'rollmux_env.registration'])"
     assert printed(code) == ["True SourceFileLoader True", "[]"]

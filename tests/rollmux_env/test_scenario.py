@@ -80,7 +80,7 @@ def test_examples_load(path: Path) -> None:
 
 
 def test_the_file_on_the_documentation_page_loads(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "scenario.md").read_text()
+    page = (ROOT / "docs" / "reference" / "scenario.md").read_text()
     (tmp_path / "page.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
     assert [job.id for job in load_scenario(tmp_path / "page.yaml").jobs] == ["math-7b", "code-7b"]
 
@@ -347,7 +347,7 @@ def test_a_default_may_be_half_of_something() -> None:
 def test_a_scenario_cannot_be_changed() -> None:
     scenario = parse_scenario(small())
     with pytest.raises(ValueError):
-        scenario.jobs[0].slo = 3  # type: ignore[misc]
+        scenario.jobs[0].slo = 3
 
 
 def test_models_built_in_code_are_checked_like_files() -> None:

@@ -27,7 +27,8 @@ def validator() -> Any:
 
 def takes(data: dict[str, Any]) -> bool:
     """Whether the schema takes the file, as an editor sees it: with keys that are text."""
-    return validator().is_valid(json.loads(json.dumps(data)))
+    valid: bool = validator().is_valid(json.loads(json.dumps(data)))
+    return valid
 
 
 def loads(data: dict[str, Any]) -> bool:
@@ -78,8 +79,8 @@ def test_missing_keys_are_refused(path: str) -> None:
     assert not takes(without(small(), path))
 
 
-BAD = [
-    *((path, value) for path in [*POSITIVE, *NOT_NEGATIVE, "jobs.0.slo"] for value in (-1, 1e300, "5", True, [])),
+BAD: list[tuple[str, Any]] = [
+    *((path, value) for path in [*POSITIVE, *NOT_NEGATIVE, "jobs.0.slo"] for value in (-1, 1e300, "5", True, list[int]())),
     *((path, 0) for path in [*POSITIVE, *COUNTS, "jobs.0.slo"]),
     *((path, value) for path in COUNTS for value in (1.5, "1", True, 10**12)),
     *((path, 3) for path in ("jobs", "jobs.0.rollout", "jobs.0.drift", "cluster", "jobs.0.id", "cluster.rollout.gpu")),

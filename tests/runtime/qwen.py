@@ -24,4 +24,4 @@ def small_qwen(seed: int, vocabulary: int, hidden: int, heads: int, tied: bool =
         initializer_range=0.2,
         **more,
     )
-    return Qwen2ForCausalLM(config).eval()
+    return Qwen2ForCausalLM(config).eval()  # type: ignore[no-untyped-call]

@@ -13,10 +13,11 @@ import pytest
 @pytest.fixture
 def chaos(monkeypatch: pytest.MonkeyPatch) -> Any:
     """benchmarks/chaos.py."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))  # type: ignore[no-untyped-call]
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     return importlib.import_module("chaos")
 
 
+@pytest.mark.long
 def test_what_is_killed_goes_on_and_nothing_is_lost_or_doubled(
     chaos: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

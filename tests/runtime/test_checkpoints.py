@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from runtime.checkpoints import MANIFEST, damage, drop, newest, numbers, place_o
 from runtime.execution.randomness import keep_randomness, restore_randomness
 
 
-def fill(text: str):  # type: ignore[no-untyped-def]
+def fill(text: str) -> Callable[[Path], None]:
     def filling(folder: Path) -> None:
         (folder / "below").mkdir()
         (folder / "state").write_text(text)
@@ -83,6 +84,19 @@ def test_what_a_kill_has_left_half_written_is_no_checkpoint(tmp_path: Path) -> N
     assert numbers(tmp_path) == [1]
     write_checkpoint(tmp_path, 2, fill("2"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000001", "000002"]
+
+
+def test_what_is_behind_a_link_is_not_removed(tmp_path: Path) -> None:
+    folder, theirs = tmp_path / "job", tmp_path / "theirs"
+    for place in (folder, theirs):
+        for iterations in range(1, 5):
+            write_checkpoint(place, iterations, fill("x"))
+    (folder / "000005").symlink_to(theirs)
+    (tmp_path / "link").symlink_to(theirs)
+    assert numbers(folder) == [1, 2, 3, 4]
+    drop(folder, above=2)
+    drop(tmp_path / "link", above=0)
+    assert numbers(folder) == [1, 2] and numbers(theirs) == [1, 2, 3, 4] and (folder / "000005").is_symlink()
 
 
 def test_random_generators_go_on_from_where_they_were(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_run_that_goes_on_as_it_began_is_foretold_exactly(dispatch: str) -> No
 
 
 def test_what_the_first_fifth_does_not_show_is_an_error_of_the_prediction() -> None:
-    drifting = {"id": "a", "drift": [{"iteration": 10, "rollout": 2.0}]}
+    drifting: dict[str, object] = {"id": "a", "drift": [{"iteration": 10, "rollout": 2.0}]}
     found = compare(recorded(scenario_of(drifting)))
     assert found["jobs"]["a"] == {
         "predicted_s": pytest.approx(20),

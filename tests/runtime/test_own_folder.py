@@ -90,14 +90,15 @@ def test_a_folder_that_has_taken_the_place_of_ours_is_left_alone(own: OwnFolder)
     try:
         own.remove()
         assert Path(own.path).is_dir()
-        assert own.left() is not None and "another folder than the one that was made" in own.left()
+        assert "another folder than the one that was made" in (own.left() or "")
     finally:
         moved.rmdir()
 
 
 @pytest.mark.parametrize("ray", ["{theirs}", "", ".", "/", "{link}"])
 def test_a_service_file_is_not_obeyed(tmp_path: Path, bystander: subprocess.Popen[bytes], own: OwnFolder, ray: str) -> None:
-    theirs, service, said = tmp_path / "theirs", tmp_path / "service", []
+    theirs, service = tmp_path / "theirs", tmp_path / "service"
+    said: list[str] = []
     (tmp_path / "secret").write_text("a token of somebody else's")
     link = Path(f"{own.path}-link")
     link.symlink_to(theirs)
@@ -129,7 +130,8 @@ def test_what_an_older_service_noted_is_left_alone_and_said(
 
 @pytest.mark.parametrize("note", ["{theirs}", "", '{{"path": "{theirs}", "device": {device}, "inode": {inode}}}', "{own}", "[1]"])
 def test_the_note_of_a_run_is_not_obeyed(tmp_path: Path, bystander: subprocess.Popen[bytes], own: OwnFolder, note: str) -> None:
-    theirs, said = tmp_path / "theirs", []
+    theirs = tmp_path / "theirs"
+    said: list[str] = []
     noted = theirs.stat()
     file = tmp_path / "ray"
     file.write_text(note.format(theirs=theirs, device=noted.st_dev, inode=noted.st_ino, own=own.path) + "\n")

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.cluster_utils import Cluster as RayCluster
@@ -138,7 +139,7 @@ def test_a_machine_that_dies_sets_its_own_jobs_back_and_no_others(tmp_path: Path
         {"version": 1, "jobs": [{**job, "id": name, "iterations": count} for name, count in counts.items()]}, "test", TOYS
     )
     cluster, lines = RayCluster(shutdown_at_exit=False), list[str]()
-    small = {"num_cpus": 2, "object_store_memory": 100 << 20}
+    small: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 << 20}
     try:
         cluster.add_node(**{**small, "num_cpus": 0}, include_dashboard=False)
         machines = [cluster.add_node(**small, resources={"rollout_node": 1, "training_node": 1}) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""docs/training.md has a line for every key of a configuration, as the models have it; presets say what each of theirs means."""
+"""docs/guides/training.md has a line for every key of a configuration; presets say what each of their lines means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainers.placement import PlacementProblem
 from trainers.problem import make_problem
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "training.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "training.md").read_text()
 HEAD = "| key | default | range | meaning |\n|---|---|---|---|\n"
 
 
@@ -58,7 +58,7 @@ def test_the_page_has_every_key_as_the_model_has_it(model: type[BaseModel], pref
     expected = [*rows(model, prefix)]
     assert all(meaning for *_, meaning in expected)
     table = HEAD + "".join(f"| {' | '.join(row)} |\n" for row in expected)
-    assert table + "\n" in PAGE, f"docs/training.md has not this table:\n{table}"
+    assert table + "\n" in PAGE, f"docs/guides/training.md has not this table:\n{table}"
 
 
 @pytest.mark.parametrize("name", preset_names())

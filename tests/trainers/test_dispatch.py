@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,9 +28,9 @@ SMALL = {
 }
 
 
-def test_a_short_run_beats_round_robin_and_its_file_does_so_in_the_event_replay(tmp_path):
+def test_a_short_run_beats_round_robin_and_its_file_does_so_in_the_event_replay(tmp_path: Path) -> None:
     config = check_config(SMALL, "small")
-    problem = make_problem(config.environment, "small")
+    problem: Any = make_problem(config.environment, "small")
     references = find_references(problem, config.evaluation, tmp_path / "references.json", lambda _: None)
     curve = train(Run(config, problem, references, 0, tmp_path, lambda *_: None))
     best = max(curve, key=lambda found: found["return"])
@@ -40,15 +43,15 @@ def test_a_short_run_beats_round_robin_and_its_file_does_so_in_the_event_replay(
     assert np.mean(usd) == pytest.approx(best["usd_per_work_hour"], rel=1e-6)
 
 
-def test_an_environment_goes_on_exactly_from_its_saved_state():
+def test_an_environment_goes_on_exactly_from_its_saved_state() -> None:
     """Arrays, generators and numbers are all there is to it."""
 
-    def made():
+    def made() -> tuple[Any, Any]:
         env = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin"}, "small").training(4)
         observation, _ = env.reset(seed=3)
         return env, observation
 
-    def played(env, observation, steps):
+    def played(env: Any, observation: Any, steps: int) -> tuple[Any, list[tuple[Any, ...]]]:
         seen = []
         for _ in range(steps):
             observation, rewards, over, _, info = env.step(observation["mask"].argmax(1))
@@ -63,12 +66,12 @@ def test_an_environment_goes_on_exactly_from_its_saved_state():
     assert played(first, observation, 150)[1] == played(second, observation, 150)[1]
 
 
-def test_the_preset_can_be_read():
+def test_the_preset_can_be_read() -> None:
     config = read_config("dispatch")
     assert make_problem(config.environment, "dispatch").training(2).num_envs == 2
 
 
-def test_what_does_not_fit_is_said_in_a_line():
+def test_what_does_not_fit_is_said_in_a_line() -> None:
     for wrong in ({"rounds": 0}, {"colour": 1}, {"shape": "round"}, {"skew": 9.0}):
         with pytest.raises(InputError, match=r"^small: environment") as error:
             make_problem({"name": "dispatch", **wrong}, "small")

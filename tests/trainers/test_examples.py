@@ -24,4 +24,4 @@ def test_the_script_trains_and_plays(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_the_page_shows_the_script() -> None:
     code = SCRIPT.read_text().split('"""\n\n', 1)[1]
-    assert f"```python\n{code}```" in (ROOT / "docs" / "environments.md").read_text()
+    assert f"```python\n{code}```" in (ROOT / "docs" / "guides" / "environments.md").read_text()

@@ -1,5 +1,7 @@
 """Learning from lookahead: a copy of a stream plays as the stream does, and a round of training gives a policy file."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from trainers.network import Scorer
 from trainers.teachers import TEACHERS
 
 
-def test_lookahead_without_discount_is_what_the_stream_costs():
+def test_lookahead_without_discount_is_what_the_stream_costs() -> None:
     generator = Workload("mixed", jobs=12)
     env = PlacementVectorEnv(1, generator, autoreset=False)
     player = Player(env, None)
@@ -28,7 +30,7 @@ def test_lookahead_without_discount_is_what_the_stream_costs():
     assert work_h == pytest.approx(info["work_h"][0], rel=1e-5)
 
 
-def test_lookahead_finds_the_toys_optimum():
+def test_lookahead_finds_the_toys_optimum() -> None:
     generator = Toy(rounds=2)
     env = PlacementVectorEnv(1, generator, autoreset=False)
     player = Player(env, None)
@@ -41,7 +43,7 @@ def test_lookahead_finds_the_toys_optimum():
     assert info["cost_over_solo"][0] == pytest.approx(generator.best)
 
 
-def test_a_network_fits_what_it_is_shown():
+def test_a_network_fits_what_it_is_shown() -> None:
     torch.manual_seed(0)
     source = Source("mixed", 2, {"jobs": 30})
     labels = collect(source, Recipe(moves=False, sources=(source,), horizon_h=4.0), None, np.random.default_rng(0))
@@ -52,11 +54,11 @@ def test_a_network_fits_what_it_is_shown():
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
-def test_a_round_of_training_writes_a_policy(name, tmp_path):
+def test_a_round_of_training_writes_a_policy(name: str, tmp_path: Path) -> None:
     recipe = RECIPES[name]
     source = Source("mixed", 1, {"jobs": 15})
     small = Recipe(recipe.moves, (source,), recipe.teacher, rounds=1, horizon_h=2.0, epochs=1)
-    lines = []
+    lines: list[str] = []
     train(name, small, tmp_path, 0, [1000], lines.append)
     config, _ = read_policy(tmp_path / f"{name}.safetensors")
     assert config.moves == recipe.moves and config.provenance["rounds"] == 1

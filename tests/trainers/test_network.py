@@ -9,7 +9,7 @@ from trainers.network import MASKED, Scorer
 
 
 @pytest.mark.parametrize("widths", [(8,), (16, 8), (8, 16, 4)])
-def test_numpy_twin(widths):
+def test_numpy_twin(widths: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     network = Scorer(3, 5, 2, widths)
     weights = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
@@ -26,7 +26,7 @@ def test_numpy_twin(widths):
         assert (logits[b][~mask[b]] == MASKED).all()
 
 
-def test_masked_rows_count_for_nothing():
+def test_masked_rows_count_for_nothing() -> None:
     torch.manual_seed(0)
     network = Scorer(3, 5, 2)
     job, candidates, cluster = torch.randn(1, 3), torch.randn(1, 4, 5), torch.randn(1, 2)
@@ -37,7 +37,7 @@ def test_masked_rows_count_for_nothing():
     assert torch.allclose(logits[:, :2], others[:, :2]) and torch.allclose(value, same)
 
 
-def test_random_weights_load_into_the_network():
+def test_random_weights_load_into_the_network() -> None:
     Scorer(3, 5, 2, (8, 4)).load_state_dict(
         {name: torch.from_numpy(array) for name, array in random_weights(3, 5, 2, (8, 4), seed=1).items()}
     )

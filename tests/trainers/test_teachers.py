@@ -12,7 +12,7 @@ from trainers.teachers import TEACHERS, listen, optimum_teacher
 
 
 @pytest.mark.parametrize("name", list(TEACHERS))
-def test_a_teacher_is_heard_wherever_there_is_a_choice(name):
+def test_a_teacher_is_heard_wherever_there_is_a_choice(name: str) -> None:
     scenario = Workload("mixed", jobs=15).scenario(3)
     everything = listen(scenario, TEACHERS[name](), None, 1000)
     few = listen(scenario, TEACHERS[name](), None, 3)
@@ -22,7 +22,7 @@ def test_a_teacher_is_heard_wherever_there_is_a_choice(name):
         assert (seen.candidates[told] == some.candidates[again]).all() and (seen.candidates[0] == some.candidates[0]).all()
 
 
-def test_a_job_that_the_optimum_groups_with_nobody_gets_a_group_of_its_own():
+def test_a_job_that_the_optimum_groups_with_nobody_gets_a_group_of_its_own() -> None:
     """Of the toy's jobs the first and the third belong together; the second would fit beside the first at no cost."""
     generator = Toy(rounds=1)
     first, second, third, _ = generator.scenario(0).jobs
@@ -37,4 +37,5 @@ def test_a_job_that_the_optimum_groups_with_nobody_gets_a_group_of_its_own():
     table = candidates(state, second.id)
     row = optimum_teacher()(state, event, table)
     assert row is not None and table.group[row] == -1
-    assert Algorithm1().decide(state, event)[0].placement.group is not None
+    (place,) = Algorithm1().decide(state, event)
+    assert isinstance(place, Place) and place.placement.group is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -34,7 +35,7 @@ def some_choice(masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[n
 def test_it_is_the_native_environment() -> None:
     env, plain = NativeVecEnv(native()), native()
     env.seed(5)
-    observation = env.reset()
+    observation: Any = env.reset()
     expected, _ = plain.reset(seed=5)
     rng = np.random.default_rng(0)
     ended = 0
@@ -65,9 +66,14 @@ def test_it_is_the_native_environment() -> None:
 def test_masks_come_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     env = NativeVecEnv(native())
     env.reset()
-    calls = []
+    calls: list[int] = []
     masks = env.env.action_masks  # type: ignore[attr-defined]
-    monkeypatch.setattr(env.env, "action_masks", lambda: calls.append(1) or masks())
+
+    def counted() -> Any:
+        calls.append(1)
+        return masks()
+
+    monkeypatch.setattr(env.env, "action_masks", counted)
     assert is_masking_supported(env)
     calls.clear()
     assert get_action_masks(env).shape == (STREAMS, 32)
@@ -113,7 +119,7 @@ def test_a_state_of_another_environment_is_refused() -> None:
 
 
 def test_played_episodes_have_the_figures_of_the_bench() -> None:
-    env: VectorEnv[object, object, object] = PlacementVectorEnv(3, Toy(), autoreset=False)
+    env: VectorEnv[Any, Any, Any] = PlacementVectorEnv(3, Toy(), autoreset=False)
     played = play(env, range(3), lambda observation: np.zeros(3, dtype=np.int64))
     assert played["cost_over_solo"] == pytest.approx(1.0)
     assert played["return"] == pytest.approx(-1.0)

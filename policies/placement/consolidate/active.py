@@ -1,4 +1,4 @@
-"""The active jobs as tables of their own, to be regrouped at will, and the plan that makes a regrouping real."""
+"""Tables of the active jobs to regroup freely, and the plan that turns a regrouping into moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy `consolidate`: it places newcomers and moves running jobs where that pays for itself."""
+"""The policy `consolidate`: places new jobs, and moves running jobs if that pays."""
 
 from __future__ import annotations
 

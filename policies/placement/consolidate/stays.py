@@ -1,9 +1,9 @@
-"""How long jobs still stay: as their files say, or as departures so far have taught.
+"""How long jobs will still stay: read from their files, or estimated from departures.
 
-What is learned is the hazard of leaving by age: departures over exposure in buckets of ages that double. Jobs that still run
-count for the exposure that they have had (the actuarial form of Kaplan and Meier's estimator, 1958), and a gamma prior of one
-departure in `_PRIOR_H` hours stands in every bucket. Ages are hours for jobs of fixed stay, and work-hours (T_solo / 3600 an
-iteration) for jobs that leave after so many iterations. Which of the two a job is counts as known, the number does not.
+The estimate is the hazard of leaving by age: departures over exposure, in buckets of ages that double in width. Running
+jobs count for their exposure so far (the actuarial form of the Kaplan-Meier estimator, 1958). Every bucket has a gamma
+prior of one departure in `_PRIOR_H` hours. Ages are hours for jobs with a fixed stay, and work-hours (T_solo / 3600 per
+iteration) for jobs with a number of iterations. The kind of a job's stay counts as known, its length does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`gavel`: Gavel's linear program at job granularity, as the RollMux paper's baseline Gavel+. It benches; it cannot run."""
+"""`gavel`: Gavel's linear program at job granularity, the paper's baseline Gavel+. For `bench` only."""
 
 from policies.placement.gavel.policy import Gavel
 

@@ -1,4 +1,4 @@
-"""One solution for the jobs that are there: worker sets, who is resident on each, and how fast every job gets on."""
+"""One solution for the present jobs: worker sets, the residents of each, and the speed of every job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Worker sets, and the turns that their jobs take.
+    """Worker sets and the turns of their jobs.
 
     Attributes:
         sets: shape of each set and the turns on it.
@@ -51,7 +51,7 @@ class Allocation:
         return [turn for _, turns in self.sets for turn in turns]
 
     def without(self, job_ids: set[str]) -> Allocation:
-        """What is left of it when jobs leave; sets that nobody uses are given back."""
+        """The allocation without some jobs; unused sets are released."""
         kept = [(shape, tuple(turn for turn in turns if turn.job_id not in job_ids)) for shape, turns in self.sets]
         return Allocation(tuple((shape, turns) for shape, turns in kept if turns), self.relaxed_usd_per_hour)
 

@@ -1,12 +1,13 @@
-"""`gavel`, the paper's baseline Gavel+: Gavel's linear program at job granularity, solved anew at every arrival and departure.
+"""`gavel`, the paper's baseline Gavel+: Gavel's linear program at job granularity, solved at every arrival and departure.
 
-What Gavel is (Narayanan et al., OSDI 2020): a scheduler that gives every job a fraction of time on every accelerator type, by a
-linear program over the jobs' throughputs, and realises the fractions in rounds, in which a job holds all its workers alone.
-Gavel+ (RollMux, arXiv 2512.11306, section 6) is that at job granularity with both pools: phases of jobs are never interleaved.
+Gavel (Narayanan et al., OSDI 2020) assigns every job a fraction of time on every accelerator type with a linear program
+over the jobs' throughputs. It realises the fractions in rounds, in which a job holds all its workers exclusively.
+Gavel+ (RollMux, arXiv 2512.11306, section 6) applies this at job granularity to both pools and never interleaves phases
+of different jobs.
 
-How it is adapted (docs/gavel.md has the reasons): a resource type is a worker set, either rollout and training nodes together,
-where a job runs as it would alone, or training nodes alone, where it runs both phases in turn; worker sets are bought, in whole
-numbers, at least $/h such that every job keeps its SLO on average over its rounds.
+Our adaptation (docs/reference/gavel.md has the reasons): a resource type is a worker set. It is either rollout and training
+nodes, where a job runs as it would alone, or training nodes only, where it runs both phases in turn. The program buys
+whole worker sets at the least $/h such that every job keeps its SLO on average over its rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rollmux_env.scenario import Scenario
 class Gavel:
     """Gavel+: jobs take turns on worker sets, a round at a time; the fractions are the cheapest that keep every SLO.
 
-    It benches and cannot run: jobs change worker sets for free, and rounds are infinitely short beside a job's stay.
+    For `bench` only: jobs change worker sets for free, and rounds are infinitely short compared with a stay.
 
     Args:
         training_slowdown: how many times longer training takes on a rollout node than on a training node; it makes rollout nodes

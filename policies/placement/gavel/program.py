@@ -29,7 +29,7 @@ FEASIBILITY = 1e-9  # of the solver, on rows, fractions and whole numbers
 
 @dataclass(frozen=True)
 class Problem:
-    """What the program is about.
+    """The input of the program.
 
     Attributes:
         speed: (J, K) of each job on each type, 1 is solo; 0 where it cannot run.
@@ -48,7 +48,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Fractions:
-    """An answer.
+    """A solution.
 
     Attributes:
         time: (J, K) fraction of time of each job on each type.

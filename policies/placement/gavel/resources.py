@@ -1,7 +1,7 @@
-"""Resource types of the two pools, and how fast a job runs on each: Gavel's throughput matrix.
+"""Resource types of the two pools, and the speed of a job on each: Gavel's throughput matrix.
 
-A resource type is a worker set of some shape: so many rollout nodes with so many training nodes, held by one job at a time. The
-shapes offered are those that the present jobs ask for; a job runs on any set that has the nodes for one of its ways to run.
+A resource type is a worker set of a given shape: a number of rollout and of training nodes, held by one job at a time.
+The shapes are those that the present jobs ask for. A job runs on any set that has the nodes for one of its ways to run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Shape = tuple[int, int]  # rollout and training nodes of a worker set
 
 @dataclass(frozen=True)
 class Way:
-    """One way for a job to run on a worker set that it has to itself.
+    """One way for a job to run on a worker set of its own.
 
     Attributes:
         iteration_s: seconds of an iteration.
@@ -35,7 +35,7 @@ class Way:
 
 
 def shapes(jobs: Sequence[Job], training_slowdown: float | None) -> list[Shape]:
-    """The worker sets that the jobs ask for: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
+    """Worker sets for the jobs: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
     found: set[Shape] = set()
     for job in jobs:
         found.add((job.rollout.nodes, job.training.nodes))

@@ -1,8 +1,8 @@
-"""From fractions of time on a type to worker sets that take turns: who is resident where.
+"""Turns fractions of time on a type into worker sets whose residents take turns.
 
-A schedule of rounds with given shares of each job on each set exists exactly where no job and no set has shares above 1 in sum
-(Birkhoff and von Neumann: such a matrix is a mixture of matchings, and a matching is a round). The program sees to the jobs; here
-the sets are filled first fit.
+A schedule of rounds with given shares of each job on each set exists exactly if the shares of every job and of every
+set sum to at most 1 (Birkhoff and von Neumann: such a matrix is a mixture of matchings, and a matching is a round). The
+program ensures this for the jobs. This module fills the sets first fit.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class WorkerSet:
     training_gb: float = 0.0
 
     def takes(self, way: Way, limits: Limits) -> bool:
-        """Whether one more job can be resident."""
+        """Return whether another job can be resident."""
         rollout_gb, training_gb = self.rollout_gb + way.rollout_gb, self.training_gb + way.training_gb
         slack = 1 + TOLERANCE
         return rollout_gb <= limits.rollout_node_gb * slack and training_gb <= limits.training_node_gb * slack
 
     @property
     def free(self) -> float:
-        """Fraction of its time that nobody has."""
+        """Unassigned fraction of its time."""
         return 1.0 - sum(self.shares.values())
 
     def add(self, job: int, share: float, way: Way) -> float:
@@ -53,7 +53,7 @@ class WorkerSet:
 
 
 def fill(found: Fractions, ways: Sequence[Sequence[Way | None]], limits: Limits) -> list[WorkerSet]:
-    """Give out the fractions, type by type and job by job, a job over several sets where none has all the time that it needs.
+    """Assign the fractions type by type and job by job. A job uses several sets if none has enough time.
 
     Sets without host memory for a job are passed over, whatever their time; so there can be more sets than the program asks for.
     Sets that no job needs are left out.

@@ -1,4 +1,4 @@
-"""The jobs of a replay under Gavel's program: who runs, who waits, and how far each is."""
+"""The jobs of a replay under Gavel's program: running, waiting, and their progress."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from policies.placement.gavel.allocation import Allocation, allocate
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
+from rollmux_env.errors import InvariantError
 from rollmux_env.kernel.tables import TOLERANCE
-from rollmux_env.replay.checks import InvariantError
 from rollmux_env.scenario import Job, Scenario
 
 SLACK = 1e-6  # of shares and speeds: the solver's tolerance and the shares too small to give out
 
 
 class SharingJobs:
-    """The jobs that run, the worker sets that they share, and the queue of those that `max_nodes` keeps out.
+    """Running jobs, the worker sets they share, and the queue of jobs that wait because of `max_nodes`.
 
     Attributes:
         state: it knows the jobs that have arrived and places none of them: only the columns of its job table that say how far a

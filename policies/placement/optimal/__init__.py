@@ -1,4 +1,4 @@
-"""`optimal` and `optimal-work`: the exact yardstick. They bench and plan; they cannot run."""
+"""`optimal` and `optimal-work`: the exact reference points, for `bench` and `plan`. They cannot run jobs."""
 
 from policies.placement.optimal.plan import OptimalGroup, OptimalPlan
 from policies.placement.optimal.policy import Optimal

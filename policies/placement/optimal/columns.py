@@ -1,4 +1,4 @@
-"""The columns of the set partitioning program: every feasible group of the active jobs, kept from event to event."""
+"""Columns of the set partitioning program: every feasible group of active jobs, kept from event to event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The active jobs of a replay under free regrouping: who is there, in which group, and how far."""
+"""The active jobs of a replay under free regrouping: their groups and their progress."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from policies.placement.optimal.grouping import Before, Grouping, Objective, bes
 from policies.placement.optimal.plan import strategy
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.errors import PlanError
+from rollmux_env.errors import InvariantError, PlanError
 from rollmux_env.kernel.membership import training_seconds
 from rollmux_env.kernel.tables import TOLERANCE
-from rollmux_env.replay.checks import InvariantError
 from rollmux_env.scenario import Job, Scenario
 
 
 class GroupedJobs:
-    """The jobs that run, their best grouping, and the queue of those that `max_nodes` keeps out.
+    """Running jobs, their best grouping, and the queue of jobs that wait because of `max_nodes`.
 
     Attributes:
         state: it knows the jobs that have arrived, by row, and places none of them: only the columns of its job table that say

@@ -1,4 +1,4 @@
-"""The best grouping of the active jobs, by either objective."""
+"""The best grouping of the active jobs for either objective."""
 
 from __future__ import annotations
 

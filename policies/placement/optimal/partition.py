@@ -1,12 +1,13 @@
-"""Set partitioning, solved exactly by HiGHS.
+"""Set partitioning, solved exactly with HiGHS.
 
-Jobs that share no feasible group, directly or through others, are independent where no pool has a limit: each such block is solved
-by itself. In a block the linear program comes first. Where its solution is not whole, one branches on the number of training nodes,
-the dear ones: with it given, the rest of the cost is a whole number of rollout nodes, and the bound can be rounded up to one.
-The linear program's value is convex in that number (parametric linear programming), so only a few numbers need a look.
+Without a limit on a pool, jobs that share no feasible group, directly or through others, are independent, and each such
+block is solved on its own. A block starts with the linear program. If its solution is fractional, the search branches
+on the number of training nodes, the expensive ones. With this number given, the rest of the cost is a whole number of
+rollout nodes, and the bound can be rounded up. The value of the linear program is convex in that number (parametric
+linear programming), so only a few numbers need a solve.
 
-Reduced costs say which columns can matter: with the linear program's value L, a partition that uses a column of reduced cost c
-costs at least L + c. So an integer program needs only the columns below the gap to the best partition known.
+Reduced costs limit the columns. If L is the value of the linear program, a partition that uses a column of reduced cost
+c costs at least L + c. An integer program thus needs only the columns below the gap to the best known partition.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FIRST = 1000  # columns of the first integer program of a branch
 
 @dataclass(frozen=True)
 class Partition:
-    """An answer.
+    """A solution.
 
     Attributes:
         columns: (G,) chosen columns, ascending.

@@ -1,4 +1,4 @@
-"""A best grouping written out: who shares what with whom."""
+"""Writes a best grouping as a table: which jobs share which nodes."""
 
 from __future__ import annotations
 

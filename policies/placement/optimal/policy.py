@@ -18,9 +18,9 @@ from rollmux_env.scenario import Scenario
 
 
 class Optimal:
-    """The yardstick: least $/h (or $ per work-hour) of the active jobs over all partitions into feasible groups.
+    """Least $/h (or $ per work-hour) of the active jobs over all partitions into feasible groups.
 
-    It plans and benches and cannot run: it looks at no costs of moving, and no cluster can do what it does.
+    For `plan` and `bench` only: it ignores the cost of moving, so no cluster could follow it.
 
     Jobs that `max_nodes` keeps out wait first come first served: the head of the queue enters as soon as all active jobs and it can
     be grouped within the pools. Of equally good groupings the solver's choice counts, the same for the same file and version.

@@ -1,4 +1,4 @@
-"""The set partitioning program as HiGHS sees it: choose columns that cover every job exactly once, at least cost."""
+"""The set partitioning program for HiGHS: columns that cover every job exactly once, at the least cost."""
 
 from __future__ import annotations
 

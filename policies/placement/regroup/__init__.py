@@ -1,4 +1,4 @@
-"""`regroup`: Algorithm 1 admits, and once an hour the active jobs are regrouped; every move is paid for."""
+"""`regroup`: admits with Algorithm 1 and regroups the active jobs every hour. Every move is paid for."""
 
 from policies.placement.regroup.policy import Regroup
 

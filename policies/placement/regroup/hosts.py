@@ -1,4 +1,4 @@
-"""Which groups of a set partition can be had, and what it takes: who may host which, and the dollars of the moves."""
+"""Which groups of a set partition are reachable: possible host groups and the dollars of the moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves that turn present groups into others: who goes where, on which nodes, in which order."""
+"""Moves that turn the present groups into others: jobs, nodes and order."""
 
 from __future__ import annotations
 

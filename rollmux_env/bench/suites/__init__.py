@@ -1,4 +1,4 @@
-"""The suites by name. Each module is data: cases, columns, the paper's figures and why ours differ."""
+"""The suites by name. Each module is data: cases, columns, the paper's figures, and why ours differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drift`: phases grow or shrink while jobs run; static placement against hourly regrouping (paper, section 6.6, Figure 17)."""
+"""`drift`: phase durations change while jobs run; static placement against hourly regrouping (paper, section 6.6, Figure 17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`learned`: what policies learn, beside Algorithm 1, `consolidate`, a network that has learned nothing, and the yardsticks."""
+"""`learned`: trained policies beside Algorithm 1, `consolidate`, an untrained network, and the exact optimum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIGHT, LOOSE = (1.0, 1.5), (1.5, 3.0)
 
 
 def _over(policy: str, what: Column) -> Column:
-    """Saving against another policy than Solo-D, seed by seed: above 1 it costs less."""
+    """Saving relative to another policy than Solo-D, per seed; above 1 it costs less."""
     return replace(what, heading=f"{what.heading}, {policy} = 1", against=(policy,), digits=3)
 
 

@@ -1,4 +1,4 @@
-"""`quantile`: plan on a quantile of the phase durations in place of the worst case: dollars against observed SLO attainment."""
+"""`quantile`: planning on a quantile of the phase durations instead of the worst case: dollars against observed SLO attainment."""
 
 from __future__ import annotations
 

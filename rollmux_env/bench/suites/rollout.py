@@ -1,5 +1,4 @@
-"""`rollout`: what happens inside rollouts: RollMux's long-tail migration, RollPacker's tail batching and OrchestrRL's adaptive
-parallelism, each beside its paper."""
+"""`rollout`: long-tail migration (RollMux), tail batching (RollPacker), adaptive parallelism (OrchestrRL), beside their papers."""
 
 from __future__ import annotations
 

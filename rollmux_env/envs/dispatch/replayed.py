@@ -5,12 +5,12 @@ from __future__ import annotations
 from rollmux_env.cluster.events import Arrived, Event, Placement, isolated
 from rollmux_env.cluster.plan import Place, Plan
 from rollmux_env.cluster.state import State
-from rollmux_env.dispatcher import DispatchPolicy
 from rollmux_env.envs.dispatch.group import Group
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
 

@@ -16,8 +16,8 @@ class DispatchEnv(FirstEnv):
     it is pinned to, a training on all of the group's training nodes, a sync, and again; how long a phase takes is sampled anew
     every time. A node runs one phase at a time, so jobs wait for each other. A dispatch policy says which waiting phase gets a
     free node next, and whether a rollout of which 80% of the responses are done has the rest moved to a share of its nodes, so
-    that the next rollout may have the others (long-tail migration). One episode is one group until a horizon; docs/dispatch.md
-    says what every number means.
+    that the next rollout may have the others (long-tail migration). One episode is one group until a horizon; see
+    docs/reference/dispatch.md.
 
     It is the event replay, not a model of it: the same choices start the same phases at the same times.
 

@@ -18,7 +18,7 @@ def _record(whole: str, real: str) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in whole.split()] + [(name, np.float64) for name in real.split()])
 
 
-# A member as a dispatch policy may see it; rows are in order of admission. `rollmux_env.dispatcher` has the same.
+# A member as a dispatch policy may see it; rows are in order of admission. `rollmux_env.scheduler.dispatcher` has the same.
 #   nodes: its rollout nodes, a bit each       turn_rollout, turn_training: meta-iteration of the next phase of the kind
 #   waits: NOTHING, ROLLOUT or TRAINING        number, overtaken: of the phase that waits
 #   runs: NOTHING, ROLLOUT, TRAINING or TAIL   since_s: when that began   passed: its rollout is past the threshold

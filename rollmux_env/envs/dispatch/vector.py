@@ -63,6 +63,14 @@ class DispatchVectorEnv(DrawnVectorEnv):
         self._groups = group_tables(num_envs, *sizes)
         self._reference_rate = np.zeros(num_envs)  # seconds of work a second
 
+    @property
+    def groups(self) -> Groups:
+        """What is going on in each group: tables with a row per environment, to read and not to change.
+
+        `Groups` in `rollmux_env/envs/dispatch/tables.py` describes them. The rows are overwritten by the next `step`.
+        """
+        return self._groups
+
     def step(self, actions: NDArray[np.int64]) -> Stepped:
         """Carry out one decision in every group and bring it to the next."""
         step_all(self._groups, np.asarray(actions, dtype=np.int64), self._seen, self._tails)

@@ -46,7 +46,7 @@ def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
     return [bar for bar in bars if bar.nodes and bar.end_s > max(since_s, bar.start_s)]
 
 
-def _window(groups: Groups, e: int) -> tuple[float, float]:
+def window_of(groups: Groups, e: int) -> tuple[float, float]:
     """The last six planned iterations of the longest member, or what of them the history still has whole, seconds."""
     members = groups.members[e, : groups.groups["n"][e]]
     width_s = 6 * float((members["planned_rollout_s"] + members["planned_training_s"] + members["sync_s"]).max())
@@ -75,7 +75,7 @@ def title_of(groups: Groups, e: int) -> str:
 
 def text(groups: Groups, e: int, share: float) -> str:
     """A group as text: a letter a job, a small one where a tail holds its `share`, dots for idle time."""
-    since_s, until_s = _window(groups, e)
+    since_s, until_s = window_of(groups, e)
     bars = bars_of(groups, e, since_s, share)
     lines = [title_of(groups, e)]
     for name, bit in _lanes(groups, e):
@@ -101,7 +101,7 @@ def picture(groups: Groups, e: int, share: float, size: tuple[int, int] = (960, 
     canvas: Any = FigureCanvasAgg(figure)
     axis = figure.subplots()
     axis.set_title(title_of(groups, e), fontsize=9)
-    since_s, until_s = _window(groups, e)
+    since_s, until_s = window_of(groups, e)
     lanes = _lanes(groups, e)
     colours = colormaps["tab10"]
     bars = bars_of(groups, e, since_s, share)

@@ -23,6 +23,7 @@ from rollmux_env.envs.placement.viewer import Window, frame_of, picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import make_desk
 from rollmux_env.kernel.neighbourhood.table import make_scratch
+from rollmux_env.kernel.tables import Records
 from rollmux_env.replay.run import in_order_of_arrival
 
 
@@ -85,6 +86,22 @@ class PlacementVectorEnv(DrawnVectorEnv):
             n_jobs=clock["n_jobs"],
         )
         self._window: Window | None = None
+
+    @property
+    def streams(self) -> Streams:
+        """What is going on in each stream: tables with a row per environment, to read and not to change.
+
+        `Streams` in `rollmux_env/envs/placement/types.py` describes them. The rows are overwritten by the next `step`.
+        """
+        return self._streams
+
+    @property
+    def choices(self) -> Records:
+        """(num_envs, candidates) records: what each action means, `allowed`, `usd`, `gain` and more; to read only.
+
+        Of row `s` only the first `streams.clock["choices"][s]` records are those of the decision at hand.
+        """
+        return self._choices
 
     def step(self, actions: NDArray[np.int64]) -> Stepped:
         """Carry out one decision in every stream and bring it to the next."""

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.complaint import not_one_of
+from rollmux_env.complaint import describe, not_one_of
 from rollmux_env.envs.placement.stream import Stream, stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
+from rollmux_env.suggestions import did_you_mean
 from rollmux_env.workloads import WorkloadOptions, make_workload
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, memory_gb, paper_cluster
 from rollmux_env.workloads.draws import uniform
@@ -65,11 +66,11 @@ class Workload:
     def __init__(self, name: str = "production", **options: Any) -> None:
         if name != "production" and name not in NAMES:
             raise InputError(f"generator: {not_one_of(name, ('production', *NAMES))}")
-        try:
-            self._options = WorkloadOptions(**options)
-        except TypeError:
-            raise InputError(f"generator: {name} has not all of the options {', '.join(options)}") from None
         used = PRODUCTION_OPTIONS if name == "production" else PROFILE_OPTIONS
+        for option in options:
+            if option not in used - {"seed"}:
+                raise InputError(f"generator: {name} has no option {describe(option)}{did_you_mean(option, used - {'seed'})}")
+        self._options = WorkloadOptions(**options)
         self._options.reject_unused(name, used - {"seed"})
         self.name = name
         self.cluster = paper_cluster(self._options.max_group_size)

@@ -18,7 +18,7 @@ class PlacementEnv(FirstEnv):
     Jobs of RL post-training arrive at two pools of GPU nodes, one for rollouts and one for training, and leave again. A
     co-execution group multiplexes its members on shared nodes in strict round robin: packing jobs that wait for each other's pool
     saves nodes, and packing too tightly breaks SLOs. Which placement is cheap depends on who comes and who leaves next. One episode
-    is one stream of jobs; docs/environments.md says what every number means.
+    is one stream of jobs; docs/guides/environments.md says what every number means.
 
     A decision is *admit*: the first job of the queue wants a place; or, with `moves=True`, *consolidate*: jobs have left or one
     has been placed, and running jobs may be moved, one row after the other, until the agent stops. A job that has no place because

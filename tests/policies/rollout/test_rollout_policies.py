@@ -146,4 +146,4 @@ def test_bad_configurations_are_refused_in_one_line(spec: str, problem: str) -> 
 def test_settings_that_do_not_fit_are_refused_in_one_line() -> None:
     for changes in ({"gpus": 0}, {"alike": 1.5}, {"prompts": 0}):
         with pytest.raises(InputError, match="rollout: "):
-            setting(**changes)  # type: ignore[arg-type]
+            setting(**changes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from policies.rollout import make_rollout
@@ -28,7 +30,7 @@ def test_a_timeout_follows_the_longest_correct_run_within_its_bounds() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"least_s": 0.0}, {"most_s": 1.0}, {"factor": 0.5}, {"most_s": float("inf")}])
-def test_impossible_bounds_are_refused_in_one_line(wrong: dict[str, float]) -> None:
+def test_impossible_bounds_are_refused_in_one_line(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="reward timeout: must") as error:
         RewardTimeout(**wrong)
     assert "\n" not in str(error.value)

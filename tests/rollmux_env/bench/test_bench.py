@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
@@ -52,7 +53,8 @@ class Killed:
 
 
 def make(spec: str, seed: int) -> Contender:
-    return {"never": Never, "yardstick": Yardstick, "endless": Endless, "killed": Killed}[spec]()
+    contenders: dict[str, type[Contender]] = {"never": Never, "yardstick": Yardstick, "endless": Endless, "killed": Killed}
+    return contenders[spec]()
 
 
 def test_interval_is_students_t() -> None:
@@ -85,6 +87,7 @@ def test_workers_must_be_some() -> None:
 def test_no_process_outlives_the_bench() -> None:
     results = run_tasks(make, [Task("yardstick", 0, STREAM), Task("endless", 0, STREAM)], workers=2)
     assert next(results)[0] == 0
+    assert isinstance(results, Generator)
     results.close()  # as an interrupt does
     assert not multiprocessing.active_children()
 

@@ -42,9 +42,8 @@ def test_a_gain_is_the_first_policys_figure_over_a_policys_seed_by_seed() -> Non
     figures = {("a", 0): 6.0, ("a", 1): 9.0, ("b", 0): 3.0, ("b", 1): 3.0}
     case = RolloutCase("case", ("a", "b"), lambda policy, seed, quick, makers: figures[policy, seed], DOLLARS)
     first, second = rollout_rows([case], (0, 1), False, MAKERS)
-    assert first.figures[GAIN] is not None and first.figures[GAIN].mean == 1
-    assert second.figures[GAIN] is not None and second.figures[GAIN].mean == 2.5
-    assert second.figures[DOLLARS] is not None and second.figures[DOLLARS].mean == 3
+    found = [row.figures[figure] for row, figure in ((first, GAIN), (second, GAIN), (second, DOLLARS))]
+    assert [figure and figure.mean for figure in found] == [1, 2.5, 3]
     assert second.figures[SECONDS] is None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from tests.oracle.draw import examples
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job, twins
 
 
-def as_placement(choice):
+def as_placement(choice: Any) -> Placement | None:
     """A choice of the naive planner as a placement."""
     if choice is None:
         return None
@@ -27,7 +29,7 @@ def as_placement(choice):
     return Placement(after["id"], old, len(nodes) - len(old))
 
 
-def naive_unpruned(twin, job):
+def naive_unpruned(twin: Twin, job: dict[str, Any]) -> Placement | None:
     rows = [row for row in planner.table(twin.cluster_left(), twin.groups, job) if row["reason"] == "feasible"]
     if not rows:
         return None
@@ -40,7 +42,7 @@ def naive_unpruned(twin, job):
 @pytest.mark.parametrize("fine", [False, True])
 @examples(120)
 @given(data=st.data())
-def test_table_is_the_plain_enumeration(fine, data):
+def test_table_is_the_plain_enumeration(fine: bool, data: st.DataObject) -> None:
     twin = data.draw(twins(fine=fine))
     job = twin.arrive(data.draw(drawing.jobs("new", fine=fine)))
     table = candidates(twin.state, "new")
@@ -64,7 +66,7 @@ def test_table_is_the_plain_enumeration(fine, data):
 @pytest.mark.parametrize("fine", [False, True])
 @examples(150)
 @given(data=st.data())
-def test_cheapest_is_algorithm_1(fine, data):
+def test_cheapest_is_algorithm_1(fine: bool, data: st.DataObject) -> None:
     twin = data.draw(twins(fine=fine))
     job = twin.arrive(data.draw(drawing.jobs("new", fine=fine)))
     assert cheapest(twin.state, "new", prune=True) == as_placement(
@@ -74,7 +76,7 @@ def test_cheapest_is_algorithm_1(fine, data):
 
 @examples(150)
 @given(data=st.data())
-def test_cheapest_without_pruning_is_the_argmin_of_the_table(data):
+def test_cheapest_without_pruning_is_the_argmin_of_the_table(data: st.DataObject) -> None:
     twin = data.draw(twins())
     job = twin.arrive(data.draw(drawing.jobs("new")))
     table = candidates(twin.state, "new")
@@ -85,7 +87,7 @@ def test_cheapest_without_pruning_is_the_argmin_of_the_table(data):
 
 @examples(100)
 @given(data=st.data())
-def test_a_running_job_has_every_place_but_its_own_group(data):
+def test_a_running_job_has_every_place_but_its_own_group(data: st.DataObject) -> None:
     twin = data.draw(twins())
     if not twin.running():
         return
@@ -96,13 +98,13 @@ def test_a_running_job_has_every_place_but_its_own_group(data):
     assert [REASONS[r] for r in table.reason] == [row["reason"] for row in expected if row["group"] != home]
 
 
-def place_all(twin, *jobs):
+def place_all(twin: Twin, *jobs: tuple[dict[str, Any], Placement]) -> None:
     """Put (job, placement) pairs into the cluster."""
     for job, placement in jobs:
         twin.admit(twin.arrive(job), placement)
 
 
-def test_interchangeable_nodes_count_once():
+def test_interchangeable_nodes_count_once() -> None:
     """Nodes 0, 1 and 2 of a three-node job are alike: of the pairs of them only (0, 1) is a candidate."""
     twin = Twin(CLUSTER)
     place_all(twin, (make_job("wide", 5, 5, rollout={"nodes": 3}), Placement(None, (), 3, 1)))
@@ -112,7 +114,7 @@ def test_interchangeable_nodes_count_once():
     assert shown == [(0, (0, 1)), (1, (0,)), (2, ()), (2, ())]
 
 
-def test_ties_go_to_the_oldest_group_and_the_lowest_nodes():
+def test_ties_go_to_the_oldest_group_and_the_lowest_nodes() -> None:
     twin = Twin(CLUSTER)
     twin.arrive(make_job("gone"))
     place_all(
@@ -124,7 +126,7 @@ def test_ties_go_to_the_oldest_group_and_the_lowest_nodes():
     assert cheapest(twin.state, "new", prune=True) == Placement(0, (0,), 0)
 
 
-def test_with_free_rollout_nodes_the_fewest_new_ones_win():
+def test_with_free_rollout_nodes_the_fewest_new_ones_win() -> None:
     """At a price of 0 every candidate costs the same: the first one that fits is taken, not a new group."""
     free = {pool: {"gpus_per_node": 8, "usd_per_gpu_hour": 0} for pool in ("rollout", "training")}
     twin = Twin(free)
@@ -135,7 +137,7 @@ def test_with_free_rollout_nodes_the_fewest_new_ones_win():
     assert cheapest(twin.state, "strict", prune=True) == Placement(None, (), 1, 1)
 
 
-def test_a_saturated_group_is_left_out_only_when_pruning():
+def test_a_saturated_group_is_left_out_only_when_pruning() -> None:
     """Two equal halves saturate a group: T_load = T_cycle = 20. A third would still keep every SLO."""
     twin = Twin(CLUSTER)
     place_all(twin, (make_job("a", slo=3), Placement(None, (), 1, 1)), (make_job("b", slo=3), Placement(0, (0,), 0)))
@@ -145,7 +147,7 @@ def test_a_saturated_group_is_left_out_only_when_pruning():
 
 
 @pytest.mark.parametrize(("nudge", "fits"), [(0, True), (5e-10, True), (2e-9, False)])
-def test_slo_comparison_allows_a_relative_error_of_1e_9(nudge, fits):
+def test_slo_comparison_allows_a_relative_error_of_1e_9(nudge: float, fits: bool) -> None:
     twin = Twin(CLUSTER)
     place_all(twin, (make_job("a", 10, 10, slo=1), Placement(None, (), 1, 1)))
     twin.arrive(make_job("b", 1, 10 * (1 + 2 * nudge), slo=99))  # trainings: 10 + 10 (1 + 2 nudge) = 20 (1 + nudge)
@@ -153,7 +155,7 @@ def test_slo_comparison_allows_a_relative_error_of_1e_9(nudge, fits):
 
 
 @pytest.mark.parametrize(("nudge", "saturated"), [(0, True), (5e-10, True), (2e-9, False)])
-def test_saturation_allows_a_relative_error_of_1e_9(nudge, saturated):
+def test_saturation_allows_a_relative_error_of_1e_9(nudge: float, saturated: bool) -> None:
     twin = Twin(CLUSTER)
     place_all(
         twin,
@@ -165,14 +167,17 @@ def test_saturation_allows_a_relative_error_of_1e_9(nudge, saturated):
 
 @pytest.mark.parametrize("pool", ["rollout", "training"])
 @pytest.mark.parametrize(("nudge", "fits"), [(0, True), (5e-10, True), (2e-9, False)])
-def test_residency_allows_a_relative_error_of_1e_9(pool, nudge, fits):
+def test_residency_allows_a_relative_error_of_1e_9(pool: str, nudge: float, fits: bool) -> None:
+    def keys(gb: float) -> dict[str, Any]:
+        return {pool: {"host_memory_gb": gb}}
+
     twin = Twin({**CLUSTER, pool: {**CLUSTER[pool], "node_memory_gb": 0.3}})
-    place_all(twin, (make_job("a", slo=4, **{pool: {"host_memory_gb": 0.1}}), Placement(None, (), 1, 1)))
-    twin.arrive(make_job("b", 5, 5, slo=4, **{pool: {"host_memory_gb": 0.2 + 0.3 * nudge}}))
+    place_all(twin, (make_job("a", slo=4, **keys(0.1)), Placement(None, (), 1, 1)))
+    twin.arrive(make_job("b", 5, 5, slo=4, **keys(0.2 + 0.3 * nudge)))
     assert (cheapest(twin.state, "b", prune=True) == Placement(0, (0,), 0)) == fits
 
 
-def test_a_zero_memory_node_holds_jobs_that_need_none():
+def test_a_zero_memory_node_holds_jobs_that_need_none() -> None:
     twin = Twin({**CLUSTER, "rollout": {**CLUSTER["rollout"], "node_memory_gb": 0}})
     place_all(twin, (make_job("a", slo=4), Placement(None, (), 1, 1)))
     twin.arrive(make_job("b", 5, 5, slo=4))
@@ -180,7 +185,7 @@ def test_a_zero_memory_node_holds_jobs_that_need_none():
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-3, 1e9])
-def test_the_choice_does_not_depend_on_the_unit_of_time(scale):
+def test_the_choice_does_not_depend_on_the_unit_of_time(scale: float) -> None:
     twin = Twin(CLUSTER)
     place_all(
         twin,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Reprofiled, Resumed, Withdrawn
 from rollmux_env.cluster.state import State, apply
+from rollmux_env.scenario import Cluster
 from tests.oracle import planner
 from tests.oracle.draw import examples
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job, model, twins
@@ -16,7 +19,7 @@ from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job, model, twins
 @pytest.mark.parametrize("fine", [False, True])
 @examples(120)
 @given(data=st.data())
-def test_columns_after_any_history_are_those_computed_from_scratch(fine, data):
+def test_columns_after_any_history_are_those_computed_from_scratch(fine: bool, data: st.DataObject) -> None:
     twin = data.draw(twins(max_jobs=20, fine=fine))
     state = twin.state
     assert [g.id for g in state.group_list()] == [g["id"] for g in twin.groups]
@@ -38,7 +41,7 @@ def test_columns_after_any_history_are_those_computed_from_scratch(fine, data):
         assert getattr(state, f"{pool}_nodes") == planner.nodes_in_use(twin.groups, pool) + held
 
 
-def check_row(state, group):
+def check_row(state: State, group: dict[str, Any]) -> None:
     """The columns that no view shows."""
     row, table = state.group_row(group["id"]), state.groups
     assert table.next_number[row] == group["next_node"]
@@ -53,18 +56,18 @@ def check_row(state, group):
         assert table.node_before[row, v] == (alike[-1] if alike else -1)
 
 
-def members_on(group, node):
+def members_on(group: dict[str, Any], node: int) -> list[bool]:
     return [node in m["nodes"] for m in group["members"]]
 
 
-def started(*pairs, cluster=CLUSTER) -> Twin:
+def started(*pairs: tuple[dict[str, Any], Placement], cluster: dict[str, Any] = CLUSTER) -> Twin:
     twin = Twin(cluster)
     for job, placement in pairs:
         twin.admit(twin.arrive(job), placement)
     return twin
 
 
-def test_nodes_are_given_back_and_their_numbers_never_used_again():
+def test_nodes_are_given_back_and_their_numbers_never_used_again() -> None:
     twin = started(
         (make_job("a"), Placement(None, (), 1, 1)),
         (make_job("b", rollout={"nodes": 2}), Placement(0, (0,), 1)),
@@ -83,7 +86,7 @@ def test_nodes_are_given_back_and_their_numbers_never_used_again():
     assert state.group_of("b").jobs == ("b", "d")
 
 
-def test_a_group_number_is_never_used_again():
+def test_a_group_number_is_never_used_again() -> None:
     twin = started((make_job("a"), Placement(None, (), 1, 2)))
     state = twin.state
     apply(state, Departed(1.0, "a"))
@@ -94,7 +97,7 @@ def test_a_group_number_is_never_used_again():
     assert state.group_of("b").rollout_nodes == (0,)  # numbers count from 0 in every group
 
 
-def test_training_nodes_stay_until_the_group_is_empty():
+def test_training_nodes_stay_until_the_group_is_empty() -> None:
     twin = started(
         (make_job("wide", training={"nodes": 3}), Placement(None, (), 1, 3)), (make_job("narrow"), Placement(0, (0,), 0))
     )
@@ -102,7 +105,7 @@ def test_training_nodes_stay_until_the_group_is_empty():
     assert twin.state.group_of("narrow").training_nodes == 3
 
 
-def test_training_is_rescaled_to_the_largest_known_size_not_above_the_pool():
+def test_training_is_rescaled_to_the_largest_known_size_not_above_the_pool() -> None:
     job = make_job("b", 10, 40, training={"by_nodes": {2: 25, 4: 15}})
     for pool, period_s in [(1, 50), (2, 35), (3, 35), (4, 25), (9, 25)]:
         twin = started((job, Placement(None, (), 1, pool)))
@@ -110,7 +113,7 @@ def test_training_is_rescaled_to_the_largest_known_size_not_above_the_pool():
         assert twin.state.group_of("b").cycle_s == 50  # T_solo is at the job's own node counts
 
 
-def test_progress_follows_the_period_of_each_stretch():
+def test_progress_follows_the_period_of_each_stretch() -> None:
     twin = started((make_job("a", 10, 10), Placement(None, (), 1, 1)))
     state = twin.state
     apply(state, Arrived(30.0, model(make_job("b", 15, 15))))
@@ -120,7 +123,7 @@ def test_progress_follows_the_period_of_each_stretch():
     assert state.iterations_done("a") == pytest.approx(1.5 + 1.5 + 1.0)
 
 
-def test_a_moved_job_pauses_and_the_nodes_that_it_left_are_held():
+def test_a_moved_job_pauses_and_the_nodes_that_it_left_are_held() -> None:
     twin = started(
         (make_job("a", duration_s=1000), Placement(None, (), 1, 1)),
         (make_job("b", 5, 5), Placement(None, (), 1, 1)),
@@ -144,7 +147,7 @@ def test_a_moved_job_pauses_and_the_nodes_that_it_left_are_held():
     assert set(state.departing(1050.0)) == {"a", "b"}  # 1000 s and the pause
 
 
-def test_order_of_admission_is_kept_after_departures_and_a_mover_comes_last():
+def test_order_of_admission_is_kept_after_departures_and_a_mover_comes_last() -> None:
     """Four jobs whose period depends on their order, so that a wrong order would show."""
     twin = started(
         (make_job("a", 20, 11, rollout={"nodes": 1}), Placement(None, (), 1, 1)),
@@ -158,7 +161,7 @@ def test_order_of_admission_is_kept_after_departures_and_a_mover_comes_last():
     assert twin.state.group_list()[0].period_s == pytest.approx(planner.period_of(twin.groups[0]))
 
 
-def test_a_job_that_is_withdrawn_leaves_the_queue_to_the_others():
+def test_a_job_that_is_withdrawn_leaves_the_queue_to_the_others() -> None:
     twin = started((make_job("a"), Placement(None, (), 1, 1)))
     state = twin.state
     for name in "bc":
@@ -167,7 +170,7 @@ def test_a_job_that_is_withdrawn_leaves_the_queue_to_the_others():
     assert state.waiting == ["c"] and state.knows("b") and not state.is_running("b")
 
 
-def test_a_job_is_planned_by_its_newest_times_from_then_on():
+def test_a_job_is_planned_by_its_newest_times_from_then_on() -> None:
     twin = started((make_job("a", 10, 10, slo=3), Placement(None, (), 1, 1)), (make_job("b", 5, 5), Placement(0, (0,), 0)))
     state = twin.state
     state.now_s = 40.0  # two iterations of 20 s
@@ -183,13 +186,13 @@ def test_a_job_is_planned_by_its_newest_times_from_then_on():
     assert state.group_of("c").period_s == 15
 
 
-def test_a_colocated_job_is_planned_by_its_newest_times_too():
+def test_a_colocated_job_is_planned_by_its_newest_times_too() -> None:
     state = started((make_job("a", 10, 10), Placement(None, training_nodes=1, colocated=True))).state
     apply(state, Reprofiled(0.0, model(make_job("a", 12, 10))))
     assert state.group_of("a").period_s == 22
 
 
-def test_a_copy_goes_its_own_way():
+def test_a_copy_goes_its_own_way() -> None:
     state = started((make_job("a"), Placement(None, (), 1, 1)), (make_job("b"), Placement(0, (0,), 0))).state
     other = state.copy()
     apply(other, Departed(30.0, "a"))
@@ -201,7 +204,7 @@ def test_a_copy_goes_its_own_way():
     assert not state.knows("c")
 
 
-def test_a_state_grows_beyond_its_first_tables():
+def test_a_state_grows_beyond_its_first_tables() -> None:
     state = State(model_cluster())
     for k in range(200):
         nodes = 1 + k % 7
@@ -212,5 +215,5 @@ def test_a_state_grows_beyond_its_first_tables():
     assert all(len(g.rollout_nodes) == 1 + k % 7 and g.period_s == 20 for k, g in enumerate(state.group_list()))
 
 
-def model_cluster():
+def model_cluster() -> Cluster:
     return Twin(CLUSTER).state.cluster

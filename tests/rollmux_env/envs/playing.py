@@ -17,7 +17,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.envs.drawn import DrawnVectorEnv, Observation
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.types import ADMIT
-from rollmux_env.replay.run import INSTANT_S
+from rollmux_env.scheduler.planner import INSTANT_S
 
 Agent = Callable[[PlacementVectorEnv], int]
 
@@ -29,7 +29,7 @@ class Episode:
     rewards: list[float] = field(default_factory=list)
     plans: list[tuple[float, Plan]] = field(default_factory=list)
     seen: list[Observation] = field(default_factory=list)
-    info: dict = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
 
 
 def play(env: PlacementVectorEnv, agent: Agent, stream_seed: int = 0) -> Episode:
@@ -39,7 +39,7 @@ def play(env: PlacementVectorEnv, agent: Agent, stream_seed: int = 0) -> Episode
     while not over:
         episode.seen.append({name: values[0] for name, values in observation.items()})
         action = agent(env)
-        episode.plans.append((float(env._streams.clock["now_s"][0]), env.plan_of(0, action)))
+        episode.plans.append((float(env.streams.clock["now_s"][0]), env.plan_of(0, action)))
         observation, rewards, terminated, _, info = env.step(np.array([action]))
         episode.rewards.append(float(rewards[0]))
         over = bool(terminated[0])
@@ -49,7 +49,7 @@ def play(env: PlacementVectorEnv, agent: Agent, stream_seed: int = 0) -> Episode
 
 def cheapest(env: PlacementVectorEnv) -> int:
     """Algorithm 1 without pruning: the first of the cheapest, a new group last."""
-    usd = env._choices[0]["usd"]
+    usd = env.choices[0]["usd"]
     allowed = np.flatnonzero(env.action_masks()[0])
     order = [*allowed[allowed > 0], *allowed[allowed == 0]]
     return int(min(order, key=lambda row: usd[row]))
@@ -57,9 +57,9 @@ def cheapest(env: PlacementVectorEnv) -> int:
 
 def gainful(env: PlacementVectorEnv) -> int:
     """The cheapest place, and the first row of moves while it gains."""
-    if env._streams.clock["asks"][0] == ADMIT:
+    if env.streams.clock["asks"][0] == ADMIT:
         return cheapest(env)
-    return int(env._streams.clock["choices"][0] > 1 and env._choices[0]["gain"][1] > 0)
+    return int(env.streams.clock["choices"][0] > 1 and env.choices[0]["gain"][1] > 0)
 
 
 def at_random(seed: int) -> Agent:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 import rollmux_env  # noqa: F401 (registers)
 from rollmux_env.envs.placement.generator import Fixed, Workload
@@ -19,21 +23,25 @@ ID = "RollMux/Placement-v0"
 SHORT = Workload("mixed", jobs=12)
 
 
-def vector(num_envs, **options):
+def vector(num_envs: int, **options: Any) -> Any:
     return gym.make_vec(ID, num_envs=num_envs, vectorization_mode="vector_entry_point", generator=SHORT, **options)
 
 
-def first_allowed(mask):
+def scalar(**options: Any) -> Any:
+    return gym.make(ID, generator=SHORT, **options)
+
+
+def first_allowed(mask: NDArray[Any]) -> Any:
     return mask.shape[-1] - 1 - mask[..., ::-1].argmax(-1)
 
 
 @pytest.mark.parametrize("options", [{}, {"moves": True}, {"shield": False, "known_stays": False}, {"render_mode": "ansi"}])
-def test_check_env_without_a_warning(options):
+def test_check_env_without_a_warning(options: dict[str, Any]) -> None:
     check_env(gym.make(ID, generator=SHORT, **options).unwrapped)
 
 
-def test_the_scalar_environment_is_a_vector_of_one():
-    envs, env = vector(3), gym.make(ID, generator=SHORT)
+def test_the_scalar_environment_is_a_vector_of_one() -> None:
+    envs, env = vector(3), scalar()
     observations, infos = envs.reset(seed=7)
     for s in range(3):
         observation, info = env.reset(seed=7 + s)
@@ -47,12 +55,12 @@ def test_the_scalar_environment_is_a_vector_of_one():
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_the_same_seed_gives_the_same_bytes(moves):
+def test_the_same_seed_gives_the_same_bytes(moves: bool) -> None:
     first, again, other = (bytes_of(vector(4, moves=moves), first_allowed, seed, 60) for seed in (1, 1, 2))
     assert first == again != other
 
 
-def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning():
+def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning() -> None:
     envs = vector(2)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     observations, info = envs.reset(seed=0)
@@ -66,7 +74,7 @@ def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning()
     assert (info["stream_seed"] >= FIRST_DRAWN_SEED).all()
 
 
-def test_observations_are_not_overwritten_by_the_next_step():
+def test_observations_are_not_overwritten_by_the_next_step() -> None:
     envs = vector(2)
     observations, _ = envs.reset(seed=0)
     kept = {name: column.copy() for name, column in observations.items()}
@@ -74,7 +82,7 @@ def test_observations_are_not_overwritten_by_the_next_step():
     assert all(np.array_equal(observations[name], kept[name]) for name in kept)
 
 
-def test_some_streams_can_be_started_anew():
+def test_some_streams_can_be_started_anew() -> None:
     envs = vector(3, autoreset=False)
     observations, info = envs.reset(seed=0, options={"stream_seed": [5, 6, 7]})
     assert info["stream_seed"].tolist() == [5, 6, 7]
@@ -88,7 +96,7 @@ def test_some_streams_can_be_started_anew():
 @pytest.mark.parametrize("name", ["production", "mixed", "train-heavy"])
 @pytest.mark.parametrize("stays", ["iterations", "fixed"])
 @pytest.mark.parametrize("jobs", [None, 30])
-def test_a_workload_as_columns_is_the_workload(name, stays, jobs):
+def test_a_workload_as_columns_is_the_workload(name: str, stays: str, jobs: int | None) -> None:
     generator = Workload(name, stays=stays, jobs=jobs)
     ours, theirs = generator.stream(11), stream_of(generator.scenario(11))
     assert len(ours.arrival_s) == generator.jobs
@@ -96,32 +104,35 @@ def test_a_workload_as_columns_is_the_workload(name, stays, jobs):
         assert np.array_equal(getattr(ours, field), getattr(theirs, field)), field
 
 
-def test_pictures():
-    env = gym.make(ID, generator=SHORT, render_mode="rgb_array")
+def test_pictures() -> None:
+    env = scalar(render_mode="rgb_array")
     env.reset(seed=0)
     frames = []
     for _ in range(3):
         frames.append(env.render())
         env.step(0)
     assert frames[0].dtype == np.uint8 and frames[0].ndim == 3 and (frames[0] != frames[2]).any()
-    text = gym.make(ID, generator=SHORT, render_mode="ansi")
+    text = scalar(render_mode="ansi")
     text.reset(seed=0)
     text.step(0)
     shown = text.render()
     assert "job 1 wants a place" in shown and "rollout 0/0" in shown and "AAAA" in shown
 
 
-def test_the_window_shows_what_rgb_array_gives(monkeypatch):
+def test_the_window_shows_what_rgb_array_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
-    env, same = (gym.make(ID, generator=SHORT, render_mode=mode).unwrapped for mode in ("human", "rgb_array"))
+    before = plt.get_fignums()
+    env, same = (scalar(render_mode=mode).unwrapped for mode in ("human", "rgb_array"))
     for e in (env, same):
         e.reset(seed=0)
     for _ in range(2):
-        assert np.array_equal(env.vector._window._image.get_array(), same.render())
+        env.render()
+        (shown,) = plt.gcf().axes[0].images
+        assert np.array_equal(np.asarray(shown.get_array()), same.render())
         for e in (env, same):
             e.step(0)
     env.close()
-    assert env.vector._window is None
+    assert plt.get_fignums() == before
 
 
 @pytest.mark.parametrize(
@@ -133,7 +144,7 @@ def test_the_window_shows_what_rgb_array_gives(monkeypatch):
         {"generator": "mixed", "render_mode": "html"},
     ],
 )
-def test_what_cannot_be_made_is_said_in_a_line(options):
+def test_what_cannot_be_made_is_said_in_a_line(options: dict[str, Any]) -> None:
     from rollmux_env.envs.placement.env import PlacementVectorEnv
 
     with pytest.raises(InputError) as error:
@@ -141,7 +152,7 @@ def test_what_cannot_be_made_is_said_in_a_line(options):
     assert "\n" not in str(error.value)
 
 
-def test_generators_say_what_they_cannot_do():
+def test_generators_say_what_they_cannot_do() -> None:
     for make in (lambda: Workload("mixed", semantics="paper"), lambda: Workload("mixed", colour=1), Fixed):
         with pytest.raises(InputError):
             make()
@@ -161,8 +172,9 @@ def test_generators_say_what_they_cannot_do():
         ({"reset_mask": np.array([0.5, 1])}, "reset_mask: must be true or false"),
     ],
 )
-def test_a_reset_that_cannot_be_is_said_in_a_line_and_changes_nothing(name, options, problem):
-    given = {"generator": SHORT} if "Placement" in name else {}
+def test_a_reset_that_cannot_be_is_said_in_a_line_and_changes_nothing(name: str, options: dict[str, Any], problem: str) -> None:
+    given: dict[str, Any] = {"generator": SHORT} if "Placement" in name else {}
+    envs: Any
     envs, untouched = (gym.make_vec(name, num_envs=2, vectorization_mode="vector_entry_point", **given) for _ in range(2))
     for e in (envs, untouched):
         e.reset(seed=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,28 +11,30 @@ from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.alone import Solo
+from rollmux_env.cluster.regroupings import Regroupings
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Fixed, Toy, Workload
 from rollmux_env.envs.placement.observation import candidate_names
 from rollmux_env.envs.placement.reward import Dollars
+from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.kernel.features import CANDIDATE_FEATURES
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario, parse_scenario
 from tests.oracle import draw as drawing
 from tests.oracle.draw import examples
-from tests.rollmux_env.envs.playing import Replayed, Watching, at_random, cheapest, gainful, play
+from tests.rollmux_env.envs.playing import Episode, Replayed, Watching, at_random, cheapest, gainful, play
 
 MIXED = Workload("mixed", jobs=40)
 PRODUCTION = Workload("production", jobs=40, stays="fixed")
 ROOM = 128  # rows: more than any table here has
 
 
-def alone(generator, **options):
+def alone(generator: Generator, **options: Any) -> PlacementVectorEnv:
     return PlacementVectorEnv(1, generator, autoreset=False, **{"candidates": ROOM, **options})
 
 
-def altered(scenario: Scenario, rows: slice, **changes) -> Scenario:
+def altered(scenario: Scenario, rows: slice, **changes: Any) -> Scenario:
     jobs = list(scenario.jobs)
     jobs[rows] = [job.model_copy(update=changes) for job in jobs[rows]]
     return scenario.model_copy(update={"jobs": tuple(jobs)})
@@ -38,7 +42,7 @@ def altered(scenario: Scenario, rows: slice, **changes) -> Scenario:
 
 @pytest.mark.parametrize("generator", [MIXED, PRODUCTION])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_algorithm_1_costs_what_the_replay_says(generator, seed):
+def test_algorithm_1_costs_what_the_replay_says(generator: Workload, seed: int) -> None:
     episode = play(alone(generator), cheapest, seed)
     expected = metrics(replay(generator.scenario(seed), Algorithm1(prune=False)))
     solo = metrics(replay(generator.scenario(seed), Solo()))
@@ -52,7 +56,7 @@ def test_algorithm_1_costs_what_the_replay_says(generator, seed):
 
 @examples(80)
 @given(data=st.data())
-def test_masked_episodes_keep_every_invariant_and_cost_what_the_replay_says(data):
+def test_masked_episodes_keep_every_invariant_and_cost_what_the_replay_says(data: st.DataObject) -> None:
     scenario = parse_scenario(data.draw(drawing.scenarios()))
     env = alone(Fixed(scenario), moves=data.draw(st.booleans()))
     episode = play(env, at_random(data.draw(st.integers(0, 5))))
@@ -67,7 +71,7 @@ def test_masked_episodes_keep_every_invariant_and_cost_what_the_replay_says(data
 @pytest.mark.parametrize("known_stays", [True, False])
 @examples(30)
 @given(data=st.data())
-def test_a_policy_of_the_candidate_table_sees_what_the_environment_shows(known_stays, data):
+def test_a_policy_of_the_candidate_table_sees_what_the_environment_shows(known_stays: bool, data: st.DataObject) -> None:
     scenario = parse_scenario(data.draw(drawing.scenarios()))
     episode = play(alone(Fixed(scenario), known_stays=known_stays), at_random(0))
     policy = Watching(episode, min(job.arrival_s for job in scenario.jobs), known_stays, ROOM)
@@ -87,14 +91,16 @@ def test_a_policy_of_the_candidate_table_sees_what_the_environment_shows(known_s
 @pytest.mark.parametrize("known_stays", [True, False])
 @examples(40)
 @given(data=st.data())
-def test_a_policy_that_moves_jobs_sees_what_the_environment_shows_and_may_do_all_of_it(known_stays, data):
+def test_a_policy_that_moves_jobs_sees_what_the_environment_shows_and_may_do_all_of_it(
+    known_stays: bool, data: st.DataObject
+) -> None:
     scenario = parse_scenario(data.draw(drawing.scenarios()))
     limit = data.draw(st.sampled_from([4, ROOM]))
     env = alone(Fixed(scenario), known_stays=known_stays, moves=True, candidates=limit)
     check_rows(scenario, play(env, at_random(data.draw(st.integers(0, 5)))), known_stays, limit)
 
 
-def check_rows(scenario, episode, known_stays, limit):
+def check_rows(scenario: Scenario, episode: Episode, known_stays: bool, limit: int) -> list[Regroupings]:
     policy = Watching(episode, min(job.arrival_s for job in scenario.jobs), known_stays, limit)
     replay(scenario, policy, check=True)
     asked = [seen for seen in episode.seen if seen["cluster"][0] == 0]
@@ -106,17 +112,17 @@ def check_rows(scenario, episode, known_stays, limit):
             np.testing.assert_allclose(theirs["candidates"][:rows, :columns], ours.candidates, rtol=1e-5, atol=1e-6)
     shown = [seen for seen in episode.seen if seen["cluster"][0] == 1]
     assert len(shown) == len(policy.moves)
-    for theirs, ours in zip(shown, policy.moves, strict=True):
-        rows = len(ours.plans)
-        assert theirs["mask"][:rows].all() and not theirs["mask"][rows:].any() and ours.feasible.all()
+    for theirs, table in zip(shown, policy.moves, strict=True):
+        rows = len(table.plans)
+        assert theirs["mask"][:rows].all() and not theirs["mask"][rows:].any() and table.feasible.all()
         for name in ("job", "cluster"):
-            np.testing.assert_allclose(theirs[name], getattr(ours, name), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(theirs["candidates"][:rows], ours.candidates, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(theirs[name], getattr(table, name), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(theirs["candidates"][:rows], table.candidates, rtol=1e-5, atol=1e-6)
     return policy.moves
 
 
 @pytest.mark.parametrize("stays", ["fixed", "iterations"])
-def test_rows_of_every_kind_come_up_and_cost_what_the_replay_says(stays):
+def test_rows_of_every_kind_come_up_and_cost_what_the_replay_says(stays: str) -> None:
     generator = Workload("production", jobs=30, stays=stays)
     episode = play(alone(generator, moves=True), at_random(0), 1)
     rows = [plan for seen in check_rows(generator.scenario(1), episode, True, ROOM) for plan in seen.plans]
@@ -128,7 +134,7 @@ def test_rows_of_every_kind_come_up_and_cost_what_the_replay_says(stays):
     assert episode.info["migrations"] == expected.migrations > 50
 
 
-def test_moves_can_save_what_admission_cannot():
+def test_moves_can_save_what_admission_cannot() -> None:
     stop = play(alone(MIXED, moves=True), lambda env: cheapest(env) if len(env.plan_of(0, 0)) else 0)
     move = play(alone(MIXED, moves=True), gainful)
     assert move.info["cost_usd"] < stop.info["cost_usd"]
@@ -137,7 +143,7 @@ def test_moves_can_save_what_admission_cannot():
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_the_future_is_not_observed(moves):
+def test_the_future_is_not_observed(moves: bool) -> None:
     base = MIXED.scenario(3)
     later = altered(base, slice(25, None), slo=1.9, iterations=7)
     seen = [play(alone(Fixed(s), moves=moves), cheapest).seen for s in (base, later)]
@@ -147,7 +153,7 @@ def test_the_future_is_not_observed(moves):
         assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
 
 
-def test_unknown_stays_are_not_observed():
+def test_unknown_stays_are_not_observed() -> None:
     base = MIXED.scenario(3)
     until = 1 + next(k for k in range(1, 40) if base.jobs[k].arrival_s > 0)
     longer = altered(base, slice(0, until), iterations=10**6)
@@ -157,7 +163,8 @@ def test_unknown_stays_are_not_observed():
         assert all(a[n].tobytes() == b[n].tobytes() for a, b in zip(*seen, strict=True) for n in a) == same
 
 
-def test_reward_relative_to_a_reference_is_the_saving_over_it():
+def test_reward_relative_to_a_reference_is_the_saving_over_it() -> None:
+    spec: Literal["rollmux", "rollmux,prune=false"]
     for spec, prune in (("rollmux", True), ("rollmux,prune=false", False)):
         expected = metrics(replay(MIXED.scenario(5), Algorithm1(prune=prune))).cost_usd
         episode = play(alone(MIXED, reward=Dollars(reference=spec)), at_random(1), 5)
@@ -167,7 +174,7 @@ def test_reward_relative_to_a_reference_is_the_saving_over_it():
     np.testing.assert_allclose(same.rewards, 0, atol=1e-12)
 
 
-def test_discount_by_the_hour():
+def test_discount_by_the_hour() -> None:
     env = alone(MIXED, reward=Dollars(gamma_per_hour=0.9))
     env.reset(seed=0, options={"stream_seed": 1})
     first, second = MIXED.scenario(1).jobs[:2]
@@ -175,11 +182,11 @@ def test_discount_by_the_hour():
     _, rewards, _, _, info = env.step(np.array([0]))
     price = 8 * (1.85 + 5.28)
     assert info["discount"][0] == pytest.approx(0.9**hours)
-    solo_usd = float(env._solo_usd[0])
+    solo_usd = metrics(replay(MIXED.scenario(1), Solo())).cost_usd
     assert rewards[0] == pytest.approx(-price * (1 - 0.9**hours) / -np.log(0.9) / solo_usd)
 
 
-def test_a_masked_action_does_choice_0_and_costs_a_penalty():
+def test_a_masked_action_does_choice_0_and_costs_a_penalty() -> None:
     ours, theirs = alone(MIXED), alone(MIXED)
     for env in (ours, theirs):
         env.reset(seed=0, options={"stream_seed": 2})
@@ -191,7 +198,7 @@ def test_a_masked_action_does_choice_0_and_costs_a_penalty():
         assert all(result[0][name].tobytes() == other[0][name].tobytes() for name in result[0])
 
 
-def test_a_masked_action_where_no_new_group_fits_takes_the_cheapest_place():
+def test_a_masked_action_where_no_new_group_fits_takes_the_cheapest_place() -> None:
     one = {"gpus_per_node": 1, "usd_per_gpu_hour": 1, "max_nodes": 1}
     phases = {"rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 10}}
     jobs = [{"id": f"j{k}", "arrival_s": k, "iterations": 10, "slo": 2, **phases} for k in range(2)]
@@ -203,16 +210,16 @@ def test_a_masked_action_where_no_new_group_fits_takes_the_cheapest_place():
     assert over[0] and info["invalid_action"][0] and info["direct_packing"][0] == 1
 
 
-def test_overflow_keeps_choice_0_and_the_cheapest():
+def test_overflow_keeps_choice_0_and_the_cheapest() -> None:
     full, small = alone(MIXED), alone(MIXED, candidates=4)
     overflowed = 0
     for env in (full, small):
         env.reset(seed=0, options={"stream_seed": 4})
     over = False
     while not over:
-        rows = full._choices[0][: full._streams.clock["choices"][0]]
+        rows = full.choices[0][: full.streams.clock["choices"][0]]
         usable = rows[1:][rows["allowed"][1:] == 1]
-        kept = small._choices[0][: small._streams.clock["choices"][0]]
+        kept = small.choices[0][: small.streams.clock["choices"][0]]
         kept = kept[1:][kept["allowed"][1:] == 1]
         assert np.array_equal(np.sort(kept["usd"]), np.sort(usable["usd"])[:3])
         for env in (full, small):
@@ -222,10 +229,10 @@ def test_overflow_keeps_choice_0_and_the_cheapest():
     assert overflowed
 
 
-def test_without_the_shield_broken_slos_are_possible_and_cost():
+def test_without_the_shield_broken_slos_are_possible_and_cost() -> None:
     tight = Workload("mixed", jobs=40, slo=(1.0, 1.05))
 
-    def last(env):
+    def last(env: PlacementVectorEnv) -> int:
         return int(np.flatnonzero(env.action_masks()[0])[-1])
 
     shielded, free = (play(alone(tight, shield=shield), last) for shield in (True, False))
@@ -235,11 +242,11 @@ def test_without_the_shield_broken_slos_are_possible_and_cost():
     assert metrics(replay(tight.scenario(0), Replayed(free, keeps_slo=False))).slo_attainment == free.info["slo_attainment"]
 
 
-def test_toy_has_the_optimum_that_it_says():
+def test_toy_has_the_optimum_that_it_says() -> None:
     toy = Toy()
 
-    def best(env):
-        job = int(env._streams.clock["admitted"][0])
+    def best(env: PlacementVectorEnv) -> int:
+        job = int(env.streams.clock["admitted"][0])
         return (0, 0, 1, 1)[job % 4]
 
     assert play(alone(toy), best, 1).info["cost_over_solo"] == pytest.approx(toy.best)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rollmux_env.kernel.period import exact_period, period_bound
+from rollmux_env.kernel.tables import Floats, Ints
+from tests.oracle.draw import Member as Drawn
 from tests.oracle.draw import examples, group_members, seconds
-from tests.oracle.period import period, period_of_cycles
+from tests.oracle.period import Member, period, period_of_cycles
+
+Columns = tuple[Floats, Floats, Floats, Ints, int, int]
 
 
-def arrays(members):
+def arrays(members: Sequence[Member]) -> Columns:
     rollout, training, sync = (np.array([m[i] for m in members], dtype=float) for i in range(3))
     n_nodes = 1 + max(node for m in members for node in m[3])
     pinned = np.zeros((len(members), n_nodes), np.int64)
@@ -21,18 +27,18 @@ def arrays(members):
     return rollout, training, sync, pinned, len(members), n_nodes
 
 
-def kernel_period(members) -> float:
+def kernel_period(members: Sequence[Member]) -> float:
     columns = arrays(members)
     return exact_period(*columns, period_bound(*columns))
 
 
-def test_rollouts_over_several_nodes_exceed_the_closed_form():
+def test_rollouts_over_several_nodes_exceed_the_closed_form() -> None:
     members = [(20, 11, 0, {1}), (13, 3, 0, {0, 1, 2}), (20, 15, 0, {0})]
     assert period_bound(*arrays(members)) == 35
     assert kernel_period(members) == period(members) == 39.5
 
 
-def test_sync_exceeds_the_closed_form():
+def test_sync_exceeds_the_closed_form() -> None:
     members = [(5, 5, 0, {0}), (5, 5, 10, {0}), (10, 10, 0, {0})]
     assert period_bound(*arrays(members)) == 20
     assert kernel_period(members) == period(members) == 22.5
@@ -40,25 +46,25 @@ def test_sync_exceeds_the_closed_form():
 
 @examples(150)
 @given(group_members(fine=True))
-def test_the_two_plain_definitions_agree(members):
+def test_the_two_plain_definitions_agree(members: list[Drawn]) -> None:
     assert period(members) == period_of_cycles(members)
 
 
 @examples(500)
 @given(group_members(fine=False, max_members=6, max_nodes=5))
-def test_period_of_whole_numbers(members):
+def test_period_of_whole_numbers(members: list[Drawn]) -> None:
     assert kernel_period(members) == pytest.approx(float(period(members)), rel=1e-12)
 
 
 @examples(500)
 @given(group_members(fine=True, max_members=6, max_nodes=5))
-def test_period_of_fractions(members):
+def test_period_of_fractions(members: list[Drawn]) -> None:
     assert kernel_period(members) == pytest.approx(float(period(members)), rel=1e-12)
 
 
 @examples(200)
 @given(group_members(max_members=5, max_nodes=3), st.data())
-def test_period_of_extreme_durations(members, data):
+def test_period_of_extreme_durations(members: list[Drawn], data: st.DataObject) -> None:
     scales = st.sampled_from([1e-9, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e9])
     scaled = [(r * data.draw(scales), t * data.draw(scales), s * data.draw(scales), nodes) for r, t, s, nodes in members]
     assert kernel_period(scaled) == pytest.approx(float(period_of_cycles(scaled)), rel=1e-9)
@@ -66,7 +72,7 @@ def test_period_of_extreme_durations(members, data):
 
 @examples(200)
 @given(st.lists(st.tuples(seconds(True), seconds(True)), min_size=1, max_size=6), st.data())
-def test_closed_form_where_every_member_is_on_one_node_without_sync(phases, data):
+def test_closed_form_where_every_member_is_on_one_node_without_sync(phases: list[tuple[float, float]], data: st.DataObject) -> None:
     """The contract's known fact: exactly max(T_cycle, T_load), with any number of rollout nodes in the group."""
     members = [(r, t, 0.0, [data.draw(st.integers(0, 2))]) for r, t in phases]
     loads = [sum(r for r, _, _, nodes in members if node in nodes) for node in range(3)]
@@ -77,16 +83,18 @@ def test_closed_form_where_every_member_is_on_one_node_without_sync(phases, data
 
 @examples(200)
 @given(group_members(fine=True), st.data())
-def test_period_never_falls_when_a_phase_gets_longer(members, data):
+def test_period_never_falls_when_a_phase_gets_longer(members: list[Drawn], data: st.DataObject) -> None:
     k, phase = data.draw(st.integers(0, len(members) - 1)), data.draw(st.integers(0, 2))
-    longer = [list(m) for m in members]
-    longer[k][phase] += data.draw(seconds(True))
+    extra = [0.0, 0.0, 0.0]
+    extra[phase] = data.draw(seconds(True))
+    r, t, s, nodes = members[k]
+    longer = [*members[:k], (r + extra[0], t + extra[1], s + extra[2], nodes), *members[k + 1 :]]
     assert kernel_period(longer) >= kernel_period(members) * (1 - 1e-12)
 
 
 @examples(200)
 @given(group_members(fine=True, max_members=6), st.data())
-def test_period_never_falls_when_a_member_comes_in(members, data):
+def test_period_never_falls_when_a_member_comes_in(members: list[Drawn], data: st.DataObject) -> None:
     assume(len(members) > 1)
     k = data.draw(st.integers(0, len(members) - 1))
     assert kernel_period(members) >= kernel_period(members[:k] + members[k + 1 :]) * (1 - 1e-12)
@@ -94,7 +102,7 @@ def test_period_never_falls_when_a_member_comes_in(members, data):
 
 @examples(100)
 @given(group_members(fine=True), st.integers(0, 5))
-def test_period_does_not_depend_on_which_member_the_round_begins_with(members, shift):
+def test_period_does_not_depend_on_which_member_the_round_begins_with(members: list[Drawn], shift: int) -> None:
     """Admission order matters only up to rotation: round robin has no first member in steady state."""
     k = shift % len(members)
     assert kernel_period(members[k:] + members[:k]) == pytest.approx(kernel_period(members), rel=1e-12)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rollmux_env.cluster.events import Placement
-from rollmux_env.replay.checks import InvariantError, check_clock, check_state
+from rollmux_env.errors import InvariantError
+from rollmux_env.replay.checks import check_clock, check_state
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job
 
 OWN = Placement(None, (), 1, 1)

@@ -10,8 +10,7 @@ from hypothesis import given
 from policies.placement.alone import Solo
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.errors import PlanError
-from rollmux_env.replay.checks import InvariantError
+from rollmux_env.errors import InvariantError, PlanError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.yardstick import replay_yardstick

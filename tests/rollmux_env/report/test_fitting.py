@@ -62,7 +62,7 @@ def test_bench_of_many_policies_over_seeds(policies: tuple[str, ...]) -> None:
     assert all(policy in solid for policy in policies if len(policy) < WIDTH // 2)
 
 
-@pytest.mark.parametrize("suite", SUITES.values(), ids=str)
+@pytest.mark.parametrize("suite", SUITES.values(), ids=[*SUITES])
 def test_suites(suite: Suite) -> None:
     wide = {column.heading: Mean(98765.432, 98.765) for column in suite.columns}
     rows = [SuiteRow(case.label, policy, wide) for case in suite.cases for policy in (*case.policies, POLICIES[5])]

@@ -37,7 +37,7 @@ def test_a_group_or_a_window_narrows_the_choice() -> None:
 
 def test_the_view_ends_with_the_replay_unless_its_length_is_given() -> None:
     assert choose_view(MEMBERSHIPS, H, from_h=8.99) == View(0, 9.99 * H, 10 * H)
-    assert choose_view(MEMBERSHIPS, H, from_h=8.99, hours=2) == View(0, 9.99 * H, pytest.approx(11.99 * H))
+    assert choose_view(MEMBERSHIPS, H, from_h=8.99, hours=2) == pytest.approx((0, 9.99 * H, 11.99 * H))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ def test_yardsticks_are_dashed_and_nothing_else() -> None:
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_seeds_are_the_mean_and_a_band(seeds: int) -> None:
     axis = Figure().subplots()
-    draw(axis, np.arange(4.0), np.arange(4.0 * seeds).reshape(seeds, 4), "gavel")
+    x, y = np.arange(4, dtype=np.float64), np.arange(4 * seeds, dtype=np.float64).reshape(seeds, 4)
+    draw(axis, x, y, "gavel")
     (line,) = axis.get_lines()
     assert np.asarray(line.get_ydata()).tolist() == (np.arange(4.0) + 2.0 * (seeds - 1)).tolist()
     assert line.get_color() == style_of("gavel").colour

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -120,7 +121,8 @@ def test_a_hardware_file_comes_back_and_others_are_refused(tmp_path: Path) -> No
     path = tmp_path / "node.json"
     path.write_text(wanted.to_json())
     assert hardware("node.json", tmp_path) == wanted
-    data = json.loads(wanted.to_json())
+    data: dict[str, Any] = json.loads(wanted.to_json())
+    bad: dict[str, Any]
     for bad in (
         {},
         data | {"version": 2},

@@ -40,6 +40,7 @@ def test_the_status_of_a_stopped_service_is_that_of_its_journal(command: Command
     for arguments in ((), ("--watch",)):
         status, out, err = command("status", "--at", str(folder), *arguments)
         assert (status, err) == (0, "")
+        out = " ".join(out.split())  # lines are as wide as tables
         assert f"stopped at {report['ended_at']}" in out and f"`rollmux serve {folder}` goes on" in out and "0 of 3" in out
 
 

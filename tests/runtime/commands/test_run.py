@@ -28,17 +28,18 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
     journal.close()
     large = tmp_path / "large.yaml"
     large.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, rollout: {nodes: 999}}]\n")
-    for arguments, problem in [
+    cases: list[tuple[list[str | Path], str]] = [
         ([file], "jobs[0].engin: "),
         ([tmp_path / "none.yaml"], "none.yaml: "),
         ([EXAMPLE, "--policy", "optimal"], "no one could run it"),
-        ([EXAMPLE, "--policy", "gavell"], "no such policy"),
-        ([EXAMPLE, "--dispatch", "first"], "there is none"),
+        ([EXAMPLE, "--policy", "gavell"], "did you mean gavel?"),
+        ([EXAMPLE, "--dispatch", "first"], "must be one of round-robin, fifo"),
         ([EXAMPLE, "--dispatch", "round-robin,migrate=8"], "between 0 and 1"),
         ([EXAMPLE, "--dry-run", "--compare", "solo"], "--compare"),
         ([EXAMPLE, "--out", tmp_path], "holds a run already"),
         ([large], "1000 nodes are asked of a machine with"),
-    ]:
+    ]
+    for arguments, problem in cases:
         status, out, err = command("run", *map(str, arguments))
         assert status == 2 and out == "" and problem in err and err.count("\n") == 1, (arguments, out, err)
 

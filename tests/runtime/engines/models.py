@@ -40,5 +40,5 @@ def greedy(model: Any, prompt: list[int], tokens: int) -> tuple[list[int], list[
 @torch.no_grad()
 def scores(model: Any, prompt: list[int], response: tuple[int, ...], temperature: float) -> torch.Tensor:
     """Log-probs of all tokens at each place of a response: (tokens, vocabulary)."""
-    logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+    logits: torch.Tensor = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
     return (logits / temperature).log_softmax(-1)

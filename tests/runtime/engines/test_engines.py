@@ -16,7 +16,8 @@ from rollmux_env.errors import InputError
 from runtime.engines import make_engine, vllm_problem
 from runtime.engines.interface import Engine, Progress, Response, Sampling
 from runtime.engines.vllm_engine import VllmEngine
-from runtime.residency.staging import Layout, WeightStage, pieces
+from runtime.residency.layout import Layout
+from runtime.residency.staging import WeightStage, pieces
 from tests.runtime.engines.models import END, greedy, saved, scores, tiny
 
 PROMPTS = [[5], [9, 30, 7, 41, 8, 22], [3, 17, 60], [9, 30, 7, 41, 8, 22], [80, 2, 44, 13, 6, 50, 71, 90, 33], [64, 12]]

@@ -28,7 +28,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch, packages: dict[str, str], module
             raise metadata.PackageNotFoundError(name)
         return packages[name]
 
-    monkeypatch.setattr(probe.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(probe, "find_spec", lambda name: util.find_spec("json") if name in modules else None)
 
 

@@ -34,7 +34,7 @@ class Pretended(Coordinator):
 
     def __init__(self, plan: RunPlan, dies_at: int = -1, before: bool = False, stops_after: int = -1, loses: str = "") -> None:
         super().__init__(plan)
-        self.left, self.before, self.dead = dies_at, before, False
+        self.writes_left, self.before, self.dead = dies_at, before, False
         self.stops_after, self.loses = stops_after, loses
 
     def _open(self) -> None:
@@ -45,11 +45,11 @@ class Pretended(Coordinator):
             if self.dead:
                 raise Killed
             if self._journal._unwritten:
-                self.left -= 1
-            if self.left == 0 and self.before:
+                self.writes_left -= 1
+            if self.writes_left == 0 and self.before:
                 self._die_now()
             flush()
-            if self.left == 0:
+            if self.writes_left == 0:
                 self._die_now()
 
         self._journal.flush = dying_flush  # type: ignore[method-assign]
@@ -89,7 +89,8 @@ class Pretended(Coordinator):
                     await self.release(job_id, Report(pool, False, now_s, now_s, self._now(), host_gb=0.1))
                 await self.synced(job_id, self._now(), self._now())
                 if order.profile:
-                    done = Done({})
+                    options = runner.spec.options
+                    done = Done({}, movable=options.get("profiled", options.get("keeps", True)))
                     continue
                 state += 1
                 done = self._kept(runner, order, state)
@@ -110,7 +111,8 @@ class Pretended(Coordinator):
     def _kept(runner: Runner, order: Order, state: int) -> Done:
         folder = Path(order.folder)
         if not runner.spec.options.get("keeps", True):
-            return Done({"count": float(state)})
+            turns = runner.spec.options.get("turns", False)  # it could be moved, until it is to be
+            return Done({"count": float(state)}, movable=turns and runner.moves_to is None)
 
         def fill(place: Path) -> None:
             (place / "count").write_text(str(state))

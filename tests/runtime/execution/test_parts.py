@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.cluster.events import Departed
-from rollmux_env.dispatcher import Dispatcher
-from rollmux_env.errors import InputError
-from rollmux_env.replay.checks import InvariantError
+from rollmux_env.errors import InputError, InvariantError
+from rollmux_env.scheduler.dispatcher import Dispatcher
 from runtime.execution.checks import check_run
 from runtime.execution.ground import Ground
 from runtime.execution.lockstep import Lockstep, Timings
@@ -158,7 +157,7 @@ def test_a_profile_is_cached_by_what_determines_it(monkeypatch: pytest.MonkeyPat
     (tmp_path / "mine.py").write_text("class Mine: slower = True\n")
     assert key() != same
     part = Measured(seconds=1.0, warm_s=0.1, cold_s=2.0, host_gb=0.5)
-    profile = Profile(rollout=part, training=part, sync_s=0.1)
+    profile = Profile(rollout=part, training=part, sync_s=0.1, movable=True)
     assert load_profile(same) is None
     save_profile(same, profile)
     assert load_profile(same) == profile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
 from runtime.execution.checks import check_run
@@ -33,6 +34,21 @@ def test_two_jobs_take_turns(run: Running) -> None:
     assert together and all(one.pool != other.pool for one, other in together)
     assert state_of(record).departed == 2 and not state_of(record).group_list()
     assert any("a: iteration 3 of 3" in line for line in lines)
+
+
+def test_weights_arrive_while_another_job_holds_the_node(run: Running, tmp_path: Path) -> None:
+    (tmp_path / "meet").mkdir()
+    jobs = [
+        {"id": role, "class": "toy_jobs:Meets", "options": {"folder": str(tmp_path / "meet"), "role": role}, "slo": 1000.0}
+        for role in ("syncs", "holds")
+    ]
+    outcome, record, _ = run(jobs)
+    assert outcome == "done" and not record.failed
+    check_run(record)
+    (sync,) = (sync for sync in record.syncs if sync.job_id == "syncs" and sync.iteration == 1)
+    assert sync.beside == ("holds",)
+    holds = [part for part in record.phases if part.job_id == "holds" and part.phase == "rollout"]
+    assert any(part.start_s < sync.end_s < part.end_s for part in holds)
 
 
 def test_the_profile_is_a_phase_like_others_and_is_made_once(run: Running) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollmux_env.replay.checks import InvariantError
+from rollmux_env.errors import InvariantError
 from runtime.execution.checks import check_run
 from runtime.execution.ground import Ground
 from runtime.execution.tails import Tails, devices, kept

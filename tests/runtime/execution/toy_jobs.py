@@ -79,6 +79,45 @@ class Tailed(Sleeper):
         )
 
 
+class Meets(Sleeper):
+    """Two that meet: one's second sync ends when the other has begun a rollout, and that rollout when the sync is known to be over.
+    By the second one both are in the round robin.
+
+    Args:
+        folder: where they say to each other how far they are. role: `syncs` or `holds`.
+    """
+
+    def __init__(self, folder: str, role: str, **more: Any) -> None:
+        super().__init__(**more)
+        self.folder, self.role = Path(folder), role
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        if self.role == "syncs" and rollmux.runtime_hook.iteration == 1:
+            (self.folder / "rolled").touch()
+        if self.role == "holds" and (self.folder / "rolled").exists():  # else its turn comes again
+            self._wait_for("syncs")
+            (self.folder / "holds").touch()
+            self._wait_for("synced")
+
+    @rollmux.phase("sync")
+    def sync(self) -> None:
+        if self.role == "syncs" and rollmux.runtime_hook.iteration == 1:
+            (self.folder / "syncs").touch()
+            self._wait_for("holds")
+
+    def checkpoint(self, folder: Path) -> None:
+        """Called when a sync is known to be over."""
+        if self.role == "syncs" and rollmux.runtime_hook.iteration == 1:
+            (self.folder / "synced").touch()
+
+    def restore(self, folder: Path) -> None: ...
+
+    def _wait_for(self, what: str) -> None:
+        while not (self.folder / what).exists():
+            time.sleep(0.01)
+
+
 class Doubled(Sleeper):
     """Trains twice."""
 

@@ -16,8 +16,10 @@ from runtime.facts import Node
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
+from runtime.grpo.shares import rounds_of
+from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import parse_jobs
-from runtime.jobs.tasks import Example
+from runtime.jobs.tasks import Example, LongTail
 from runtime.phases import set_gate
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 3, "max_tokens": 60}
@@ -92,7 +94,7 @@ def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker
     assert workers[0].sample() == () and workers[1].sample() == ()
     moved = sampled(workers)
     assert {total for _, total in gate.told} == {len(due.prompts) * due.responses}
-    assert sum(worker._done for worker in workers) == len(due.prompts) * due.responses
+    assert sum(worker._done for worker in workers) == len(due.prompts) * due.responses  # noqa: SLF001 (progress is told before the end)
     for before, after in zip(whole, moved, strict=True):
         assert before.prompts == after.prompts and before.rewards == after.rewards
         for one, other in zip(before.responses, after.responses, strict=True):
@@ -124,22 +126,26 @@ def test_a_short_round_samples_what_it_needs_and_the_long_one_what_was_put_off(w
 
 def test_a_checkpoint_has_the_prompts_that_were_put_off(tmp_path: Path) -> None:
     set_gate(Gate(0))  # type: ignore[arg-type]
-    job: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "algorithm": ALGORITHM}
+    given: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "algorithm": ALGORITHM}
     rollout = {"policy": "tail-batching", "eta": 1.5}
-    spec = parse_jobs({"version": 1, "jobs": [job | {"rollout": rollout}]}, "test", Path()).jobs[0]
-    one, other = Grpo(spec), Grpo(spec)
-    one._rounds.done([1, 3, 4, 6, 7, 8])
-    one._anchors = {"test": 3.5}
-    one.checkpoint(tmp_path)
-    other.restore(tmp_path)
-    assert (other._rounds.position, other._rounds.queue) == (9, [0, 2, 5])
-    assert other._anchors == {"test": 3.5}
-    other._rounds.done(range(9, 15))
-    assert other._rounds.next().prompts == (0, 2, 5, 15, 16, 17) and other._rounds.next().long
+    spec = parse_jobs({"version": 1, "jobs": [given | {"rollout": rollout}]}, "test", Path()).jobs[0]
+    rounds = rounds_of(spec)
+    rounds.done([1, 3, 4, 6, 7, 8])
+    wanted = Data(9, [0, 2, 5], {"test": 3.5})
+    assert (rounds.position, rounds.queue) == (wanted.position, wanted.queue)
+    (first := tmp_path / "first").mkdir()
+    (second := tmp_path / "second").mkdir()
+    write_data(first, wanted)
+    job = Grpo(spec)
+    job.restore(first)
+    job.checkpoint(second)
+    assert read_data(second) == wanted
+    rounds.done(range(9, 15))
+    assert rounds.next().prompts == (0, 2, 5, 15, 16, 17) and rounds.next().long
 
 
 def test_a_reward_that_is_none_fails_the_rollout(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers[0]._task, "reward", lambda example, response: float("nan"))
+    monkeypatch.setattr(LongTail, "reward", lambda self, example, response: float("nan"))
     begin(workers, Rounds(6, 3, 1.0).next())
     workers[0].sample()
     with pytest.raises(RuntimeError, match="is nan, no finite number"):
@@ -149,13 +155,12 @@ def test_a_reward_that_is_none_fails_the_rollout(workers: list[RolloutWorker], m
 def test_nothing_waits_for_a_slow_reward_but_training(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
     slow, called = Event(), list[str]()
 
-    def reward(example: Example, response: str) -> float:
+    def reward(self: LongTail, example: Example, response: str) -> float:
         called.append(response)
         assert slow.wait(60)
         return 0.5
 
-    for worker in workers:
-        monkeypatch.setattr(worker._task, "reward", reward)
+    monkeypatch.setattr(LongTail, "reward", reward)
     due, gate = Rounds(6, 3, 1.0).next(), Gate(8)
     set_gate(gate)  # type: ignore[arg-type]
     begin(workers, due)

@@ -97,22 +97,23 @@ def in_a_run() -> Iterator[None]:
     runtime_hook.metrics = {}
 
 
-def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine]]:
+def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine], list[Rank]]:
     """After a training on two ranks, with three rollout workers on two machines."""
     given = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "sync": {"topology": topology}}
     made: Any = Grpo(parse_jobs({"version": 1, "jobs": [given]}, "test", Path()).jobs[0])
     cut = LAYOUT.nbytes if topology == "flat" else LAYOUT.nbytes // 2
     engines = [Engine(k, k == dies) for k in range(3)]
-    made._engines, made._machines = [Handle(engine) for engine in engines], ["x", "x", "y"]
-    made._ranks = [Handle(Rank(0, DATA[: cut // 4])), Handle(Rank(1, DATA[cut // 4 :]))]
+    ranks = [Rank(0, DATA[: cut // 4]), Rank(1, DATA[cut // 4 :])]
     held = ((0, cut),), ((cut, LAYOUT.nbytes),) if cut < LAYOUT.nbytes else ()
-    made._kept = [Kept(5, LAYOUT, ranges) for ranges in held]
-    return made, engines
+    kept = [Kept(5, LAYOUT, ranges) for ranges in held]
+    made._engines, made._machines = [Handle(engine) for engine in engines], ["x", "x", "y"]  # noqa: SLF001 (would be processes)
+    made._ranks, made._kept = [Handle(rank) for rank in ranks], kept  # noqa: SLF001 (of the same)
+    return made, engines, ranks
 
 
 @pytest.mark.parametrize(("topology", "copies", "streams"), [("aware", 1, 3), ("flat", 2, 2)])
 def test_what_crossed_the_link_is_reported(topology: str, copies: int, streams: int) -> None:
-    made, engines = job(topology)
+    made, engines, _ = job(topology)
     made.sync()
     assert runtime_hook.metrics == {
         "sync_link_bytes": copies * LAYOUT.nbytes + streams * HEADER_BYTES,
@@ -127,7 +128,7 @@ def test_what_crossed_the_link_is_reported(topology: str, copies: int, streams: 
 
 @pytest.mark.parametrize("dies", [0, 1, 2])
 def test_a_worker_that_dies_in_it_is_named(dies: int) -> None:
-    made, engines = job("aware", dies)
+    made, engines, _ = job("aware", dies)
     with pytest.raises(WorkerError, match=f"its process on rollout-{dies} has died"):
         made.sync()
     assert not any(engine.staged.complete for engine in engines)
@@ -135,9 +136,8 @@ def test_a_worker_that_dies_in_it_is_named(dies: int) -> None:
 
 
 def test_a_stream_that_breaks_fails_the_job_in_one_line() -> None:
-    made, engines = job("aware")
-    rank: Any = made._ranks[1]
-    rank.held.data = DATA[:10]  # less than it is to send
+    made, engines, ranks = job("aware")
+    ranks[1].data = DATA[:10]  # less than it is to send
     with pytest.raises(RuntimeError, match=r"^weights of version 5.* broke at training rank ") as broken:
         made.sync()
     assert "\n" not in str(broken.value) and not isinstance(broken.value, WorkerError)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from rollmux_env.errors import InputError
+from runtime.execution.profiles import profile_key
 from runtime.jobs.spec import JobSpec, load_jobs
 
 GOOD = """
@@ -45,6 +47,28 @@ def test_files_and_modules_are_those_of_the_job_files_folder_and_are_not_importe
     assert own.path("data.jsonl") == folder / "data.jsonl"
 
 
+@pytest.mark.parametrize("named", ["broken.part:Job", "spaces.deep.part:Job", "json.decoder:JSONDecoder", "os.path:join"])
+def test_packages_around_a_module_are_not_imported_to_be_checked(folder: Path, named: str) -> None:
+    (folder / "spaces" / "deep").mkdir(parents=True)
+    (folder / "spaces" / "deep" / "part.py").write_text("1 / 0\n")
+    (folder / "jobs.yaml").write_text(GOOD.replace("own:Job", named))
+    before = {*sys.modules}
+    assert load_jobs(folder / "jobs.yaml").jobs[2].job_class == named
+    assert not {name.partition(".")[0] for name in {*sys.modules} - before} & {"broken", "spaces", "own"}
+    assert str(folder) not in sys.path
+
+
+def test_a_profile_is_known_by_the_text_of_the_package_around_the_jobs_module(folder: Path) -> None:
+    (folder / "jobs.yaml").write_text(GOOD.replace("own:Job", "broken.part:Job"))
+    spec = load_jobs(folder / "jobs.yaml").jobs[2]
+    keys = [profile_key(spec, ())]
+    for name in ("part.py", "__init__.py", "helper.py"):
+        (folder / "broken" / name).write_text(f"'another {name}'\n")
+        keys.append(profile_key(spec, ()))
+    assert len({*keys}) == 4 and "broken" not in sys.modules
+    assert profile_key(spec.model_copy(update={"movable": False}), ()) == keys[-1]
+
+
 def test_a_job_survives_being_written_and_read(folder: Path) -> None:
     for job in load_jobs(folder / "jobs.yaml").jobs:
         assert JobSpec.model_validate(job.model_dump(by_alias=True, exclude_unset=True)) == job
@@ -56,6 +80,7 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         (("version: 1", "version: 2"), "version: must be 1, the only version of this file format, not 2"),
         (("id: b", "id: a"), "jobs[1].id: 'a' is also the id of jobs[0]"),
         (("id: a", "id: 1"), "jobs[0].id: must be text, not the number 1: quote it"),
+        (("id: a", 'id: ".."'), "jobs[0].id: is the name of folders of the job, and cannot be '..'"),
         (
             ("task: echo", "task: ecko"),
             "jobs[0].task.name: must be one of echo, count, long-tail, jsonl, or module:Class of your own, not 'ecko'; did",
@@ -90,7 +115,7 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         ),
         (("id: a,", "id: a, folder: none,"), "jobs[0].folder: {folder}/none: there is no such folder"),
         (("id: a,", 'id: a, folder: "n\\0",'), "jobs[0].folder: {folder}/n\\x00: there is no such folder"),
-        (("own:Job", "broken.part:Job"), "jobs[2].class: broken.part: ZeroDivisionError: division by zero"),
+        (("own:Job", "broken.absent:Job"), "jobs[2].class: there is no module 'broken.absent' in {folder}, or installed"),
         (("id: a,", "id: a, algorithm: {temperature: 5},"), "jobs[0].algorithm.temperature: must be at most 2, not 5"),
         (("id: a,", "id: a, algorithm: {temperature: 1e-3},"), "jobs[0].algorithm.temperature: must be at least 0.01, not 0.001"),
         (("id: a,", "id: a, rollout: {eta: 1.2},"), "jobs[0].rollout.eta: goes with the policy tail-batching"),

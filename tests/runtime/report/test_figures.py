@@ -12,7 +12,10 @@ from runtime.report.figures import figures, shared_times
 from tests.runtime.report.replayed import recorded, scenario_of
 
 SWITCH = {"warm_s": 1, "cold_s": 5}
-SWITCHING = {"rollout": {"worst_case_s": 10, "switch": SWITCH}, "training": {"worst_case_s": 10, "switch": SWITCH}}
+SWITCHING: dict[str, object] = {
+    "rollout": {"worst_case_s": 10, "switch": SWITCH},
+    "training": {"worst_case_s": 10, "switch": SWITCH},
+}
 
 
 def test_two_balanced_jobs_double_the_throughput_of_a_node_hour() -> None:
@@ -58,14 +61,14 @@ def test_rewards_are_those_of_the_first_and_the_last_tenth() -> None:
 
 
 def test_cold_and_warm_switches_are_told_apart_by_stage() -> None:
-    job = figures(recorded(scenario_of({"id": "a"} | SWITCHING, {"id": "b"} | SWITCHING)))["switches"]["b"]["rollout"]
+    job = figures(recorded(scenario_of({"id": "a", **SWITCHING}, {"id": "b", **SWITCHING})))["switches"]["b"]["rollout"]
     assert (job["cold_s"], job["warm_s"], job["times_faster"]) == (pytest.approx(5), pytest.approx(1), pytest.approx(5))
     assert job["cold_stages_s"] == {"weights": pytest.approx(2.5)}
     assert job["warm_stages_s"] == {"weights": pytest.approx(0.5), "load": pytest.approx(1), "offload": 0}
 
 
 def test_making_a_job_is_part_of_its_cold_start_even_when_that_was_for_its_profile() -> None:
-    record = recorded(scenario_of({"id": "a"} | SWITCHING))
+    record = recorded(scenario_of({"id": "a", **SWITCHING}))
     made = PhaseSlice("a", "init", True, -1, -1, "rollout", (0,), ("rollout-0",), 0, 0, 3, 0, 3, cold=True)
     job = figures(dataclasses.replace(record, phases=(made, *record.phases)))["switches"]["a"]
     assert (job["rollout"]["cold_s"], job["training"]["cold_s"]) == (pytest.approx(8), pytest.approx(5))

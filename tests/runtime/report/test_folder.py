@@ -82,4 +82,13 @@ def test_the_summary_says_rewards_gain_and_what_failed(capsys: pytest.CaptureFix
         "throughput per node-hour against solo: 1.9",
     ):
         assert expected in printed
-    assert "None" not in printed
+    assert "None" not in printed and "rollout, group 0 while it is shared" in printed
+
+
+def test_the_summary_of_one_job_speaks_of_no_sharing(capsys: pytest.CaptureFixture[str]) -> None:
+    from runtime.report.figures import figures
+
+    show(summary(figures(recorded(scenario_of({"id": "a"}), alone=True))))
+    printed = capsys.readouterr().out
+    assert "rollout, a alone, warm" in printed and "1.00x of warm iterations; no two jobs shared a group" in printed
+    assert "while" not in printed

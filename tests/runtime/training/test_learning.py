@@ -29,7 +29,7 @@ def test_rewards_rise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         prompts = [tokenizer(example.prompt)["input_ids"] for example in examples]
         responses = engine.generate(prompts, Sampling(max_tokens=settings.max_tokens, seed=version))
         assert {response.version for response in responses} == {trainer.updates}
-        texts = [tokenizer.decode(response.token_ids, skip_special_tokens=True) for response in responses]
+        texts = [str(tokenizer.decode([*response.token_ids], skip_special_tokens=True)) for response in responses]
         rewards = [score(task, example, text) for example, text in zip(examples, texts, strict=True)]
         metrics = trainer.update(make_batch(prompts, responses, rewards, settings.group_size))
         engine.update_weights(trainer.weights(), trainer.updates)

@@ -26,8 +26,10 @@ def test_it_is_the_loop_over_tokens(seed: int) -> None:
     mask[0, 0] = True
     beta = 0.1 * (seed % 2)
     total, sums, _ = grpo_sums(new, old, sampler, advantages, mask, reference if beta else None, clip=0.2, cap=2.0, beta=beta)
-    lists = [_ragged(values, mask) for values in (new, old, sampler)]
-    expected = plain.loss(*lists, _ragged(reference, mask) if beta else None, advantages.tolist(), clip=0.2, cap=2.0, beta=beta)
+    ours, before, theirs = (_ragged(values, mask) for values in (new, old, sampler))
+    expected = plain.loss(
+        ours, before, theirs, _ragged(reference, mask) if beta else None, advantages.tolist(), clip=0.2, cap=2.0, beta=beta
+    )
     assert float(total) / int(mask.sum()) == pytest.approx(expected, rel=1e-12)
     assert float(sums[SUMS.index("loss")]) == pytest.approx(float(total), rel=1e-12)
 
@@ -39,7 +41,7 @@ def test_a_case_by_hand() -> None:
     new.requires_grad_()
     total, sums, widest = grpo_sums(new, old, sampler, torch.tensor([2.0]), torch.ones(1, 2, dtype=torch.bool), clip=0.2, cap=1.5)
     assert float(total.detach()) == pytest.approx(-4.1)
-    total.backward()
+    total.backward()  # type: ignore[no-untyped-call]
     assert new.grad is not None
     assert new.grad[0].tolist() == pytest.approx([0.0, -0.5])  # what is clipped has no gradient; d ratio / d log p = ratio
     named = dict(zip(SUMS, sums.tolist(), strict=True))
@@ -52,7 +54,7 @@ def test_before_the_first_step_the_gradient_is_that_of_reinforce() -> None:
     new = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], requires_grad=True)
     at = new.detach()
     advantages, mask = torch.tensor([1.0, -1.0]), torch.ones(2, 2, dtype=torch.bool)
-    grpo_sums(new, at, at, advantages, mask, clip=0.2, cap=2.0)[0].backward()
+    grpo_sums(new, at, at, advantages, mask, clip=0.2, cap=2.0)[0].backward()  # type: ignore[no-untyped-call]
     assert new.grad is not None
     assert new.grad.tolist() == [[-1.0, -1.0], [1.0, 1.0]]
 
@@ -63,7 +65,7 @@ def test_a_token_that_became_impossible_has_no_infinite_gradient() -> None:
     total, _, _ = grpo_sums(
         new, old, old, torch.tensor([1.0]), torch.ones(1, 3, dtype=torch.bool), -new.detach() - 300, clip=0.2, cap=2.0, beta=0.1
     )
-    total.backward()
+    total.backward()  # type: ignore[no-untyped-call]
     assert new.grad is not None
     assert bool(total.isfinite()) and bool(new.grad.isfinite().all())
 

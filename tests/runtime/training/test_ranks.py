@@ -30,7 +30,8 @@ def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any, a
     assert trainer.update(make_batch_of(1)) == one  # back and again
     if rank == world - 1:
         with torch.no_grad():
-            dict(trainer._model.named_parameters())["model.norm.weight"].to_local().fill_(float("nan"))
+            weight: Any = dict(trainer._model.named_parameters())["model.norm.weight"]  # noqa: SLF001 (no one may break a weight)
+            weight.to_local().fill_(float("nan"))
     try:
         trainer.update(make_batch_of(1))
     except TrainingError as error:

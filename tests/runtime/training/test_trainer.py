@@ -57,7 +57,7 @@ def _plain_update(directory: Path, settings: Algorithm, batch: Batch) -> tuple[l
     """An update by the definition: loops, transformers' own model, torch's AdamW. Losses of the minibatches, and the weights."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()  # type: ignore[no-untyped-call]
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     with torch.no_grad():
         old = [[float(x) for x in row] for row in _logprobs(model, batch, settings.temperature)]
@@ -89,7 +89,7 @@ def _plain_update(directory: Path, settings: Algorithm, batch: Batch) -> tuple[l
         )
         assert float(loss.detach()) == pytest.approx(known, rel=1e-4, abs=1e-6)
         losses.append(known * tokens)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
@@ -115,7 +115,7 @@ def test_the_gap_to_the_sampler_is_measured(model: Path, trainers: list[Trainer]
 
     batch = make_batch_of(2)
     with torch.no_grad():
-        exact = _logprobs(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval(), batch, 1.0)
+        exact = _logprobs(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval(), batch, 1.0)  # type: ignore[no-untyped-call]
     batch.logprobs[batch.mask] = torch.tensor([float(x) for row in exact for x in row])
     trainer = _trainer(trainers, model)
     same = trainer.update(batch)

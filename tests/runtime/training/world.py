@@ -65,7 +65,7 @@ def train_together(world: int, work: Callable[..., Any], *arguments: Any) -> lis
     """What `work(rank, world, rendezvous, *arguments)` returns in each of so many processes."""
     context = processes.get_context("spawn")
     answers = context.SimpleQueue()
-    started = processes.start_processes(
+    started = processes.start_processes(  # type: ignore[attr-defined,no-untyped-call] # documented, and not in its `__all__`
         _one, (work, world, meeting_place(), answers, arguments), world, join=False, start_method="spawn"
     )
     found: dict[int, Any] = {}

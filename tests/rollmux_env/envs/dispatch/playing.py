@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rollmux_env.envs.dispatch.group import Group
 from rollmux_env.envs.dispatch.replayed import replay_group
 from rollmux_env.envs.dispatch.steps import Tails, begin
 from rollmux_env.envs.dispatch.tables import TRAINING_POOL, Groups, group_tables
-from rollmux_env.envs.dispatch.vector import load_group
+from rollmux_env.envs.dispatch.vector import DispatchVectorEnv, load_group
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
 MODEL = TailModel()
 TAILS = Tails(MODEL.share, MODEL.rate, MODEL.move_s)
 ROOM = 20_000  # spans
 
+Span = tuple[Any, ...]  # (job, phase, iteration, nodes, start, end, switch, share)
 
-def replayed(group: Group, dispatch):
+
+def replayed(group: Group, dispatch: DispatchPolicy) -> list[Span]:
     """Spans (job, phase, iteration, nodes, start, end, switch, share) of the event replay that end before the horizon."""
     return sorted(
         (p.job_id, p.phase, p.iteration, p.nodes, *(round(x, 6) for x in (p.start_s, p.end_s, p.switch_s)), p.share)
@@ -33,7 +38,14 @@ def loaded(group: Group) -> Groups:
     return groups
 
 
-def spans_of(group: Group, groups: Groups):
+def with_room(env: DispatchVectorEnv, spans: int = ROOM) -> DispatchVectorEnv:
+    """The environment with another room for the spans of its history; before its first reset."""
+    history = group_tables(env.num_envs, 1, 1, 1, spans).history
+    env._groups = env.groups._replace(history=history)  # noqa: SLF001 (no user needs more than pictures show)
+    return env
+
+
+def spans_of(group: Group, groups: Groups) -> list[Span]:
     """The same of the arrays."""
     found = []
     for span in groups.history[0, : groups.clocks["spans"][0]]:

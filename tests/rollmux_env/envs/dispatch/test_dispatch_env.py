@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 import rollmux_env  # noqa: F401 (registers)
 from policies.dispatch import make_dispatch
@@ -21,28 +25,32 @@ from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_
 from rollmux_env.envs.dispatch.replayed import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Work
 from rollmux_env.envs.dispatch.steps import follow_round_robin
-from rollmux_env.envs.dispatch.tables import NOTHING, group_tables
+from rollmux_env.envs.dispatch.tables import NOTHING
 from rollmux_env.envs.dispatch.vector import DispatchVectorEnv, figures_of
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
-from tests.rollmux_env.envs.dispatch.playing import ROOM, TAILS, loaded, replayed, spans_of
+from tests.rollmux_env.envs.dispatch.playing import ROOM, TAILS, loaded, replayed, spans_of, with_room
 from tests.rollmux_env.envs.playing import bytes_of
 
 ID = "RollMux/Dispatch-v0"
 SHORT = Shapes(rounds=4)
 
 
-def vector(num_envs, **options):
+def vector(num_envs: int, **options: Any) -> Any:
     return gym.make_vec(ID, num_envs=num_envs, vectorization_mode="vector_entry_point", generator=SHORT, **options)
 
 
-def at_random(seed):
+def scalar(**options: Any) -> Any:
+    return gym.make(ID, **options)
+
+
+def at_random(seed: int) -> Callable[[NDArray[np.int8]], Any]:
     rng = np.random.default_rng(seed)
     return lambda mask: (rng.random(mask.shape) * mask).argmax(-1)
 
 
 @pytest.mark.parametrize("options", [{}, {"render_mode": "ansi"}])
-def test_check_env_without_a_warning(options):
+def test_check_env_without_a_warning(options: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(gym.make(ID, generator=SHORT, **options).unwrapped)
@@ -50,7 +58,7 @@ def test_check_env_without_a_warning(options):
 
 @pytest.mark.parametrize("migrates", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_round_robin_is_the_event_replays_phase_for_phase(shape, migrates):
+def test_round_robin_is_the_event_replays_phase_for_phase(shape: str, migrates: bool) -> None:
     dispatch = make_dispatch("round-robin,migrate=0.8" if migrates else "round-robin")
     for seed, skew in enumerate((0.0, 0.5, 1.0)):
         group = Shapes(shape, skew, rounds=8).group(seed)
@@ -64,7 +72,7 @@ def test_round_robin_is_the_event_replays_phase_for_phase(shape, migrates):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape, tmp_path):
+def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape: str, tmp_path: Path) -> None:
     dims = len(GROUP_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES)
     for seed in range(3):
         weights = random_weights(*dims, (16, 16), seed)
@@ -77,8 +85,7 @@ def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape, tmp_
         )
         write_policy(tmp_path / "policy.safetensors", config, weights)
         group = Shapes(shape, 0.5, rounds=6).group(seed)
-        env = DispatchVectorEnv(1, Given(group), autoreset=False)
-        env._groups = env._groups._replace(history=group_tables(1, 1, 1, 1, ROOM).history)
+        env = with_room(DispatchVectorEnv(1, Given(group), autoreset=False))
         observation, _ = env.reset(seed=0, options={"stream_seed": 0})
         over = False
         while not over:
@@ -86,25 +93,24 @@ def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape, tmp_
             seen = observation["job"][0], observation["candidates"][0, rows], observation["cluster"][0]
             observation, _, ended, _, _ = env.step(rows[[score(weights, *seen).argmax()]])
             over = ended[0]
-        assert spans_of(group, env._groups) == replayed(group, Learned(str(tmp_path / "policy.safetensors")))
+        assert spans_of(group, env.groups) == replayed(group, Learned(str(tmp_path / "policy.safetensors")))
 
 
-def test_random_choices_keep_every_invariant():
+def test_random_choices_keep_every_invariant() -> None:
     """No node does more than its whole, every iteration is a rollout and then a training, and nobody starves."""
-    env = DispatchVectorEnv(40, Shapes(rounds=12), autoreset=False)
-    env._groups = env._groups._replace(history=group_tables(40, 1, 1, 1, ROOM).history)
+    env = with_room(DispatchVectorEnv(40, Shapes(rounds=12), autoreset=False))
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(40))})
     choose, over = at_random(1), np.zeros(40, dtype=bool)
     while not over.all():
-        now_s = env._groups.groups["now_s"].copy()
+        now_s = env.groups.groups["now_s"].copy()
         observation, _, ended, _, info = env.step(choose(observation["mask"]))
-        members = env._groups.members
-        assert (env._groups.groups["now_s"] >= now_s).all() and not info["invalid_action"][~over].any()
+        members = env.groups.members
+        assert (env.groups.groups["now_s"] >= now_s).all() and not info["invalid_action"][~over].any()
         assert (members["overtaken"][members["waits"] != NOTHING] <= 2 * 4).all()
         over |= ended
     for e in range(40):
-        group, spans = env.generator.group(e), env._groups.history[e, : env._groups.clocks["spans"][e]]
-        assert (env._groups.runners["iteration"][e, : len(group.jobs)] > 0).all()
+        group, spans = env.generator.group(e), env.groups.history[e, : env.groups.clocks["spans"][e]]
+        assert (env.groups.runners["iteration"][e, : len(group.jobs)] > 0).all()
         for bit in range(group.rollout_nodes + 1):
             own = spans[(spans["nodes"] >> bit & 1 == 1) & (spans["end_s"] > spans["start_s"])]
             times = np.concatenate([own["start_s"], own["end_s"]])
@@ -120,32 +126,32 @@ def test_random_choices_keep_every_invariant():
                 assert len(rollouts) and rollouts["end_s"].max() <= training["start_s"] + 1e-6
 
 
-def test_a_group_in_which_nobody_waits_long_is_as_fast_as_its_jobs_alone():
+def test_a_group_in_which_nobody_waits_long_is_as_fast_as_its_jobs_alone() -> None:
     """A rollout each on nodes of their own, trainings short: nearly three jobs' work, less what was planned and not needed."""
     env = DispatchVectorEnv(1, Shapes("rollout-heavy", 0.0), autoreset=False)
     env.reset(seed=0, options={"stream_seed": 5})
-    follow_round_robin(env._groups, 0, False, TAILS)
-    found = figures_of(env._groups)
-    hours = env._groups.clocks["horizon_s"][0] / 3600
+    follow_round_robin(env.groups, 0, False, TAILS)
+    found = figures_of(env.groups)
+    hours = env.groups.clocks["horizon_s"][0] / 3600
     assert found["cost_usd"][0] == pytest.approx(hours * (3 * 8 * 1.85 + 8 * 5.28))
     assert found["usd_per_work_hour"][0] == pytest.approx(found["cost_usd"][0] / found["work_h"][0])
 
 
-def test_the_return_is_the_work_and_what_was_lost_against_slos():
+def test_the_return_is_the_work_and_what_was_lost_against_slos() -> None:
     env = DispatchVectorEnv(8, SHORT, autoreset=False)
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(8))})
-    first_s = env._groups.clocks["all_work_s"].copy()
+    first_s = env.groups.clocks["all_work_s"].copy()
     returns, over, choose = np.zeros(8), np.zeros(8, dtype=bool), at_random(0)
     while not over.all():
         observation, rewards, ended, _, _ = env.step(choose(observation["mask"]))
         returns += np.where(over, 0, rewards)
         over |= ended
-    clock = env._groups.clocks
-    behind_s = env._groups.runners["behind_s"].sum(1)
+    clock = env.groups.clocks
+    behind_s = env.groups.runners["behind_s"].sum(1)
     assert returns == pytest.approx((clock["all_work_s"] - first_s - behind_s) / clock["horizon_s"])
 
 
-def test_following_the_reference_gains_nothing_over_it():
+def test_following_the_reference_gains_nothing_over_it() -> None:
     """What the reward takes off is the reference's own work."""
     env = DispatchVectorEnv(6, SHORT, Work(reference="round-robin", slo_penalty=0.0), autoreset=False)
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(6))})
@@ -158,8 +164,8 @@ def test_following_the_reference_gains_nothing_over_it():
     assert returns == pytest.approx(0, abs=1e-9)
 
 
-def test_the_scalar_environment_is_a_vector_of_one():
-    envs, env = vector(3), gym.make(ID, generator=SHORT)
+def test_the_scalar_environment_is_a_vector_of_one() -> None:
+    envs, env = vector(3), scalar(generator=SHORT)
     observations, infos = envs.reset(seed=7)
     observation, info = env.reset(seed=9)
     assert info["stream_seed"] == infos["stream_seed"][2]
@@ -173,12 +179,12 @@ def test_the_scalar_environment_is_a_vector_of_one():
         assert reward == rewards[2]
 
 
-def test_the_same_seed_gives_the_same_bytes():
+def test_the_same_seed_gives_the_same_bytes() -> None:
     first, again, other = (bytes_of(vector(4), at_random(0), seed, 80) for seed in (1, 1, 2))
     assert first == again != other
 
 
-def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning():
+def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning() -> None:
     envs = vector(2)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     observations, info = envs.reset(seed=0)
@@ -192,7 +198,7 @@ def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning()
     assert (info["stream_seed"] >= FIRST_DRAWN_SEED).all() and (info["final_info"]["work_h"][over] > 0).all()
 
 
-def test_a_masked_action_does_what_round_robin_does_and_costs():
+def test_a_masked_action_does_what_round_robin_does_and_costs() -> None:
     env = DispatchVectorEnv(1, SHORT, Work(invalid_penalty=0.5), autoreset=False)
     observation, _ = env.reset(seed=0, options={"stream_seed": 3})
     row = int(np.flatnonzero(observation["mask"][0] == 0)[0])
@@ -203,16 +209,16 @@ def test_a_masked_action_does_what_round_robin_does_and_costs():
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_nothing_is_observed_of_what_has_not_happened(first):
+def test_nothing_is_observed_of_what_has_not_happened(first: int) -> None:
     """Groups that differ in their horizon and in all luck from an iteration on look the same until that has made a difference:
     while the clock stands at 0, or nobody has done an iteration."""
     group = Shapes("rollout-heavy", 0.5, rounds=4).group(1)
     longer = Group(group.cluster, group.jobs, group.pins, group.training_nodes, group.horizon_s * 2, group.seed)
     envs = [DispatchVectorEnv(1, Given(one), autoreset=False) for one in (group, longer)]
     observations = [env.reset(seed=0)[0] for env in envs]
-    envs[1]._groups.luck[:, :, :, first:] *= 0.9
+    envs[1].groups.luck[:, :, :, first:] *= 0.9
     choose, compared = at_random(0), 0
-    while not any((env._groups.runners["iteration"].max() if first else env._groups.groups["now_s"][0]) > 0 for env in envs):
+    while not any((env.groups.runners["iteration"].max() if first else env.groups.groups["now_s"][0]) > 0 for env in envs):
         assert all(np.array_equal(observations[0][name], observations[1][name]) for name in observations[0])
         compared += 1
         action = choose(observations[0]["mask"])
@@ -220,15 +226,15 @@ def test_nothing_is_observed_of_what_has_not_happened(first):
     assert compared > 1
 
 
-def test_pictures():
-    env = gym.make(ID, generator=Shapes("shared", 0.0), render_mode="rgb_array")
+def test_pictures() -> None:
+    env = scalar(generator=Shapes("shared", 0.0), render_mode="rgb_array")
     env.reset(seed=0)
     frames = []
     for _ in range(12):
         frames.append(env.render())
         env.step(int(np.flatnonzero(env.unwrapped.action_masks())[-1]))
     assert frames[0].dtype == np.uint8 and frames[0].ndim == 3 and (frames[0] != frames[-1]).any()
-    text = gym.make(ID, generator=Shapes("shared", 0.0), render_mode="ansi")
+    text = scalar(generator=Shapes("shared", 0.0), render_mode="ansi")
     text.reset(seed=0)
     for _ in range(12):
         text.step(int(np.flatnonzero(text.unwrapped.action_masks())[-1]))
@@ -236,19 +242,19 @@ def test_pictures():
     assert "rollout 0" in shown and "training" in shown and "AAA" in shown and "aa" in shown
 
 
-def test_a_picture_begins_where_the_history_does():
+def test_a_picture_begins_where_the_history_does() -> None:
     """What has been forgotten would look like idle time."""
     group, share = Shapes("multi-node", 0.0).group(3), TAILS.share
     envs = [DispatchVectorEnv(1, Given(group), autoreset=False) for _ in range(2)]
     for env, spans in zip(envs, (12, ROOM), strict=True):
-        env._groups = env._groups._replace(history=group_tables(1, 1, 1, 1, spans).history)
+        with_room(env, spans)
         choose = at_random(0)
         observation, _ = env.reset(seed=0)
         for _ in range(60):
             observation, *_ = env.step(choose(observation["mask"]))
-    short, whole = (env._groups for env in envs)
-    since_s, until_s = viewer._window(short, 0)
-    assert viewer._window(whole, 0)[0] < since_s < until_s
+    short, whole = (env.groups for env in envs)
+    since_s, until_s = viewer.window_of(short, 0)
+    assert viewer.window_of(whole, 0)[0] < since_s < until_s
     assert sorted(viewer.bars_of(short, 0, since_s, share)) == sorted(viewer.bars_of(whole, 0, since_s, share))
 
 
@@ -265,7 +271,7 @@ def test_a_picture_begins_where_the_history_does():
         lambda: Group(SHORT.group(0).cluster, SHORT.group(0).jobs[:1], ((1,),), 1, 100.0, 0),
     ],
 )
-def test_what_cannot_be_made_is_said_in_a_line(make):
+def test_what_cannot_be_made_is_said_in_a_line(make: Callable[[], object]) -> None:
     with pytest.raises(InputError) as error:
         make()
     assert "\n" not in str(error.value)

@@ -1,0 +1,427 @@
+"""The scheduler: one state machine that decides, for replays and for real runs. It has no clock, no processes and no files.
+
+A driver tells it facts and carries out its commands (`facts`, `commands`; `commands.ANSWERS` says which fact answers which).
+All facts of an instant are told first; what follows from them is decided in this order:
+
+    what jobs have done, pauses that end, departures and withdrawals (the policy is asked once), a tick, late jobs, the queue,
+    arrivals, nodes for the places of groups, guests; then permits, group by group
+
+    step(now_s, facts) -> Step          all of it: what a run does
+    placements(now_s), permits(now_s)   its two halves, and a method for each fact: what a replay does, which answers each
+                                        command before it takes the next one
+
+The policy is asked later when fewer nodes are free than the state says: while nodes are lent, while guests or a job that moves are
+still on nodes that the members of their group have left, and while jobs on lost nodes have not been cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from rollmux_env.cluster.events import Admitted, Event, Moved, Progress, Reprofiled, Resumed
+from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.state import State
+from rollmux_env.scenario import Job
+from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
+from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName, migrates_at
+from rollmux_env.scheduler.facts import Fact
+from rollmux_env.scheduler.groups import Group, Seat, join, seating_of
+from rollmux_env.scheduler.guests import POOLS, Guests
+from rollmux_env.scheduler.holding import Holding
+from rollmux_env.scheduler.nodes import Assigned, NodePool, PoolName, PoolNode, Returned
+from rollmux_env.scheduler.planner import INSTANT_S, Planner
+from rollmux_env.scheduler.review import Review
+
+Entry = Event | Assigned | Returned
+
+
+class Step(NamedTuple):
+    """What follows from the facts of an instant.
+
+    Attributes:
+        entries: what has changed, in order: to be made durable first. commands: to be carried out then.
+    """
+
+    entries: list[Entry]
+    commands: list[Command]
+
+
+class Scheduler:
+    """Decides. See the module.
+
+    Args:
+        state: of the cluster, which the scheduler alone changes from now on.
+        policy: where jobs go. dispatch: which phase of a group is next; None where there are no phases (the fluid replay).
+        nodes: where nodes have names. None: the places of groups are all there is to say.
+        make_policy: makes a policy like `policy`. Where it is given, jobs that take longer than their profile says are known anew,
+            and jobs that break their SLO get a better place.
+
+    Attributes:
+        seats: jobs in groups and guests, by id.
+        migrates_at: share of a rollout's responses at which `threshold` is to be told; None: never.
+        now_s: the time of the last instant.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        policy: Policy,
+        dispatch: DispatchPolicy | None = None,
+        nodes: NodePool | None = None,
+        make_policy: Callable[[], Policy] | None = None,
+    ) -> None:
+        self.state = state
+        self.nodes = nodes
+        self.planner = Planner(state, policy)
+        self.review = None if make_policy is None else Review(make_policy)
+        self.guests = Guests()
+        self.stopped = False
+        self.seats: dict[str, Seat] = {}
+        self.migrates_at = None if dispatch is None else migrates_at(dispatch)
+        self.now_s = state.now_s
+        self._dispatch = dispatch
+        self._holding = None if nodes is None else Holding(nodes)
+        self._groups: dict[int, Group] = {}
+        self._touched: dict[Group, None] = {}
+        self._lost: set[str] = set()  # nodes that are gone, and are still somebody's
+        self._uncleared: set[str] = set()  # jobs on these
+        self._progress: dict[str, Progress] = {}  # what the state does not know yet; and what else waits for the next instant
+        self._resumed: list[str] = []
+        self._departed: list[str] = []
+        self._withdrawn: list[str] = []
+        self._arriving: list[Job] = []
+        self._commands: list[Command] = []
+        self._assignments: list[Assigned | Returned] = []
+
+    def step(self, now_s: float, facts: Iterable[Fact] = ()) -> Step:
+        """Take the facts of an instant, and say what follows.
+
+        Raises:
+            ValueError, KeyError: a fact that cannot be.
+            PlanError, InvariantError: a policy or the scheduler broke a numbered invariant.
+        """
+        self.now_s = now_s
+        for fact in facts:
+            getattr(self, type(fact).__name__.lower())(*fact)
+        commands = [*self.placements(now_s), *self.permits(now_s)]
+        return Step(self.take_entries(), commands)
+
+    def take_entries(self) -> list[Entry]:
+        """Hand over what has changed since this was last asked."""
+        assignments, self._assignments = self._assignments, []
+        return [*self.planner.take_events(), *assignments]
+
+    # Facts.
+
+    def arrived(self, job: Job) -> None:
+        self._arriving.append(job)
+
+    def unprofiled(self, needs: Mapping[str, Mapping[PoolName, int]], rule: DispatchPolicy | None = None) -> None:
+        self.guests.ask(needs, rule)
+
+    def profiled(self, job_id: str) -> None:
+        self._quit(self.seats.pop(job_id))
+        self.guests.go(job_id)
+
+    def ready(self, job_id: str, phase: PhaseName, parts: tuple[PoolNode, ...] = ()) -> None:
+        seat = self.seats[job_id]
+        if seat.failed:
+            return
+        if phase == "rollout":
+            seat.parts = parts
+        seat.group.dispatcher.ready(job_id, phase)
+        self._touched[seat.group] = None
+
+    def threshold(self, job_id: str) -> None:
+        seat = self.seats[job_id]
+        if self._holding is None or len(seat.parts) > 1:
+            seat.group.dispatcher.threshold(job_id)
+            self._touched[seat.group] = None
+
+    def shrunk(self, job_id: str) -> None:
+        assert self._holding is not None
+        self._holding.shrunk(job_id, self.now_s)
+
+    def finished(self, job_id: str, phase: PhaseName, seconds: float, cold: bool = False) -> None:
+        seat = self.seats[job_id]
+        if self._holding is not None:
+            self._holding.give(seat)
+        seat.group.dispatcher.finished(job_id, phase, seconds)
+        self._touched[seat.group] = None
+        if self.review is not None and not seat.guest:
+            self.review.pace(job_id).phase(phase, seconds, cold)
+
+    def synced(self, job_id: str, seconds: float) -> None:
+        if self.review is not None and not self.seats[job_id].guest:
+            self.review.pace(job_id).phase("sync", seconds, False)
+
+    def iterated(self, progress: Progress, seconds: float | None = None, movable: bool = True) -> None:
+        self._progress[progress.job_id] = progress
+        if not movable:
+            self._stays(progress.job_id)
+        if self.review is not None and seconds is not None:
+            self.review.iterated(progress.job_id, seconds)
+
+    def vacated(self, job_id: str, progress: Progress | None = None) -> None:
+        seat = self.seats[job_id]
+        if not seat.moving:
+            raise ValueError(f"job {job_id} has not been moved")
+        if progress is not None:
+            self._progress[job_id] = progress
+        self._forget(job_id)
+        self._quit(seat)
+        seat.moving = False
+        seat.group, seat.seating = self._seated(job_id)
+
+    def resumed(self, job_id: str) -> None:
+        self._resumed.append(job_id)
+
+    def left(self, job_id: str) -> None:
+        if self._dispatch is not None:
+            group = self.seats.pop(job_id).group
+            if not group.dispatcher.leaving(job_id):
+                raise ValueError(f"job {job_id} has an iteration in hand")
+            self._after(group)
+        self._depart(job_id)
+
+    def failed(self, job_id: str) -> None:
+        self._commands.append(Evict(job_id))
+        if job_id in self.state.waiting:
+            self._withdrawn.append(job_id)
+        seat = self.seats.get(job_id)
+        if seat is None:
+            self.guests.go(job_id)
+            return
+        seat.failed = True
+        seat.group.dispatcher.withdraw(job_id)
+        self._touched[seat.group] = None
+        if self._holding is not None:
+            self._holding.withdraw(job_id)
+
+    def cleared(self, job_id: str) -> None:
+        self._uncleared.discard(job_id)
+        seat = self.seats.pop(job_id, None)
+        if seat is None:
+            return
+        self._quit(seat)
+        if seat.guest:
+            self.guests.go(job_id)
+        else:
+            self._depart(job_id)
+
+    def halted(self, job_id: str) -> None:
+        seat = self.seats.pop(job_id, None)
+        if seat is not None:
+            self._quit(seat)
+            self.guests.go(job_id)
+
+    def lost(self, names: frozenset[str]) -> None:
+        self._lost |= names
+        for job_id, seat in [*self.seats.items()]:
+            if self._nodes_of(seat) & names:
+                self._uncleared.add(job_id)
+                if not seat.failed:
+                    self.failed(job_id)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    # What follows.
+
+    @property
+    def asks(self) -> bool:
+        """Whether the policy may be asked: as many nodes are free as the state says."""
+        if self.stopped or self._lost:
+            return False
+        state, nodes = self.state, self.nodes
+        if nodes is None:
+            return True
+        limits = state.limits
+        rollout_nodes, training_nodes = len(nodes.free("rollout")), len(nodes.free("training"))
+        enough = rollout_nodes >= min(limits.rollout_nodes_max, len(nodes.nodes("rollout"))) - state.rollout_nodes
+        return enough and training_nodes >= min(limits.training_nodes_max, len(nodes.nodes("training"))) - state.training_nodes
+
+    @property
+    def stuck(self) -> bool:
+        """Whether jobs wait that nothing will wake, unless others arrive."""
+        return bool(self.state.waiting) and not self.state.order.size and not self.guests.present and not self.stopped
+
+    def placements(self, now_s: float) -> Iterator[Command]:
+        """Decide who goes where, then say it, one command after the other."""
+        self.now_s = now_s
+        commands, self._commands = self._commands, []
+        yield from commands
+        ended = self.guests.end()
+        if not (ended or self._is_due(now_s)):
+            return
+        planner, first = self.planner, len(self.planner.events)
+        progress, self._progress = self._progress, {}
+        resumed, self._resumed = self._resumed, []
+        departed, self._departed = self._departed, []
+        withdrawn, self._withdrawn = self._withdrawn, []
+        arriving, self._arriving = self._arriving, []
+        planner.leave(now_s, progress.values(), resumed, departed, withdrawn)
+        if self._lost and not self._uncleared:
+            self._lose()
+        if self.nodes is not None:
+            self._settle(self.nodes)
+        asks = self.asks
+        planner.answer(now_s, asks)
+        if self.review is not None:
+            yield from self._review(self.review, asks)
+        planner.admit(now_s, arriving, asks)
+        if self.nodes is not None:
+            self._settle(self.nodes)
+        if self._dispatch is None:
+            return
+        for event in planner.events[first:]:
+            match event:
+                case Resumed(job_id=job_id):
+                    if job_id in self.seats:
+                        yield Place(job_id, self.seats[job_id].seating)
+                case Admitted(job_id=job_id):
+                    self.seats[job_id] = Seat(job_id, *self._seated(job_id))
+                    yield Place(job_id, self.seats[job_id].seating)
+                case Moved(job_id=job_id):
+                    self.seats[job_id].moving = True
+                    yield Move(job_id)
+        for job in arriving:
+            if job.id in self.state.waiting:
+                yield Wait(job.id)
+        if self.nodes is not None and not self.stopped:
+            yield from self._lend(self.nodes)
+
+    def permits(self, now_s: float) -> list[Command]:
+        """Give the permits that are due, group by group."""
+        commands: list[Command] = []
+        holding = self._holding
+        if self.stopped:
+            return commands
+        if holding is not None:
+            commands += holding.make_room(self.seats, now_s)
+        touched, self._touched = self._touched, {}
+        for group in touched:
+            dispatcher = group.dispatcher
+            dispatcher.now_s = now_s
+            permits = dispatcher.permits()
+            if holding is not None:
+                commands += holding.grants(permits, dispatcher.migrations, self.seats, now_s)
+                continue
+            for job_id in dispatcher.migrations:
+                commands.append(Shrink(job_id))
+            for permit in permits:
+                commands.append(Grant(permit.job_id, permit.phase))
+        return commands
+
+    def _is_due(self, now_s: float) -> bool:
+        """Whether there is anything to decide about placements."""
+        if self._resumed or self._departed or self._withdrawn or self._arriving or (self._lost and not self._uncleared):
+            return True
+        if self.planner.ticks.next_s <= now_s + INSTANT_S or (self.planner.owes and self.asks):
+            return True
+        return (self.review is not None and self.review.is_due) or (self.guests.waiting and not self.guests.present)
+
+    def _review(self, review: Review, asks: bool) -> Iterator[Command]:
+        """See how jobs do that have done an iteration."""
+        job_ids = [job_id for job_id in review.due() if job_id in self.seats]
+        for event in review.reprofiled(self.state, job_ids, self.now_s):
+            self.planner.note(event)
+        for job_id in job_ids:
+            seat = self.seats[job_id]
+            found = review.look(self.state, job_id, asks and not seat.moving and not seat.failed)
+            self.planner.enact(found.plan)
+            if found.risk is not None:
+                yield found.risk
+
+    def _lose(self) -> None:
+        """Nodes that have gone are nobody's any more."""
+        nodes, cluster = self.nodes, self.state.cluster
+        assert nodes is not None
+        self._assignments += nodes.lose(self._lost, self.now_s)
+        self._lost.clear()
+        left = {pool: len(nodes.nodes(pool)) for pool in POOLS}
+        most = {pool: min(left[pool], getattr(cluster, pool).max_nodes or left[pool]) for pool in POOLS}
+        self.planner.resize(self.now_s, most["rollout"], most["training"])
+
+    def _settle(self, nodes: NodePool) -> None:
+        """Let the nodes of groups be those that the state says."""
+        places = self.guests.places()
+        for group in self.state.group_list():
+            places |= {(group.id, "rollout", number) for number in group.rollout_nodes}
+            places |= {(group.id, "training", number) for number in range(group.training_nodes)}
+        used = {name for seat in self.seats.values() for name in seat.nodes()}
+        self._assignments += nodes.settle(places, used, self.now_s)
+
+    def _lend(self, nodes: NodePool) -> Iterator[Command]:
+        """Let the next jobs be profiled, if there are nodes for it."""
+        while (batch := self.guests.next(self.state, nodes)) is not None:
+            self._settle(nodes)
+            number = self.guests.group
+            assert number is not None
+            group = self._group(number) if batch.rule is None else Group(number, batch.rule)
+            for job_id, needs in batch.needs.items():
+                seating = self._guest_seating(nodes, number, needs)
+                self.seats[job_id] = Seat(job_id, group, seating, guest=True)
+                group.dispatcher.joined(job_id, seating.rollout, 1.0, 1.0)
+                yield Lend(job_id, seating)
+
+    def _guest_seating(self, nodes: NodePool, number: int, needs: Mapping[PoolName, int]) -> Seating:
+        """The first nodes of a group, as many as a guest asks for."""
+        hosts = next((group.rollout_nodes for group in self.state.group_list() if group.id == number), None)
+        rollout = tuple(range(needs["rollout"])) if hosts is None else hosts[: needs["rollout"]]
+        training = tuple(range(needs["training"]))
+        rollout_nodes = tuple(nodes.node(number, "rollout", k) for k in rollout)
+        return Seating(number, rollout, training, rollout_nodes, tuple(nodes.node(number, "training", k) for k in training))
+
+    def _seated(self, job_id: str) -> tuple[Group, Seating]:
+        """Make a job the last member of the group that the state says."""
+        seating = seating_of(self.state, self.nodes, job_id)
+        group = self._group(seating.group)
+        join(group, self.state, job_id, () if seating.colocated else seating.rollout, self.now_s)
+        return group, seating
+
+    def _group(self, number: int) -> Group:
+        """The members of a group, or nobody yet."""
+        if number not in self._groups:
+            assert self._dispatch is not None
+            self._groups[number] = Group(number, self._dispatch)
+        return self._groups[number]
+
+    def _nodes_of(self, seat: Seat) -> set[str]:
+        """Names of a job's nodes, where it moves of both places."""
+        there = seating_of(self.state, self.nodes, seat.job_id) if seat.moving else None
+        return seat.nodes() | ({node.name for node in there.rollout_nodes + there.training_nodes} if there else set())
+
+    def _quit(self, seat: Seat) -> None:
+        """A job is no member of its group any more, and holds nothing."""
+        if self._holding is not None:
+            self._holding.give(seat)
+        seat.group.dispatcher.gone(seat.job_id)
+        self._after(seat.group)
+
+    def _after(self, group: Group) -> None:
+        """Somebody has left a group."""
+        self._touched[group] = None
+        if not group.dispatcher.members:
+            self._groups.pop(group.number, None)
+
+    def _depart(self, job_id: str) -> None:
+        """A job that has a place leaves it for ever."""
+        if self.state.is_paused(job_id) and job_id not in self._resumed:
+            self._resumed.append(job_id)
+        self._departed.append(job_id)
+        self._forget(job_id)
+
+    def _stays(self, job_id: str) -> None:
+        """A job cannot be moved; one that is to move already begins anew."""
+        job = self.state.job(job_id)
+        if job.movable:
+            self.state.now_s = self.now_s
+            self.planner.note(Reprofiled(self.now_s, job.model_copy(update={"movable": False})))
+        if self.seats[job_id].moving:
+            self.failed(job_id)
+
+    def _forget(self, job_id: str) -> None:
+        if self.review is not None:
+            self.review.forget(job_id)

@@ -1,0 +1,333 @@
+"""The dispatcher of one co-execution group: which phase gets its run permit next.
+
+A state machine without clock, durations or input and output: whoever drives it (the event replay from a heap, the runtime from
+messages) reports what happened, then takes the permits that follow. It counts; a dispatch policy chooses.
+
+    reports   joined, ready, threshold, finished, withdraw, leaving, gone
+    answers   permits(), and `migrations` with them
+
+A member is a cycle: rollout on all the rollout nodes that it is pinned to, training on all of the group's training nodes, sync,
+and again. A permit is given for all nodes of a phase at once, so nobody holds one node while it waits for another: there is no
+deadlock whatever the policy chooses.
+
+Long-tail migration: a driver whose policy has `migrates_at` reports when that share of a rollout's responses is done. From then on
+the policy may have the rest moved to a share of the same nodes, which the tail has for itself until the rollout is finished. The
+nodes are then free for the next rollout, on what the tail leaves of them. A node holds one full phase and one tail at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Literal, NamedTuple, Protocol
+
+PhaseName = Literal["rollout", "training"]
+
+_TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
+_ABSENT = 1 << 62  # turn of a member that has not been ready yet: it is in nobody's way
+
+
+class Permit(NamedTuple):
+    """A phase may run, now, on all its nodes.
+
+    Attributes:
+        job_id: the member.
+        phase: `rollout` or `training`.
+    """
+
+    job_id: str
+    phase: PhaseName
+
+
+class Member:
+    """A job in the group, as a dispatch policy may see it.
+
+    Attributes:
+        job_id: the job.
+        order: its place in the order of admission; not consecutive.
+        nodes: {phase: the nodes that the phase needs, a bit each}.
+        turn: {phase: meta-iteration of the member's next phase of the kind that has neither finished nor given up its nodes}.
+        begun: its rollout of the meta-iteration in hand has had its permit.
+        runs: the phase that it runs, `tail` for a rollout that was migrated, or None.
+        since_s: when that began, by `Dispatcher.now_s`.
+        passed: its rollout has reached the threshold of migration.
+        worst_case_s: {phase: seconds that were planned}.
+        sync_s: seconds of its sync. slo: multiple of its T_solo. joined_s: when it joined, by `Dispatcher.now_s`.
+        observed_s, observed: {phase: summed seconds of, and number of, its finished phases in this group}.
+        leaving: it goes when the iteration in hand is over.
+    """
+
+    __slots__ = (
+        "begun",
+        "job_id",
+        "joined_s",
+        "leaving",
+        "nodes",
+        "observed",
+        "observed_s",
+        "order",
+        "passed",
+        "runs",
+        "since_s",
+        "slo",
+        "sync_s",
+        "turn",
+        "worst_case_s",
+    )
+
+    def __init__(self, job_id: str, order: int, nodes: dict[PhaseName, int], worst_case_s: dict[PhaseName, float]) -> None:
+        self.job_id = job_id
+        self.order = order
+        self.nodes = nodes
+        self.turn: dict[PhaseName, int] = {"rollout": _ABSENT, "training": _ABSENT}
+        self.begun = False
+        self.runs: PhaseName | Literal["tail"] | None = None
+        self.since_s = self.joined_s = 0.0
+        self.passed = False
+        self.worst_case_s = worst_case_s
+        self.sync_s = 0.0
+        self.slo = float("inf")
+        self.observed_s: dict[PhaseName, float] = {"rollout": 0.0, "training": 0.0}
+        self.observed: dict[PhaseName, int] = {"rollout": 0, "training": 0}
+        self.leaving = False
+
+    def expected_s(self, phase: PhaseName) -> float:
+        """Mean seconds of the phase so far; what was planned until one has finished."""
+        return self.observed_s[phase] / self.observed[phase] if self.observed[phase] else self.worst_case_s[phase]
+
+
+class Request:
+    """A phase that waits for its permit.
+
+    Attributes:
+        member: whose.
+        phase: `rollout` or `training`.
+        nodes: the nodes that it needs, a bit each.
+        number: requests are numbered in the order in which they became ready.
+        overtaken: permits given on any of its nodes to phases that became ready later.
+    """
+
+    __slots__ = ("member", "nodes", "number", "overtaken", "phase")
+
+    def __init__(self, member: Member, phase: PhaseName, number: int) -> None:
+        self.member = member
+        self.phase = phase
+        self.nodes = member.nodes[phase]
+        self.number = number
+        self.overtaken = 0
+
+
+class DispatchPolicy(Protocol):
+    """Who decides which waiting phase gets its nodes next. One object serves many groups and keeps nothing between calls.
+
+    One that migrates tails has an attribute `migrates_at`: the share of a rollout's responses that are done then.
+    """
+
+    def choose(self, group: Dispatcher) -> Request | Member | None:
+        """Decide one thing; asked again until there is nothing to do.
+
+        Returns:
+            One of `group.waiting` whose nodes are all free; or one of `group.movable`, whose tail then leaves its nodes but for a
+            share; or None: nothing happens until something else is reported.
+        """
+        ...
+
+
+def migrates_at(policy: DispatchPolicy) -> float | None:
+    """The share of a rollout's responses after which the policy may have the rest migrated; None where it migrates nothing."""
+    share: float | None = getattr(policy, "migrates_at", None)
+    if share is not None and not 0 < share < 1:
+        raise ValueError(f"migrates_at: must be between 0 and 1, not {share}")
+    return share
+
+
+class Dispatcher:
+    """The group as a state machine.
+
+    Attributes:
+        policy: chooses among the waiting phases.
+        waiting: phases that wait for a permit, in the order in which they became ready.
+        busy: the nodes that run a full phase, a bit each. tails: those of which a migrated tail holds a share.
+        migrations: jobs whose tails the last `permits` moved; to be carried out before its permits.
+        now_s: the driver's clock, seconds, which it sets before somebody joins and before it asks; for policies that go by time.
+    """
+
+    def __init__(self, policy: DispatchPolicy) -> None:
+        self.policy = policy
+        self.waiting: list[Request] = []
+        self.busy = 0
+        self.tails = 0
+        self.migrations: list[str] = []
+        self.now_s = 0.0
+        self._members: dict[str, Member] = {}
+        self._joined = 0
+        self._requests = 0
+
+    @property
+    def members(self) -> Collection[Member]:
+        """In order of admission."""
+        return self._members.values()
+
+    @property
+    def movable(self) -> list[Member]:
+        """Members whose tail may be migrated: past the threshold, on nodes that hold no other tail and that a rollout waits for."""
+        wanted = 0
+        for request in self.waiting:
+            if request.phase == "rollout":
+                wanted |= request.nodes
+        members = self._members.values()
+        return [
+            member
+            for member in members
+            if member.passed
+            and member.runs == "rollout"
+            and member.nodes["rollout"] & wanted
+            and not member.nodes["rollout"] & self.tails
+        ]
+
+    def joined(
+        self,
+        job_id: str,
+        rollout_nodes: Iterable[int],
+        rollout_s: float,
+        training_s: float,
+        sync_s: float = 0.0,
+        slo: float = float("inf"),
+    ) -> None:
+        """A job is the last member of the group from now on; it takes part from the first time that it is ready.
+
+        Args:
+            rollout_nodes: numbers of those that it is pinned to; none of a co-located job, whose rollouts take the training nodes.
+            rollout_s, training_s: worst cases, seconds; for policies that go by size.
+            sync_s: seconds. slo: multiple of T_solo; for policies that go by what a member has left of it.
+        """
+        if job_id in self._members:
+            raise ValueError(f"job {job_id} is a member already")
+        pins = sum(1 << (node + 1) for node in set(rollout_nodes)) or _TRAINING_POOL
+        nodes: dict[PhaseName, int] = {"rollout": pins, "training": _TRAINING_POOL}
+        member = self._members[job_id] = Member(job_id, self._joined, nodes, {"rollout": rollout_s, "training": training_s})
+        member.sync_s, member.slo, member.joined_s = sync_s, slo, self.now_s
+        self._joined += 1
+
+    def ready(self, job_id: str, phase: PhaseName) -> bool:
+        """A member's phase could run: the phase before it, and the sync before a rollout, are over.
+
+        Returns:
+            Whether it is still a member: False for the rollout of a member that was leaving and has now gone.
+        """
+        member = self._members[job_id]
+        if phase == "rollout":
+            if member.leaving:
+                self.gone(job_id)
+                return False
+            if member.turn["rollout"] == _ABSENT:
+                self._enter(member)
+        self.waiting.append(Request(member, phase, self._requests))
+        self._requests += 1
+        return True
+
+    def threshold(self, job_id: str) -> None:
+        """So many of the responses of a member's rollout are done that the rest may be migrated."""
+        member = self._members[job_id]
+        if member.runs != "rollout":
+            raise ValueError(f"the rollout of job {job_id} does not run on all of its nodes")
+        member.passed = bool(member.nodes["rollout"] & ~_TRAINING_POOL)
+
+    def finished(self, job_id: str, phase: PhaseName, seconds: float) -> None:
+        """A phase has run and its nodes are free.
+
+        Args:
+            seconds: how long it took, for policies that go by size.
+        """
+        member = self._members.get(job_id)
+        if member is None or (member.runs != phase and (member.runs, phase) != ("tail", "rollout")):
+            raise ValueError(f"the {phase} of job {job_id} does not run")
+        if member.runs != "tail":
+            member.turn[phase] += 1
+        self._free(member)
+        member.observed_s[phase] += seconds
+        member.observed[phase] += 1
+        if phase == "training":
+            member.begun = False
+
+    def leaving(self, job_id: str) -> bool:
+        """A member wants to go. It does so at the end of its iteration: when it is next ready for a rollout.
+
+        Returns:
+            Whether it has gone already, because it has no iteration in hand.
+        """
+        member = self._members[job_id]
+        if member.begun:
+            member.leaving = True
+            return False
+        self.gone(job_id)
+        return True
+
+    def withdraw(self, job_id: str) -> None:
+        """A member waits for no permit any more; what it runs goes on."""
+        self.waiting = [request for request in self.waiting if request.member.job_id != job_id]
+
+    def gone(self, job_id: str) -> None:
+        """A member is no longer there. A phase that it runs is over and its nodes are free."""
+        member = self._members.pop(job_id)
+        self._free(member)
+        self.waiting = [request for request in self.waiting if request.member is not member]
+
+    def permits(self) -> list[Permit]:
+        """Give every permit that the policy chooses to give now; to be asked after all reports of an instant."""
+        permits = []
+        self.migrations = []
+        while self.waiting:
+            choice = self.policy.choose(self)
+            if choice is None:
+                break
+            if isinstance(choice, Member):
+                self._migrate(choice)
+                continue
+            request = choice
+            nodes = request.nodes
+            if nodes & self.busy:
+                raise ValueError(f"the dispatch policy gave job {request.member.job_id} a node that runs another phase")
+            self.waiting.remove(request)
+            for other in self.waiting:
+                if other.nodes & nodes and other.number < request.number:
+                    other.overtaken += 1
+            self.busy |= nodes
+            member = request.member
+            member.begun = True
+            member.runs, member.since_s = request.phase, self.now_s
+            permits.append(Permit(member.job_id, request.phase))
+        return permits
+
+    def _migrate(self, member: Member) -> None:
+        """The tail of a rollout leaves its nodes but for a share. What comes after it on them is the next rollout's turn."""
+        nodes = member.nodes["rollout"]
+        if not member.passed or member.runs != "rollout" or nodes & self.tails:
+            raise ValueError(f"the dispatch policy migrated the rollout of job {member.job_id}, which is not movable")
+        self.busy &= ~nodes
+        self.tails |= nodes
+        member.runs, member.since_s = "tail", self.now_s
+        member.turn["rollout"] += 1
+        self.migrations.append(member.job_id)
+
+    def _free(self, member: Member) -> None:
+        """What a member runs is over."""
+        if member.runs == "tail":
+            self.tails &= ~member.nodes["rollout"]
+        elif member.runs is not None:
+            self.busy &= ~member.nodes[member.runs]
+        member.runs, member.passed = None, False
+
+    def _enter(self, member: Member) -> None:
+        """Give a new member its first meta-iteration: the one after the oldest in progress.
+
+        The members in front may be in it already, never those behind: of two moves into a group the second may end its pause first.
+        """
+        turn = 0
+        present = [other for other in self._members.values() if other.turn["training"] != _ABSENT]
+        if present:
+            turn = min(other.turn["training"] for other in present)
+            turn += any(other.begun or other.turn["training"] > turn for other in present)
+        for other in present:
+            if other.order > member.order:
+                turn = max(turn, other.turn["training"] + other.begun)
+        member.turn = {"rollout": turn, "training": turn}

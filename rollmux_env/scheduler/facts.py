@@ -1,0 +1,167 @@
+"""What a driver tells the scheduler. A fact is handled by the method of `Scheduler` that has its name in lower case.
+
+A new fact is a class here, in `Fact`, and its method; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rollmux_env.cluster.events import Progress
+from rollmux_env.scenario import Job
+from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
+from rollmux_env.scheduler.nodes import PoolName, PoolNode
+
+
+class Arrived(NamedTuple):
+    """A job wants a place, and is known by its worst case."""
+
+    job: Job
+
+
+class Unprofiled(NamedTuple):
+    """Jobs have to be measured before they can arrive: they want nodes for a worst-case pass each.
+
+    Attributes:
+        needs: nodes that each job asks for, by id and pool.
+        rule: a dispatch policy of their own, on lent nodes; told with the `Profiled` of the last guest, on those of its batch.
+    """
+
+    needs: Mapping[str, Mapping[PoolName, int]]
+    rule: DispatchPolicy | None = None
+
+
+class Profiled(NamedTuple):
+    """A guest has done its pass, and is none any more."""
+
+    job_id: str
+
+
+class Ready(NamedTuple):
+    """A phase could run: the phase before it, and the sync before a rollout, are over.
+
+    Attributes:
+        parts: of a rollout that can do with a part of its nodes: what these are cut into.
+    """
+
+    job_id: str
+    phase: PhaseName
+    parts: tuple[PoolNode, ...] = ()
+
+
+class Threshold(NamedTuple):
+    """So many of the responses of a rollout are done that the rest may be migrated."""
+
+    job_id: str
+
+
+class Shrunk(NamedTuple):
+    """A tail has left the parts of its nodes that it was to leave."""
+
+    job_id: str
+
+
+class Finished(NamedTuple):
+    """A phase has run, and its nodes are free.
+
+    Attributes:
+        seconds: how long it took. cold: it began with a cold start.
+    """
+
+    job_id: str
+    phase: PhaseName
+    seconds: float
+    cold: bool = False
+
+
+class Synced(NamedTuple):
+    """A sync has taken so many seconds."""
+
+    job_id: str
+    seconds: float
+
+
+class Iterated(NamedTuple):
+    """An iteration is over, and what has to be kept of it is kept.
+
+    Attributes:
+        progress: of the job, in all. seconds: from the wish for its rollout to the end of its sync; None where nobody looks.
+        movable: whether it can go on elsewhere, as it turns out.
+    """
+
+    progress: Progress
+    seconds: float | None = None
+    movable: bool = True
+
+
+class Vacated(NamedTuple):
+    """A job that is to move has left its old place.
+
+    Attributes:
+        progress: with what the move has cut short; None where that is nothing.
+    """
+
+    job_id: str
+    progress: Progress | None = None
+
+
+class Resumed(NamedTuple):
+    """The pause of a move is over."""
+
+    job_id: str
+
+
+class Left(NamedTuple):
+    """A job has done its stay; asked between two iterations."""
+
+    job_id: str
+
+
+class Failed(NamedTuple):
+    """A job has failed, has lost a process, or is wanted no longer. Nothing is granted to it any more."""
+
+    job_id: str
+
+
+class Cleared(NamedTuple):
+    """All processes of a job that was evicted have ended."""
+
+    job_id: str
+
+
+class Halted(NamedTuple):
+    """A job's processes have ended because the run stops. It keeps its place for the day on which the run goes on."""
+
+    job_id: str
+
+
+class Lost(NamedTuple):
+    """Nodes are no longer there."""
+
+    names: frozenset[str]
+
+
+class Stop(NamedTuple):
+    """Nothing more is to begin."""
+
+
+Fact = (
+    Arrived
+    | Unprofiled
+    | Profiled
+    | Ready
+    | Threshold
+    | Shrunk
+    | Finished
+    | Synced
+    | Iterated
+    | Vacated
+    | Resumed
+    | Left
+    | Failed
+    | Cleared
+    | Halted
+    | Lost
+    | Stop
+)

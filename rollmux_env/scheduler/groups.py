@@ -1,0 +1,69 @@
+"""Jobs in groups: who is a member where, on which nodes, and what of them it holds."""
+
+from __future__ import annotations
+
+from rollmux_env.cluster.state import State
+from rollmux_env.scheduler.commands import Seating
+from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, PhaseName
+from rollmux_env.scheduler.nodes import NodePool, PoolNode
+
+
+class Group:
+    """Those who share a dispatcher: the members of a co-execution group and its guests, or jobs on lent nodes.
+
+    Attributes:
+        number: the group's id, or `LEASE`.
+    """
+
+    __slots__ = ("dispatcher", "number")
+
+    def __init__(self, number: int, dispatch: DispatchPolicy) -> None:
+        self.number = number
+        self.dispatcher = Dispatcher(dispatch)
+
+
+class Seat:
+    """A job in a group.
+
+    Attributes:
+        group: in which it takes part. seating: its nodes there.
+        guest: it is being profiled; the state knows nothing of it.
+        moving: it has another place, and will go there. failed: nothing is granted to it any more.
+        parts: what its rollout nodes are cut into, as it said last.
+        holds: the phase whose nodes it has; only where nodes have names.
+    """
+
+    __slots__ = ("failed", "group", "guest", "holds", "job_id", "moving", "parts", "seating")
+
+    def __init__(self, job_id: str, group: Group, seating: Seating, guest: bool = False) -> None:
+        self.job_id = job_id
+        self.group = group
+        self.seating = seating
+        self.guest = guest
+        self.moving = self.failed = False
+        self.parts: tuple[PoolNode, ...] = ()
+        self.holds: PhaseName | None = None
+
+    def nodes(self) -> set[str]:
+        """Names of all its nodes."""
+        return {node.name for node in (*self.seating.rollout_nodes, *self.seating.training_nodes)}
+
+
+def seating_of(state: State, nodes: NodePool | None, job_id: str) -> Seating:
+    """The nodes of a running job, as the state says."""
+    group = state.group_of(job_id)
+    training = tuple(range(group.training_nodes))
+    pins = state.pins(job_id)
+    if nodes is None:
+        return Seating(group.id, pins or training, training, colocated=not pins)
+    training_nodes = tuple(nodes.node(group.id, "training", number) for number in training)
+    rollout_nodes = tuple(nodes.node(group.id, "rollout", number) for number in pins)
+    return Seating(group.id, pins or training, training, rollout_nodes or training_nodes, training_nodes, not pins)
+
+
+def join(group: Group, state: State, job_id: str, pins: tuple[int, ...], now_s: float) -> None:
+    """Make a running job the last member of its group's dispatcher."""
+    row, table, dispatcher = state.row(job_id), state.jobs, group.dispatcher
+    planned_s = float(table.placed_rollout_s[row]), float(table.placed_training_s[row]), float(table.placed_sync_s[row])
+    dispatcher.now_s = now_s
+    dispatcher.joined(job_id, pins, *planned_s, state.job(job_id).slo)

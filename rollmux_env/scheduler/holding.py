@@ -1,0 +1,83 @@
+"""Who holds which nodes by name: permits take them, ends of phases give them back, and tails share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rollmux_env.scheduler.commands import Command, Grant, Grow, Shrink
+from rollmux_env.scheduler.dispatcher import Permit, PhaseName
+from rollmux_env.scheduler.groups import Seat
+from rollmux_env.scheduler.nodes import NodePool
+from rollmux_env.scheduler.shares import Shares
+
+Seats = Mapping[str, Seat]
+
+
+class Holding:
+    """The nodes in jobs' hands.
+
+    Args:
+        nodes: of which they are.
+
+    Attributes:
+        shares: the parts of nodes that rollouts have.
+    """
+
+    def __init__(self, nodes: NodePool) -> None:
+        self.shares = Shares(nodes)
+        self._nodes = nodes
+        self._delayed: dict[str, bool] = {}  # rollouts whose permits wait for a tail, and whether another one was given then
+        self._room = False  # nodes have been left since somebody looked
+
+    def grants(self, permits: list[Permit], migrations: Iterable[str], seats: Seats, now_s: float) -> list[Command]:
+        """What the permits of a group mean for its nodes: tails shrink, and phases begin as far as nothing is in their way."""
+        wanted = {node.name for one in permits if one.phase == "rollout" for node in seats[one.job_id].seating.rollout_nodes}
+        commands: list[Command] = [Shrink(job_id, self.shares.migrate(job_id, wanted)) for job_id in migrations]
+        for permit in permits:
+            commands += self._grant(seats[permit.job_id], permit.phase, len(permits) > 1, now_s)
+        return commands
+
+    def _grant(self, seat: Seat, phase: PhaseName, paired: bool, now_s: float) -> list[Command]:
+        job_id, seating = seat.job_id, seat.seating
+        parts: tuple[int, ...] = ()
+        if phase == "training":
+            switched = self._nodes.take(job_id, seating.training_nodes)
+        else:
+            begun = self.shares.begin(job_id, seating.rollout_nodes, seat.parts, now_s)
+            if begun is None:
+                self._delayed[job_id] = paired
+                return []
+            switched = begun
+            parts = self.shares.parts(job_id) if seat.parts else ()
+        seat.holds = phase
+        return [Grant(job_id, phase, parts, switched, paired)]
+
+    def shrunk(self, job_id: str, now_s: float) -> None:
+        """A tail has left what it was to leave."""
+        self.shares.left(job_id, now_s)
+        self._room = True
+
+    def give(self, seat: Seat) -> None:
+        """What a job holds is free, and it waits for nothing."""
+        self._delayed.pop(seat.job_id, None)
+        if seat.holds == "training":
+            self._nodes.give(seat.job_id, seat.seating.training_nodes)
+        elif seat.holds == "rollout":
+            self.shares.end(seat.job_id)
+            self._room = True
+        seat.holds = None
+
+    def withdraw(self, job_id: str) -> None:
+        """A job that has failed waits for no tail any more."""
+        self._delayed.pop(job_id, None)
+
+    def make_room(self, seats: Seats, now_s: float) -> list[Command]:
+        """Where tails have left nodes: rollouts beside them get more of theirs, and those that have waited for them begin."""
+        if not self._room:
+            return []
+        self._room = False
+        commands: list[Command] = [Grow(job_id, self.shares.parts(job_id)) for job_id in self.shares.grow(now_s)]
+        delayed, self._delayed = self._delayed, {}
+        for job_id, paired in delayed.items():
+            commands += self._grant(seats[job_id], "rollout", paired, now_s)
+        return commands

@@ -1,0 +1,156 @@
+"""What happens to placements at one instant: the policy is asked, and what it says is checked and applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import floor, inf
+from time import perf_counter
+
+from rollmux_env.cluster.events import Arrived, Departed, Event, Progress, Progressed, Resized, Resumed, Ticked, Withdrawn
+from rollmux_env.cluster.plan import Plan, Policy, carry_out
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Job
+
+INSTANT_S = 1e-6  # times this close are one instant
+
+
+class Ticks:
+    """When a policy that asks for it is woken: at whole multiples of its `wakes_every_s` after the first arrival, while jobs run.
+
+    Attributes:
+        next_s: the next time; infinite where no job runs, or the policy does not ask.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        every_s = getattr(policy, "wakes_every_s", None)
+        if every_s is not None and not INSTANT_S < every_s < inf:
+            raise InputError(f"wakes_every_s: must be a number of seconds above {INSTANT_S:g}, not {every_s}")
+        self._every_s: float | None = every_s
+        self.next_s = inf
+
+    def after(self, now_s: float, first_s: float, running: bool) -> None:
+        """Find the first tick after an instant.
+
+        Args:
+            first_s: when the first job arrived. running: whether jobs run.
+        """
+        self.next_s = inf
+        if running and self._every_s is not None:
+            passed = floor((now_s + INSTANT_S - first_s) / self._every_s)
+            self.next_s = first_s + (passed + 1) * self._every_s
+
+
+class Planner:
+    """Owns the state, with the queue in it, and the policy.
+
+    Args:
+        state: as it is when the planner takes over.
+        policy: asked at arrivals, departures and ticks.
+
+    Attributes:
+        ticks: when the policy wants to be woken.
+        events: what has been applied, until somebody takes it.
+        decision_s: seconds of computing of each call of the policy for a waiting job.
+    """
+
+    def __init__(self, state: State, policy: Policy) -> None:
+        self.state = state
+        self.policy = policy
+        self.ticks = Ticks(policy)
+        self.events: list[Event] = []
+        self.decision_s: list[float] = []
+        self._departed: Departed | None = None  # the last one that the policy has not been asked about
+        self._ticked: Ticked | None = None  # likewise
+        self._serves = False  # there may be a place for who waits
+
+    @property
+    def owes(self) -> bool:
+        """Whether the policy has not been asked about everything yet."""
+        return self._serves or self._departed is not None or self._ticked is not None
+
+    def note(self, event: Event) -> None:
+        """Apply an event and keep it."""
+        apply(self.state, event)
+        self.events.append(event)
+
+    def take_events(self) -> list[Event]:
+        """Hand over what has been applied since this was last asked."""
+        events, self.events = self.events, []
+        return events
+
+    def leave(
+        self, now_s: float, progress: Iterable[Progress], resumed: Sequence[str], departed: Sequence[str], withdrawn: Sequence[str]
+    ) -> None:
+        """The first half of an instant: what jobs have done, pauses that end, and who goes."""
+        self.state.now_s = now_s
+        if done := tuple(progress):
+            self.note(Progressed(now_s, done))
+        for job_id in resumed:
+            self.note(Resumed(now_s, job_id))
+        for job_id in sorted(departed, key=self.state.row):
+            self._departed = Departed(now_s, job_id)
+            self.note(self._departed)
+        for job_id in withdrawn:
+            self.note(Withdrawn(now_s, job_id))
+        if resumed or departed or withdrawn:
+            self._serves = True
+
+    def resize(self, now_s: float, rollout_nodes: int, training_nodes: int) -> None:
+        """The pools have so many nodes from now on."""
+        self.note(Resized(now_s, rollout_nodes, training_nodes))
+        self._serves = True
+
+    def answer(self, now_s: float, asks: bool) -> None:
+        """The second half begins: the policy is asked once about those who left, then about a tick, if one is due.
+
+        Args:
+            asks: whether the policy may be asked now; else it will be.
+        """
+        state, policy = self.state, self.policy
+        if asks and self._departed is not None:
+            departed, self._departed = self._departed, None
+            self.enact(policy.decide(state, departed))
+        if self.ticks.next_s <= now_s + INSTANT_S and state.order.size:
+            self._ticked, self._serves = Ticked(now_s), True
+            self.note(self._ticked)
+        if asks and self._ticked is not None:
+            ticked, self._ticked = self._ticked, None
+            self.enact(policy.decide(state, ticked))
+
+    def admit(self, now_s: float, arriving: Iterable[Job], asks: bool) -> None:
+        """The second half ends: the queue is served from its head, then come those who arrive.
+
+        Args:
+            asks: as of `answer`.
+        """
+        state = self.state
+        if asks and self._serves:
+            self._serves = False
+            while state.waiting and self._admit(Arrived(now_s, state.job(state.waiting[0]))):
+                pass
+        for job in arriving:
+            event = Arrived(now_s, job)
+            self.note(event)
+            if not asks:
+                self._serves = True
+            elif len(state.waiting) == 1:
+                self._admit(event)
+        first_s = state.job(state.job_id(0)).arrival_s if state.arrived else inf
+        self.ticks.after(now_s, first_s, state.order.size > 0)
+
+    def enact(self, plan: Plan) -> None:
+        """Check a plan and apply it.
+
+        Raises:
+            PlanError: it breaks an invariant.
+        """
+        self.events += carry_out(self.state, plan, self.policy.keeps_slo)
+
+    def _admit(self, event: Arrived) -> bool:
+        """Ask the policy about a waiting job; whether it has a place now."""
+        began_s = perf_counter()
+        plan = self.policy.decide(self.state, event)
+        self.decision_s.append(perf_counter() - began_s)
+        self.enact(plan)
+        return self.state.is_running(event.job.id)

@@ -1,0 +1,92 @@
+"""Watches whether running jobs are as they were profiled and keep their SLOs, and looks for a better place where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from rollmux_env.cluster.events import Reprofiled
+from rollmux_env.cluster.plan import Plan, Policy
+from rollmux_env.cluster.state import State
+from rollmux_env.scheduler.better import better_place
+from rollmux_env.scheduler.commands import AtRisk
+from rollmux_env.scheduler.pace import WINDOW, Pace
+
+
+class Finding(NamedTuple):
+    """What is to be done about a job that is late.
+
+    Attributes:
+        plan: its move to a better place; nothing where there is none, or it was not looked for.
+        risk: what to say; None: nothing new.
+    """
+
+    plan: Plan
+    risk: AtRisk | None
+
+
+class Review:
+    """The last iterations of all running jobs.
+
+    Args:
+        make_policy: makes the policy that is asked for a better place.
+
+    Attributes:
+        paces: by job. late: ids of the jobs that break their SLO as of late.
+    """
+
+    def __init__(self, make_policy: Callable[[], Policy]) -> None:
+        self._make_policy = make_policy
+        self.paces: dict[str, Pace] = {}
+        self.late: set[str] = set()
+        self._due: dict[str, None] = {}
+
+    def pace(self, job_id: str) -> Pace:
+        """That of a job."""
+        return self.paces.setdefault(job_id, Pace())
+
+    def iterated(self, job_id: str, seconds: float) -> None:
+        """An iteration is over."""
+        self.pace(job_id).iteration(seconds)
+        self._due[job_id] = None
+
+    def forget(self, job_id: str) -> None:
+        """A job has another place, or none any more: what it did of late says nothing."""
+        self.paces.pop(job_id, None)
+        self._due.pop(job_id, None)
+        self.late.discard(job_id)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether jobs have done an iteration since `due` was last asked."""
+        return bool(self._due)
+
+    def due(self) -> list[str]:
+        """Jobs that have done an iteration since this was last asked."""
+        due, self._due = [*self._due], {}
+        return due
+
+    def reprofiled(self, state: State, job_ids: Iterable[str], now_s: float) -> list[Reprofiled]:
+        """Jobs that take longer than is known of them, as they are."""
+        found = ((state.job(job_id), self.pace(job_id)) for job_id in job_ids)
+        return [Reprofiled(now_s, newer) for job, pace in found if (newer := pace.drifted(job)) is not None]
+
+    def look(self, state: State, job_id: str, movable: bool) -> Finding:
+        """See whether a job is late, and look for a better place the first time and every so often.
+
+        Args:
+            movable: whether it may be moved now.
+        """
+        job, pace = state.job(job_id), self.pace(job_id)
+        if pace.iteration_s is None:
+            return Finding((), None)
+        if not pace.is_late(job):
+            self.late.discard(job_id)
+            return Finding((), None)
+        fresh = job_id not in self.late
+        self.late.add(job_id)
+        plan: Plan = ()
+        if movable and (fresh or pace.asked >= WINDOW):
+            pace.asked = 0
+            plan = better_place(state, job_id, self._make_policy())
+        return Finding(plan, AtRisk(job_id, pace.iteration_s / job.solo_s, bool(plan)) if fresh or plan else None)

@@ -1,0 +1,281 @@
+"""What follows from which facts, one by one; and what commands and facts belong together."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from policies.dispatch import make_dispatch
+from policies.placement.algorithm1 import Algorithm1
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Reprofiled, Resized, Resumed, Withdrawn
+from rollmux_env.cluster.plan import Move, Place, Plan, Wait
+from rollmux_env.cluster.state import State
+from rollmux_env.scheduler import commands, facts
+from rollmux_env.scheduler.commands import ANSWERS, Command
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.nodes import LEASE, Assigned, Returned
+from tests.rollmux_env.scheduler.driver import Driver, make_job
+
+ALONE = Placement(None, (), 1, 1)
+
+
+@dataclass
+class Scripted:
+    """Places jobs as listed, by default alone; makes the moves listed by the job whose departure brings them about."""
+
+    places: dict[str, Placement] = field(default_factory=dict)
+    moves: dict[str, Move] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    keeps_slo: bool = False
+
+    def decide(self, state: State, event: Event) -> Plan:
+        if isinstance(event, Arrived):
+            self.asked.append(f"place {event.job.id}")
+            place = self.places.get(event.job.id, ALONE)
+            return (
+                (Place(event.job.id, place),)
+                if state.has_room(place.new_rollout_nodes, place.training_nodes)
+                else (Wait(event.job.id),)
+            )
+        assert isinstance(event, Departed)
+        self.asked.append(f"departed {event.job_id}")
+        return (self.moves[event.job_id],) if event.job_id in self.moves else ()
+
+
+def driven(policy: Scripted, pairs: int = 2, dispatch: str = "round-robin") -> Driver:
+    return Driver(policy, make_dispatch(dispatch), pairs)
+
+
+def kinds(driver: Driver, *which: type) -> list[str]:
+    return [type(entry).__name__ for entry in driver.entries if not which or isinstance(entry, which)]
+
+
+def run_iteration(driver: Driver, name: str) -> None:
+    """From the wish for a rollout to the end of the iteration."""
+    for _ in range(3):
+        driver.tell(*driver.goes_on(name))
+
+
+def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -> None:
+    for kind in get_args(facts.Fact):
+        parameters = [*inspect.signature(getattr(Scheduler, kind.__name__.lower())).parameters][1:]
+        assert tuple(parameters) == kind._fields, kind
+    assert set(ANSWERS) == set(get_args(Command))
+    answers = {kind for kinds in ANSWERS.values() for kind in kinds}
+    assert answers <= set(get_args(facts.Fact))
+    told_by_themselves = {facts.Arrived, facts.Unprofiled, facts.Synced, facts.Iterated, facts.Resumed, facts.Lost, facts.Stop}
+    assert set(get_args(facts.Fact)) - answers == told_by_themselves
+
+
+def test_only_the_scheduler_and_explain_ask_policies() -> None:
+    """Policies may ask others, and a teacher is asked what it would do: what comes of it is only learned."""
+    root = Path(__file__).parents[3]
+    askers = set()
+    for folder in ("rollmux_env", "runtime", "trainers"):
+        for path in (root / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("decide", "choose"):
+                    owner = ast.unparse(node.func.value)
+                    if owner.split(".")[-1] in ("policy", "_policy", "dispatch", "_dispatch"):
+                        askers.add(str(path.relative_to(root)))
+    assert {name for name in askers if not name.startswith("rollmux_env/scheduler/")} == {
+        "rollmux_env/replay/explain.py",
+        "runtime/execution/placing.py",
+        "trainers/teachers.py",
+    }
+
+
+def test_an_admission_is_journalled_with_its_nodes_before_the_job_begins() -> None:
+    driver = driven(Scripted())
+    step = driver.submit(make_job("a"))
+    assert [type(entry) for entry in step.entries] == [Arrived, Admitted, Assigned, Assigned]
+    assert [type(command) for command in step.commands] == [commands.Place]
+    assert driver.submit(make_job("b")).commands and driver.submit(make_job("c")).commands == [commands.Wait("c")]
+
+
+def test_those_who_leave_together_are_asked_about_once_and_before_who_waits() -> None:
+    policy = Scripted(places={"b": Placement(0, (0,))})
+    driver = driven(policy, pairs=1)
+    for name in "abc":
+        driver.submit(make_job(name))
+    policy.asked.clear()
+    driver.tell(facts.Failed("a"), facts.Failed("b"))
+    assert policy.asked == []
+    driver.tell(*driver.goes_on("a"), *driver.goes_on("b"))
+    assert policy.asked == ["departed b", "place c"]
+    assert kinds(driver, Departed) == ["Departed", "Departed"]
+
+
+def test_a_moved_job_ends_its_iteration_then_goes_and_its_nodes_are_free_then() -> None:
+    policy = Scripted(places={"b": Placement(0, (0,))}, moves={"c": Move("b", ALONE)})
+    driver = driven(policy)
+    driver.submit(make_job("a"))
+    driver.submit(make_job("b"))
+    driver.submit(make_job("c", iterations=1))
+    run_iteration(driver, "b")
+    driver.tell(*driver.goes_on("b"))
+    run_iteration(driver, "c")
+    assert kinds(driver, Moved, Resumed) == ["Moved"] and driver.workers["b"].moving
+    assert driver.workers["b"].nodes == {"rollout": {"rollout-0"}, "training": {"training-0"}}
+    driver.tell(*driver.goes_on("b"))  # its rollout ends
+    driver.tell(*driver.goes_on("b"))  # and its iteration
+    assert kinds(driver, Moved, Resumed) == ["Moved", "Resumed"]
+    assert driver.workers["b"].nodes == {"rollout": {"rollout-1"}, "training": {"training-1"}}
+    driver.settle()
+    assert sorted(driver.departed()) == ["a", "b", "c"]
+
+
+def test_a_job_that_is_done_before_it_has_moved_has_left_both_places() -> None:
+    policy = Scripted(places={"b": Placement(0, (0,))}, moves={"c": Move("b", ALONE)})
+    driver = driven(policy)
+    for name, iterations in (("a", 3), ("b", 2), ("c", 1)):
+        driver.submit(make_job(name, iterations))
+    run_iteration(driver, "b")
+    driver.tell(*driver.goes_on("b"))
+    run_iteration(driver, "c")
+    for _ in range(2):
+        driver.tell(*driver.goes_on("b"))
+    assert kinds(driver, Moved, Resumed, Departed) == ["Departed", "Moved", "Resumed", "Departed"]
+    assert set(driver.owners) == {"rollout-0", "training-0"}
+
+
+def test_what_an_evicted_job_holds_is_granted_to_nobody_until_it_is_cleared() -> None:
+    driver = driven(Scripted(places={"b": Placement(0, (0,))}), pairs=1)
+    driver.submit(make_job("a"))
+    driver.submit(make_job("b"))
+    driver.tell(*driver.goes_on("a"))
+    driver.tell(*driver.goes_on("b"))
+    assert driver.workers["a"].holds == "rollout" and not driver.workers["b"].holds
+    assert driver.tell(*driver.fail("a")).commands == [commands.Evict("a")]
+    assert not driver.workers["b"].holds and not kinds(driver, Departed)
+    driver.tell(*driver.goes_on("a"))
+    assert driver.workers["b"].holds == "rollout" and kinds(driver, Departed)
+
+
+def test_one_that_waits_is_withdrawn_at_once_when_it_fails() -> None:
+    driver = driven(Scripted(), pairs=1)
+    driver.submit(make_job("a"))
+    driver.submit(make_job("b"))
+    step = driver.tell(*driver.fail("b"))
+    assert step.commands == [commands.Evict("b")] and [type(entry) for entry in step.entries] == [Withdrawn]
+    driver.settle()
+    assert driver.departed() == ["a"]
+
+
+def test_guests_are_lent_free_nodes_and_the_policy_is_asked_when_they_have_given_them_back() -> None:
+    policy = Scripted()
+    driver = driven(policy, pairs=1)
+    step = driver.submit(make_job("a"), profiled=False)
+    assert {entry.group for entry in step.entries if isinstance(entry, Assigned)} == {LEASE}
+    assert [type(command) for command in step.commands] == [commands.Lend]
+    driver.submit(make_job("b"))
+    assert policy.asked == [] and driver.scheduler.state.waiting == ["b"]
+    driver.tell(*driver.goes_on("a"))
+    driver.tell(*driver.goes_on("a"))
+    driver.tell(facts.Finished("a", "training", 1.0), facts.Profiled("a"))
+    assert policy.asked == ["place b"] and driver.workers["b"].placed
+    assert kinds(driver, Returned) == ["Returned", "Returned"]
+
+
+def test_without_free_nodes_they_are_guests_of_a_group_and_wait_their_turn() -> None:
+    driver = driven(Scripted(), pairs=1)
+    driver.submit(make_job("a"))
+    driver.tell(*driver.goes_on("a"))
+    driver.submit(make_job("b"), profiled=False)
+    (lend,) = driver.given(commands.Lend)
+    assert lend.seating.group == 0 and driver.workers["b"].guest
+    driver.submit(make_job("c"), profiled=False)
+    assert len(driver.given(commands.Lend)) == 1  # one batch at a time
+    driver.tell(*driver.goes_on("b"))
+    assert not driver.workers["b"].holds
+    driver.settle()
+    assert [command.job_id for command in driver.given(commands.Lend)] == ["b", "c"]
+    assert sorted(driver.departed()) == ["a", "b", "c"]
+
+
+def test_a_tail_leaves_before_the_next_rollout_begins_which_then_gets_the_rest() -> None:
+    driver = driven(Scripted(places={"b": Placement(0, (0,))}), 1, "round-robin,migrate=0.5")
+    for name in "ab":
+        driver.submit(make_job(name), parts=True)
+    driver.tell(*driver.goes_on("a"), *driver.goes_on("b"))
+    driver.tell(*driver.threshold("a"))
+    assert driver.given(commands.Shrink) == [commands.Shrink("a", (0,))] and not driver.workers["b"].holds
+    driver.tell(*driver.shrink("a"))
+    (grant,) = driver.given(commands.Grant, "b")
+    assert grant == commands.Grant("b", "rollout", (1,), True, False)
+    driver.tell(*driver.goes_on("a"))
+    assert driver.given(commands.Grow) == [commands.Grow("b", (0, 1))]
+
+
+def test_jobs_on_lost_nodes_are_evicted_and_the_policy_is_asked_when_all_are_cleared() -> None:
+    policy = Scripted(places={"b": Placement(0, (0,))})
+    driver = driven(policy)
+    for name in "abc":
+        driver.submit(make_job(name))
+    policy.asked.clear()
+    for worker in driver.workers.values():
+        worker.again = True
+    step = driver.tell(facts.Lost(frozenset({"rollout-0"})))
+    assert step.commands == [commands.Evict("a"), commands.Evict("b")]
+    driver.tell(*driver.goes_on("a"))
+    assert policy.asked == [] and driver.departed() == ["a"]
+    driver.tell(*driver.goes_on("b"))
+    (resized,) = [entry for entry in driver.entries if isinstance(entry, Resized)]
+    assert (resized.rollout_nodes, resized.training_nodes) == (1, 2)
+    assert driver.departed() == ["a", "b"] and policy.asked[0] == "departed b"
+    assert driver.scheduler.state.waiting == ["a", "b"]  # the only rollout node left is c's
+
+
+def test_after_a_stop_nothing_begins_and_places_are_kept() -> None:
+    policy = Scripted(places={"b": Placement(0, (0,))})
+    driver = driven(policy, pairs=1)
+    for name in "abc":
+        driver.submit(make_job(name))
+    driver.tell(*driver.goes_on("a"))
+    driver.tell(*driver.goes_on("b"))
+    policy.asked.clear()
+    driver.tell(facts.Stop())
+    driver.tell(*driver.goes_on("a"))
+    for name in "ab":
+        driver.tell(facts.Halted(name))
+    assert driver.scheduler.state.group_list()[0].jobs == ("a", "b") and policy.asked == []
+    assert len(driver.given(commands.Grant)) == 1
+
+
+def test_facts_that_cannot_be_are_refused() -> None:
+    driver = driven(Scripted())
+    driver.submit(make_job("a"))
+    with pytest.raises(ValueError, match="has not been moved"):
+        driver.scheduler.vacated("a")
+    with pytest.raises(KeyError):
+        driver.scheduler.ready("b", "rollout")
+    driver.tell(*driver.goes_on("a"))
+    with pytest.raises(ValueError, match="has an iteration in hand"):
+        driver.scheduler.left("a")
+
+
+def test_a_job_that_takes_longer_is_known_anew_and_one_that_suffers_from_it_is_moved() -> None:
+    driver = Driver(Algorithm1(), make_dispatch("round-robin"), 2, Algorithm1)
+    for name in "ab":
+        driver.submit(make_job(name, iterations=60, slo=4.0))
+    assert len(driver.scheduler.state.group_list()) == 1
+    for _ in range(60):
+        for name in "ab":
+            told = driver.goes_on(name)
+            for k, fact in enumerate(told):
+                if isinstance(fact, facts.Finished) and name == "a":
+                    told[k] = fact._replace(seconds=8.0)
+                if isinstance(fact, facts.Iterated):
+                    told[k] = fact._replace(seconds=18.0)
+            driver.tell(*told)
+    known = [entry.job for entry in driver.entries if isinstance(entry, Reprofiled)]
+    assert known and {job.id for job in known} == {"a"} and known[0].rollout.worst_case_s == 8.0
+    risks = driver.given(commands.AtRisk)
+    assert isinstance(risks[0], commands.AtRisk) and risks[0].job_id == "b" and risks[0].moved
+    assert [entry.job_id for entry in driver.entries if isinstance(entry, Moved)] == ["b"]
+    assert len(driver.scheduler.state.group_list()) == 2

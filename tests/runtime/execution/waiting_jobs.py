@@ -1,0 +1,51 @@
+"""Jobs without a model that wait for what the journal of their run says of others, so that a test causes what it asserts."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from typing import Any
+
+import rollmux
+from tests.runtime.execution.toy_jobs import Sleeper, Tailed
+
+
+def wait_for_fact(journal: str, kind: str, job_id: str) -> None:
+    """Wait until a journal has a fact of a kind about a job.
+
+    Args:
+        kind: one that is written at once, not in a batch.
+    """
+    query = "SELECT count(*) FROM facts WHERE kind = ? AND json_extract(body, '$.job_id') = ?"
+    with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as database:
+        while not database.execute(query, (kind, job_id)).fetchone()[0]:
+            time.sleep(0.02)
+
+
+class StaysUntilMoved(Sleeper):
+    """Does not end its second rollout before another job has been moved, which has nodes of its own until then."""
+
+    def __init__(self, journal: str, mover: str, **more: Any) -> None:
+        super().__init__(**more)
+        self.journal, self.mover = journal, mover
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        super().rollout()
+        if rollmux.runtime_hook.iteration == 1:
+            wait_for_fact(self.journal, "Moved", self.mover)
+
+
+class TailedBeside(Tailed):
+    """Does not end its second training before another job has done an iteration, so that it waits for that one's later rollouts."""
+
+    def __init__(self, journal: str, other: str, **more: Any) -> None:
+        super().__init__(**more)
+        self.journal, self.other = journal, other
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        super().train()
+        if rollmux.runtime_hook.iteration == 1:
+            wait_for_fact(self.journal, "Checkpointed", self.other)
