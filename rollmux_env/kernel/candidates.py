@@ -14,12 +14,12 @@ import numpy as np
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import node_positions, training_seconds
 from rollmux_env.kernel.period import exact_period, period_bound
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Ints, Limits, Records, View
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Ints, Limits, Records, View, constant
 
-FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO = (np.int64(k) for k in range(7))
+FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO = (constant(k) for k in range(7))
 
 _BARRED = -2
-ANY_NODES = np.int64(-1)  # in place of a number of new nodes: the group as a whole is out
+ANY_NODES = constant(-1)  # in place of a number of new nodes: the group as a whole is out
 
 
 def candidate_type(nodes: int) -> np.dtype[Any]:

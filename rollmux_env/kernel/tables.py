@@ -7,7 +7,7 @@ Shapes: J job rows, G group rows, M members of a group, N rollout nodes (of a jo
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Records = Any  # a structured array; in compiled code a row of one too
 
-# Numba compiles a function anew for every literal that it is called with, `f(0)` and `f(-1)`; constants of NumPy's types are none.
-NOWHERE = np.int64(-1)
-ZERO = np.int64(0)
-YES, NO = np.bool_(True), np.bool_(False)
+
+def constant(value: int) -> int:
+    """A whole number of NumPy's type: numba compiles a function anew for every literal that it is called with, `f(0)`, `f(-1)`."""
+    return cast("int", np.int64(value))
+
+
+NOWHERE, ZERO = constant(-1), constant(0)
+YES, NO = cast("bool", np.bool_(True)), cast("bool", np.bool_(False))
 UNUSED = np.iinfo(np.int64).max  # nodes of a rescaling step that there is not
 TOLERANCE = 1e-9  # relative, in favour of <= and >=: SLO, residency, saturation
 

@@ -8,15 +8,15 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.neighbourhood.insertion import place_type
-from rollmux_env.kernel.tables import Floats, Ints, Limits, Records
+from rollmux_env.kernel.tables import Floats, Ints, Limits, Records, constant
 from rollmux_env.kernel.valuation import N_VALUES, STAY
 
-PLACE, STOP, MOVE, EXCHANGE, MERGER = (np.int64(k) for k in range(5))  # kinds of choices
+PLACE, STOP, MOVE, EXCHANGE, MERGER = (constant(k) for k in range(5))  # kinds of choices
 MOVES_MOST = 4  # of one row, so the largest group that a merger dissolves
 GROUPS_MOST = 24  # that are looked at
 JOBS_MOST = 96  # that may move
 
-NEW_GROUP = np.int64(-1)
+NEW_GROUP = constant(-1)
 _PER_MOVE = ("job", "group", "new_nodes")
 
 
