@@ -19,7 +19,7 @@ import numpy as np
 from rich.table import Table
 
 import rollmux_env  # noqa: F401 (registers)
-from rollmux_env.envs.observation import candidate_names
+from rollmux_env.envs.placement.observation import candidate_names
 from rollmux_env.report.tables import show
 
 PLACEMENT, DISPATCH = "RollMux/Placement-v0", "RollMux/Dispatch-v0"

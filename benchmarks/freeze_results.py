@@ -25,7 +25,7 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.cluster.events import Admitted, Event, Moved
-from rollmux_env.envs.generator import Toy
+from rollmux_env.envs.placement.generator import Toy
 from rollmux_env.files import write_whole
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay

@@ -5,7 +5,7 @@ import sys
 import gymnasium
 from sb3_contrib import MaskablePPO
 
-from rollmux_env.envs.generator import Workload
+from rollmux_env.envs.placement.generator import Workload
 from trainers.pointer import PointerPolicy
 from trainers.vec_env import NativeVecEnv, play
 

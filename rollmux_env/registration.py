@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 ENVIRONMENTS = {
-    "RollMux/Placement-v0": ("rollmux_env.envs.scalar:PlacementEnv", "rollmux_env.envs.placement:PlacementVectorEnv"),
+    "RollMux/Placement-v0": ("rollmux_env.envs.placement.scalar:PlacementEnv", "rollmux_env.envs.placement.env:PlacementVectorEnv"),
     "RollMux/Dispatch-v0": ("rollmux_env.envs.dispatch.scalar:DispatchEnv", "rollmux_env.envs.dispatch.vector:DispatchVectorEnv"),
 }
 """By id: the environment of one stream, and the natively vectorised one."""

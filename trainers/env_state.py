@@ -17,6 +17,10 @@ from rollmux_env.errors import InputError
 
 Arrays = dict[str, NDArray[Any]]
 
+# Attributes that are no state: scratch, and settings, which whoever makes the environment gives. Version 0.1.0 saved `_space` and
+# `_prune` as well.
+_NO_STATE = ("_desk", "_scratch", "_space", "_rules", "_limits", "_prune")
+
 
 def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:
     """Return the state of an environment: copies of its arrays by name, and other values as JSON.
@@ -40,6 +44,7 @@ def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> No
         InputError: the state is of an environment with other arrays; one line that names the first.
     """
     leaves = dict(_leaves(environment))
+    arrays, plain = ({name: saved[name] for name in saved if name.split(".")[0] not in _NO_STATE} for saved in (arrays, plain))
     if different := sorted(set(leaves) ^ (set(arrays) | set(plain))):
         raise InputError(f"environment.{different[0]}: is in only one of the saved environment and this one")
     for name, value in leaves.items():
@@ -78,7 +83,7 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         return
     below: list[tuple[str, Any]] = []
     if not name:
-        below = sorted(vars(value).items())
+        below = [(key, entry) for key, entry in sorted(vars(value).items()) if key not in _NO_STATE]
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
         below = list(value._asdict().items())
     elif isinstance(value, list | tuple):

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from policies.placement.policy_file import PolicyConfig, write_policy
-from rollmux_env.envs.generator import Workload
-from rollmux_env.envs.observation import candidate_names
-from rollmux_env.envs.placement import PlacementVectorEnv
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.generator import Workload
+from rollmux_env.envs.placement.observation import candidate_names
 from rollmux_env.files import write_whole
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES

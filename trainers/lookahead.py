@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.placement.scorer import random_weights
-from rollmux_env.envs.observation import seen_table
-from rollmux_env.envs.placement import PlacementVectorEnv
-from rollmux_env.kernel.choices import Rules, choice_table
+from rollmux_env.envs.placement.actions import choice_table
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.observation import observed_table
+from rollmux_env.envs.placement.step import step_all
+from rollmux_env.envs.placement.types import CONSOLIDATE, OVER, Rules, Streams, stream_table
 from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.feature_tables import Desk, Observed, make_desk
 from rollmux_env.kernel.features import own_usd
-from rollmux_env.kernel.looks import Desk, Seen, make_desk
-from rollmux_env.kernel.rows import Space, move_space
-from rollmux_env.kernel.steps import step_all
-from rollmux_env.kernel.stream import CONSOLIDATE, OVER, Records, Streams, stream_table
-from rollmux_env.kernel.tables import Floats, Limits
+from rollmux_env.kernel.neighbourhood.table import Scratch, make_scratch
+from rollmux_env.kernel.tables import Floats, Limits, Records
 
 Array = NDArray[np.float32]
 
@@ -120,9 +120,9 @@ def cheapest_row(choices: Records, count: int) -> int:
     usd = np.inf
     for k in range(1, count + 1):
         row = k % count  # a new group, choice 0, comes last
-        if choices.allowed[row] == 1 and choices.usd[row] < usd:
+        if choices[row].allowed == 1 and choices[row].usd < usd:
             best = row
-            usd = choices.usd[row]
+            usd = choices[row].usd
     return best
 
 
@@ -136,14 +136,14 @@ def work_so_far(streams: Streams, s: int, limits: Limits, out: Floats) -> None:
     jobs, groups = streams.jobs[s], streams.groups[s]
     out[0] = out[1] = 0.0
     for job in range(c.admitted):
-        done = jobs.done[job]
-        group = jobs.group[job]
+        done = jobs[job].done
+        group = jobs[job].group
         if group >= 0:
-            ran_s = max(0.0, c.now_s - max(groups.since_s[group], jobs.paused_until_s[job]))
-            done += ran_s / groups.period_s[group]
-        hours = done * jobs.solo_s[job] / 3600.0
+            ran_s = max(0.0, c.now_s - max(groups[group].since_s, jobs[job].paused_until_s))
+            done += ran_s / groups[group].period_s
+        hours = done * jobs[job].solo_s / 3600.0
         out[0] += hours
-        out[1] += hours * own_usd(jobs, limits, job)
+        out[1] += hours * own_usd(jobs[job], limits)
 
 
 @compiled
@@ -163,7 +163,7 @@ def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
 
 
 @compiled
-def choose(net: Net, learned: bool, streams: Streams, s: int, choices: Records, seen: Seen, rows: Array) -> int:
+def choose(net: Net, learned: bool, streams: Streams, s: int, choices: Records, seen: Observed, rows: Array) -> int:
     """The base policy's choice in stream s: the network's, or Algorithm 1's without pruning, which moves nothing."""
     c = streams.clock[s]
     if learned:
@@ -171,37 +171,43 @@ def choose(net: Net, learned: bool, streams: Streams, s: int, choices: Records, 
     return 0 if c.asks == CONSOLIDATE else cheapest_row(choices[s], c.choices)
 
 
+class Base(NamedTuple):
+    """The base policy, and how far it plays.
+
+    Attributes:
+        net, learned: as in `choose`.
+        horizons_h: (H,) dollars and work count exp(-t / horizon). last_h: play no further than so many hours.
+    """
+
+    net: Net
+    learned: bool
+    horizons_h: Floats
+    last_h: float
+
+
+class Copy(NamedTuple):
+    """Scratch of one stream, and streams of none."""
+
+    streams: Streams
+    choices: Records
+    desk: Desk
+    scratch: Scratch | None
+    seen: Observed
+    nothing: Streams
+
+
 @compiled
 def look_ahead(
-    streams: Streams,
-    s: int,
-    limits: Limits,
-    rules: Rules,
-    choices: Records,
-    wanted: NDArray[np.bool_],
-    net: Net,
-    learned: bool,
-    horizons_h: Floats,
-    last_h: float,
-    copy: Streams,
-    copy_choices: Records,
-    desk: Desk,
-    space: Space,
-    copy_seen: Seen,
-    nothing: Streams,
-    out: Floats,
+    streams: Streams, s: int, rules: Rules, choices: Records, wanted: NDArray[np.bool_], base: Base, copy: Copy, out: Floats
 ) -> None:
     """Play choices of stream s.
 
     Args:
         wanted: (A,) which, if they are allowed.
-        net, learned: the base policy, as in `choose`.
-        horizons_h: (H,) dollars and work count exp(-t / horizon). last_h: play no further than so many hours.
-        copy, copy_choices, desk, space, copy_seen: scratch of one stream. nothing: streams of none.
         out: (A, H, 3) dollars, work in hours of T_solo, and work in dollars of the jobs' own nodes; NaN of choices not played.
     """
     actions = np.zeros(1, np.int64)
-    rows = np.empty(copy_seen.candidates.shape[1:], np.float32)
+    rows = np.empty(copy.seen.candidates.shape[1:], np.float32)
     before, after = np.zeros(2), np.zeros(2)
     from_s = streams.clock[s].now_s
     for k in range(choices.shape[1]):
@@ -209,26 +215,26 @@ def look_ahead(
             out[k] = np.nan
             continue
         out[k] = 0.0
-        copy_stream(streams, s, copy, 0)
+        copy_stream(streams, s, copy.streams, 0)
         for j in range(choices.shape[1]):
-            copy_choices[0, j] = choices[s, j]
-        work_so_far(copy, 0, limits, before)
+            copy.choices[0, j] = choices[s, j]
+        work_so_far(copy.streams, 0, rules.limits, before)
         actions[0] = k
-        c = copy.clock[0]
+        c = copy.streams.clock[0]
         while True:
             began_h = (c.now_s - from_s) / 3600.0
-            step_all(copy, actions, limits, rules, copy_choices, desk, space, copy_seen, nothing, False)
+            step_all(copy.streams, actions, rules, copy.choices, copy.desk, copy.scratch, copy.seen, copy.nothing)
             hours = c.hours
-            work_so_far(copy, 0, limits, after)
-            for h in range(horizons_h.shape[0]):
-                weight = np.exp(-(began_h + hours / 2.0) / horizons_h[h])
+            work_so_far(copy.streams, 0, rules.limits, after)
+            for h in range(base.horizons_h.shape[0]):
+                weight = np.exp(-(began_h + hours / 2.0) / base.horizons_h[h])
                 out[k, h, 0] += weight * c.spent_usd
                 out[k, h, 1] += weight * (after[0] - before[0])
                 out[k, h, 2] += weight * (after[1] - before[1])
             before[:] = after
-            if c.asks == OVER or began_h + hours > last_h:
+            if c.asks == OVER or began_h + hours > base.last_h:
                 break
-            actions[0] = choose(net, learned, copy, 0, copy_choices, copy_seen, rows)
+            actions[0] = choose(base.net, base.learned, copy.streams, 0, copy.choices, copy.seen, rows)
 
 
 class Player:
@@ -247,11 +253,10 @@ class Player:
         self._learned = weights is not None
         sizes = env.generator.jobs, env.generator.cluster.max_group_size, env.generator.nodes, env.generator.steps
         rows, moves = observed["candidates"].shape[0], env._rules.moves  # type: ignore[index]
-        self._copy, self._nothing = stream_table(1, *sizes), stream_table(0, *sizes)
-        self._copy_choices, self._copy_seen = choice_table(self._copy, rows), seen_table(1, rows, moves)
-        jobs, groups = self._copy.jobs, self._copy.groups[0]
-        self._desk = make_desk(jobs.shape[1], groups.dtype["node_number"].shape[0])
-        self._space = move_space(groups, rows - 1, jobs.dtype["pins"].shape[0])
+        streams, nothing = stream_table(1, *sizes), stream_table(0, *sizes)
+        jobs, groups = streams.jobs[0], streams.groups[0]
+        desk, scratch = make_desk(jobs, groups), make_scratch(jobs, groups, rows - 1) if moves else None
+        self._copy = Copy(streams, choice_table(streams, rows), desk, scratch, observed_table(1, rows, moves), nothing)
         self._rows = np.zeros(observed["candidates"].shape, dtype=np.float32)  # type: ignore[index]
 
     def choose(self, s: int) -> int:
@@ -263,23 +268,7 @@ class Player:
         """(A, 3) of the choices in the first stream: dollars, and work in hours and in dollars, as in `look_ahead`."""
         env = self._env
         out = np.zeros((len(self._rows), 1, 3))
-        look_ahead(
-            env._streams,
-            0,
-            env._limits,
-            env._rules,
-            env._choices,
-            np.ones(len(self._rows), dtype=np.bool_),
-            self._net,
-            self._learned,
-            np.array([horizon_h]),
-            2.5 * horizon_h,
-            self._copy,
-            self._copy_choices,
-            self._desk,
-            self._space,
-            self._copy_seen,
-            self._nothing,
-            out,
-        )
+        wanted = np.ones(len(self._rows), dtype=np.bool_)
+        base = Base(self._net, self._learned, np.array([horizon_h]), 2.5 * horizon_h)
+        look_ahead(env._streams, 0, env._rules._replace(prune=False), env._choices, wanted, base, self._copy, out)
         return out[:, 0]

@@ -14,11 +14,11 @@ from pydantic import Field
 from policies.placement.policy_file import PolicyConfig
 from policies.registry import make_policy
 from rollmux_env.bench.harness import Task, run_task
-from rollmux_env.envs.generator import Toy, Workload
-from rollmux_env.envs.observation import candidate_names
-from rollmux_env.envs.placement import PlacementVectorEnv
-from rollmux_env.envs.reward import Dollars, Reference
-from rollmux_env.envs.stream import Generator
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.generator import Toy, Workload
+from rollmux_env.envs.placement.observation import candidate_names
+from rollmux_env.envs.placement.reward import Dollars, Reference
+from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
 from trainers.config import Settings

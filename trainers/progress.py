@@ -8,6 +8,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import is_compiled
 
 PATIENCE = 5
@@ -17,7 +18,7 @@ PATIENCE = 5
 def training_bar() -> Progress:
     """A bar on standard error; where that is no terminal, its console still prints lines, as long as they are."""
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    if not is_compiled():
+    if not is_compiled(enumerate_candidates):
         console.print("compiling the kernel, once (about a minute)", style="dim")
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -18,7 +18,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.complaint import describe
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES
-from rollmux_env.kernel.rows import GROUPS_MOST
+from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
 
 SHIPPED = Path(__file__).parent / "weights"
 _ROWS = CANDIDATE_FEATURES + MOVE_FEATURES
@@ -33,7 +33,7 @@ class Learned:
         seed: of the weights of `random`.
         moves: move running jobs too, if the network was trained to. `default` has a network of its own for each.
         known_stays: read when jobs will leave, if the network was trained to; else they are expected to stay as
-            `rollmux_env.kernel.horizons` has it.
+            `rollmux_env.kernel.valuation` has it.
         tries: rows, `stop` among them, that the moves may begin with; 1 is what the network does in the environment.
 
     Attributes:

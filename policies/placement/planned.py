@@ -41,8 +41,9 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
         jobs.solo_s[row] = jobs.rollout_s[row] + jobs.training_s[row] + jobs.sync_s[row]
         if slo_too:
             jobs.limit_s[row] *= jobs.solo_s[row] / stated_s[row]
-    for group in twin.order:
-        refresh(jobs, twin.groups, int(group))
+    view = twin.view
+    for group in view.order:
+        refresh(view.jobs, view.groups, int(group))
     return twin
 
 

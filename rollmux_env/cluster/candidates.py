@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.candidates import ANY_NODES, FEASIBLE, SLO, enumerate_candidates
-from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
+from rollmux_env.kernel.candidates import ANY_NODES, FEASIBLE, SLO, candidate_type, enumerate_candidates
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Records
 
 REASONS = (
     "feasible",
@@ -81,74 +81,48 @@ class CandidateTable:
         return Placement(int(self.group[row]), nodes, new_nodes)
 
 
-class _Buffers:
-    """Columns that `enumerate_candidates` writes, kept from call to call and made larger when they overflow."""
-
-    def __init__(self) -> None:
-        self.make(256, 1)
-
-    def make(self, rows: int, nodes: int) -> None:
-        self.group, self.new_nodes, self.reason = (np.empty(rows, dtype=np.int64) for _ in range(3))
-        self.usd, self.period_s = (np.empty(rows) for _ in range(2))
-        self.nodes = np.empty((rows, nodes), dtype=np.int64)
+_rows: Records = np.zeros(256, dtype=candidate_type(4))  # what `enumerate_candidates` writes: made larger when it overflows
 
 
-_buffers = _Buffers()
-
-
-def _fill(state: State, job_id: str, only_improving: bool, prune: bool) -> int:
-    row = state.row(job_id)
-    wanted = int(state.jobs.rollout_nodes[row])
-    if _buffers.nodes.shape[1] < wanted:
-        _buffers.make(_buffers.group.shape[0], wanted)
+def _fill(state: State, job_id: str, only_improving: bool, prune: bool) -> Records:
+    """The rows of a job's candidates, until the next call."""
+    global _rows
+    view = state.view
+    nodes = view.jobs["pins"].shape[1]
+    if _rows.dtype["nodes"].shape[0] != nodes:
+        _rows = np.zeros(len(_rows), dtype=candidate_type(nodes))
     while True:
-        rows: int = enumerate_candidates(
-            state.jobs,
-            state.groups,
-            state.order,
-            state.limits,
-            state.rollout_nodes,
-            state.training_nodes,
-            row,
-            only_improving,
-            prune,
-            _buffers.group,
-            _buffers.new_nodes,
-            _buffers.nodes,
-            _buffers.usd,
-            _buffers.period_s,
-            _buffers.reason,
-        )
-        if rows <= _buffers.group.shape[0]:
-            return rows
-        _buffers.make(2 * rows, _buffers.nodes.shape[1])
+        count: int = enumerate_candidates(view, state.row(job_id), only_improving, prune, _rows)
+        if count <= len(_rows):
+            return _rows[:count]
+        _rows = np.zeros(2 * count, dtype=_rows.dtype)
 
 
 def candidates(state: State, job_id: str) -> CandidateTable:
     """Every candidate of a waiting job; of a running one, every candidate outside its own group."""
     rows = _fill(state, job_id, only_improving=False, prune=False)
-    job = state.row(job_id)
-    group_row = _buffers.group[:rows]
+    job = state.jobs[state.row(job_id)]
+    group_row = rows["group"]
     new = group_row < 0
     groups = state.groups
-    period_s = _buffers.period_s[:rows].copy()
+    period_s = rows["period_s"].copy()
     if state.order.size:
         limit_s = np.where(new, np.inf, groups.limit_s[group_row])
         saturated = ~new & (groups.load_s[group_row] >= groups.cycle_s[group_row] * (1 - TOLERANCE))
         group_id = np.where(new, -1, groups.id[group_row])
     else:
-        limit_s, saturated, group_id = np.full(rows, np.inf), np.zeros(rows, dtype=bool), np.full(rows, -1)
+        limit_s, saturated, group_id = np.full(len(rows), np.inf), np.zeros(len(rows), dtype=bool), np.full(len(rows), -1)
     return CandidateTable(
         job_id=job_id,
         group=group_id,
-        new_nodes=_buffers.new_nodes[:rows].copy(),
-        nodes=_buffers.nodes[:rows, : int(state.jobs.rollout_nodes[job])].copy(),
-        usd_per_hour=_buffers.usd[:rows].copy(),
+        new_nodes=rows["new_nodes"].copy(),
+        nodes=rows["nodes"][:, : int(job.rollout_nodes)].copy(),
+        usd_per_hour=rows["usd"].copy(),
         period_s=period_s,
-        reason=_buffers.reason[:rows].copy(),
+        reason=rows["reason"].copy(),
         saturated=saturated,
-        slack=np.minimum(limit_s, state.jobs.limit_s[job]) / period_s - 1,
-        training_nodes=int(state.jobs.training_nodes[job]),
+        slack=np.minimum(limit_s, job.limit_s) / period_s - 1,
+        training_nodes=int(job.training_nodes),
     )
 
 
@@ -162,12 +136,11 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
         prune: leave saturated groups out, as printed in the paper.
     """
     rows = _fill(state, job_id, only_improving=True, prune=prune)
-    if rows == 0:
+    if not len(rows):
         return None
-    last = rows - 1
-    group = int(_buffers.group[last])
-    new_nodes = int(_buffers.new_nodes[last])
+    best = rows[-1]
+    group, new_nodes = int(best["group"]), int(best["new_nodes"])
     if group < 0:
         return Placement(None, (), new_nodes, int(state.jobs.training_nodes[state.row(job_id)]))
-    nodes = tuple(int(node) for node in _buffers.nodes[last] if node >= 0)
+    nodes = tuple(node for node in best["nodes"].tolist() if node >= 0)
     return Placement(int(state.groups.id[group]), nodes, new_nodes)

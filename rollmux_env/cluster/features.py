@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from rollmux_env.cluster.candidates import CandidateTable
 from rollmux_env.cluster.state import State
+from rollmux_env.kernel.candidates import candidate_type
+from rollmux_env.kernel.feature_tables import Observed, features_of_places, make_desk
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES
-from rollmux_env.kernel.looks import features_of_table, make_desk
 from rollmux_env.kernel.tables import Ints
 
 
@@ -36,35 +37,17 @@ def features(state: State, table: CandidateTable, first_s: float, known_stays: b
         rows: (R,) of the table, in this order; all without it.
     """
     rows = np.arange(len(table)) if rows is None else rows
-    job = state.job(table.job_id)
-    seen = Features(
-        np.zeros(len(JOB_FEATURES), dtype=np.float32),
-        np.zeros((rows.size, len(CANDIDATE_FEATURES)), dtype=np.float32),
-        np.zeros(len(CLUSTER_FEATURES), dtype=np.float32),
+    view, job = state.view, state.row(table.job_id)
+    shown = Observed(
+        np.zeros((1, len(JOB_FEATURES)), dtype=np.float32),
+        np.zeros((1, rows.size, len(CANDIDATE_FEATURES)), dtype=np.float32),
+        np.zeros((1, len(CLUSTER_FEATURES)), dtype=np.float32),
+        np.zeros((1, rows.size), dtype=np.int8),
     )
-    group = np.array([-1 if number < 0 else state.group_row(int(number)) for number in table.group[rows]], dtype=np.int64)
-    features_of_table(
-        state.jobs,
-        state.groups,
-        state.order,
-        state.limits,
-        state.now_s,
-        first_s,
-        state.rollout_nodes,
-        state.training_nodes,
-        len(state.waiting),
-        known_stays,
-        np.inf if job.duration_s is None else job.duration_s,
-        np.inf if job.iterations is None else float(job.iterations),
-        state.row(table.job_id),
-        group,
-        table.new_nodes[rows],
-        table.nodes[rows],
-        table.usd_per_hour[rows],
-        table.period_s[rows],
-        make_desk(len(state.jobs.group), state.groups.node_number.shape[1]),
-        seen.job,
-        seen.candidates,
-        seen.cluster,
-    )
-    return seen
+    places = np.zeros(rows.size, dtype=candidate_type(view.jobs["pins"].shape[1]))
+    places["group"] = [-1 if number < 0 else state.group_row(int(number)) for number in table.group[rows]]
+    places["nodes"] = -1
+    places["nodes"][:, : table.nodes.shape[1]] = table.nodes[rows]
+    places["new_nodes"], places["usd"], places["period_s"] = table.new_nodes[rows], table.usd_per_hour[rows], table.period_s[rows]
+    features_of_places(view, known_stays, first_s, job, places, make_desk(view.jobs, view.groups), shown)
+    return Features(shown.job[0], shown.candidates[0], shown.cluster[0])

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Plan
 from rollmux_env.cluster.state import State
+from rollmux_env.kernel.feature_tables import features_of_moves
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, cluster_features
-from rollmux_env.kernel.horizons import present_rates, stays_table, work_price
-from rollmux_env.kernel.looks import look_at_moves
-from rollmux_env.kernel.regroupings import choose_groups
-from rollmux_env.kernel.rows import GROUPS_MOST, MOVES_MOST, NEW_GROUP, choice_type, move_space
-from rollmux_env.kernel.stream import Records, group_records, job_records
+from rollmux_env.kernel.neighbourhood.enumerate import choose_groups
+from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST, MOVES_MOST, NEW_GROUP, choice_type, make_scratch
+from rollmux_env.kernel.tables import Records, copy_into, group_table, group_width, job_table
+from rollmux_env.kernel.valuation import make_valuation, present_rates, work_price
 
 
 class Regroupings(NamedTuple):
@@ -40,9 +40,9 @@ class Regroupings(NamedTuple):
 def regroupings(state: State, first_s: float, known_stays: bool = True, limit: int = 32, shield: bool = True) -> Regroupings:
     """The rows with the greatest gain, and `stop`.
 
-    All running jobs are looked at, or in a large cluster those of the groups that `rollmux_env.kernel.regroupings.choose_groups`
-    chooses. After a row has been carried out the next rows are of the state that it leads to: jobs that were placed or moved in
-    this instant stay where they are.
+    All running jobs are looked at, or in a large cluster those of the groups that
+    `rollmux_env.kernel.neighbourhood.enumerate.choose_groups` chooses. After a row has been carried out the next rows are of the
+    state that it leads to: jobs that were placed or moved in this instant stay where they are.
 
     Args:
         first_s: when the first job of all arrived, seconds.
@@ -50,35 +50,22 @@ def regroupings(state: State, first_s: float, known_stays: bool = True, limit: i
         limit: most rows, `stop` included.
         shield: rows that break an SLO are left out.
     """
+    whole = state.view
     looked = np.zeros(GROUPS_MOST, dtype=np.int64)
-    looked = looked[: choose_groups(state.jobs, state.groups, state.order, state.limits, state.now_s, looked)]
+    looked = looked[: choose_groups(whole, looked)]
     jobs, groups, rows = _excerpt(state, looked)
-    space = move_space(groups, limit - 1, jobs.dtype["pins"].shape[0])
-    choices = np.zeros(limit, dtype=choice_type(jobs.dtype["pins"].shape[0]))
+    view = whole._replace(jobs=jobs, groups=groups, order=np.arange(looked.size))
+    nodes = jobs.dtype["pins"].shape[0]
+    choices = np.zeros(limit, dtype=choice_type(nodes))
     candidates = np.zeros((limit, len(CANDIDATE_FEATURES) + len(MOVE_FEATURES)), dtype=np.float32)
     cluster = np.zeros(len(CLUSTER_FEATURES), dtype=np.float32)
-    nodes = state.rollout_nodes, state.training_nodes
-    waiting = len(state.waiting)
-    limits, now_s = state.limits, state.now_s
-    cluster_features(state.jobs, state.groups, state.order, limits, now_s, first_s, *nodes, waiting, True, cluster)
-    rates = present_rates(state.jobs, state.groups, state.order, limits)
-    count, there = look_at_moves(
-        jobs,
-        groups,
-        np.arange(looked.size),
-        limits,
-        stays_table(len(jobs)),
-        work_price(rates),
-        rates[1] / max(rates[3], 1),
-        *nodes,
-        shield,
-        state.cluster.migration_s,
-        now_s,
-        known_stays,
-        space,
-        choices,
-        candidates,
-    )
+    cluster_features(whole, first_s, True, cluster)
+    rates = present_rates(whole)
+    valuation = make_valuation(len(jobs), groups.dtype["node_number"].shape[0], nodes)
+    valuation.terms[0] = work_price(rates), state.cluster.migration_s / 3600.0, shield
+    scratch = make_scratch(jobs, groups, limit - 1)
+    unit_usd = rates[1] / max(rates[3], 1)
+    count, there = features_of_moves(view, known_stays, unit_usd, valuation, scratch, choices, candidates)
     ids = [state.job_id(row) for row in rows.tolist()]
     plans = tuple(
         tuple(Move(ids[job], placement) for job, placement in placements(choice, jobs, groups)) for choice in choices[: count + 1]
@@ -99,21 +86,23 @@ def placements(choice: Records, jobs: Records, groups: Records) -> Iterator[tupl
 
 
 def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records, NDArray[np.int64]]:
-    """These groups and their members as records of the environments' types, and the members' rows in the state."""
+    """Tables of these groups and their members, and the members' rows in the state."""
     parts = [state.groups.members[row, : state.groups.n_members[row]] for row in looked]
     rows = np.concatenate([*parts, np.zeros(0, dtype=np.int64)])
-    jobs = job_records((max(1, rows.size),), state.jobs.pins.shape[1], state.jobs.rescale_s.shape[1])
-    widest = int(state.jobs.rollout_nodes[rows].max(initial=1))
+    table = state.view
+    widest = int(table.jobs["rollout_nodes"][rows].max(initial=1))
     members = min(state.limits.group_size_max, max((len(part) for part in parts), default=1) + MOVES_MOST)
-    groups = group_records((max(1, looked.size),), members, widest)
-    for records, columns, which in ((jobs, state.jobs, rows), (groups, state.groups, looked)):
-        for name, column in columns._asdict().items():
-            values = column[which]
-            if values.ndim == 1:
-                records[name][: which.size] = values
-            else:
-                width = min(values.shape[1], records[name].shape[1])
-                records[name][: which.size, :width] = values[:, :width]
+    jobs = job_table(max(1, rows.size), table.jobs["pins"].shape[1], table.jobs["rescale_s"].shape[1])
+    width, long = group_width(members, widest)
+    groups = group_table(max(1, looked.size), width, max(long, int(table.groups["n_nodes"][looked].max(initial=1))))
+    copy_into(jobs, table.jobs[rows])
+    for name in groups.dtype.names:
+        values = table.groups[name][looked]
+        if values.ndim == 1:
+            groups[name][: looked.size] = values
+        else:
+            wide = min(values.shape[1], groups[name].shape[1])
+            groups[name][: looked.size, :wide] = values[:, :wide]
     at = 0
     for group, part in enumerate(parts):
         jobs["group"][at : at + len(part)] = group

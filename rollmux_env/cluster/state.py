@@ -23,8 +23,7 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.kernel import membership
-from rollmux_env.kernel.candidates import is_saturated
-from rollmux_env.kernel.tables import NOWHERE, UNUSED, GroupTable, JobTable, Limits, copy_into, group_table, job_table
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, UNUSED, Clock, Limits, Records, View, copy_into, group_table, job_table
 from rollmux_env.scenario import Cluster, Job
 
 
@@ -74,7 +73,7 @@ class State:
         observed: as above. Departure times are then predictions.
         now_s: the only clock, seconds.
         cluster: pools, prices and limits.
-        jobs, groups: the kernel's tables; read them, `apply` writes them.
+        jobs, groups: the tables of `rollmux_env.kernel.tables` as record arrays, `jobs.done[row]`; read them, `apply` writes them.
         order: rows of the present groups in order of creation.
         waiting: ids of the jobs that wait for a place, in order of arrival.
         rollout_nodes, training_nodes: nodes provisioned now, those held for a move included.
@@ -86,8 +85,7 @@ class State:
         self.observed = observed
         self.cluster = cluster
         self.limits = limits_of(cluster)
-        self.jobs = job_table(16, 1, 1)
-        self.groups = group_table(16, 4, 4)
+        self._keep(job_table(16, 1, 1), group_table(16, 1, 1))
         self.order = np.zeros(0, dtype=np.int64)
         self.waiting: list[str] = []
         self.rollout_nodes = 0
@@ -99,6 +97,12 @@ class State:
         self._free_groups: list[int] = []
         self._group_rows: dict[int, int] = {}
         self._held: list[_Held] = []
+
+    @property
+    def view(self) -> View:
+        """The state as compiled code sees it."""
+        clock = Clock(self.now_s, self.rollout_nodes, self.training_nodes, len(self.waiting))
+        return View(self._jobs, self._groups, self.order, self.limits, clock)
 
     def row(self, job_id: str) -> int:
         """Row of a job in the job table."""
@@ -123,7 +127,7 @@ class State:
 
     def is_running(self, job_id: str) -> bool:
         """Whether the job has a place; a paused one has."""
-        return job_id in self._rows and bool(self.jobs.group[self._rows[job_id]] != NOWHERE)
+        return job_id in self._rows and bool(self._jobs["group"][self._rows[job_id]] != NOWHERE)
 
     def is_paused(self, job_id: str) -> bool:
         """Whether the job is in the pause of a move."""
@@ -135,7 +139,7 @@ class State:
 
     def group_of(self, job_id: str) -> Group:
         """The group of a running job."""
-        return self._view(int(self.jobs.group[self._rows[job_id]]))
+        return self._view(int(self._jobs["group"][self._rows[job_id]]))
 
     def group_list(self) -> list[Group]:
         """The present groups in order of creation."""
@@ -144,17 +148,17 @@ class State:
     def pins(self, job_id: str) -> tuple[int, ...]:
         """Numbers of the rollout nodes that a running job is pinned to, within its group."""
         row = self._rows[job_id]
-        return tuple(self.jobs.pins[row, : self.jobs.n_pins[row]].tolist())
+        return tuple(self._jobs["pins"][row, : self._jobs["n_pins"][row]].tolist())
 
     def iterations_done(self, job_id: str) -> float:
         """Iterations of a job so far: with fractions, but where they are observed only those that it has finished."""
         row = self._rows[job_id]
-        done = float(self.jobs.done[row])
-        group = self.jobs.group[row]
+        done = float(self._jobs["done"][row])
+        group = self._jobs["group"][row]
         if group == NOWHERE or self.observed:
             return done
-        ran = self.now_s - max(self.groups.since_s[group], self.jobs.paused_until_s[row])
-        return done + max(0.0, float(ran)) / float(self.groups.period_s[group])
+        ran = self.now_s - max(self._groups["since_s"][group], self._jobs["paused_until_s"][row])
+        return done + max(0.0, float(ran)) / float(self._groups["period_s"][group])
 
     @property
     def usd_per_hour(self) -> float:
@@ -169,15 +173,15 @@ class State:
 
     def next_departure_s(self) -> float:
         """When the next running job leaves if nothing changes before; infinite where none runs."""
-        return float(self.groups.departs_s[self.order].min()) if self.order.size else np.inf
+        return float(self._groups["departs_s"][self.order].min()) if self.order.size else np.inf
 
     def departing(self, until_s: float) -> list[str]:
         """Ids of the running jobs that leave by `until_s`, in order of arrival."""
         rows = [
             member
-            for group in self.order[self.groups.departs_s[self.order] <= until_s]
-            for member in self.groups.members[group, : self.groups.n_members[group]].tolist()
-            if membership.departure_s(self.jobs, self.groups, member) <= until_s
+            for group in self.order[self._groups["departs_s"][self.order] <= until_s]
+            for member in self._groups["members"][group, : self._groups["n_members"][group]].tolist()
+            if membership.departure_s(self._jobs, self._groups, member) <= until_s
         ]
         return [self.job_id(row) for row in sorted(rows)]
 
@@ -194,87 +198,92 @@ class State:
         return [held.job_id for held in self._held if held.until_s <= until_s]
 
     def _view(self, row: int) -> Group:
-        groups = self.groups
+        group = self._groups[row]
         return Group(
-            id=int(groups.id[row]),
-            jobs=tuple(self.job_id(member) for member in groups.members[row, : groups.n_members[row]].tolist()),
-            rollout_nodes=tuple(groups.node_number[row, : groups.n_nodes[row]].tolist()),
-            training_nodes=int(groups.training_nodes[row]),
-            period_s=float(groups.period_s[row]),
-            cycle_s=float(groups.cycle_s[row]),
-            load_s=float(groups.load_s[row]),
-            saturated=is_saturated(groups, row),
-            usd_per_hour=float(
-                groups.n_nodes[row] * self.limits.rollout_usd + groups.training_nodes[row] * self.limits.training_usd
-            ),
+            id=int(group["id"]),
+            jobs=tuple(self.job_id(member) for member in group["members"][: group["n_members"]].tolist()),
+            rollout_nodes=tuple(group["node_number"][: group["n_nodes"]].tolist()),
+            training_nodes=int(group["training_nodes"]),
+            period_s=float(group["period_s"]),
+            cycle_s=float(group["cycle_s"]),
+            load_s=float(group["load_s"]),
+            saturated=bool(group["load_s"] >= group["cycle_s"] * (1.0 - TOLERANCE)),
+            usd_per_hour=float(group["n_nodes"] * self.limits.rollout_usd + group["training_nodes"] * self.limits.training_usd),
         )
 
     def copy(self) -> State:
         """A state of its own: what is applied to one of the two does not change the other."""
         twin = copy(self)
-        twin.jobs = JobTable(**{name: column.copy() for name, column in self.jobs._asdict().items()})
-        twin.groups = GroupTable(**{name: column.copy() for name, column in self.groups._asdict().items()})
+        twin._keep(self._jobs.copy(), self._groups.copy())
         for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_held"):
             setattr(twin, name, getattr(self, name).copy())
         return twin
 
     # What follows is for `apply` alone.
 
+    def _keep(self, jobs: Records, groups: Records) -> None:
+        self._jobs, self._groups = jobs, groups
+        self.jobs, self.groups = jobs.view(np.recarray), groups.view(np.recarray)
+
     def _settle(self, group: int) -> None:
         """Bring the members' progress up to now, before their group changes."""
         if self.observed:
-            self.groups.since_s[group] = self.now_s
+            self._groups["since_s"][group] = self.now_s
         else:
-            membership.settle(self.jobs, self.groups, group, self.now_s)
+            membership.settle(self._jobs, self._groups, group, self.now_s)
 
     def _add_job(self, job: Job) -> None:
         row = len(self._models)
         steps = len(job.training.by_nodes)
-        size, width, depth = self.jobs.group.shape[0], self.jobs.pins.shape[1], self.jobs.rescale_s.shape[1]
+        size, width, depth = len(self._jobs), self._jobs["pins"].shape[1], self._jobs["rescale_s"].shape[1]
         if row >= size or job.rollout.nodes > width or steps > depth:
             larger = job_table(2 * size if row >= size else size, max(width, job.rollout.nodes), max(depth, steps))
-            copy_into(larger, self.jobs)
-            self.jobs = larger
+            copy_into(larger, self._jobs)
+            self._keep(larger, self._groups)
         self._models.append(job)
         self._rows[job.id] = row
         self._describe(row, job)
+        self._jobs["arrival_s"][row] = job.arrival_s
+        self._jobs["duration_s"][row] = np.inf if job.duration_s is None else job.duration_s
+        self._jobs["iterations"][row] = np.inf if job.iterations is None else job.iterations
         self.waiting.append(job.id)
 
     def _describe(self, row: int, job: Job) -> None:
         """Write what is known of a job into its row."""
-        table = self.jobs
-        table.rollout_s[row] = job.rollout.worst_case_s
-        table.training_s[row] = job.training.worst_case_s
-        table.sync_s[row] = job.sync_s
-        table.solo_s[row] = job.solo_s
-        table.limit_s[row] = job.slo * job.solo_s
-        table.rollout_gb[row] = job.rollout.host_memory_gb
-        table.training_gb[row] = job.training.host_memory_gb
-        table.rollout_nodes[row] = job.rollout.nodes
-        table.training_nodes[row] = job.training.nodes
-        table.movable[row] = job.movable
-        table.rescale_nodes[row] = UNUSED
+        record = self._jobs[row]
+        record["rollout_s"] = job.rollout.worst_case_s
+        record["training_s"] = job.training.worst_case_s
+        record["sync_s"] = job.sync_s
+        record["solo_s"] = job.solo_s
+        record["limit_s"] = job.slo * job.solo_s
+        record["rollout_gb"] = job.rollout.host_memory_gb
+        record["training_gb"] = job.training.host_memory_gb
+        record["rollout_nodes"] = job.rollout.nodes
+        record["training_nodes"] = job.training.nodes
+        record["movable"] = job.movable
+        record["rescale_nodes"] = UNUSED
         for k, (nodes, seconds) in enumerate(job.training.by_nodes.items()):
-            table.rescale_nodes[row, k] = nodes
-            table.rescale_s[row, k] = seconds
+            record["rescale_nodes"][k] = nodes
+            record["rescale_s"][k] = seconds
 
     def _enter(self, row: int, placement: Placement) -> None:
         group = self._group_rows[placement.group] if placement.group is not None else self._open(placement.training_nodes)
         if placement.colocated:
-            membership.attach_colocated(self.jobs, self.groups, row, group, *self._colocated_s(row))
+            membership.attach_colocated(self._jobs, self._groups, row, group, *self._colocated_s(row))
             return
-        members, nodes = self.groups.members.shape[1], self.groups.node_number.shape[1]
-        need = int(self.groups.n_nodes[group]) + placement.new_rollout_nodes
-        if self.groups.n_members[group] >= members or need > nodes:
-            self._grow_groups(self.groups.id.shape[0], int(self.groups.n_members[group]) + 1, need)
+        members, nodes = self._groups["members"].shape[1], self._groups["node_number"].shape[1]
+        member, need = int(self._groups["n_members"][group]) + 1, int(self._groups["n_nodes"][group]) + placement.new_rollout_nodes
+        if member > members or need > nodes:
+            self._grow_groups(len(self._groups), member, need)
         self._settle(group)
-        numbers = np.array(placement.rollout_nodes, dtype=np.int64)
-        membership.attach(self.jobs, self.groups, row, group, numbers, placement.new_rollout_nodes)
+        there = placement.rollout_nodes
+        self._jobs["pins"][row, : len(there)] = there
+        membership.attach(self._jobs, self._groups, row, group, len(there), placement.new_rollout_nodes)
         self.rollout_nodes += placement.new_rollout_nodes
 
     def _replan(self, row: int, job: Job) -> None:
         """A job's times or memory are other ones."""
-        group = int(self.jobs.group[row])
+        group = int(self._jobs["group"][row])
         if group == NOWHERE:
             self._models[row] = job
             self._describe(row, job)
@@ -282,36 +291,38 @@ class State:
         self._settle(group)
         self._models[row] = job
         self._describe(row, job)
-        if self.groups.exclusive[group]:
-            membership.attach_colocated(self.jobs, self.groups, row, group, *self._colocated_s(row))
+        if self._groups["exclusive"][group]:
+            membership.attach_colocated(self._jobs, self._groups, row, group, *self._colocated_s(row))
         else:
-            membership.replan(self.jobs, self.groups, row)
+            membership.replan(self._jobs, self._groups, row)
 
     def _colocated_s(self, row: int) -> tuple[float, float]:
         """Seconds of a job's two phases where both run on training nodes."""
         own = self._models[row].colocated
-        return (own.rollout_s, own.training_s) if own else (float(self.jobs.rollout_s[row]), float(self.jobs.training_s[row]))
+        return (
+            (own.rollout_s, own.training_s) if own else (float(self._jobs["rollout_s"][row]), float(self._jobs["training_s"][row]))
+        )
 
     def _leave(self, row: int) -> tuple[int, int]:
         """Take a job out of its settled group; returns the rollout and training nodes that no one needs any more."""
-        group = int(self.jobs.group[row])
-        rollout_nodes = membership.detach(self.jobs, self.groups, row)
-        if self.groups.n_members[group] > 0:
+        group = int(self._jobs["group"][row])
+        rollout_nodes = membership.detach(self._jobs, self._groups, row)
+        if self._groups["n_members"][group] > 0:
             return rollout_nodes, 0
         self.order = self.order[self.order != group]
-        del self._group_rows[int(self.groups.id[group])]
+        del self._group_rows[int(self._groups["id"][group])]
         self._free_groups.append(group)
-        return rollout_nodes, int(self.groups.training_nodes[group])
+        return rollout_nodes, int(self._groups["training_nodes"][group])
 
     def _open(self, training_nodes: int) -> int:
         if not self._free_groups:
-            size = self.groups.id.shape[0]
+            size = len(self._groups)
             used = self.order.size
             if used == size:
                 self._grow_groups(2 * size, 0, 0)
             self._free_groups.append(used)
         group = self._free_groups.pop()
-        membership.open_group(self.groups, group, self.next_group_id, training_nodes, self.now_s)
+        membership.open_group(self._groups, group, self.next_group_id, training_nodes, self.now_s)
         self._group_rows[self.next_group_id] = group
         self.next_group_id += 1
         self.order = np.append(self.order, group)
@@ -319,11 +330,10 @@ class State:
         return group
 
     def _grow_groups(self, rows: int, members: int, nodes: int) -> None:
-        now = self.groups
-        wide, long = now.members.shape[1], now.node_number.shape[1]
-        larger: GroupTable = group_table(rows, wide if members <= wide else 2 * members, long if nodes <= long else 2 * nodes)
+        now = self._groups
+        larger = group_table(rows, max(members, now["members"].shape[1]), max(nodes, now["node_number"].shape[1]))
         copy_into(larger, now)
-        self.groups = larger
+        self._keep(self._jobs, larger)
 
 
 def apply(state: State, event: Event) -> None:
@@ -339,18 +349,18 @@ def apply(state: State, event: Event) -> None:
             row = state._rows[job_id]
             job = state._models[row]
             state.waiting.remove(job_id)
-            state.jobs.admitted_s[row] = at_s
-            state.jobs.iterations[row] = job.iterations if job.iterations is not None else np.inf
-            state.jobs.leaves_s[row] = at_s + job.duration_s if job.duration_s is not None else np.inf
+            state._jobs["admitted_s"][row] = at_s
+            state._jobs["iterations"][row] = job.iterations if job.iterations is not None else np.inf
+            state._jobs["leaves_s"][row] = at_s + job.duration_s if job.duration_s is not None else np.inf
             state._enter(row, placement)
         case Moved(at_s=at_s, job_id=job_id, placement=placement):
             row = state._rows[job_id]
-            state._settle(int(state.jobs.group[row]))
+            state._settle(int(state._jobs["group"][row]))
             left = state._leave(row)
             until_s = at_s + state.cluster.migration_s
             state._held.append(_Held(until_s, job_id, *left))
-            state.jobs.paused_until_s[row] = until_s
-            state.jobs.leaves_s[row] += state.cluster.migration_s
+            state._jobs["paused_until_s"][row] = until_s
+            state._jobs["leaves_s"][row] += state.cluster.migration_s
             state._enter(row, placement)
         case Resumed(job_id=job_id):
             held = next(held for held in state._held if held.job_id == job_id)
@@ -359,9 +369,9 @@ def apply(state: State, event: Event) -> None:
             state.training_nodes -= held.training_nodes
         case Departed(job_id=job_id):
             row = state._rows[job_id]
-            state._settle(int(state.jobs.group[row]))
-            if np.isfinite(state.jobs.iterations[row]):
-                state.jobs.done[row] = state.jobs.iterations[row]
+            state._settle(int(state._jobs["group"][row]))
+            if np.isfinite(state._jobs["iterations"][row]):
+                state._jobs["done"][row] = state._jobs["iterations"][row]
             rollout_nodes, training_nodes = state._leave(row)
             state.rollout_nodes -= rollout_nodes
             state.training_nodes -= training_nodes
@@ -373,9 +383,9 @@ def apply(state: State, event: Event) -> None:
         case Progressed(jobs=jobs):
             for job_id, iterations, rollout_busy_s, training_busy_s in jobs:
                 row = state._rows[job_id]
-                state.jobs.done[row] = iterations
-                state.jobs.rollout_busy_s[row] = rollout_busy_s
-                state.jobs.training_busy_s[row] = training_busy_s
+                state._jobs["done"][row] = iterations
+                state._jobs["rollout_busy_s"][row] = rollout_busy_s
+                state._jobs["training_busy_s"][row] = training_busy_s
         case Ticked():
             pass
         case Resized():

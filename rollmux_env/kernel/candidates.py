@@ -7,26 +7,40 @@ all. The last row is a new group.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled, uncounted
+from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import node_positions, training_seconds
 from rollmux_env.kernel.period import exact_period, period_bound
-from rollmux_env.kernel.tables import TOLERANCE, Floats, GroupTable, Ints, JobTable, Limits
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Ints, Limits, Records, View, constant
 
-FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO = range(7)
+FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO = (constant(k) for k in range(7))
 
 _BARRED = -2
-ANY_NODES = -1  # in place of a number of new nodes: the group as a whole is out
+ANY_NODES = constant(-1)  # in place of a number of new nodes: the group as a whole is out
 
 
-@uncounted
-def is_saturated(groups: GroupTable, group: int) -> bool:
-    """T_load >= T_cycle, over the group's present members."""
-    return bool(groups.load_s[group] >= groups.cycle_s[group] * (1.0 - TOLERANCE))
+def candidate_type(nodes: int) -> np.dtype[Any]:
+    """One candidate of a job with at most so many rollout nodes.
+
+    group: row of the group, -1 for a new one. new_nodes: rollout nodes to add, ANY_NODES where the group as a whole is out. nodes:
+    (N,) numbers of the existing nodes, ascending, padded with -1. usd: marginal cost, $/h. period_s: of the group with the job in
+    it, seconds; both nan where the group as a whole is out. reason: FEASIBLE, or the first reason against it.
+    """
+    return np.dtype(
+        [("group", "i8"), ("new_nodes", "i8"), ("reason", "i8"), ("usd", "f8"), ("period_s", "f8"), ("nodes", "i8", (nodes,))]
+    )
 
 
-@uncounted
+@compiled(arrays=False)
+def is_saturated(group: Records) -> bool:
+    """T_load >= T_cycle, over the present members of a group, a record."""
+    return bool(group.load_s >= group.cycle_s * (1.0 - TOLERANCE))
+
+
+@compiled(arrays=False)
 def complete(chosen: Ints, at: int, size: int, n_nodes: int, before: Ints) -> bool:
     """Fill chosen[at:size] with the lowest nodes allowed after chosen[:at]; False where there are too few."""
     v = chosen[at - 1] + 1 if at > 0 else 0
@@ -41,7 +55,7 @@ def complete(chosen: Ints, at: int, size: int, n_nodes: int, before: Ints) -> bo
     return True
 
 
-@uncounted
+@compiled(arrays=False)
 def _allowed(chosen: Ints, at: int, v: int, before: Ints) -> bool:
     """Whether node position v may follow chosen[:at]: the nodes like it that come before it must be chosen too; _BARRED never."""
     w = before[v]
@@ -53,7 +67,7 @@ def _allowed(chosen: Ints, at: int, v: int, before: Ints) -> bool:
     return False
 
 
-@uncounted
+@compiled(arrays=False)
 def next_subset(chosen: Ints, size: int, n_nodes: int, before: Ints) -> bool:
     """Advance to the next subset in lexicographic order; False at the end."""
     for at in range(size - 1, -1, -1):
@@ -67,210 +81,146 @@ def next_subset(chosen: Ints, size: int, n_nodes: int, before: Ints) -> bool:
 
 @compiled
 def period_with(
-    jobs: JobTable, groups: GroupTable, job: int, group: int, training_s: float, chosen: Ints, size: int, limit: float
+    jobs: Records, groups: Records, job: int, group: int, training_s: float, chosen: Ints, size: int, limit: float
 ) -> float:
     """Period of the group with the job as its last member, on the chosen node positions and on new nodes of its own.
 
     Where the period is above `limit` a lower bound of it, also above `limit`, may be returned instead.
     """
-    bound = max(groups.period_s[group], jobs.rollout_s[job] + training_s + jobs.sync_s[job])
-    bound = max(bound, groups.training_load_s[group] + training_s)
+    j, g = jobs[job], groups[group]
+    bound = max(g.period_s, j.rollout_s + training_s + j.sync_s)
+    bound = max(bound, g.training_load_s + training_s)
     for k in range(size):
-        bound = max(bound, groups.node_load_s[group, chosen[k]] + jobs.rollout_s[job])
+        bound = max(bound, g.node_load_s[chosen[k]] + j.rollout_s)
     # A node with one pinned job is no constraint beyond that job's own cycle, so new nodes need no column.
-    one_node_each = groups.general[group] == 0 and jobs.sync_s[job] == 0.0 and jobs.rollout_nodes[job] == 1
-    n = groups.n_members[group] + 1
+    one_node_each = g.general == 0 and j.sync_s == 0.0 and j.rollout_nodes == 1
+    n = g.n_members + 1
     if one_node_each or n == 2 or bound > limit:  # of two members, see `exact_period`
         return float(bound)
-    n_nodes = groups.n_nodes[group]
+    n_nodes = g.n_nodes
     pinned = np.zeros((n, n_nodes), np.int64)
     phases = np.empty((3, n))
     for i in range(n - 1):
-        member = groups.members[group, i]
-        phases[0, i] = jobs.placed_rollout_s[member]
-        phases[1, i] = jobs.placed_training_s[member]
-        phases[2, i] = jobs.placed_sync_s[member]
+        member = g.members[i]
+        m = jobs[member]
+        phases[0, i] = m.placed_rollout_s
+        phases[1, i] = m.placed_training_s
+        phases[2, i] = m.placed_sync_s
         node_positions(jobs, groups, member, group, pinned[i])
-    phases[0, n - 1] = jobs.rollout_s[job]
+    phases[0, n - 1] = j.rollout_s
     phases[1, n - 1] = training_s
-    phases[2, n - 1] = jobs.sync_s[job]
+    phases[2, n - 1] = j.sync_s
     for k in range(size):
         pinned[n - 1, chosen[k]] = 1
     bound = period_bound(phases[0], phases[1], phases[2], pinned, n, n_nodes)
     return exact_period(phases[0], phases[1], phases[2], pinned, n, n_nodes, bound)
 
 
+@compiled(arrays=False)
+def _write(row: Records, group: int, new_nodes: int, usd: float, period_s: float, reason: int) -> None:
+    row.group = group
+    row.new_nodes = new_nodes
+    row.usd = usd
+    row.period_s = period_s
+    row.reason = reason
+    for k in range(row.nodes.shape[0]):
+        row.nodes[k] = -1
+
+
+@compiled(arrays=False)
+def _group_reason(group: Records, job: Records, limits: Limits) -> int:
+    """FEASIBLE, or what speaks against a group as a whole; both are records."""
+    if group.n_members >= limits.group_size_max or group.exclusive != 0:
+        return GROUP_FULL
+    if group.training_nodes < job.training_nodes:
+        return FEW_TRAINING_NODES
+    if group.training_gb + job.training_gb > limits.training_node_gb * (1.0 + TOLERANCE):
+        return TRAINING_MEMORY
+    return FEASIBLE
+
+
 @compiled
-def enumerate_candidates(
-    jobs: JobTable,
-    groups: GroupTable,
-    order: Ints,
-    limits: Limits,
-    rollout_nodes_in_use: int,
-    training_nodes_in_use: int,
-    job: int,
-    only_improving: bool,
-    prune: bool,
-    group_of: Ints,
-    new_nodes: Ints,
-    chosen_nodes: Ints,
-    usd: Floats,
-    period_s: Floats,
-    reason: Ints,
-) -> int:
+def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool, out: Records) -> int:
     """Write the candidates of a job, a row each.
 
     Args:
-        order: (groups,) rows of the groups in order of creation.
-        rollout_nodes_in_use, training_nodes_in_use: provisioned nodes of the whole cluster.
+        view: `order` says which groups are looked at.
         job: row of a job that waits or runs; its own group is left out.
         only_improving: write a row only where it is feasible and strictly cheaper than all rows before it, so that the last row
             is Algorithm 1's choice; else write them all, for a group that is out as a whole a single row.
         prune: leave saturated groups out (only with `only_improving`).
-        group_of: (R,) out: row of the group, -1 for a new one.
-        new_nodes: (R,) out: rollout nodes to add, ANY_NODES where the group as a whole is out.
-        chosen_nodes: (R, N) out: numbers of the existing nodes, ascending, padded with -1.
-        usd: (R,) out: marginal cost, $/h.
-        period_s: (R,) out: period of the group with the job in it, seconds; nan where the group as a whole is out.
-        reason: (R,) out: FEASIBLE, or the first reason against it.
+        out: (R,) records of `candidate_type`.
 
     Returns:
         How many rows there are; where that is above R, only the first R are written.
     """
-    return int(
-        _enumerate(
-            jobs,
-            groups,
-            order,
-            limits,
-            rollout_nodes_in_use,
-            training_nodes_in_use,
-            job,
-            only_improving,
-            prune,
-            group_of,
-            new_nodes,
-            chosen_nodes,
-            usd,
-            period_s,
-            reason,
-            np.zeros(jobs.rollout_nodes[job] + 1, np.int64),
-            np.empty(groups.node_before.shape[1], np.int64),
-        )
-    )
-
-
-@uncounted
-def _enumerate(
-    jobs: JobTable,
-    groups: GroupTable,
-    order: Ints,
-    limits: Limits,
-    rollout_nodes_in_use: int,
-    training_nodes_in_use: int,
-    job: int,
-    only_improving: bool,
-    prune: bool,
-    group_of: Ints,
-    new_nodes: Ints,
-    chosen_nodes: Ints,
-    usd: Floats,
-    period_s: Floats,
-    reason: Ints,
-    chosen: Ints,
-    barred: Ints,
-) -> int:
-    """As `enumerate_candidates`, with room for positions of a job's nodes and for a group's `node_before`."""
+    jobs, groups, limits = view.jobs, view.groups, view.limits
+    j = jobs[job]
+    n = j.rollout_nodes
     rows = 0
-    room = group_of.shape[0]
+    room = out.shape[0]
     best = np.inf
-    n = jobs.rollout_nodes[job]
-    for position in range(order.shape[0]):
+    scratch = np.empty(n + 1 + groups[0].node_before.shape[0], np.int64)
+    chosen, before = scratch[: n + 1], scratch[n + 1 :]
+    for position in range(view.order.shape[0]):
         if only_improving and best <= 0.0:
             break
-        group = order[position]
-        if group == jobs.group[job]:
+        group = view.order[position]
+        if group == j.group or (only_improving and prune and is_saturated(groups[group])):
             continue
-        if only_improving and prune and is_saturated(groups, group):
-            continue
-        out = FEASIBLE
-        if groups.n_members[group] >= limits.group_size_max or groups.exclusive[group] != 0:
-            out = GROUP_FULL
-        elif groups.training_nodes[group] < jobs.training_nodes[job]:
-            out = FEW_TRAINING_NODES
-        elif groups.training_gb[group] + jobs.training_gb[job] > limits.training_node_gb * (1.0 + TOLERANCE):
-            out = TRAINING_MEMORY
-        if out != FEASIBLE:
+        g = groups[group]
+        reason = _group_reason(g, j, limits)
+        if reason != FEASIBLE:
             if not only_improving:
                 if rows < room:
-                    group_of[rows] = group
-                    new_nodes[rows] = ANY_NODES
-                    chosen_nodes[rows, :] = -1
-                    usd[rows] = np.nan
-                    period_s[rows] = np.nan
-                    reason[rows] = out
+                    _write(out[rows], group, ANY_NODES, np.nan, np.nan, reason)
                 rows += 1
             continue
-        training_s = training_seconds(jobs, job, groups.training_nodes[group])
-        limit = min(groups.limit_s[group], jobs.limit_s[job]) * (1.0 + TOLERANCE)
-        if only_improving and max(groups.period_s[group], groups.training_load_s[group] + training_s) > limit:
+        training_s = training_seconds(jobs, job, g.training_nodes)
+        limit = min(g.limit_s, j.limit_s) * (1.0 + TOLERANCE)
+        if only_improving and max(g.period_s, g.training_load_s + training_s) > limit:
             continue
-        n_nodes = groups.n_nodes[group]
-        before = groups.node_before[group]
-        if only_improving:  # no subset with such a node is feasible, so none need be tried
-            for v in range(n_nodes):
-                barred[v] = before[v]
-                full = groups.node_gb[group, v] + jobs.rollout_gb[job] > limits.rollout_node_gb * (1.0 + TOLERANCE)
-                if full or groups.node_load_s[group, v] + jobs.rollout_s[job] > limit:
-                    barred[v] = _BARRED
-            before = barred
+        n_nodes = g.n_nodes
+        for v in range(n_nodes):
+            full = g.node_gb[v] + j.rollout_gb > limits.rollout_node_gb * (1.0 + TOLERANCE)
+            # No subset with such a node is feasible, so none need be tried.
+            barred = only_improving and (full or g.node_load_s[v] + j.rollout_s > limit)
+            before[v] = _BARRED if barred else g.node_before[v]
         found = False
         for k in range(max(0, n - n_nodes), n + 1):
-            cost = k * limits.rollout_usd
-            if only_improving and (found or cost >= best):
+            usd = k * limits.rollout_usd
+            if only_improving and (found or usd >= best):
                 break
             size = n - k
-            if not complete(chosen, 0, size, n_nodes, before):
-                continue
-            while True:
-                out = MAX_NODES if k > 0 and rollout_nodes_in_use + k > limits.rollout_nodes_max else FEASIBLE
+            more = complete(chosen, ZERO, size, n_nodes, before)
+            while more:
+                reason = MAX_NODES if k > 0 and view.clock.rollout_nodes + k > limits.rollout_nodes_max else FEASIBLE
                 for i in range(size):
-                    if groups.node_gb[group, chosen[i]] + jobs.rollout_gb[job] > limits.rollout_node_gb * (1.0 + TOLERANCE):
-                        out = ROLLOUT_MEMORY
+                    if g.node_gb[chosen[i]] + j.rollout_gb > limits.rollout_node_gb * (1.0 + TOLERANCE):
+                        reason = ROLLOUT_MEMORY
                         break
-                if not only_improving or out == FEASIBLE:
+                if not only_improving or reason == FEASIBLE:
                     period = period_with(jobs, groups, job, group, training_s, chosen, size, limit if only_improving else np.inf)
-                    if out == FEASIBLE and period > limit:
-                        out = SLO
-                    if not only_improving or out == FEASIBLE:
+                    if reason == FEASIBLE and period > limit:
+                        reason = SLO
+                    if not only_improving or reason == FEASIBLE:
                         if rows < room:
-                            group_of[rows] = group
-                            new_nodes[rows] = k
-                            chosen_nodes[rows, :] = -1
+                            _write(out[rows], group, k, usd, period, reason)
                             for i in range(size):
-                                chosen_nodes[rows, i] = groups.node_number[group, chosen[i]]
-                            usd[rows] = cost
-                            period_s[rows] = period
-                            reason[rows] = out
+                                out[rows].nodes[i] = g.node_number[chosen[i]]
                         rows += 1
-                    if only_improving and out == FEASIBLE:
-                        best = cost
+                    if only_improving and reason == FEASIBLE:
+                        best = usd
                         found = True
                         break
-                if not next_subset(chosen, size, n_nodes, before):
-                    break
-    cost = n * limits.rollout_usd + jobs.training_nodes[job] * limits.training_usd
+                more = next_subset(chosen, size, n_nodes, before)
+    usd = n * limits.rollout_usd + j.training_nodes * limits.training_usd
     fits = (
-        rollout_nodes_in_use + n <= limits.rollout_nodes_max
-        and training_nodes_in_use + jobs.training_nodes[job] <= limits.training_nodes_max
+        view.clock.rollout_nodes + n <= limits.rollout_nodes_max
+        and view.clock.training_nodes + j.training_nodes <= limits.training_nodes_max
     )
-    if not only_improving or (fits and cost < best):
+    if not only_improving or (fits and usd < best):
         if rows < room:
-            group_of[rows] = -1
-            new_nodes[rows] = n
-            chosen_nodes[rows, :] = -1
-            usd[rows] = cost
-            period_s[rows] = jobs.solo_s[job]
-            reason[rows] = FEASIBLE if fits else MAX_NODES
+            _write(out[rows], NOWHERE, n, usd, j.solo_s, FEASIBLE if fits else MAX_NODES)
         rows += 1
     return rows

@@ -3,63 +3,79 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, overload
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., object])
 
+_KERNEL = Path(__file__).parent
+_LINKED = (_KERNEL, _KERNEL / "neighbourhood", *(_KERNEL.parent / "envs" / name for name in ("placement", "dispatch")))
+_checked: set[Path] = set()
 
-def drop_stale(folder: Path) -> None:
+
+def drop_stale(folder: Path, linked: Iterable[Path] = ()) -> None:
     """Forget compiled code that was made of other sources than a folder's present ones.
 
     Numba looks at the file of a function alone, yet machine code holds what the function calls in other files too: after an edit or
     an update of some files it would run the old code.
+
+    Args:
+        linked: other folders that its functions call into.
     """
-    digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sorted(folder.glob("*.py")))).hexdigest()
+    digest = hashlib.sha256()
+    for source in sorted({*folder.glob("*.py"), *(file for other in linked for file in other.glob("*.py"))}):
+        digest.update(b"\0" + source.read_bytes())
     stamp = folder / "__pycache__" / "sources.sha256"
     with suppress(OSError):  # a folder that cannot be written holds no compiled code
-        if stamp.is_file() and stamp.read_text() == digest:
+        if stamp.is_file() and stamp.read_text() == digest.hexdigest():
             return
         for file in stamp.parent.glob("*.nb[ic]"):
             file.unlink(missing_ok=True)
         stamp.parent.mkdir(exist_ok=True)
-        stamp.write_text(digest)
+        stamp.write_text(digest.hexdigest())
 
 
-drop_stale(Path(__file__).parent)
+@overload
+def compiled(function: F) -> F: ...
 
 
-def compiled(function: F) -> F:
-    """Compile `function` to machine code, without fast-math: results are the same bytes everywhere IEEE 754 holds."""
-    return _njit(function, _nrt=True)  # said, or it would be as in the function that calls it
+@overload
+def compiled(*, arrays: bool) -> Callable[[F], F]: ...
 
 
-def uncounted(function: F) -> F:
-    """As `compiled`, for a function that makes no arrays, gets none from what it calls, and gives none back.
+def compiled(function: Any = None, *, arrays: bool = True) -> Any:
+    """Compile a function to machine code, without fast-math: results are the same bytes everywhere IEEE 754 holds.
 
-    References to arrays are not counted in it. Else every look at a row or a column of a table takes one and gives it back, each an
-    atomic operation, and in loops over jobs, groups and candidates that is most of the time. What it hands on counts for nobody, so
-    one that Python calls spares all below it the counting. Numba refuses to compile an uncounted function that makes an array; one
-    that it got from a function that it calls would never be freed.
+    Args:
+        arrays: False for a function that makes no arrays, gets none from what it calls, and gives none back. References to arrays
+            are then not counted in it (numba's internal flag `_nrt`, used here alone): else every look at a row or a column of a
+            table takes one and gives it back, each an atomic operation, and in loops over jobs, groups and candidates that is most
+            of the time. Numba refuses to compile such a function if it makes an array. One that it gets from a function that it
+            calls is never freed; one that it gives to a function that counts is freed too early.
     """
-    return _njit(function, _nrt=False)
+    if function is None:
+        return partial(_njit, _nrt=arrays)
+    return _njit(function, _nrt=arrays)  # said, or it would be as in the function that calls it
 
 
-def _njit(function: F, **flags: bool) -> F:
+def _njit(function: Any, **flags: bool) -> Any:
+    folder = Path(function.__code__.co_filename).parent
+    if folder not in _checked and Path(function.__code__.co_filename).is_file():
+        _checked.add(folder)
+        drop_stale(folder, _LINKED)
     try:
-        return cast(F, numba.njit(cache=True, nogil=True, **flags)(function))
+        return numba.njit(cache=True, nogil=True, **flags)(function)
     except RuntimeError:  # no folder to keep it in: neither this one nor the user's cache can be written
-        return cast(F, numba.njit(nogil=True, **flags)(function))
+        return numba.njit(nogil=True, **flags)(function)
 
 
-def is_compiled() -> bool:
-    """Whether an earlier process has left the compiled kernel on disk."""
-    from rollmux_env.kernel.candidates import enumerate_candidates
-
-    cache = getattr(enumerate_candidates, "_cache", None)
-    folder = Path(getattr(cache, "cache_path", ""))
-    return any(folder.glob("candidates.enumerate_candidates*.nbc"))
+def is_compiled(function: Callable[..., object]) -> bool:
+    """Whether an earlier process has left a compiled function on disk."""
+    folder = Path(getattr(getattr(function, "_cache", None), "cache_path", ""))
+    module, name = function.__module__.rpartition(".")[2], function.__name__
+    return any(folder.glob(f"{module}.{name}-*.nbc"))

@@ -3,11 +3,11 @@
 They are read off the kernel's tables, so that the environments and a policy that scores the candidate table of a
 `rollmux_env.cluster.state.State` see the same. A quantity without an upper end is given as x / (|x| + scale).
 
-Columns of dollars from now on are of `rollmux_env.kernel.horizons`: until the members leave, discounted by exp(-t / horizon). Their
-`unit` is the price of the job's own nodes, $/h, where one wants a place; where jobs may be moved, the mean of the running jobs, so
-that rows compare. Where it is not known when jobs leave, they are expected to stay 24 h, and as long again as they have. Rows of
-moves have the columns of places to `stretch`, the first job's, and those of dollars and work; the others are 0. An environment
-without moves shows the columns of places alone.
+Columns of dollars from now on are of `rollmux_env.kernel.valuation`: until the members leave, discounted by
+exp(-t / horizon). Their `unit` is the price of the job's own nodes, $/h, where one wants a place; where jobs may be moved, the mean
+of the running jobs, so that rows compare. Where it is not known when jobs leave, they are expected to stay 24 h, and as long again
+as they have. Rows of moves have the columns of places to `stretch`, the first job's, and those of dollars and work; the others are
+0. An environment without moves shows the columns of places alone.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.kernel.compiled import uncounted
+from rollmux_env.kernel.candidates import is_saturated
+from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import departure_s, training_seconds
-from rollmux_env.kernel.tables import TOLERANCE, Floats, GroupTable, Ints, JobTable, Limits
+from rollmux_env.kernel.tables import Limits, Records, View
 
 Out = NDArray[Any]  # of either float type
 
@@ -98,231 +99,269 @@ CLUSTER_FEATURES = (
 )
 
 
-@uncounted
+(
+    ROLLOUT_SHARE,
+    TRAINING_SHARE,
+    SYNC_SHARE,
+    SOLO,
+    TOLERATED,
+    ROLLOUT_NODES,
+    TRAINING_NODES,
+    ROLLOUT_MEMORY,
+    TRAINING_MEMORY,
+    STAY,
+) = range(len(JOB_FEATURES))
+(
+    IS_ROW,
+    PRICE,
+    NEW_NODES,
+    NEW_GROUP,
+    STRETCH,
+    SLACK,
+    HARM,
+    MEMBERS,
+    SATURATED,
+    TRAINING_LOAD,
+    NODE_LOAD,
+    ROLLOUT_LOAD,
+    NODE_MEMORY,
+    POOL_MEMORY,
+    PACKING,
+    AGE,
+    LONGEST,
+    SHORTEST,
+    OUTLIVES,
+) = range(len(PLACE_FEATURES))
+(
+    CONSOLIDATES,
+    RUNNING,
+    WAITING,
+    GROUPS,
+    PROVISIONED_ROLLOUT,
+    PROVISIONED_TRAINING,
+    CLUSTER_PACKING,
+    CLUSTER_ROLLOUT_LOAD,
+    CLUSTER_TRAINING_LOAD,
+    CLUSTER_AGE,
+    HOURS,
+) = range(len(CLUSTER_FEATURES))
+
+
+@compiled(arrays=False)
 def squash(x: float, scale: float) -> float:
     return x / (x + scale)
 
 
-@uncounted
+@compiled(arrays=False)
 def signed(x: float) -> float:
     return x / (1.0 + abs(x))
 
 
-@uncounted
+@compiled(arrays=False)
 def unit(x: float) -> float:
     return min(1.0, max(-1.0, x))
 
 
-@uncounted
+@compiled(arrays=False)
 def share(part: float, whole: float) -> float:
     """part / whole between -1 and 1; 0 where the whole is nothing or without end."""
     return unit(part / whole) if 0.0 < whole < np.inf else 0.0
 
 
-@uncounted
-def own_usd(jobs: JobTable, limits: Limits, job: int) -> float:
-    """Price of the nodes that a job asks for, $/h."""
-    return float(jobs.rollout_nodes[job] * limits.rollout_usd + jobs.training_nodes[job] * limits.training_usd)
+@compiled(arrays=False)
+def own_usd(job: Records, limits: Limits) -> float:
+    """Price of the nodes that a job, a record, asks for, $/h."""
+    return float(job.rollout_nodes * limits.rollout_usd + job.training_nodes * limits.training_usd)
 
 
-@uncounted
-def job_features(jobs: JobTable, limits: Limits, job: int, stay_s: float, out: Out) -> None:
-    """Write `JOB_FEATURES` of a job row.
+@compiled(arrays=False)
+def job_features(job: Records, limits: Limits, stay_s: float, out: Out) -> None:
+    """Write `JOB_FEATURES` of a job, a record.
 
     Args:
         stay_s: seconds that it would stay alone; 0 where that is not known.
     """
-    solo = jobs.solo_s[job]
-    out[0] = jobs.rollout_s[job] / solo
-    out[1] = jobs.training_s[job] / solo
-    out[2] = jobs.sync_s[job] / solo
-    out[3] = squash(solo, 600.0)
-    out[4] = 1.0 - solo / jobs.limit_s[job]
-    out[5] = squash(jobs.rollout_nodes[job], 4.0)
-    out[6] = squash(jobs.training_nodes[job], 4.0)
-    out[7] = share(jobs.rollout_gb[job], limits.rollout_node_gb)
-    out[8] = share(jobs.training_gb[job], limits.training_node_gb)
-    out[9] = squash(stay_s / 3600.0, 24.0)
+    solo = job.solo_s
+    out[ROLLOUT_SHARE] = job.rollout_s / solo
+    out[TRAINING_SHARE] = job.training_s / solo
+    out[SYNC_SHARE] = job.sync_s / solo
+    out[SOLO] = squash(solo, 600.0)
+    out[TOLERATED] = 1.0 - solo / job.limit_s
+    out[ROLLOUT_NODES] = squash(job.rollout_nodes, 4.0)
+    out[TRAINING_NODES] = squash(job.training_nodes, 4.0)
+    out[ROLLOUT_MEMORY] = share(job.rollout_gb, limits.rollout_node_gb)
+    out[TRAINING_MEMORY] = share(job.training_gb, limits.training_node_gb)
+    out[STAY] = squash(stay_s / 3600.0, 24.0)
 
 
-@uncounted
-def cluster_features(
-    jobs: JobTable,
-    groups: GroupTable,
-    order: Ints,
-    limits: Limits,
-    now_s: float,
-    first_s: float,
-    rollout_nodes: int,
-    training_nodes: int,
-    waiting: int,
-    consolidate: bool,
-    out: Out,
-) -> None:
+@compiled(arrays=False)
+def cluster_features(view: View, first_s: float, consolidate: bool, out: Out) -> None:
     """Write `CLUSTER_FEATURES`.
 
     Args:
-        order: rows of the present groups. rollout_nodes, training_nodes: provisioned nodes. waiting: jobs in the queue.
         first_s: time of the first arrival.
     """
+    limits, clock = view.limits, view.clock
     running = 0
     alone_usd = 0.0
     aged_s = 0.0
     rollout_load = 0.0
     training_load = 0.0
-    for k in range(order.shape[0]):
-        group = order[k]
-        period = groups.period_s[group]
-        for i in range(groups.n_members[group]):
-            job = groups.members[group, i]
-            alone_usd += own_usd(jobs, limits, job)
-            aged_s += now_s - jobs.admitted_s[job]
-        running += groups.n_members[group]
+    for k in range(view.order.shape[0]):
+        group = view.groups[view.order[k]]
+        for i in range(group.n_members):
+            job = view.jobs[group.members[i]]
+            alone_usd += own_usd(job, limits)
+            aged_s += clock.now_s - job.admitted_s
+        running += group.n_members
         load = 0.0
-        for v in range(groups.n_nodes[group]):
-            load += groups.node_load_s[group, v]
-        rollout_load += load / period
-        training_load += groups.training_load_s[group] * groups.training_nodes[group] / period
-    usd = rollout_nodes * limits.rollout_usd + training_nodes * limits.training_usd
-    out[0] = 1.0 if consolidate else 0.0
-    out[1] = squash(running, 16.0)
-    out[2] = squash(waiting, 16.0)
-    out[3] = squash(order.shape[0], 16.0)
-    unlimited = limits.rollout_nodes_max == np.inf
-    out[4] = squash(rollout_nodes, 16.0) if unlimited else share(rollout_nodes, limits.rollout_nodes_max)
-    unlimited = limits.training_nodes_max == np.inf
-    out[5] = squash(training_nodes, 16.0) if unlimited else share(training_nodes, limits.training_nodes_max)
-    out[6] = share(usd, alone_usd)
-    out[7] = share(rollout_load, rollout_nodes)
-    out[8] = share(training_load, training_nodes)
-    out[9] = squash(aged_s / 3600.0 / max(running, 1), 24.0)
-    out[10] = squash((now_s - first_s) / 3600.0, 168.0)
+        for v in range(group.n_nodes):
+            load += group.node_load_s[v]
+        rollout_load += load / group.period_s
+        training_load += group.training_load_s * group.training_nodes / group.period_s
+    usd = clock.rollout_nodes * limits.rollout_usd + clock.training_nodes * limits.training_usd
+    out[CONSOLIDATES] = 1.0 if consolidate else 0.0
+    out[RUNNING] = squash(running, 16.0)
+    out[WAITING] = squash(clock.waiting, 16.0)
+    out[GROUPS] = squash(view.order.shape[0], 16.0)
+    out[PROVISIONED_ROLLOUT] = _provisioned(clock.rollout_nodes, limits.rollout_nodes_max)
+    out[PROVISIONED_TRAINING] = _provisioned(clock.training_nodes, limits.training_nodes_max)
+    out[CLUSTER_PACKING] = share(usd, alone_usd)
+    out[CLUSTER_ROLLOUT_LOAD] = share(rollout_load, clock.rollout_nodes)
+    out[CLUSTER_TRAINING_LOAD] = share(training_load, clock.training_nodes)
+    out[CLUSTER_AGE] = squash(aged_s / 3600.0 / max(running, 1), 24.0)
+    out[HOURS] = squash((clock.now_s - first_s) / 3600.0, 168.0)
 
 
-N_PARTS = 14
+@compiled(arrays=False)
+def _provisioned(nodes: int, most: float) -> float:
+    return squash(nodes, 16.0) if most == np.inf else share(nodes, most)
 
 
-@uncounted
-def shared_features(
-    jobs: JobTable,
-    groups: GroupTable,
-    limits: Limits,
-    now_s: float,
-    known_stays: bool,
-    stay_s: float,
-    job: int,
-    group: int,
-    parts: Floats,
-) -> None:
+SHARED = np.dtype(
+    [
+        (name, "f8")
+        for name in (
+            "per_limit",  # 1 / s
+            "per_own_usd",  # 1 / price of the job's own nodes
+            "per_members_usd",  # 1 / price of the members' own nodes, with the job
+            "training_s",  # of a meta-iteration, with the job
+            "rollout_s",  # of a meta-iteration, over all nodes, with the job
+            "period_s",  # without the job; 0 of a new group
+            "pool_usd",  # price of the training pool, $/h
+            "members",  # these are columns as they are shown
+            "saturated",
+            "pool_memory",
+            "age",
+            "longest",
+            "shortest",
+            "outlives",
+        )
+    ]
+)
+
+
+@compiled(arrays=False)
+def shared_features(view: View, known_stays: bool, stay_s: float, job: int, group: int, shared: Records) -> None:
     """What all candidates of a waiting job in one group have in common.
 
     Args:
         known_stays: whether it is known when jobs leave. stay_s: seconds that the job would stay alone.
         group: row, negative for a new one.
-        parts: (N_PARTS,) out: for `candidate_features`.
+        shared: out: a record of `SHARED`.
     """
-    alone_usd = own_usd(jobs, limits, job)
+    asks, limits, now_s = view.jobs[job], view.limits, view.clock.now_s
+    alone_usd = own_usd(asks, limits)
     remaining_h = stay_s / 3600.0 if known_stays else 0.0
-    limit = jobs.limit_s[job]
-    training_gb = jobs.training_gb[job]
-    rollout_load = jobs.rollout_nodes[job] * jobs.rollout_s[job]
+    limit = asks.limit_s
+    training_gb = asks.training_gb
+    rollout_load = asks.rollout_nodes * asks.rollout_s
     members_usd = alone_usd
     members = 1
     age_h = longest_h = shortest_h = 0.0
     saturated = False
     if group < 0:
-        pool = jobs.training_nodes[job]
-        training_load = jobs.training_s[job]
+        pool = asks.training_nodes
+        training_load = asks.training_s
         period = 0.0
     else:
-        pool = groups.training_nodes[group]
-        training_load = groups.training_load_s[group] + training_seconds(jobs, job, pool)
-        training_gb += groups.training_gb[group]
-        limit = min(limit, groups.limit_s[group])
-        period = groups.period_s[group]
-        saturated = groups.load_s[group] >= groups.cycle_s[group] * (1.0 - TOLERANCE)
-        for v in range(groups.n_nodes[group]):
-            rollout_load += groups.node_load_s[group, v]
-        n = groups.n_members[group]
+        g = view.groups[group]
+        pool = g.training_nodes
+        training_load = g.training_load_s + training_seconds(view.jobs, job, pool)
+        training_gb += g.training_gb
+        limit = min(limit, g.limit_s)
+        period = g.period_s
+        saturated = is_saturated(g)
+        for v in range(g.n_nodes):
+            rollout_load += g.node_load_s[v]
+        n = g.n_members
         members += n
         aged_s = 0.0
         shortest_h = np.inf if known_stays else 0.0
         for i in range(n):
-            member = groups.members[group, i]
-            members_usd += own_usd(jobs, limits, member)
-            aged_s += now_s - jobs.admitted_s[member]
+            member = view.jobs[g.members[i]]
+            members_usd += own_usd(member, limits)
+            aged_s += now_s - member.admitted_s
             if known_stays:
-                hours = max(0.0, departure_s(jobs, groups, member) - now_s) / 3600.0
+                hours = max(0.0, departure_s(view.jobs, view.groups, g.members[i]) - now_s) / 3600.0
                 longest_h = max(longest_h, hours)
                 shortest_h = min(shortest_h, hours)
         age_h = aged_s / 3600.0 / n
-    parts[0] = 1.0 / limit
-    parts[1] = 1.0 / alone_usd if alone_usd > 0.0 else 0.0
-    parts[2] = 1.0 / members_usd if members_usd > 0.0 else 0.0
-    parts[3] = training_load
-    parts[4] = rollout_load
-    parts[5] = period
-    parts[6] = pool * limits.training_usd
-    parts[7] = members / limits.group_size_max
-    parts[8] = 1.0 if saturated else 0.0
-    parts[9] = share(training_gb, limits.training_node_gb)
-    parts[10] = squash(age_h, 24.0)
-    parts[11] = squash(longest_h, 24.0)
-    parts[12] = squash(shortest_h, 24.0)
-    parts[13] = share(remaining_h, remaining_h + longest_h)
+    shared.per_limit = 1.0 / limit
+    shared.per_own_usd = 1.0 / alone_usd if alone_usd > 0.0 else 0.0
+    shared.per_members_usd = 1.0 / members_usd if members_usd > 0.0 else 0.0
+    shared.training_s = training_load
+    shared.rollout_s = rollout_load
+    shared.period_s = period
+    shared.pool_usd = pool * limits.training_usd
+    shared.members = members / limits.group_size_max
+    shared.saturated = 1.0 if saturated else 0.0
+    shared.pool_memory = share(training_gb, limits.training_node_gb)
+    shared.age = squash(age_h, 24.0)
+    shared.longest = squash(longest_h, 24.0)
+    shared.shortest = squash(shortest_h, 24.0)
+    shared.outlives = share(remaining_h, remaining_h + longest_h)
 
 
-@uncounted
-def candidate_features(
-    jobs: JobTable,
-    groups: GroupTable,
-    limits: Limits,
-    job: int,
-    group: int,
-    new_nodes: int,
-    nodes: Ints,
-    usd: float,
-    period: float,
-    parts: Floats,
-    out: Out,
-) -> None:
+@compiled(arrays=False)
+def candidate_features(view: View, job: int, place: Records, shared: Records, out: Out) -> None:
     """Write `PLACE_FEATURES` of a waiting job's candidate.
 
     Args:
-        group, new_nodes, nodes, period: the candidate's row, seconds. usd: what it adds, $/h.
-        parts: what `shared_features` gives for the job and the group.
+        place: a record of `rollmux_env.kernel.candidates.candidate_type`.
+        shared: what `shared_features` gives for the job and the group.
     """
-    node_gb = jobs.rollout_gb[job]
-    node_load = jobs.rollout_s[job]
-    asked = jobs.rollout_nodes[job]
-    n_nodes = new_nodes
+    asks, limits, group = view.jobs[job], view.limits, place.group
+    node_gb = asks.rollout_gb
+    node_load = asks.rollout_s
+    n_nodes = place.new_nodes
     if group >= 0:
-        present = groups.n_nodes[group]
-        n_nodes += present
+        g = view.groups[group]
+        n_nodes += g.n_nodes
         at = 0
-        for v in range(present):
-            if at < nodes.shape[0] and nodes[at] == groups.node_number[group, v]:
+        for v in range(g.n_nodes):
+            if at < place.nodes.shape[0] and place.nodes[at] == g.node_number[v]:
                 at += 1
-                node_gb = max(node_gb, groups.node_gb[group, v] + jobs.rollout_gb[job])
-                node_load = max(node_load, groups.node_load_s[group, v] + jobs.rollout_s[job])
+                node_gb = max(node_gb, g.node_gb[v] + asks.rollout_gb)
+                node_load = max(node_load, g.node_load_s[v] + asks.rollout_s)
     new = group < 0
-    per_period = 1.0 / period
-    out[0] = 1.0
-    out[1] = unit(usd * parts[1])
-    out[2] = new_nodes / asked
-    out[3] = 1.0 if new else 0.0
-    out[4] = 1.0 - jobs.solo_s[job] * per_period
-    out[5] = unit(1.0 - period * parts[0])
-    out[6] = 0.0 if new else 1.0 - parts[5] * per_period
-    out[7] = parts[7]
-    out[8] = parts[8]
-    out[9] = parts[3] * per_period
-    out[10] = node_load * per_period
-    out[11] = parts[4] * per_period / n_nodes
-    out[12] = share(node_gb, limits.rollout_node_gb)
-    out[13] = parts[9]
-    out[14] = unit((n_nodes * limits.rollout_usd + parts[6]) * parts[2])
-    out[15] = parts[10]
-    out[16] = parts[11]
-    out[17] = parts[12]
-    out[18] = parts[13]
+    per_period = 1.0 / place.period_s
+    out[IS_ROW] = 1.0
+    out[PRICE] = unit(place.usd * shared.per_own_usd)
+    out[NEW_NODES] = place.new_nodes / asks.rollout_nodes
+    out[NEW_GROUP] = 1.0 if new else 0.0
+    out[STRETCH] = 1.0 - asks.solo_s * per_period
+    out[SLACK] = unit(1.0 - place.period_s * shared.per_limit)
+    out[HARM] = 0.0 if new else 1.0 - shared.period_s * per_period
+    out[MEMBERS] = shared.members
+    out[SATURATED] = shared.saturated
+    out[TRAINING_LOAD] = shared.training_s * per_period
+    out[NODE_LOAD] = node_load * per_period
+    out[ROLLOUT_LOAD] = shared.rollout_s * per_period / n_nodes
+    out[NODE_MEMORY] = share(node_gb, limits.rollout_node_gb)
+    out[POOL_MEMORY] = shared.pool_memory
+    out[PACKING] = unit((n_nodes * limits.rollout_usd + shared.pool_usd) * shared.per_members_usd)
+    out[AGE] = shared.age
+    out[LONGEST] = shared.longest
+    out[SHORTEST] = shared.shortest
+    out[OUTLIVES] = shared.outlives

@@ -6,44 +6,50 @@ shorter ones, and the larger training pool may be kept. So the enumeration exten
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled, uncounted
+from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import training_seconds
 from rollmux_env.kernel.packing import Packing, least_period
-from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, JobTable, Limits
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits, Records
 
 
-@uncounted
-def load_members(jobs: JobTable, members: Ints, n: int, training_nodes: int, p: Packing) -> None:
+class Columns(NamedTuple):
+    """Groups, a row each.
+
+    Attributes:
+        members: (rows, M) job rows, padded with -1. nodes: (rows, 2) rollout and training nodes. period_s: (rows,) seconds.
+    """
+
+    members: Ints
+    nodes: Ints
+    period_s: Floats
+
+
+@compiled(arrays=False)
+def load_members(jobs: Records, members: Ints, n: int, training_nodes: int, p: Packing) -> None:
     """Write the phases of the first `n` job rows in `members` into `p`, on a pool of that many training nodes."""
     for i in range(n):
         job = members[i]
-        p.rollout_s[i] = jobs.rollout_s[job]
+        p.rollout_s[i] = jobs[job].rollout_s
         p.training_s[i] = training_seconds(jobs, job, training_nodes)
-        p.sync_s[i] = jobs.sync_s[job]
-        p.gb[i] = jobs.rollout_gb[job]
-        p.nodes[i] = jobs.rollout_nodes[job]
+        p.sync_s[i] = jobs[job].sync_s
+        p.gb[i] = jobs[job].rollout_gb
+        p.nodes[i] = jobs[job].rollout_nodes
 
 
-@uncounted
+@compiled(arrays=False)
 def group_columns(
-    jobs: JobTable,
-    limits: Limits,
-    members: Ints,
-    n: int,
-    all_periods: bool,
-    p: Packing,
-    nodes_out: Ints,
-    period_out: Floats,
-    at: int,
+    jobs: Records, limits: Limits, members: Ints, n: int, all_periods: bool, p: Packing, columns: Columns, at: int
 ) -> int:
     """Feasible ways to run a set of jobs as one group: those that no other beats on rollout nodes, training nodes and period.
 
     Args:
         members: (>= n,) rows of the jobs.
         all_periods: else the period does not count: only those that no other beats on nodes are written, each at its least period.
-        nodes_out: (rows, 2) rollout and training nodes, written from row `at` on; period_out: (rows,) seconds.
+        columns: out: nodes and periods are written from row `at` on.
 
     Returns:
         How many there are; where the arrays end, the rest are counted and not written.
@@ -57,19 +63,20 @@ def group_columns(
     t = 0
     for i in range(n):
         job = members[i]
-        limit = min(limit, jobs.limit_s[job])
-        training_gb += jobs.training_gb[job]
-        nodes = jobs.rollout_nodes[job]
+        limit = min(limit, jobs[job].limit_s)
+        training_gb += jobs[job].training_gb
+        nodes = jobs[job].rollout_nodes
         nodes_least = max(nodes_least, nodes)
         nodes_most += nodes
-        load += nodes * jobs.rollout_s[job]
-        load_gb += nodes * jobs.rollout_gb[job]
-        t = max(t, jobs.training_nodes[job])
+        load += nodes * jobs[job].rollout_s
+        load_gb += nodes * jobs[job].rollout_gb
+        t = max(t, jobs[job].training_nodes)
     if training_gb > limits.training_node_gb * (1.0 + TOLERANCE):
         return 0
     nodes_least = max(nodes_least, int(np.ceil(load / limit - 1e-6)))
     if load_gb > 0.0:
         nodes_least = max(nodes_least, int(np.ceil(load_gb / limits.rollout_node_gb - 1e-6)))
+    nodes_out, period_out = columns.nodes, columns.period_s
     rows = nodes_out.shape[0]
     found = 0
     fewest = nodes_most + 1
@@ -104,9 +111,9 @@ def group_columns(
                 r += 1
         larger = np.iinfo(np.int64).max
         for i in range(n):
-            for k in range(jobs.rescale_nodes.shape[1]):
-                if jobs.rescale_nodes[members[i], k] > t:
-                    larger = min(larger, jobs.rescale_nodes[members[i], k])
+            for k in range(jobs[0].rescale_nodes.shape[0]):
+                if jobs[members[i]].rescale_nodes[k] > t:
+                    larger = min(larger, jobs[members[i]].rescale_nodes[k])
                     break
         if larger == np.iinfo(np.int64).max or larger > limits.training_nodes_max:
             return found
@@ -115,16 +122,14 @@ def group_columns(
 
 @compiled
 def enumerate_groups(
-    jobs: JobTable,
+    jobs: Records,
     limits: Limits,
     first: int,
     others: Ints,
     size_max: int,
     all_periods: bool,
     p: Packing,
-    members_out: Ints,
-    nodes_out: Ints,
-    period_out: Floats,
+    columns: Columns,
 ) -> int:
     """Columns of every feasible group of one job with some of the others.
 
@@ -133,12 +138,12 @@ def enumerate_groups(
         size_max: most members.
         all_periods: see `group_columns`.
         p: room for groups of that size.
-        members_out: (rows, >= size_max) rows of the members, padded with -1.
-        nodes_out: (rows, 2) rollout and training nodes. period_out: (rows,) seconds.
+        columns: out.
 
     Returns:
         How many columns there are. More than the arrays hold: they were left incomplete, and the count is only a lower bound.
     """
+    members_out = columns.members
     rows = members_out.shape[0]
     members = np.empty(size_max, np.int64)
     following = np.zeros(size_max + 1, np.int64)  # of `others`, which may come next behind so many members
@@ -149,14 +154,14 @@ def enumerate_groups(
     while size > 0:
         if new:
             new = False
-            columns = group_columns(jobs, limits, members, size, all_periods, p, nodes_out, period_out, found)
-            if found + columns > rows:
-                return found + columns
-            for k in range(found, found + columns):
+            more = group_columns(jobs, limits, members, size, all_periods, p, columns, found)
+            if found + more > rows:
+                return found + more
+            for k in range(found, found + more):
                 for i in range(members_out.shape[1]):
                     members_out[k, i] = members[i] if i < size else -1
-            found += columns
-            if columns == 0:
+            found += more
+            if more == 0:
                 size -= 1
         elif size == size_max or following[size] == others.shape[0]:
             size -= 1

@@ -7,42 +7,45 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled, uncounted
+from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.period import exact_period
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, GroupTable, Ints, JobTable
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records
 
 
-@uncounted
-def training_seconds(jobs: JobTable, job: int, nodes: int) -> float:
+@compiled(arrays=False)
+def training_seconds(jobs: Records, job: int, nodes: int) -> float:
     """Worst-case training seconds of a job row on a pool of `nodes` training nodes."""
-    seconds = jobs.training_s[job]
-    for k in range(jobs.rescale_nodes.shape[1]):
-        if jobs.rescale_nodes[job, k] > nodes:
+    j = jobs[job]
+    seconds = j.training_s
+    for k in range(j.rescale_nodes.shape[0]):
+        if j.rescale_nodes[k] > nodes:
             break
-        seconds = jobs.rescale_s[job, k]
+        seconds = j.rescale_s[k]
     return float(seconds)
 
 
-@uncounted
-def node_positions(jobs: JobTable, groups: GroupTable, job: int, group: int, pinned: Ints) -> None:
+@compiled(arrays=False)
+def node_positions(jobs: Records, groups: Records, job: int, group: int, pinned: Ints) -> None:
     """Write into `pinned` (>= N,) 1 at the positions of the group's rollout nodes that the job is pinned to, else 0."""
+    j, g = jobs[job], groups[group]
     at = 0
-    for v in range(groups.n_nodes[group]):
+    for v in range(g.n_nodes):
         pinned[v] = 0
-        if at < jobs.n_pins[job] and jobs.pins[job, at] == groups.node_number[group, v]:
+        if at < j.n_pins and j.pins[at] == g.node_number[v]:
             pinned[v] = 1
             at += 1
 
 
-@uncounted
-def departure_s(jobs: JobTable, groups: GroupTable, job: int) -> float:
+@compiled(arrays=False)
+def departure_s(jobs: Records, groups: Records, job: int) -> float:
     """When a running job leaves at its group's present period."""
-    group = jobs.group[job]
-    runs_from = max(groups.since_s[group], jobs.paused_until_s[job])
-    return float(min(jobs.leaves_s[job], runs_from + (jobs.iterations[job] - jobs.done[job]) * groups.period_s[group]))
+    j = jobs[job]
+    g = groups[j.group]
+    runs_from = max(g.since_s, j.paused_until_s)
+    return float(min(j.leaves_s, runs_from + (j.iterations - j.done) * g.period_s))
 
 
-@uncounted
+@compiled(arrays=False)
 def may_pause(stayed_s: float, pause_s: float, limit_s: float, done: float) -> bool:
     """Whether a running job would still meet its SLO on average if it left when the pause of a move ends.
 
@@ -52,28 +55,31 @@ def may_pause(stayed_s: float, pause_s: float, limit_s: float, done: float) -> b
     return bool(stayed_s + pause_s <= limit_s * done * (1.0 + TOLERANCE))
 
 
-@uncounted
-def _load_nodes(jobs: JobTable, groups: GroupTable, group: int) -> None:
+@compiled(arrays=False)
+def _load_nodes(jobs: Records, groups: Records, group: int) -> None:
     """Sum rollout seconds and memory on a group's rollout nodes over its members."""
-    n_nodes = groups.n_nodes[group]
+    g = groups[group]
+    n_nodes = g.n_nodes
     for v in range(n_nodes):
-        groups.node_load_s[group, v] = 0.0
-        groups.node_gb[group, v] = 0.0
-    for i in range(groups.n_members[group]):
-        job = groups.members[group, i]
+        g.node_load_s[v] = 0.0
+        g.node_gb[v] = 0.0
+    for i in range(g.n_members):
+        job = g.members[i]
+        j = jobs[job]
         at = 0
         for v in range(n_nodes):
-            if at < jobs.n_pins[job] and jobs.pins[job, at] == groups.node_number[group, v]:
+            if at < j.n_pins and j.pins[at] == g.node_number[v]:
                 at += 1
-                groups.node_load_s[group, v] += jobs.placed_rollout_s[job]
-                groups.node_gb[group, v] += jobs.rollout_gb[job]
+                g.node_load_s[v] += j.placed_rollout_s
+                g.node_gb[v] += j.rollout_gb
 
 
-@uncounted
-def refresh(jobs: JobTable, groups: GroupTable, group: int) -> None:
+@compiled(arrays=False)
+def refresh(jobs: Records, groups: Records, group: int) -> None:
     """Recompute every derived column of a group row from its members and rollout nodes."""
-    n = groups.n_members[group]
-    n_nodes = groups.n_nodes[group]
+    g = groups[group]
+    n = g.n_members
+    n_nodes = g.n_nodes
     _load_nodes(jobs, groups, group)
     training_load = 0.0
     training_gb = 0.0
@@ -82,44 +88,47 @@ def refresh(jobs: JobTable, groups: GroupTable, group: int) -> None:
     limit = np.inf
     general = 0
     for i in range(n):
-        job = groups.members[group, i]
-        training_load += jobs.placed_training_s[job]
-        training_gb += jobs.training_gb[job]
-        cycle = max(cycle, jobs.solo_s[job])
-        placed_cycle = max(placed_cycle, jobs.placed_rollout_s[job] + jobs.placed_training_s[job] + jobs.placed_sync_s[job])
-        limit = min(limit, jobs.limit_s[job])
-        if jobs.n_pins[job] > 1 or jobs.placed_sync_s[job] > 0.0:
+        job = g.members[i]
+        j = jobs[job]
+        training_load += j.placed_training_s
+        training_gb += j.training_gb
+        cycle = max(cycle, j.solo_s)
+        placed_cycle = max(placed_cycle, j.placed_rollout_s + j.placed_training_s + j.placed_sync_s)
+        limit = min(limit, j.limit_s)
+        if j.n_pins > 1 or j.placed_sync_s > 0.0:
             general = 1
     load = training_load
     for v in range(n_nodes):
-        load = max(load, groups.node_load_s[group, v])
-        groups.node_before[group, v] = -1
-    groups.training_load_s[group] = training_load
-    groups.training_gb[group] = training_gb
-    groups.cycle_s[group] = cycle
-    groups.load_s[group] = load
-    groups.limit_s[group] = limit
-    groups.general[group] = general
-    groups.period_s[group] = max(placed_cycle, load)
+        load = max(load, g.node_load_s[v])
+        g.node_before[v] = -1
+    g.training_load_s = training_load
+    g.training_gb = training_gb
+    g.cycle_s = cycle
+    g.load_s = load
+    g.limit_s = limit
+    g.general = general
+    g.period_s = max(placed_cycle, load)
     if general:  # else no two nodes have the same pinned members, and the period is the larger of cycles and loads
         _refresh_pins(jobs, groups, group)
-    groups.departs_s[group] = np.inf
+    g.departs_s = np.inf
     for i in range(n):
-        groups.departs_s[group] = min(groups.departs_s[group], departure_s(jobs, groups, groups.members[group, i]))
+        g.departs_s = min(g.departs_s, departure_s(jobs, groups, g.members[i]))
 
 
 @compiled
-def _refresh_pins(jobs: JobTable, groups: GroupTable, group: int) -> None:
+def _refresh_pins(jobs: Records, groups: Records, group: int) -> None:
     """Recompute what depends on who shares which node: `node_before`, and the period."""
-    n = groups.n_members[group]
-    n_nodes = groups.n_nodes[group]
+    g = groups[group]
+    n = g.n_members
+    n_nodes = g.n_nodes
     pinned = np.zeros((n, n_nodes), np.int64)
     phases = np.empty((3, n))
     for i in range(n):
-        job = groups.members[group, i]
-        phases[0, i] = jobs.placed_rollout_s[job]
-        phases[1, i] = jobs.placed_training_s[job]
-        phases[2, i] = jobs.placed_sync_s[job]
+        job = g.members[i]
+        j = jobs[job]
+        phases[0, i] = j.placed_rollout_s
+        phases[1, i] = j.placed_training_s
+        phases[2, i] = j.placed_sync_s
         node_positions(jobs, groups, job, group, pinned[i])
     for v in range(n_nodes):
         for w in range(v - 1, -1, -1):
@@ -129,113 +138,121 @@ def _refresh_pins(jobs: JobTable, groups: GroupTable, group: int) -> None:
                     same = False
                     break
             if same:
-                groups.node_before[group, v] = w
+                g.node_before[v] = w
                 break
-    groups.period_s[group] = exact_period(phases[0], phases[1], phases[2], pinned, n, n_nodes, groups.period_s[group])
+    g.period_s = exact_period(phases[0], phases[1], phases[2], pinned, n, n_nodes, g.period_s)
 
 
-@uncounted
-def settle(jobs: JobTable, groups: GroupTable, group: int, now_s: float) -> None:
+@compiled(arrays=False)
+def settle(jobs: Records, groups: Records, group: int, now_s: float) -> None:
     """Bring `done` of a group's members up to `now_s` at the present period; a paused member makes no progress."""
-    period = groups.period_s[group]
-    since = groups.since_s[group]
-    for i in range(groups.n_members[group]):
-        job = groups.members[group, i]
-        ran = now_s - max(since, jobs.paused_until_s[job])
+    g = groups[group]
+    period = g.period_s
+    since = g.since_s
+    for i in range(g.n_members):
+        job = g.members[i]
+        j = jobs[job]
+        ran = now_s - max(since, j.paused_until_s)
         if ran > 0.0:
             iterations = ran / period
-            jobs.done[job] += iterations
-            busy = iterations * jobs.placed_training_s[job]
-            if groups.exclusive[group] != 0:
-                busy += iterations * jobs.placed_rollout_s[job]
-            jobs.training_busy_s[job] += busy * groups.training_nodes[group]
-            jobs.rollout_busy_s[job] += iterations * jobs.placed_rollout_s[job] * jobs.n_pins[job]
-    groups.since_s[group] = now_s
+            j.done += iterations
+            busy = iterations * j.placed_training_s
+            if g.exclusive != 0:
+                busy += iterations * j.placed_rollout_s
+            j.training_busy_s += busy * g.training_nodes
+            j.rollout_busy_s += iterations * j.placed_rollout_s * j.n_pins
+    g.since_s = now_s
 
 
-@uncounted
-def open_group(groups: GroupTable, group: int, number: int, training_nodes: int, now_s: float) -> None:
+@compiled(arrays=False)
+def open_group(groups: Records, group: int, number: int, training_nodes: int, now_s: float) -> None:
     """Make an empty group of a free row."""
-    groups.id[group] = number
-    groups.n_members[group] = 0
-    groups.n_nodes[group] = 0
-    groups.next_number[group] = 0
-    groups.training_nodes[group] = training_nodes
-    groups.exclusive[group] = 0
-    groups.since_s[group] = now_s
+    g = groups[group]
+    g.id = number
+    g.n_members = 0
+    g.n_nodes = 0
+    g.next_number = 0
+    g.training_nodes = training_nodes
+    g.exclusive = 0
+    g.since_s = now_s
 
 
-@uncounted
-def attach(jobs: JobTable, groups: GroupTable, job: int, group: int, numbers: Ints, new_nodes: int) -> None:
+@compiled(arrays=False)
+def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new_nodes: int) -> None:
     """Make a job the last member of a settled group.
 
     Args:
-        numbers: existing rollout nodes of the group that it is pinned to, ascending.
+        there: so many existing rollout nodes of the group it is pinned to; their numbers stand in its `pins`, ascending.
         new_nodes: rollout nodes that are added for it.
     """
-    for k in range(numbers.shape[0]):
-        jobs.pins[job, k] = numbers[k]
+    j = jobs[job]
+    g = groups[group]
     for k in range(new_nodes):
-        number = groups.next_number[group]
-        groups.next_number[group] += 1
-        groups.node_number[group, groups.n_nodes[group]] = number
-        groups.n_nodes[group] += 1
-        jobs.pins[job, numbers.shape[0] + k] = number
-    jobs.n_pins[job] = numbers.shape[0] + new_nodes
-    jobs.group[job] = group
-    groups.members[group, groups.n_members[group]] = job
-    groups.n_members[group] += 1
+        number = g.next_number
+        g.next_number += 1
+        g.node_number[g.n_nodes] = number
+        g.n_nodes += 1
+        j.pins[there + k] = number
+    j.n_pins = there + new_nodes
+    j.group = group
+    g.members[g.n_members] = job
+    g.n_members += 1
     replan(jobs, groups, job)
 
 
-@uncounted
-def replan(jobs: JobTable, groups: GroupTable, job: int) -> None:
+@compiled(arrays=False)
+def replan(jobs: Records, groups: Records, job: int) -> None:
     """Let a member's phases in its settled group take what its row says."""
-    group = jobs.group[job]
-    jobs.placed_rollout_s[job] = jobs.rollout_s[job]
-    jobs.placed_training_s[job] = training_seconds(jobs, job, groups.training_nodes[group])
-    jobs.placed_sync_s[job] = jobs.sync_s[job]
+    j = jobs[job]
+    group = j.group
+    j.placed_rollout_s = j.rollout_s
+    j.placed_training_s = training_seconds(jobs, job, groups[group].training_nodes)
+    j.placed_sync_s = j.sync_s
     refresh(jobs, groups, group)
 
 
-@uncounted
-def attach_colocated(jobs: JobTable, groups: GroupTable, job: int, group: int, rollout_s: float, training_s: float) -> None:
+@compiled(arrays=False)
+def attach_colocated(jobs: Records, groups: Records, job: int, group: int, rollout_s: float, training_s: float) -> None:
     """Give an empty group's training nodes to one job, which runs both phases there, one after the other, without sync."""
-    groups.exclusive[group] = 1
-    groups.members[group, 0] = job
-    groups.n_members[group] = 1
-    jobs.group[job] = group
-    jobs.n_pins[job] = 0
-    jobs.placed_rollout_s[job] = rollout_s
-    jobs.placed_training_s[job] = training_s
-    jobs.placed_sync_s[job] = 0.0
+    j = jobs[job]
+    g = groups[group]
+    g.exclusive = 1
+    g.members[0] = job
+    g.n_members = 1
+    j.group = group
+    j.n_pins = 0
+    j.placed_rollout_s = rollout_s
+    j.placed_training_s = training_s
+    j.placed_sync_s = 0.0
     refresh(jobs, groups, group)
 
 
-@uncounted
-def detach(jobs: JobTable, groups: GroupTable, job: int) -> int:
+@compiled(arrays=False)
+def detach(jobs: Records, groups: Records, job: int) -> int:
     """Take a job out of its settled group and drop the rollout nodes that no member is pinned to.
 
     Returns:
         How many rollout nodes were dropped.
     """
-    group = jobs.group[job]
+    j = jobs[job]
+    group = j.group
+    g = groups[group]
     kept = 0
-    for i in range(groups.n_members[group]):
-        if groups.members[group, i] != job:
-            groups.members[group, kept] = groups.members[group, i]
+    for i in range(g.n_members):
+        if g.members[i] != job:
+            g.members[kept] = g.members[i]
             kept += 1
-    groups.n_members[group] = kept
-    jobs.group[job] = NOWHERE
-    jobs.n_pins[job] = 0
-    n_nodes = groups.n_nodes[group]
+    g.n_members = kept
+    j.group = NOWHERE
+    j.n_pins = 0
+    n_nodes = g.n_nodes
     _load_nodes(jobs, groups, group)
     left = 0
     for v in range(n_nodes):
-        if groups.node_load_s[group, v] > 0.0:
-            groups.node_number[group, left] = groups.node_number[group, v]
+        if g.node_load_s[v] > 0.0:
+            g.node_number[left] = g.node_number[v]
             left += 1
-    groups.n_nodes[group] = left
+    g.n_nodes = left
     if kept > 0:
         refresh(jobs, groups, group)
     return int(n_nodes - left)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import uncounted
+from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.period import exact_period
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
 
@@ -99,7 +99,7 @@ def packing(members: int, rollout_nodes: int) -> Packing:
     )
 
 
-@uncounted
+@compiled(arrays=False)
 def least_period(p: Packing, n: int, r: int, node_gb: float, limit_s: float) -> float:
     """Least period of the first `n` jobs in `p` on at most `r` rollout nodes.
 
@@ -159,14 +159,14 @@ def least_period(p: Packing, n: int, r: int, node_gb: float, limit_s: float) -> 
     return best
 
 
-@uncounted
+@compiled(arrays=False)
 def _begin(p: Packing, level: int) -> None:
     for c in range(p.n_classes[level]):
         p.take[level, c] = 0
     p.new[level] = -1  # nothing tried yet
 
 
-@uncounted
+@compiled(arrays=False)
 def _next_take(p: Packing, level: int, r: int, node_gb: float, longest: float) -> bool:
     """Advance to the next way to place the member of this level; False at the end."""
     k = p.n_classes[level]
@@ -201,7 +201,7 @@ def _next_take(p: Packing, level: int, r: int, node_gb: float, longest: float) -
             return True
 
 
-@uncounted
+@compiled(arrays=False)
 def _place(p: Packing, level: int) -> None:
     """Write the classes of the next level: every class splits into the nodes that the member takes and those that it does not."""
     above = level + 1
@@ -234,7 +234,7 @@ def _place(p: Packing, level: int) -> None:
     p.top_s[above] = top
 
 
-@uncounted
+@compiled(arrays=False)
 def _best_order(p: Packing, n: int, bound: float, longest: float) -> float:
     """Least period over the member orders of the pinning at level `n`, written into `p.order`.
 
@@ -276,7 +276,7 @@ def _best_order(p: Packing, n: int, bound: float, longest: float) -> float:
     return best
 
 
-@uncounted
+@compiled(arrays=False)
 def _period_of(p: Packing, m: int, n: int) -> float:
     """Exact period of the partial order of `m` members, with the pins that they have among all `n`."""
     bound = 0.0

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled, uncounted
+from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.tables import Floats, Ints
 
 _ROUNDING = 1e-12
 
 
-@uncounted
+@compiled(arrays=False)
 def period_bound(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
     """The larger of every member's own cycle and every node's load: never above the period.
 
@@ -122,7 +122,7 @@ def exact_period(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: 
         period = longer
 
 
-@uncounted
+@compiled(arrays=False)
 def _parent_cycle_ratio(source: Ints, weight: Floats, tokens: Ints, first: Ints, parent: Ints, mark: Ints, n_events: int) -> float:
     """Seconds a token of a cycle of the parent arcs, or -1 where they have none."""
     mark[:] = -1

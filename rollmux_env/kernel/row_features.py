@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from rollmux_env.kernel.compiled import uncounted
-from rollmux_env.kernel.features import CANDIDATE_FEATURES, PLACE_FEATURES, Out, signed, squash, unit
-from rollmux_env.kernel.horizons import HORIZONS_H, N_HORIZONS
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.features import (
+    CANDIDATE_FEATURES,
+    IS_ROW,
+    NEW_GROUP,
+    NEW_NODES,
+    PLACE_FEATURES,
+    PRICE,
+    STRETCH,
+    Out,
+    signed,
+    squash,
+    unit,
+)
 from rollmux_env.kernel.membership import departure_s
-from rollmux_env.kernel.rows import EXCHANGE, MERGER, MOVE, MOVES_MOST, NEW_GROUP
-from rollmux_env.kernel.tables import Floats, GroupTable, JobTable, Limits
+from rollmux_env.kernel.neighbourhood.table import EXCHANGE, MERGER, MOVE, MOVES_MOST
+from rollmux_env.kernel.neighbourhood.table import NEW_GROUP as IN_NEW_GROUP
+from rollmux_env.kernel.tables import Floats, Records, View
+from rollmux_env.kernel.valuation import HORIZONS_H, N_HORIZONS
 
 _VALUES = len(PLACE_FEATURES)
-_MOVES = len(CANDIDATE_FEATURES)
+(
+    _GAIN,
+    _HELD,
+    _MOVED,
+    _IS_MOVE,
+    _IS_EXCHANGE,
+    _IS_MERGER,
+    _LEAVES_MEMBERS,
+    _NOW_STRETCH,
+    _SOLO,
+    _ROLLOUT_SHARE,
+    _TOLERATED,
+    _ROLLOUT_NODES,
+    _REMAINING,
+) = range(len(CANDIDATE_FEATURES), len(CANDIDATE_FEATURES) + 13)
 
 
-@uncounted
+@compiled(arrays=False)
 def value_features(before: Floats, more: Floats, unit_usd: float, work_usd: float, out: Out) -> None:
     """Write `VALUE_FEATURES` of a row.
 
     Args:
-        before, more: (N_VALUES,) what the groups concerned come to, and how that changes: `rollmux_env.kernel.horizons`.
+        before, more: (N_VALUES,) what the groups concerned come to, and how that changes: `rollmux_env.kernel.valuation`.
         unit_usd: $/h. work_usd: worth of a work-hour, $.
     """
     for h in range(N_HORIZONS):
@@ -30,47 +55,45 @@ def value_features(before: Floats, more: Floats, unit_usd: float, work_usd: floa
         out[_VALUES + 2 * N_HORIZONS + h] = signed(more[N_HORIZONS + h] * work_usd * per_unit)
 
 
-@uncounted
-def move_features(
-    jobs: JobTable,
-    groups: GroupTable,
-    limits: Limits,
-    now_s: float,
-    known_stays: bool,
-    unit_usd: float,
-    work_usd: float,
-    choice: Any,
-    out: Out,
-) -> None:
-    """Write `CANDIDATE_FEATURES` and `MOVE_FEATURES` of a row of moves, a record of `rollmux_env.kernel.rows.choice_type`."""
-    out[:] = 0.0
-    out[0] = 1.0
+@compiled(arrays=False)
+def move_features(view: View, known_stays: bool, unit_usd: float, work_usd: float, choice: Records, out: Out) -> None:
+    """Write `CANDIDATE_FEATURES` and `MOVE_FEATURES` of a row of moves.
+
+    Args:
+        unit_usd: mean price of the running jobs' own nodes, $/h. work_usd: worth of a work-hour, $.
+        choice: a record of `rollmux_env.kernel.neighbourhood.table.choice_type`.
+    """
+    for k in range(out.shape[0]):
+        out[k] = 0.0
+    out[IS_ROW] = 1.0
     if choice.n_moves == 0:
         return
     per_unit = 1.0 / unit_usd if unit_usd > 0.0 else 0.0
     new = asked = 0
     for k in range(choice.n_moves):
         new += choice.new_nodes[k]
-        asked += jobs.rollout_nodes[choice.job[k]]
-        if choice.group[k] == NEW_GROUP:
-            out[3] = 1.0
-    job = choice.job[0]
-    home = jobs.group[job]
-    solo = jobs.solo_s[job]
-    out[1] = unit(choice.usd * per_unit)
-    out[2] = new / asked
-    out[4] = 1.0 - solo / choice.period_s
+        asked += view.jobs[choice.job[k]].rollout_nodes
+        if choice.group[k] == IN_NEW_GROUP:
+            out[NEW_GROUP] = 1.0
+    row = choice.job[0]
+    job = view.jobs[row]
+    home = view.groups[job.group]
+    solo = job.solo_s
+    out[PRICE] = unit(choice.usd * per_unit)
+    out[NEW_NODES] = new / asked
+    out[STRETCH] = 1.0 - solo / choice.period_s
     value_features(choice.before, choice.more, unit_usd, work_usd, out)
-    out[_MOVES] = signed(choice.gain * per_unit)
-    out[_MOVES + 1] = signed(choice.price * per_unit)
-    out[_MOVES + 2] = choice.n_moves / MOVES_MOST
-    out[_MOVES + 3] = 1.0 if choice.kind == MOVE else 0.0
-    out[_MOVES + 4] = 1.0 if choice.kind == EXCHANGE else 0.0
-    out[_MOVES + 5] = 1.0 if choice.kind == MERGER else 0.0
-    out[_MOVES + 6] = groups.n_members[home] / limits.group_size_max
-    out[_MOVES + 7] = 1.0 - solo / groups.period_s[home]
-    out[_MOVES + 8] = squash(solo, 600.0)
-    out[_MOVES + 9] = jobs.rollout_s[job] / solo
-    out[_MOVES + 10] = 1.0 - solo / jobs.limit_s[job]
-    out[_MOVES + 11] = squash(jobs.rollout_nodes[job], 4.0)
-    out[_MOVES + 12] = squash(max(0.0, departure_s(jobs, groups, job) - now_s) / 3600.0, 24.0) if known_stays else 0.0
+    out[_GAIN] = signed(choice.gain * per_unit)
+    out[_HELD] = signed(choice.price * per_unit)
+    out[_MOVED] = choice.n_moves / MOVES_MOST
+    out[_IS_MOVE] = 1.0 if choice.kind == MOVE else 0.0
+    out[_IS_EXCHANGE] = 1.0 if choice.kind == EXCHANGE else 0.0
+    out[_IS_MERGER] = 1.0 if choice.kind == MERGER else 0.0
+    out[_LEAVES_MEMBERS] = home.n_members / view.limits.group_size_max
+    out[_NOW_STRETCH] = 1.0 - solo / home.period_s
+    out[_SOLO] = squash(solo, 600.0)
+    out[_ROLLOUT_SHARE] = job.rollout_s / solo
+    out[_TOLERATED] = 1.0 - solo / job.limit_s
+    out[_ROLLOUT_NODES] = squash(job.rollout_nodes, 4.0)
+    left_s = max(0.0, departure_s(view.jobs, view.groups, row) - view.clock.now_s)
+    out[_REMAINING] = squash(left_s / 3600.0, 24.0) if known_stays else 0.0

@@ -1,115 +1,86 @@
-"""The state of a cluster as struct-of-arrays: one row a job, one row a group.
+"""What Python and compiled code share: the view of a cluster, a record a job and a record a group.
 
-Compiled functions take these named tuples; `rollmux_env.cluster.state` owns them and makes them larger.
+A `rollmux_env.cluster.state.State` owns one view, an environment one a stream. Tables are structured arrays: compiled code reads
+`jobs[row].rollout_s`, Python `jobs["rollout_s"][row]`, or `jobs.rollout_s[row]` where it is given a record array.
 Shapes: J job rows, G group rows, M members of a group, N rollout nodes (of a job in `pins`, else of a group), K rescaling steps.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Records = Any  # a structured array; in compiled code a row of one too
 
-NOWHERE = -1
+
+def constant(value: int) -> int:
+    """A whole number of NumPy's type: numba compiles a function anew for every literal that it is called with, `f(0)`, `f(-1)`."""
+    return cast("int", np.int64(value))
+
+
+NOWHERE, ZERO = constant(-1), constant(0)
+YES, NO = cast("bool", np.bool_(True)), cast("bool", np.bool_(False))
 UNUSED = np.iinfo(np.int64).max  # nodes of a rescaling step that there is not
 TOLERANCE = 1e-9  # relative, in favour of <= and >=: SLO, residency, saturation
 
+# Columns of the job table: name, type, second axis.
+_JOB = (
+    ("rollout_s", "f8", ""),  # worst-case rollout on the job's own rollout nodes, seconds
+    ("training_s", "f8", ""),  # worst-case training on the job's own number of training nodes, seconds
+    ("sync_s", "f8", ""),  # seconds
+    ("solo_s", "f8", ""),  # T_solo, seconds
+    ("limit_s", "f8", ""),  # longest period that keeps the SLO, slo * T_solo, seconds
+    ("rollout_gb", "f8", ""),  # host memory per node, GB
+    ("training_gb", "f8", ""),
+    ("rollout_nodes", "i8", ""),  # nodes that the phases ask for
+    ("training_nodes", "i8", ""),
+    ("rescale_nodes", "i8", "K"),  # training seconds from so many nodes on, ascending; unused steps come last
+    ("rescale_s", "f8", "K"),
+    ("movable", "i8", ""),  # 0 where the job stays in the place that it got first, else 1
+    ("group", "i8", ""),  # row of the job's group, or NOWHERE
+    ("pins", "i8", "N"),  # numbers of the rollout nodes that it is pinned to, ascending
+    ("n_pins", "i8", ""),  # how many
+    ("placed_rollout_s", "f8", ""),  # the phases in the present placement, seconds
+    ("placed_training_s", "f8", ""),
+    ("placed_sync_s", "f8", ""),
+    ("done", "f8", ""),  # iterations done, with fractions, when its group was last settled
+    ("rollout_busy_s", "f8", ""),  # node-seconds of its phases on either pool's nodes, likewise
+    ("training_busy_s", "f8", ""),
+    ("admitted_s", "f8", ""),  # when it was admitted
+    ("paused_until_s", "f8", ""),  # end of the pause of a move
+    ("iterations", "f8", ""),  # after which it leaves, or infinite
+    ("leaves_s", "f8", ""),  # when its fixed stay ends, or infinite
+    ("arrival_s", "f8", ""),  # when it arrived
+    ("duration_s", "f8", ""),  # its fixed stay, or infinite
+)
 
-class JobTable(NamedTuple):
-    """What is known of each job, and where it is.
-
-    Attributes:
-        rollout_s: (J,) worst-case rollout on the job's own rollout nodes, seconds.
-        training_s: (J,) worst-case training on the job's own number of training nodes, seconds.
-        sync_s: (J,) seconds.
-        solo_s: (J,) T_solo, seconds.
-        limit_s: (J,) longest period that keeps the SLO, slo * T_solo, seconds.
-        rollout_gb, training_gb: (J,) host memory per node, GB.
-        rollout_nodes, training_nodes: (J,) nodes that the phases ask for.
-        rescale_nodes, rescale_s: (J, K) training seconds from so many nodes on, ascending; unused steps come last.
-        movable: (J,) 0 where the job stays in the place that it got first, else 1.
-        group: (J,) row of the job's group, or NOWHERE.
-        pins: (J, N) numbers of the rollout nodes that it is pinned to, ascending; n_pins: (J,) how many.
-        placed_rollout_s, placed_training_s, placed_sync_s: (J,) the phases in the present placement, seconds.
-        done: (J,) iterations done, with fractions, when its group was last settled.
-        rollout_busy_s, training_busy_s: (J,) node-seconds of its phases on either pool's nodes, likewise.
-        admitted_s: (J,) when it was admitted; paused_until_s: (J,) end of the pause of a move.
-        iterations: (J,) after which it leaves, or infinite; leaves_s: (J,) when its fixed stay ends, or infinite.
-    """
-
-    rollout_s: Floats
-    training_s: Floats
-    sync_s: Floats
-    solo_s: Floats
-    limit_s: Floats
-    rollout_gb: Floats
-    training_gb: Floats
-    rollout_nodes: Ints
-    training_nodes: Ints
-    rescale_nodes: Ints
-    rescale_s: Floats
-    movable: Ints
-    group: Ints
-    pins: Ints
-    n_pins: Ints
-    placed_rollout_s: Floats
-    placed_training_s: Floats
-    placed_sync_s: Floats
-    done: Floats
-    rollout_busy_s: Floats
-    training_busy_s: Floats
-    admitted_s: Floats
-    paused_until_s: Floats
-    iterations: Floats
-    leaves_s: Floats
-
-
-class GroupTable(NamedTuple):
-    """The co-execution groups.
-
-    Attributes:
-        id: (G,) numbers in order of creation, never reused.
-        members: (G, M) job rows in order of admission; n_members: (G,) how many.
-        training_nodes: (G,) size of the training pool.
-        node_number: (G, N) the rollout nodes' numbers, ascending; n_nodes: (G,) how many; next_number: (G,) of the next new node.
-        node_load_s: (G, N) rollout seconds pinned to a node in a meta-iteration.
-        node_gb: (G, N) host memory in use on a node, GB.
-        node_before: (G, N) position of the last node before this one with the same pinned members, or -1.
-        training_load_s: (G,) training seconds in a meta-iteration; training_gb: (G,) host memory in use on each training node, GB.
-        cycle_s: (G,) T_cycle; load_s: (G,) T_load, seconds.
-        limit_s: (G,) longest period that keeps every member's SLO, seconds.
-        period_s: (G,) exact round-robin period, seconds.
-        general: (G,) 1 where the period can exceed max(cycles, loads): a member has sync or spans rollout nodes.
-        exclusive: (G,) 1 for a co-located job's own training nodes: not a co-execution group, no one may join.
-        since_s: (G,) when the members' `done` was last brought up to date.
-        departs_s: (G,) when the first member leaves at the present period.
-    """
-
-    id: Ints
-    members: Ints
-    n_members: Ints
-    training_nodes: Ints
-    node_number: Ints
-    n_nodes: Ints
-    next_number: Ints
-    node_load_s: Floats
-    node_gb: Floats
-    node_before: Ints
-    training_load_s: Floats
-    training_gb: Floats
-    cycle_s: Floats
-    load_s: Floats
-    limit_s: Floats
-    period_s: Floats
-    general: Ints
-    exclusive: Ints
-    since_s: Floats
-    departs_s: Floats
+# Columns of the group table.
+_GROUP = (
+    ("id", "i8", ""),  # numbers in order of creation, never reused
+    ("members", "i8", "M"),  # job rows in order of admission
+    ("n_members", "i8", ""),  # how many
+    ("training_nodes", "i8", ""),  # size of the training pool
+    ("node_number", "i8", "N"),  # the rollout nodes' numbers, ascending
+    ("n_nodes", "i8", ""),  # how many
+    ("next_number", "i8", ""),  # of the next new node
+    ("node_load_s", "f8", "N"),  # rollout seconds pinned to a node in a meta-iteration
+    ("node_gb", "f8", "N"),  # host memory in use on a node, GB
+    ("node_before", "i8", "N"),  # position of the last node before this one with the same pinned members, or -1
+    ("training_load_s", "f8", ""),  # training seconds in a meta-iteration
+    ("training_gb", "f8", ""),  # host memory in use on each training node, GB
+    ("cycle_s", "f8", ""),  # T_cycle, seconds
+    ("load_s", "f8", ""),  # T_load, seconds
+    ("limit_s", "f8", ""),  # longest period that keeps every member's SLO, seconds
+    ("period_s", "f8", ""),  # exact round-robin period, seconds
+    ("general", "i8", ""),  # 1 where the period can exceed max(cycles, loads): a member has sync or spans rollout nodes
+    ("exclusive", "i8", ""),  # 1 for a co-located job's own training nodes: not a co-execution group, no one may join
+    ("since_s", "f8", ""),  # when the members' `done` was last brought up to date
+    ("departs_s", "f8", ""),  # when the first member leaves at the present period
+)
 
 
 class Limits(NamedTuple):
@@ -131,34 +102,85 @@ class Limits(NamedTuple):
     group_size_max: int
 
 
-_SECOND_AXIS = {"rescale_nodes": "K", "rescale_s": "K", "pins": "N", "members": "M"}
-_FILL = {"rescale_nodes": UNUSED, "movable": 1, "group": NOWHERE, "iterations": np.inf, "leaves_s": np.inf}
+class Clock(NamedTuple):
+    """What is so now.
+
+    Attributes:
+        now_s: time, seconds.
+        rollout_nodes, training_nodes: provisioned, those held for moves included.
+        waiting: jobs in the queue.
+    """
+
+    now_s: float
+    rollout_nodes: int
+    training_nodes: int
+    waiting: int
 
 
-@cache
-def _types(table: type[NamedTuple]) -> dict[str, Any]:
-    """Types of a table's columns; resolving them takes longer than all else here."""
-    return get_type_hints(table)
+class View(NamedTuple):
+    """A cluster as compiled code sees it.
+
+    Attributes:
+        jobs: (J,) records. groups: (G,) records.
+        order: rows of the groups in question in order of creation; of a whole cluster, all present ones.
+        limits, clock: as their classes say.
+    """
+
+    jobs: Records
+    groups: Records
+    order: Ints
+    limits: Limits
+    clock: Clock
 
 
-def _column(table: type[NamedTuple], name: str, rows: int, widths: dict[str, int]) -> NDArray[Any]:
-    axis = "N" if name.startswith("node_") else _SECOND_AXIS.get(name)
-    shape = (rows, widths[axis]) if axis else (rows,)
-    kind = np.int64 if _types(table)[name] == Ints else np.float64
-    return np.full(shape, _FILL.get(name, 0), dtype=kind)
+_FILL = {
+    "rescale_nodes": UNUSED,
+    "movable": 1,
+    "group": NOWHERE,
+    "iterations": np.inf,
+    "leaves_s": np.inf,
+    "duration_s": np.inf,
+}
 
 
-def job_table(rows: int, pins: int, steps: int) -> JobTable:
-    """An empty table: `rows` jobs, `pins` rollout nodes of a job, `steps` rescaling steps."""
-    return JobTable(*(_column(JobTable, name, rows, {"N": pins, "K": steps}) for name in JobTable._fields))
+def _table(columns: tuple[tuple[str, str, str], ...], shape: tuple[int, ...], widths: dict[str, int]) -> Records:
+    """Empty records. A width is part of the records' type, and every type is compiled anew."""
+    table = np.zeros(shape, np.dtype([(name, kind, (widths[axis],)) if axis else (name, kind) for name, kind, axis in columns]))
+    for name, value in _FILL.items():
+        if any(name == column for column, _, _ in columns):
+            table[name] = value
+    return table
 
 
-def group_table(rows: int, members: int, nodes: int) -> GroupTable:
-    """An empty table: `rows` groups, `members` and rollout `nodes` of a group."""
-    return GroupTable(*(_column(GroupTable, name, rows, {"M": members, "N": nodes}) for name in GroupTable._fields))
+def _round_up(n: int, least: int) -> int:
+    return least if n <= least else 1 << (n - 1).bit_length()
 
 
-def copy_into(larger: NamedTuple, smaller: NamedTuple) -> None:
+def job_table(shape: int | tuple[int, ...], pins: int, steps: int) -> Records:
+    """Empty records of jobs with at least so many rollout nodes and rescaling steps of a job.
+
+    The widths are taken up to 4 and 2, and above to a power of two, so that most tables share one compiled kernel.
+    """
+    shape = (shape,) if isinstance(shape, int) else shape
+    return _table(_JOB, shape, {"N": _round_up(pins, 4), "K": _round_up(steps, 2)})
+
+
+def group_table(shape: int | tuple[int, ...], members: int, nodes: int) -> Records:
+    """Empty records of groups of at least so many jobs with so many rollout nodes, taken up to 6 and 24 likewise.
+
+    A search needs room for one member more than a group may have: it is there halfway through a swap.
+    """
+    shape = (shape,) if isinstance(shape, int) else shape
+    return _table(_GROUP, shape, {"M": _round_up(members, 6), "N": _round_up(nodes, 24)})
+
+
+def group_width(members: int, pins: int) -> tuple[int, int]:
+    """Members and rollout nodes that there is room for in a group of so many jobs with so many rollout nodes each."""
+    members = _round_up(members + 1, 6)
+    return members, members * _round_up(pins, 4)
+
+
+def copy_into(larger: Records, smaller: Records) -> None:
     """Copy every column into the corner of a table that is at least as large."""
-    for new, old in zip(larger, smaller, strict=True):
-        new[tuple(slice(0, n) for n in old.shape)] = old
+    for name in smaller.dtype.names:
+        larger[name][tuple(slice(0, n) for n in smaller[name].shape)] = smaller[name]

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rollmux_env.bench.harness import Result
+from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import is_compiled
 
 
@@ -20,7 +21,7 @@ def tracked(results: Iterable[tuple[int, Result]], names: Sequence[str]) -> list
     """
     found: dict[int, Result] = {}
     console = Console(stderr=True)
-    if not is_compiled():
+    if not is_compiled(enumerate_candidates):
         console.print("compiling the kernel, once (about 15 s)", style="dim")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -11,11 +11,12 @@ from hypothesis import given
 
 from policies.placement.consolidate import Consolidate
 from policies.placement.consolidate.active import Active, active, plan_of
+from policies.placement.consolidate.policy import candidates_of
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.plan import Move, Policy, carry_out
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.moves import candidate_room, regroup
-from rollmux_env.kernel.worth import Regrouping
+from rollmux_env.kernel.lns import regroup
+from rollmux_env.kernel.lns_value import Regrouping
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
@@ -36,13 +37,13 @@ def plain_usd(state: State, facts: Regrouping, rows: dict[str, int], moved: set[
         hours = {}
         for job_id in group.jobs:
             job, k = state.job(job_id), rows[job_id]
-            pause_h = state.cluster.migration_s / 3600 if job_id in moved else float(facts.pause_h[k])
+            pause_h = state.cluster.migration_s / 3600 if job_id in moved else float(facts.homes["pause_h"][k])
             longer_h = state.cluster.migration_s / 3600 if job_id in moved else 0.0
-            by_work_h = pause_h + float(facts.iterations[k]) * group.period_s / 3600
-            stay_h = min(float(facts.stay_h[k]) + longer_h, by_work_h)
+            by_work_h = pause_h + float(facts.homes["iterations"][k]) * group.period_s / 3600
+            stay_h = min(float(facts.homes["stay_h"][k]) + longer_h, by_work_h)
             hours[job_id] = discounted_h(stay_h)
             worked_h = hours[job_id] - discounted_h(min(pause_h, stay_h))
-            usd -= float(facts.work_usd[k]) * job.solo_s / group.period_s * worked_h
+            usd -= float(facts.homes["work_usd"][k]) * job.solo_s / group.period_s * worked_h
         usd += group.training_nodes * state.limits.training_usd * max(hours.values())
         for node in group.rollout_nodes:
             usd += state.limits.rollout_usd * max(hours[job_id] for job_id in group.jobs if node in state.pins(job_id))
@@ -71,8 +72,7 @@ class Checked:
         rows = {state.job_id(row): k for k, row in enumerate(now.rows)}
         before = plain_usd(state, facts, rows, set())
         held_before = state.usd_per_hour - sum(group.usd_per_hour for group in state.group_list())
-        space = candidate_room(1024, now.jobs.pins.shape[1])
-        saved = regroup(now.jobs, now.groups, state.limits, facts, -1, 400, np.random.default_rng(0), space)
+        saved = regroup(now.view, facts, -1, 400, np.random.default_rng(0), candidates_of(now))
         plan = plan_of(now)
         twin = state.copy()
         carry_out(twin, plan, keeps_slo=True)

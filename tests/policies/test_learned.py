@@ -9,10 +9,10 @@ from policies.placement.learned import SHIPPED, Learned
 from policies.placement.policy_file import read_policy, write_policy
 from policies.placement.scorer import score
 from policies.registry import make_runnable
-from rollmux_env.envs.generator import Workload
-from rollmux_env.envs.observation import candidate_names
-from rollmux_env.envs.placement import PlacementVectorEnv
-from rollmux_env.envs.stream import Generator
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.generator import Workload
+from rollmux_env.envs.placement.observation import candidate_names
+from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import outcome

@@ -13,8 +13,8 @@ from rollmux_env.cluster.events import Event, Moved
 from rollmux_env.cluster.plan import Plan, Policy
 from rollmux_env.cluster.regroupings import regroupings
 from rollmux_env.cluster.state import State
-from rollmux_env.envs.generator import Fixed
-from rollmux_env.envs.placement import PlacementVectorEnv
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.generator import Fixed
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload

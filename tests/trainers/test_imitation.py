@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from policies.placement.policy_file import read_policy
-from rollmux_env.envs.generator import Toy, Workload
-from rollmux_env.envs.placement import PlacementVectorEnv
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.generator import Toy, Workload
 from trainers.imitation import LOOKAHEAD, RECIPES, Labels, Recipe, Source, collect, fit, train
 from trainers.lookahead import Player
 from trainers.network import Scorer

@@ -7,7 +7,7 @@ from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.plan import Place, carry_out
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.envs.generator import Toy, Workload
+from rollmux_env.envs.placement.generator import Toy, Workload
 from trainers.teachers import TEACHERS, listen, optimum_teacher
 
 

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from policies.placement.policy_file import read_policy
-from rollmux_env.envs.generator import Toy
+from rollmux_env.envs.placement.generator import Toy
 from rollmux_env.errors import InputError
 from tests.conftest import Command
 from tests.fixtures import FIXTURES, unpacked

@@ -14,9 +14,9 @@ from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_suppo
 from stable_baselines3.common.env_checker import check_env
 
 import rollmux_env  # noqa: F401 (registers)
-from rollmux_env.envs.generator import Toy, Workload
-from rollmux_env.envs.placement import PlacementVectorEnv
-from rollmux_env.envs.reward import Dollars
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.generator import Toy, Workload
+from rollmux_env.envs.placement.reward import Dollars
 from rollmux_env.errors import InputError
 from trainers.env_state import load_state, state_of
 from trainers.vec_env import NativeVecEnv, play

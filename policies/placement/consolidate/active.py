@@ -9,7 +9,7 @@ import numpy as np
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Place, Plan, may_move
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.tables import NOWHERE, GroupTable, Ints, JobTable, copy_into, group_table
+from rollmux_env.kernel.tables import NOWHERE, Ints, View, copy_into, group_table
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Active:
     Attributes:
         state: where they come from.
         rows: rows of the jobs in the state's table, ascending.
-        jobs, groups: copies. Groups hold rows of `jobs`; the present ones come first, in order of creation, then empty rows.
+        view: copies. Groups hold rows of its jobs; the present ones come first, in order of creation, then empty rows.
         home: (n,) row in `groups` where each job runs, NOWHERE for the one that waits.
         rank: (n,) its place among the members there.
         free: (n,) 1 where it may be given another place: it may be moved, or waits.
@@ -27,8 +27,7 @@ class Active:
 
     state: State
     rows: list[int]
-    jobs: JobTable
-    groups: GroupTable
+    view: View
     home: Ints
     rank: Ints
     free: Ints
@@ -41,32 +40,32 @@ def active(state: State, newcomer: str | None) -> Active:
     running = np.concatenate([*members, np.zeros(0, np.int64)]).astype(np.int64)
     waiting = np.array([] if newcomer is None else [state.row(newcomer)], np.int64)
     rows = np.sort(np.concatenate([running, waiting]))
-    position = np.full(state.jobs.group.shape[0], NOWHERE)
+    position = np.full(len(state.jobs), NOWHERE)
     position[rows] = np.arange(rows.size)
     # Room for any group of these jobs: a row for each in case that all move to new groups, and the largest memberships.
     largest = min(state.limits.group_size_max, rows.size)
     nodes = int(np.sort(state.jobs.rollout_nodes[rows])[rows.size - largest :].sum())
     widths = max(state.groups.members.shape[1], largest), max(state.groups.node_number.shape[1], nodes)
     groups = group_table(order.size + rows.size, *widths)
-    copy_into(groups, GroupTable(**{name: column[order] for name, column in state.groups._asdict().items()}))
-    jobs = JobTable(**{name: column[rows] for name, column in state.jobs._asdict().items()})
-    jobs.group[:] = NOWHERE
-    jobs.iterations[:] = np.inf  # what is known of stays is told apart from the tables
-    jobs.leaves_s[:] = np.inf
+    copy_into(groups, state.view.groups[order])
+    jobs = state.view.jobs[rows]
+    jobs["group"] = NOWHERE
+    jobs["iterations"] = np.inf  # what is known of stays is told apart from the tables
+    jobs["leaves_s"] = np.inf
     rank = np.zeros(rows.size, np.int64)
     for group, job_rows in enumerate(members):
-        groups.members[group, : job_rows.size] = position[job_rows]
-        jobs.group[position[job_rows]] = group
+        groups["members"][group, : job_rows.size] = position[job_rows]
+        jobs["group"][position[job_rows]] = group
         rank[position[job_rows]] = np.arange(job_rows.size)
     ids = [state.job_id(int(row)) for row in rows]
     free = np.array(
         [
-            job_id == newcomer or (not groups.exclusive[group] and not state.is_paused(job_id) and may_move(state, job_id))
-            for job_id, group in zip(ids, jobs.group, strict=True)
+            job_id == newcomer or (not groups["exclusive"][group] and not state.is_paused(job_id) and may_move(state, job_id))
+            for job_id, group in zip(ids, jobs["group"], strict=True)
         ],
         dtype=np.int64,
     )
-    return Active(state, rows.tolist(), jobs, groups, jobs.group.copy(), rank, free)
+    return Active(state, rows.tolist(), state.view._replace(jobs=jobs, groups=groups), jobs["group"].copy(), rank, free)
 
 
 def plan_of(now: Active) -> Plan:
@@ -74,7 +73,8 @@ def plan_of(now: Active) -> Plan:
 
     A group with a member that has not moved keeps its number, and its nodes where such members are pinned; everything else is new.
     """
-    state, jobs, groups = now.state, now.jobs, now.groups
+    state = now.state
+    jobs, groups = now.view.jobs.view(np.recarray), now.view.groups.view(np.recarray)
     actions: list[Place | Move] = []
     founded = 0
     for group in np.flatnonzero(groups.n_members > 0).tolist():

@@ -10,9 +10,10 @@ from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.plan import Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.moves import candidate_room, regroup
-from rollmux_env.kernel.tables import NOWHERE
-from rollmux_env.kernel.worth import Regrouping
+from rollmux_env.kernel.candidates import candidate_type
+from rollmux_env.kernel.lns import regroup
+from rollmux_env.kernel.lns_value import Regrouping, home_type
+from rollmux_env.kernel.tables import NOWHERE, Records
 
 _CANDIDATES = 1024  # of one job in one group; what comes after is not looked at
 
@@ -23,7 +24,7 @@ class Consolidate:
     Every group is valued at the dollars of its nodes until its members have left, discounted by exp(-t / horizon); from jobs that
     leave after so many iterations the worth of their work is taken off, at the dollars that a work-hour costs at present. A move
     costs what the nodes do that it leaves, until its pause ends, and a stay that is longer by the pause or work that is not done in
-    it. The search is `rollmux_env.kernel.moves.regroup`; equal states give equal plans.
+    it. The search is `rollmux_env.kernel.lns.regroup`; equal states give equal plans.
 
     Args:
         horizon_h: how far a saving counts, hours: about as long as until jobs next come or go.
@@ -54,10 +55,10 @@ class Consolidate:
         if not now.rows:
             return ()
         facts = self._facts(now)
-        space = candidate_room(_CANDIDATES, now.jobs.pins.shape[1])
+        scratch = candidates_of(now)
         waits = NOWHERE if newcomer is None else now.rows.index(state.row(newcomer))
         rng = np.random.default_rng(0)
-        saved_usd = regroup(now.jobs, now.groups, state.limits, facts, waits, self.budget, rng, space)
+        saved_usd = regroup(now.view, facts, waits, self.budget, rng, scratch)
         return (Wait(newcomer),) if newcomer is not None and np.isnan(saved_usd) else plan_of(now)
 
     def _facts(self, now: Active) -> Regrouping:
@@ -71,20 +72,23 @@ class Consolidate:
         rollout_nodes = groups.n_nodes[order].sum() + state.jobs.rollout_nodes[alone].sum()
         training_nodes = groups.training_nodes[order].sum() + state.jobs.training_nodes[alone].sum()
         usd_per_hour = rollout_nodes * limits.rollout_usd + training_nodes * limits.training_usd
+        homes = np.zeros(rows.size, dtype=home_type(now.view.jobs["pins"].shape[1]))
+        homes["group"], homes["rank"], homes["free"] = now.home, now.rank, now.free
+        homes["pins"], homes["n_pins"] = now.view.jobs["pins"], now.view.jobs["n_pins"]
+        homes["stay_h"], homes["iterations"] = stay_h, iterations
+        homes["pause_h"] = np.maximum(0.0, state.jobs.paused_until_s[rows] - state.now_s) / 3600
+        homes["work_usd"] = np.where(is_fixed(state, now.rows), 0.0, usd_per_hour / work_rate.sum())
         return Regrouping(
-            home=now.home,
-            home_pins=now.jobs.pins.copy(),
-            home_n_pins=now.jobs.n_pins.copy(),
-            home_rank=now.rank,
-            free=now.free,
-            stay_h=stay_h,
-            iterations=iterations,
-            pause_h=np.maximum(0.0, state.jobs.paused_until_s[rows] - state.now_s) / 3600,
-            work_usd=np.where(is_fixed(state, now.rows), 0.0, usd_per_hour / work_rate.sum()),
-            home_rollout_nodes=groups.n_nodes[order],
-            home_training_nodes=groups.training_nodes[order],
+            homes=homes,
+            rollout_nodes=groups.n_nodes[order],
+            training_nodes=groups.training_nodes[order],
             horizon_h=self.horizon_h,
             migration_h=state.cluster.migration_s / 3600,
             held_rollout=int(state.rollout_nodes - groups.n_nodes[order].sum()),
             held_training=int(state.training_nodes - groups.training_nodes[order].sum()),
         )
+
+
+def candidates_of(now: Active) -> Records:
+    """Scratch for the candidates of a job in a group, and for the best of all."""
+    return np.zeros(_CANDIDATES + 1, dtype=candidate_type(now.view.jobs["pins"].shape[1]))

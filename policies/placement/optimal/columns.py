@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.groups import enumerate_groups, load_members
+from rollmux_env.kernel.groups import Columns, enumerate_groups, load_members
 from rollmux_env.kernel.packing import least_period, packing
 from rollmux_env.kernel.tables import Floats, Ints
 
@@ -101,7 +101,7 @@ class ColumnPool:
         rows = self.rows(column)
         jobs, limits = self.state.jobs, self.state.limits
         room = packing(len(rows), int(jobs.rollout_nodes[rows].sum()))
-        load_members(jobs, np.array(rows), len(rows), int(self.nodes[column, 1]), room)
+        load_members(self.state.view.jobs, np.array(rows), len(rows), int(self.nodes[column, 1]), room)
         least_period(room, len(rows), int(self.nodes[column, 0]), limits.rollout_node_gb, float(jobs.limit_s[rows].min()))
         order = room.order.tolist()
         classes = [
@@ -118,17 +118,17 @@ class ColumnPool:
 
     def _enumerate(self, row: int, size: int) -> tuple[Ints, Ints, Floats] | None:
         """The columns of groups of up to `size` jobs that hold a job, or None where they are too many."""
-        jobs = self.state.jobs
-        asked = np.sort(jobs.rollout_nodes[[*self.active, row]])[::-1]
+        jobs = self.state.view.jobs
+        asked = np.sort(jobs["rollout_nodes"][[*self.active, row]])[::-1]
         room = packing(size, int(asked[:size].sum()))
         others = np.array(self.active, dtype=np.int64)
         free = self.max_columns - self.period_s.shape[0]
         while True:
             n = max(1, min(self._room, free)) if size > 1 else self._room
-            members, nodes, period_s = np.empty((n, size), np.int64), np.empty((n, 2), np.int64), np.empty(n)
-            found = enumerate_groups(jobs, self.state.limits, row, others, size, self.all_periods, room, members, nodes, period_s)
+            columns = Columns(np.empty((n, size), np.int64), np.empty((n, 2), np.int64), np.empty(n))
+            found = enumerate_groups(jobs, self.state.limits, row, others, size, self.all_periods, room, columns)
             if found <= n:
-                return members[:found], nodes[:found], period_s[:found]
+                return columns.members[:found], columns.nodes[:found], columns.period_s[:found]
             if size > 1 and n >= free:
                 return None
             self._room *= 4

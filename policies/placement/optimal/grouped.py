@@ -101,7 +101,7 @@ class GroupedJobs:
             training_nodes = int(self.pool.nodes[column, 1])
             jobs.done[row] += iterations
             jobs.rollout_busy_s[row] += iterations * jobs.rollout_s[row] * jobs.rollout_nodes[row]
-            jobs.training_busy_s[row] += iterations * training_seconds(jobs, row, training_nodes) * training_nodes
+            jobs.training_busy_s[row] += iterations * training_seconds(self.state.view.jobs, row, training_nodes) * training_nodes
 
     def strategy(self, job_id: str) -> str:
         """How a job comes to its present group, as if it had come last."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.envs.dispatch.tables import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, Records
-from rollmux_env.kernel.compiled import uncounted
+from rollmux_env.kernel.compiled import compiled
 
 Array = NDArray[np.float32]
 
@@ -80,13 +80,13 @@ def look_tables(envs: int, rows: int) -> Looks:
     )
 
 
-@uncounted
+@compiled(arrays=False)
 def nodes_of(member: Records, phase: int) -> Any:
     """The nodes of a member's phase, a bit each."""
     return TRAINING_POOL if phase == TRAINING or member.nodes == 0 else member.nodes
 
 
-@uncounted
+@compiled(arrays=False)
 def movable(group: Records, members: Records, k: int) -> bool:
     """Whether the tail of member k may migrate, as `Dispatcher.movable` says."""
     m = members[k]
@@ -98,7 +98,7 @@ def movable(group: Records, members: Records, k: int) -> bool:
     return False
 
 
-@uncounted
+@compiled(arrays=False)
 def write_mask(group: Records, members: Records, mask: NDArray[np.int8]) -> int:
     """Write which rows may be chosen; returns how many that are not the one that waits.
 
@@ -132,7 +132,7 @@ def write_mask(group: Records, members: Records, mask: NDArray[np.int8]) -> int:
     return count
 
 
-@uncounted
+@compiled(arrays=False)
 def in_turn(group: Records, members: Records, k: int, handing: bool) -> bool:
     """Whether nobody comes before member k's waiting phase in strict round robin, once all movable tails have left or as it is."""
     m = members[k]
@@ -149,7 +149,7 @@ def in_turn(group: Records, members: Records, k: int, handing: bool) -> bool:
     return True
 
 
-@uncounted
+@compiled(arrays=False)
 def round_robin(group: Records, members: Records, migrates: bool) -> int:
     """The row that `policies.dispatch.round_robin` chooses; 0 where it waits."""
     n = group.n
@@ -177,12 +177,12 @@ def round_robin(group: Records, members: Records, migrates: bool) -> int:
     return 0
 
 
-@uncounted
+@compiled(arrays=False)
 def _squash(x: float) -> float:
     return x / (1 + abs(x))
 
 
-@uncounted
+@compiled(arrays=False)
 def _bits(mask: int) -> int:
     count = 0
     while mask != 0:
@@ -191,7 +191,7 @@ def _bits(mask: int) -> int:
     return count
 
 
-@uncounted
+@compiled(arrays=False)
 def _left(m: Records, now_s: float) -> Any:
     """Expected seconds until what a member runs is over; 0 where it runs nothing."""
     if m.runs == NOTHING:
@@ -202,7 +202,7 @@ def _left(m: Records, now_s: float) -> Any:
     return max(0.02 * expected_s, expected_s - (now_s - m.since_s))
 
 
-@uncounted
+@compiled(arrays=False)
 def _until(m: Records, phase: int, now_s: float, training_free_s: float) -> Any:
     """Expected seconds until a member wants its next phase of a kind, if nobody is in its way; infinite while it waits for it."""
     if m.waits == phase:
@@ -219,12 +219,12 @@ def _until(m: Records, phase: int, now_s: float, training_free_s: float) -> Any:
     return training_free_s + m.sync_s if m.waits == TRAINING else m.sync_s
 
 
-@uncounted
+@compiled(arrays=False)
 def _slack(m: Records, now_s: float) -> Any:
     return min(m.slo, 100.0) * m.own_s - (now_s - m.joined_s)
 
 
-@uncounted
+@compiled(arrays=False)
 def write_look(group: Records, members: Records, job: Array, rows: Array, cluster: Array, mask: NDArray[np.int8]) -> int:
     """Write an observation: the mask, and the features in the order of their names; returns what `write_mask` does."""
     count = write_mask(group, members, mask)
@@ -292,7 +292,7 @@ def write_look(group: Records, members: Records, job: Array, rows: Array, cluste
     return count
 
 
-@uncounted
+@compiled(arrays=False)
 def _write_row(group: Records, members: Records, k: int, row: Array, unit_s: float, training_free_s: float, n_nodes: int) -> None:
     m, n, now_s = members[k], group.n, group.now_s
     phase = m.waits if m.waits != NOTHING else TAIL

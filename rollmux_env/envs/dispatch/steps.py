@@ -22,7 +22,7 @@ from rollmux_env.envs.dispatch.tables import (
     Groups,
     Records,
 )
-from rollmux_env.kernel.compiled import uncounted
+from rollmux_env.kernel.compiled import compiled
 
 INSTANT_S = 1e-6  # times this close are one instant, as in every replay
 _THRESHOLD = 5  # what comes next for a rollout that is not past it
@@ -36,7 +36,7 @@ class Tails(NamedTuple):
     move_s: float
 
 
-@uncounted
+@compiled(arrays=False)
 def begin(groups: Groups, e: int) -> None:
     """All members are ready for their first rollout, at time 0."""
     group, clock = groups.groups[e], groups.clocks[e]
@@ -83,7 +83,7 @@ def begin(groups: Groups, e: int) -> None:
         _ready(groups, e, k, ROLLOUT)
 
 
-@uncounted
+@compiled(arrays=False)
 def _ready(groups: Groups, e: int, k: int, phase: int) -> None:
     m, clock = groups.members[e, k], groups.clocks[e]
     m.waits = phase
@@ -92,7 +92,7 @@ def _ready(groups: Groups, e: int, k: int, phase: int) -> None:
     clock.requests += 1
 
 
-@uncounted
+@compiled(arrays=False)
 def _wake(groups: Groups, e: int, k: int, at_s: float, what: int) -> None:
     clock, r = groups.clocks[e], groups.runners[e, k]
     clock.stamps += 1
@@ -101,7 +101,7 @@ def _wake(groups: Groups, e: int, k: int, at_s: float, what: int) -> None:
     r.next = what
 
 
-@uncounted
+@compiled(arrays=False)
 def _span(groups: Groups, e: int, k: int, what: int, share: float, nodes: int, now_s: float) -> None:
     """Keep what a phase held until now."""
     if nodes == 0:
@@ -119,7 +119,7 @@ def _span(groups: Groups, e: int, k: int, what: int, share: float, nodes: int, n
     span.share = share
 
 
-@uncounted
+@compiled(arrays=False)
 def _close(groups: Groups, e: int, k: int, tails: int, now_s: float, share: float) -> None:
     """The shares of the nodes that a member's phase holds change now, or it is over; `tails` have been there until now."""
     m, r = groups.members[e, k], groups.runners[e, k]
@@ -134,7 +134,7 @@ def _close(groups: Groups, e: int, k: int, tails: int, now_s: float, share: floa
     r.start_s = now_s
 
 
-@uncounted
+@compiled(arrays=False)
 def _go_on(groups: Groups, e: int, k: int, tails: Tails) -> None:
     """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
     m, r = groups.members[e, k], groups.runners[e, k]
@@ -143,13 +143,13 @@ def _go_on(groups: Groups, e: int, k: int, tails: Tails) -> None:
     _wake(groups, e, k, r.went_s + part_s / r.rate, ROLLOUT if m.passed == 1 else _THRESHOLD)
 
 
-@uncounted
+@compiled(arrays=False)
 def _advance(r: Records, now_s: float) -> None:
     r.left_s -= max(0.0, now_s - r.went_s) * r.rate
     r.went_s = max(r.went_s, now_s)
 
 
-@uncounted
+@compiled(arrays=False)
 def _switch_s(groups: Groups, e: int, k: int, phase: int) -> float:
     """Seconds of the switch that a phase begins with; its nodes now run its job."""
     nodes, r = nodes_of(groups.members[e, k], phase), groups.runners[e, k]
@@ -168,7 +168,7 @@ def _switch_s(groups: Groups, e: int, k: int, phase: int) -> float:
     return r.training_cold_s if cold else (r.training_warm_s if switched else 0.0)
 
 
-@uncounted
+@compiled(arrays=False)
 def _start(groups: Groups, e: int, k: int, tails: Tails) -> None:
     """The phase that a member waits for has its permit."""
     group, m, r = groups.groups[e], groups.members[e, k], groups.runners[e, k]
@@ -197,7 +197,7 @@ def _start(groups: Groups, e: int, k: int, tails: Tails) -> None:
         _go_on(groups, e, k, tails)
 
 
-@uncounted
+@compiled(arrays=False)
 def _migrate(groups: Groups, e: int, k: int, tails: Tails) -> None:
     """The tail of a member's rollout leaves its nodes but for a share."""
     group, m, r = groups.groups[e], groups.members[e, k], groups.runners[e, k]
@@ -213,7 +213,7 @@ def _migrate(groups: Groups, e: int, k: int, tails: Tails) -> None:
     _wake(groups, e, k, now_s + tails.move_s + max(0.0, r.left_s) * groups.luck[e, k, 3, r.iteration], ROLLOUT)
 
 
-@uncounted
+@compiled(arrays=False)
 def _finish(groups: Groups, e: int, k: int, phase: int, now_s: float, tails: Tails) -> None:
     """A phase is over and its nodes are free."""
     group, clock, m, r = groups.groups[e], groups.clocks[e], groups.members[e, k], groups.runners[e, k]
@@ -249,7 +249,7 @@ def _finish(groups: Groups, e: int, k: int, phase: int, now_s: float, tails: Tai
                 _go_on(groups, e, j, tails)
 
 
-@uncounted
+@compiled(arrays=False)
 def _end(groups: Groups, e: int, k: int, now_s: float, tails: Tails) -> None:
     """What a member waited for is over."""
     m, r = groups.members[e, k], groups.runners[e, k]
@@ -283,7 +283,7 @@ def _end(groups: Groups, e: int, k: int, now_s: float, tails: Tails) -> None:
     _ready(groups, e, k, ROLLOUT)
 
 
-@uncounted
+@compiled(arrays=False)
 def _pass_instant(groups: Groups, e: int, tails: Tails) -> None:
     """Go to the next time at which something ends, and end it; or to the end of the episode."""
     group, clock = groups.groups[e], groups.clocks[e]
@@ -312,7 +312,7 @@ def _pass_instant(groups: Groups, e: int, tails: Tails) -> None:
     group.now_s = now_s
 
 
-@uncounted
+@compiled(arrays=False)
 def _carry_out(groups: Groups, e: int, row: int, tails: Tails) -> None:
     if row == 0:
         _pass_instant(groups, e, tails)
@@ -322,7 +322,7 @@ def _carry_out(groups: Groups, e: int, row: int, tails: Tails) -> None:
         _migrate(groups, e, row - 1, tails)
 
 
-@uncounted
+@compiled(arrays=False)
 def ask(groups: Groups, e: int, looks: Looks, tails: Tails) -> None:
     """Let a group run to its next decision that has more than one answer, and write what is seen then."""
     group, clock, members, mask = groups.groups[e], groups.clocks[e], groups.members[e], looks.mask[e]
@@ -337,7 +337,7 @@ def ask(groups: Groups, e: int, looks: Looks, tails: Tails) -> None:
         mask[0] = 1
 
 
-@uncounted
+@compiled(arrays=False)
 def _first(mask: NDArray[np.int8]) -> int:
     for row in range(len(mask)):
         if mask[row] == 1:
@@ -345,7 +345,7 @@ def _first(mask: NDArray[np.int8]) -> int:
     return 0
 
 
-@uncounted
+@compiled(arrays=False)
 def ask_first(groups: Groups, e: int, looks: Looks, tails: Tails) -> None:
     """Begin an episode and go to its first decision."""
     begin(groups, e)
@@ -353,7 +353,7 @@ def ask_first(groups: Groups, e: int, looks: Looks, tails: Tails) -> None:
     groups.clocks[e].all_work_s = groups.clocks[e].work_s
 
 
-@uncounted
+@compiled(arrays=False)
 def step_all(groups: Groups, actions: NDArray[np.int64], looks: Looks, tails: Tails) -> None:
     """Carry out a decision in every group that is not over, and bring it to its next one."""
     for e in range(len(groups.groups)):
@@ -376,7 +376,7 @@ def step_all(groups: Groups, actions: NDArray[np.int64], looks: Looks, tails: Ta
         clock.all_work_s += clock.work_s
 
 
-@uncounted
+@compiled(arrays=False)
 def follow_round_robin(groups: Groups, e: int, migrates: bool, tails: Tails) -> None:
     """Play a group to its end in strict round robin."""
     group, clock = groups.groups[e], groups.clocks[e]

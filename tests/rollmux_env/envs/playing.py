@@ -15,8 +15,8 @@ from rollmux_env.cluster.plan import Move, Place, Plan, Wait, carry_out
 from rollmux_env.cluster.regroupings import Regroupings, regroupings
 from rollmux_env.cluster.state import State
 from rollmux_env.envs.drawn import DrawnVectorEnv, Observation
-from rollmux_env.envs.placement import PlacementVectorEnv
-from rollmux_env.kernel.stream import ADMIT
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.types import ADMIT
 from rollmux_env.scheduler.planner import INSTANT_S
 
 Agent = Callable[[PlacementVectorEnv], int]

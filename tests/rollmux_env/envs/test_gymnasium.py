@@ -13,8 +13,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 import rollmux_env  # noqa: F401 (registers)
-from rollmux_env.envs.generator import Fixed, Workload
-from rollmux_env.envs.stream import stream_of
+from rollmux_env.envs.placement.generator import Fixed, Workload
+from rollmux_env.envs.placement.stream import stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from tests.rollmux_env.envs.playing import bytes_of
@@ -145,7 +145,7 @@ def test_the_window_shows_what_rgb_array_gives(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_what_cannot_be_made_is_said_in_a_line(options: dict[str, Any]) -> None:
-    from rollmux_env.envs.placement import PlacementVectorEnv
+    from rollmux_env.envs.placement.env import PlacementVectorEnv
 
     with pytest.raises(InputError) as error:
         PlacementVectorEnv(**options)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.alone import Solo
 from rollmux_env.cluster.regroupings import Regroupings
-from rollmux_env.envs.generator import Fixed, Toy, Workload
-from rollmux_env.envs.observation import candidate_names
-from rollmux_env.envs.placement import PlacementVectorEnv
-from rollmux_env.envs.reward import Dollars
-from rollmux_env.envs.stream import Generator
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.generator import Fixed, Toy, Workload
+from rollmux_env.envs.placement.observation import candidate_names
+from rollmux_env.envs.placement.reward import Dollars
+from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.kernel.features import CANDIDATE_FEATURES
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numba.core.runtime import _nrt_python, rtsys
 
-from rollmux_env.envs.generator import Workload
-from rollmux_env.envs.placement import PlacementVectorEnv
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.generator import Workload
 from rollmux_env.kernel.compiled import compiled, drop_stale
 
 

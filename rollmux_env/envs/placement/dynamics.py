@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import compiled, uncounted
-from rollmux_env.kernel.membership import attach, departure_s, detach, open_group, settle
-from rollmux_env.kernel.stream import (
+from rollmux_env.envs.placement.types import (
     ADMIT,
     ARRIVALS,
     CONSOLIDATE,
@@ -21,43 +19,42 @@ from rollmux_env.kernel.stream import (
     NEXT,
     OVER,
     QUEUE,
-    Records,
+    Rules,
     Streams,
 )
-from rollmux_env.kernel.tables import Ints, Limits
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.membership import attach, departure_s, detach, open_group, settle
+from rollmux_env.kernel.tables import Records
 
 
-@uncounted
-def next_question(
-    streams: Streams, s: int, jobs: Records, groups: Records, limits: Limits, moves: bool, decay: float, until_s: float
-) -> int:
+@compiled(arrays=False)
+def next_question(streams: Streams, s: int, rules: Rules, moves: bool, until_s: float) -> int:
     """Let a stream run until something is to be decided.
 
     Args:
-        jobs, groups: the stream's own.
         moves: whether jobs may be moved after departures; after an admission it is `look_for_moves` that says so.
-        decay: dollars count exp(-decay * hours since the last decision) times.
         until_s: go no further than this time.
 
     Returns:
         ADMIT: the job in row `clock.admitted` wants a place. CONSOLIDATE: jobs may be moved. OVER: all have left. LATER: the next
         event is after `until_s`.
     """
+    jobs, groups = streams.jobs[s], streams.groups[s]
     c = streams.clock[s]
     while True:
         if c.stage == NEXT:
             if c.departed == c.n_jobs:
                 return OVER
-            now = jobs.arrival_s[c.taken] if c.taken < c.n_jobs else np.inf
+            now = jobs[c.taken].arrival_s if c.taken < c.n_jobs else np.inf
             for k in range(c.n_groups):
-                now = min(now, groups.departs_s[streams.order[s, k]])
+                now = min(now, groups[streams.order[s, k]].departs_s)
             for k in range(c.n_held):
                 now = min(now, streams.held[s, k].until_s)
             if now == np.inf:
                 return OVER  # jobs wait for ever: the first asks for more than the cluster has
             if now > until_s:
                 return LATER
-            pass_time(streams, s, limits, max(now, c.now_s), decay)
+            pass_time(streams, s, rules, max(now, c.now_s))
             resumed = _resume(streams, s)
             left = _depart(streams, s, jobs, groups)
             c.served = 1 if resumed or left else 0
@@ -70,7 +67,7 @@ def next_question(
             if c.served == 1 and c.admitted < c.taken:
                 return ADMIT
             c.stage = ARRIVALS
-        elif c.taken < c.n_jobs and jobs.arrival_s[c.taken] <= c.now_s + INSTANT_S:
+        elif c.taken < c.n_jobs and jobs[c.taken].arrival_s <= c.now_s + INSTANT_S:
             c.taken += 1
             if c.taken - c.admitted == 1:
                 return ADMIT
@@ -78,7 +75,7 @@ def next_question(
             c.stage = NEXT
 
 
-@uncounted
+@compiled(arrays=False)
 def look_for_moves(streams: Streams, s: int) -> None:
     """The grouping has changed: before anything else, jobs may be moved."""
     c = streams.clock[s]
@@ -86,8 +83,8 @@ def look_for_moves(streams: Streams, s: int) -> None:
     c.stage = MOVES
 
 
-@uncounted
-def pass_on(streams: Streams, s: int) -> None:
+@compiled(arrays=False)
+def defer(streams: Streams, s: int) -> None:
     """Answer a question with nothing: no more moves, or the job waits and all behind it."""
     c = streams.clock[s]
     if c.stage == MOVES:
@@ -96,11 +93,12 @@ def pass_on(streams: Streams, s: int) -> None:
         c.stage = ARRIVALS
 
 
-@uncounted
-def pass_time(streams: Streams, s: int, limits: Limits, now_s: float, decay: float) -> None:
+@compiled(arrays=False)
+def pass_time(streams: Streams, s: int, rules: Rules, now_s: float) -> None:
     """Move the clock on, and pay for what is provisioned."""
     c = streams.clock[s]
-    usd_per_hour = c.rollout_nodes * limits.rollout_usd + c.training_nodes * limits.training_usd
+    usd_per_hour = c.rollout_nodes * rules.limits.rollout_usd + c.training_nodes * rules.limits.training_usd
+    decay = rules.decay
     hours = (now_s - c.now_s) / 3600.0
     c.usd += usd_per_hour * hours
     if decay > 0.0:
@@ -112,13 +110,13 @@ def pass_time(streams: Streams, s: int, limits: Limits, now_s: float, decay: flo
     c.now_s = now_s
 
 
-@uncounted
-def admit(streams: Streams, s: int, jobs: Records, groups: Records, job: int, group: int, nodes: Ints, new_nodes: int) -> None:
+@compiled(arrays=False)
+def admit(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: int) -> None:
     """Place the waiting job that was asked about.
 
     Args:
-        group: row of the group that it joins, NEW_GROUP for a new one.
-        nodes: numbers of the group's rollout nodes that it is pinned to, ascending; what follows a negative one does not count.
+        group: row of the group that it joins, negative for a new one.
+        there: so many of the group's rollout nodes it is pinned to; their numbers stand in its `pins`, ascending.
         new_nodes: rollout nodes to add.
     """
     c = streams.clock[s]
@@ -127,43 +125,35 @@ def admit(streams: Streams, s: int, jobs: Records, groups: Records, job: int, gr
         c.packed += 1
     elif group >= 0:
         c.scaled += 1
-    jobs.admitted_s[job] = c.now_s
-    jobs.leaves_s[job] = c.now_s + jobs.duration_s[job]
-    _enter(streams, s, jobs, groups, job, group, nodes, new_nodes)
+    entering = streams.jobs[s, job]
+    entering.admitted_s = c.now_s
+    entering.leaves_s = c.now_s + entering.duration_s
+    _enter(streams, s, job, group, there, new_nodes)
 
 
-@uncounted
-def move(
-    streams: Streams,
-    s: int,
-    jobs: Records,
-    groups: Records,
-    job: int,
-    group: int,
-    nodes: Ints,
-    new_nodes: int,
-    migration_s: float,
-) -> None:
+@compiled(arrays=False)
+def move(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: int, migration_s: float) -> None:
     """Move a running job; arguments as in `admit`. It pauses for `migration_s`; so long the nodes that it leaves are paid for."""
+    jobs, groups = streams.jobs[s], streams.groups[s]
     c = streams.clock[s]
     c.moved += 1
-    home = jobs.group[job]
+    home = jobs[job].group
     settle(jobs, groups, home, c.now_s)
     held = streams.held[s, c.n_held]
     c.n_held += 1
     held.rollout_nodes = detach(jobs, groups, job)
     held.training_nodes = 0
-    if groups.n_members[home] == 0:
+    if groups[home].n_members == 0:
         _close(streams, s, home)
-        held.training_nodes = groups.training_nodes[home]
+        held.training_nodes = groups[home].training_nodes
     held.until_s = c.now_s + migration_s
     held.job = job
-    jobs.paused_until_s[job] = c.now_s + migration_s
-    jobs.leaves_s[job] += migration_s
-    _enter(streams, s, jobs, groups, job, group, nodes, new_nodes)
+    jobs[job].paused_until_s = c.now_s + migration_s
+    jobs[job].leaves_s += migration_s
+    _enter(streams, s, job, group, there, new_nodes)
 
 
-@uncounted
+@compiled(arrays=False)
 def _resume(streams: Streams, s: int) -> bool:
     """End the pauses that are over; whether there was one."""
     c = streams.clock[s]
@@ -191,37 +181,37 @@ def _depart(streams: Streams, s: int, jobs: Records, groups: Records) -> bool:
     while at < c.n_groups:
         group = streams.order[s, at]
         at += 1
-        if groups.departs_s[group] > until_s:
+        if groups[group].departs_s > until_s:
             continue
-        leaving = np.empty(groups.n_members[group], np.int64)
+        leaving = np.empty(groups[group].n_members, np.int64)
         n = 0
-        for i in range(groups.n_members[group]):  # who leaves is read before the first one has left
-            if departure_s(jobs, groups, groups.members[group, i]) <= until_s:
-                leaving[n] = groups.members[group, i]
+        for i in range(groups[group].n_members):  # who leaves is read before the first one has left
+            if departure_s(jobs, groups, groups[group].members[i]) <= until_s:
+                leaving[n] = groups[group].members[i]
                 n += 1
         settle(jobs, groups, group, c.now_s)
         for i in range(n):
             job = leaving[i]
-            if np.isfinite(jobs.iterations[job]):
-                jobs.done[job] = jobs.iterations[job]
-            work_h = jobs.done[job] * jobs.solo_s[job] / 3600.0
+            if np.isfinite(jobs[job].iterations):
+                jobs[job].done = jobs[job].iterations
+            work_h = jobs[job].done * jobs[job].solo_s / 3600.0
             c.work_h += work_h
             c.left_work_h += work_h
             c.left += 1
-            if c.now_s - jobs.admitted_s[job] > jobs.done[job] * jobs.limit_s[job] * (1.0 + 1e-6):
+            if c.now_s - jobs[job].admitted_s > jobs[job].done * jobs[job].limit_s * (1.0 + 1e-6):
                 c.broken += 1
                 c.left_broken += 1
             c.rollout_nodes -= detach(jobs, groups, job)
             c.departed += 1
             left = True
-        if groups.n_members[group] == 0:
-            c.training_nodes -= groups.training_nodes[group]
+        if groups[group].n_members == 0:
+            c.training_nodes -= groups[group].training_nodes
             _close(streams, s, group)
             at -= 1
     return left
 
 
-@uncounted
+@compiled(arrays=False)
 def _close(streams: Streams, s: int, group: int) -> None:
     """Take an empty group out of the order and keep its row for another."""
     c = streams.clock[s]
@@ -234,19 +224,17 @@ def _close(streams: Streams, s: int, group: int) -> None:
     streams.spare[s, streams.spare.shape[1] - 1 - kept] = group
 
 
-@uncounted
-def _enter(streams: Streams, s: int, jobs: Records, groups: Records, job: int, group: int, nodes: Ints, new_nodes: int) -> None:
+@compiled(arrays=False)
+def _enter(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: int) -> None:
+    jobs, groups = streams.jobs[s], streams.groups[s]
     c = streams.clock[s]
     if group < 0:
         group = streams.spare[s, streams.spare.shape[1] - 1 - c.n_groups]
-        open_group(groups, group, c.groups_made, jobs.training_nodes[job], c.now_s)
+        open_group(groups, group, c.groups_made, jobs[job].training_nodes, c.now_s)
         streams.order[s, c.n_groups] = group
         c.n_groups += 1
         c.groups_made += 1
-        c.training_nodes += jobs.training_nodes[job]
+        c.training_nodes += jobs[job].training_nodes
     settle(jobs, groups, group, c.now_s)
-    n = 0
-    while n < nodes.shape[0] and nodes[n] >= 0:
-        n += 1
-    attach(jobs, groups, job, group, nodes[:n], new_nodes)
+    attach(jobs, groups, job, group, there, new_nodes)
     c.rollout_nodes += new_nodes

@@ -12,17 +12,18 @@ from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.regroupings import placements
 from rollmux_env.cluster.state import limits_of
 from rollmux_env.envs.drawn import DrawnVectorEnv, Info, Stepped
-from rollmux_env.envs.generator import Workload
-from rollmux_env.envs.observation import observation_space, seen_table
-from rollmux_env.envs.reward import Dollars, Interval, Reward
-from rollmux_env.envs.stream import Generator, Stream
-from rollmux_env.envs.viewer import Window, frame_of, picture, text
+from rollmux_env.envs.placement.actions import choice_table
+from rollmux_env.envs.placement.generator import Workload
+from rollmux_env.envs.placement.observation import observation_space, observed_table
+from rollmux_env.envs.placement.reward import Dollars, Interval, Reward
+from rollmux_env.envs.placement.step import SKIP, step_all
+from rollmux_env.envs.placement.stream import Generator, Stream
+from rollmux_env.envs.placement.types import ADMIT, OVER, Rules, Streams, begin, stream_table
+from rollmux_env.envs.placement.viewer import Window, frame_of, picture, text
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.choices import Rules, choice_table
-from rollmux_env.kernel.looks import make_desk
-from rollmux_env.kernel.rows import move_space
-from rollmux_env.kernel.steps import ask_first, step_all
-from rollmux_env.kernel.stream import ADMIT, OVER, Records, Streams, begin, stream_table
+from rollmux_env.kernel.feature_tables import make_desk
+from rollmux_env.kernel.neighbourhood.table import make_scratch
+from rollmux_env.kernel.tables import Records
 from rollmux_env.replay.run import in_order_of_arrival
 
 
@@ -55,21 +56,22 @@ class PlacementVectorEnv(DrawnVectorEnv):
             raise InputError(f"num_envs: must be at least 1, not {num_envs}")
         if candidates < 2:
             raise InputError(f"candidates: must be at least 2, not {candidates}")
-        seen = seen_table(num_envs, candidates, moves)
+        seen = observed_table(num_envs, candidates, moves)
         super().__init__(num_envs, seen, observation_space(candidates, moves), render_mode, autoreset)
         self.generator: Generator = Workload(generator) if isinstance(generator, str) else generator
         self.reward: Reward = Dollars() if reward is None else reward
         cluster = self.generator.cluster
         self._limits = limits_of(cluster)
-        self._rules = Rules(moves, cluster.migration_s, shield, known_stays, -float(np.log(self.reward.gamma_per_hour)))
+        decay = -float(np.log(self.reward.gamma_per_hour))
+        prune = self.reward.reference != "rollmux,prune=false"
+        self._rules = Rules(self._limits, moves, cluster.migration_s, shield, known_stays, decay, prune)
         sizes = self.generator.jobs, cluster.max_group_size, self.generator.nodes, self.generator.steps
         self._streams = stream_table(num_envs, *sizes)
         self._reference = stream_table(num_envs if self.reward.reference else 0, *sizes)
-        self._prune = self.reward.reference != "rollmux,prune=false"
         self._choices = choice_table(self._streams, candidates)
-        jobs, groups = self._streams.jobs[:1], self._streams.groups[0]
-        self._desk = make_desk(jobs.shape[1], groups.dtype["node_number"].shape[0])
-        self._space = move_space(groups, candidates - 1, jobs.dtype["pins"].shape[0])
+        jobs, groups = self._streams.jobs[0], self._streams.groups[0]
+        self._desk = make_desk(jobs, groups)
+        self._scratch = make_scratch(jobs, groups, candidates - 1) if moves else None
         self._solo_usd = np.ones(num_envs)
         clock = self._streams.clock
         self._interval = Interval(
@@ -89,7 +91,7 @@ class PlacementVectorEnv(DrawnVectorEnv):
     def streams(self) -> Streams:
         """What is going on in each stream: tables with a row per environment, to read and not to change.
 
-        `Streams` in `rollmux_env/kernel/stream.py` describes them. The rows are overwritten by the next `step`.
+        `Streams` in `rollmux_env/envs/placement/types.py` describes them. The rows are overwritten by the next `step`.
         """
         return self._streams
 
@@ -103,18 +105,7 @@ class PlacementVectorEnv(DrawnVectorEnv):
 
     def step(self, actions: NDArray[np.int64]) -> Stepped:
         """Carry out one decision in every stream and bring it to the next."""
-        step_all(
-            self._streams,
-            np.asarray(actions, dtype=np.int64),
-            self._limits,
-            self._rules,
-            self._choices,
-            self._desk,
-            self._space,
-            self._seen,
-            self._reference,
-            self._prune,
-        )
+        self._advance(np.asarray(actions, dtype=np.int64))
         rewards = np.asarray(self.reward(self._interval), dtype=np.float64)
         over = self._streams.clock["asks"] == OVER
         gamma = self.reward.gamma_per_hour
@@ -165,7 +156,12 @@ class PlacementVectorEnv(DrawnVectorEnv):
             _load(self._reference, s, stream)
 
     def _ask(self, which: NDArray[np.int64]) -> None:
-        ask_first(self._streams, which, self._limits, self._rules, self._choices, self._desk, self._space, self._seen)
+        actions = np.full(self.num_envs, SKIP)
+        actions[which] = 0
+        self._advance(actions)
+
+    def _advance(self, actions: NDArray[np.int64]) -> None:
+        step_all(self._streams, actions, self._rules, self._choices, self._desk, self._scratch, self._seen, self._reference)
 
     def _told(self) -> Info:
         return {"truncated": self._streams.clock["overflow"] == 1, **super()._told()}

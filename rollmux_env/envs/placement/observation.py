@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from gymnasium import spaces
 
+from rollmux_env.kernel.feature_tables import Observed
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, PLACE_FEATURES
-from rollmux_env.kernel.looks import Seen
 
 
 def candidate_names(moves: bool) -> tuple[str, ...]:
@@ -26,9 +26,9 @@ def observation_space(candidates: int, moves: bool) -> spaces.Dict:
     )
 
 
-def seen_table(streams: int, candidates: int, moves: bool) -> Seen:
+def observed_table(streams: int, candidates: int, moves: bool) -> Observed:
     """Arrays for the observations of E streams, which the kernel writes."""
-    return Seen(
+    return Observed(
         job=np.zeros((streams, len(JOB_FEATURES)), dtype=np.float32),
         candidates=np.zeros((streams, candidates, len(candidate_names(moves))), dtype=np.float32),
         cluster=np.zeros((streams, len(CLUSTER_FEATURES)), dtype=np.float32),

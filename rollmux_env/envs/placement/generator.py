@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.complaint import describe, not_one_of
-from rollmux_env.envs.stream import Stream, stream_of
+from rollmux_env.envs.placement.stream import Stream, stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training

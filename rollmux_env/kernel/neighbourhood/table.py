@@ -6,21 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.compiled import uncounted
-from rollmux_env.kernel.horizons import N_VALUES, Stays, value_of
-from rollmux_env.kernel.joining import Records, Scratch, Terms, place_type
-from rollmux_env.kernel.tables import Floats, GroupTable, Ints, JobTable, Limits
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.neighbourhood.insertion import place_type
+from rollmux_env.kernel.tables import Floats, Ints, Limits, Records, constant
+from rollmux_env.kernel.valuation import N_VALUES, STAY
 
-PLACE, STOP, MOVE, EXCHANGE, MERGER = range(5)  # kinds of choices
+PLACE, STOP, MOVE, EXCHANGE, MERGER = (constant(k) for k in range(5))  # kinds of choices
 MOVES_MOST = 4  # of one row, so the largest group that a merger dissolves
 GROUPS_MOST = 24  # that are looked at
 JOBS_MOST = 96  # that may move
 
-NEW_GROUP = -1
+NEW_GROUP = constant(-1)
 _PER_MOVE = ("job", "group", "new_nodes")
 
 
-class Space(NamedTuple):
+class Scratch(NamedTuple):
     """Room for looking at the moves of one decision. Shapes: F groups looked at, M jobs that may move, K moves of a row.
 
     Attributes:
@@ -30,9 +30,9 @@ class Space(NamedTuple):
         movers: (M,) job rows; home: (M,) which of the F groups; freed: (M, 2) rollout and training nodes that a job leaves.
         saved: (M,) what each one's leaving saves, $. nearest: (M, 2) the two of the other groups where it costs least.
         joins: (M, F + M) places in the groups, then in those without one member; alone: (M,) in a group of its own.
-        trial: (K,) places of a merger; touched: (K,) which of the F groups; sums: (K, N_VALUES) their values.
+        trial: (K,) places of a merger; merged: (1,) one that is looked at; was_jobs, was_stays: (K,) rows that it changes;
+            touched: (K,) which of the F groups; sums: (K, N_VALUES) their values.
         kept: (rows,) choices, unsorted; serial: (rows,) when each was found; rank: (rows,). found: (3,) see `offer`.
-        scratch: for one place.
     """
 
     looked: Ints
@@ -47,13 +47,15 @@ class Space(NamedTuple):
     joins: Records
     alone: Records
     trial: Records
+    merged: Records
+    was_jobs: Records
+    was_stays: Records
     touched: Ints
     sums: Floats
     kept: Records
     serial: Ints
     rank: Ints
     found: Ints
-    scratch: Scratch
 
 
 def choice_type(nodes: int) -> np.dtype[Any]:
@@ -73,36 +75,36 @@ def choice_type(nodes: int) -> np.dtype[Any]:
     return np.dtype([*ints, ("nodes", "i8", (MOVES_MOST, nodes)), *floats])
 
 
-def move_space(groups: Records, rows: int, nodes: int) -> Space:
-    """Room for tables like these group records, for so many choices, and jobs of at most so many rollout nodes."""
-    jobs, wide = JOBS_MOST, groups.dtype["node_number"].shape[0]
+def make_scratch(jobs: Records, groups: Records, rows: int) -> Scratch:
+    """Room for tables like these records, and for so many choices."""
+    nodes, most = jobs.dtype["pins"].shape[0], JOBS_MOST
     place = place_type(nodes)
-    return Space(
+    return Scratch(
         looked=np.zeros(GROUPS_MOST, dtype=np.int64),
-        copies=np.zeros(len(groups) + jobs + MOVES_MOST, dtype=groups.dtype),
+        copies=np.zeros(len(groups) + most + MOVES_MOST, dtype=groups.dtype),
         base=np.zeros((GROUPS_MOST, N_VALUES)),
-        cut=np.zeros((jobs, N_VALUES)),
-        movers=np.zeros(jobs, dtype=np.int64),
-        home=np.zeros(jobs, dtype=np.int64),
-        freed=np.zeros((jobs, 2), dtype=np.int64),
-        saved=np.zeros(jobs),
-        nearest=np.zeros((jobs, 2), dtype=np.int64),
-        joins=np.zeros((jobs, GROUPS_MOST + jobs), dtype=place),
-        alone=np.zeros(jobs, dtype=place),
+        cut=np.zeros((most, N_VALUES)),
+        movers=np.zeros(most, dtype=np.int64),
+        home=np.zeros(most, dtype=np.int64),
+        freed=np.zeros((most, 2), dtype=np.int64),
+        saved=np.zeros(most),
+        nearest=np.zeros((most, 2), dtype=np.int64),
+        joins=np.zeros((most, GROUPS_MOST + most), dtype=place),
+        alone=np.zeros(most, dtype=place),
         trial=np.zeros(MOVES_MOST, dtype=place),
+        merged=np.zeros(1, dtype=place),
+        was_jobs=np.zeros(MOVES_MOST, dtype=jobs.dtype),
+        was_stays=np.zeros(MOVES_MOST, dtype=STAY),
         touched=np.zeros(MOVES_MOST, dtype=np.int64),
         sums=np.zeros((MOVES_MOST, N_VALUES)),
         kept=np.zeros(rows, dtype=choice_type(nodes)),
         serial=np.zeros(rows, dtype=np.int64),
         rank=np.zeros(rows, dtype=np.int64),
         found=np.zeros(3, dtype=np.int64),
-        scratch=Scratch(
-            np.zeros(nodes + 1, dtype=np.int64), np.zeros(nodes + 1, dtype=np.int64), np.zeros(wide + 1), np.zeros(N_VALUES)
-        ),
     )
 
 
-@uncounted
+@compiled(arrays=False)
 def write_stop(choice: Records) -> None:
     """Make a choice that of no more moves."""
     choice.kind = STOP
@@ -111,19 +113,20 @@ def write_stop(choice: Records) -> None:
     choice.feasible = choice.allowed = 1
 
 
-@uncounted
-def falls_short(kept: Records, found: Ints, gain: float) -> bool:
+@compiled(arrays=False)
+def falls_short(scratch: Scratch, gain: float) -> bool:
     """Whether a row with this gain is not to be kept; it is counted then. `offer` finds out the same, with more to pass."""
+    kept, found = scratch.kept, scratch.found
     short = found[0] == kept.shape[0] and not (found[0] > 0 and gain > kept[found[2]].gain)
     if short:
         found[1] += 1
     return bool(short)
 
 
-@uncounted
-def offer(space: Space, found: Ints, gain: float) -> int:
+@compiled(arrays=False)
+def offer(scratch: Scratch, gain: float) -> int:
     """Where a row with this gain may be written, or -1; `found`: rows kept, rows offered, and the worst row of a full table."""
-    kept, serial = space.kept, space.serial
+    kept, serial, found = scratch.kept, scratch.serial, scratch.found
     room = kept.shape[0]
     found[1] += 1
     if found[0] < room:
@@ -145,7 +148,7 @@ def offer(space: Space, found: Ints, gain: float) -> int:
     return int(at)
 
 
-@uncounted
+@compiled(arrays=False)
 def begin_row(row: Records, kind: int) -> None:
     row.kind = kind
     row.n_moves = 0
@@ -157,23 +160,28 @@ def begin_row(row: Records, kind: int) -> None:
         row.more[k] = 0.0
 
 
-@uncounted
-def change_group(row: Records, limits: Limits, terms: Terms, rollout: int, training: int, before: Floats, after: Floats) -> None:
-    """Write that a group changes from some values to others, and that so many nodes are left."""
+@compiled(arrays=False)
+def leave_nodes(row: Records, limits: Limits, migration_h: float, rollout: int, training: int) -> None:
+    """Write that so many nodes are left, and paid for until the pauses end."""
     usd_per_hour = rollout * limits.rollout_usd + training * limits.training_usd
     row.usd -= usd_per_hour
-    row.price += usd_per_hour * terms.migration_h
+    row.price += usd_per_hour * migration_h
+
+
+@compiled(arrays=False)
+def change_group(row: Records, before: Floats, after: Floats) -> None:
+    """Write that a group changes from some values to others."""
     for k in range(before.shape[0]):
         row.before[k] += before[k]
         row.more[k] += after[k] - before[k]
 
 
-@uncounted
-def add_move(row: Records, jobs: JobTable, limits: Limits, job: int, group: int, place: Records) -> None:
-    """Write that a job takes a place."""
+@compiled(arrays=False)
+def add_move(row: Records, job: Records, limits: Limits, number: int, group: int, place: Records) -> None:
+    """Write that a job, a record, takes a place; `number` is its row."""
     at = row.n_moves
     row.n_moves += 1
-    row.job[at] = job
+    row.job[at] = number
     row.group[at] = group
     row.new_nodes[at] = place.new_nodes
     for k in range(place.nodes.shape[0]):
@@ -184,29 +192,19 @@ def add_move(row: Records, jobs: JobTable, limits: Limits, job: int, group: int,
         row.feasible = 0
     row.usd += place.new_nodes * limits.rollout_usd
     if group == NEW_GROUP:
-        row.usd += jobs.training_nodes[job] * limits.training_usd
+        row.usd += job.training_nodes * limits.training_usd
     for k in range(place.more.shape[0]):
         row.more[k] += place.more[k]
 
 
-@uncounted
+@compiled(arrays=False)
 def keep_group(row: Records, values: Floats) -> None:
     """Write that a group changes which no one leaves."""
     for k in range(values.shape[0]):
         row.before[k] += values[k]
 
 
-@uncounted
-def price_of(space: Space, limits: Limits, terms: Terms, k: int) -> float:
+@compiled(arrays=False)
+def price_of(scratch: Scratch, limits: Limits, migration_h: float, k: int) -> float:
     """What is paid for the nodes that a job leaves, until its pause ends, $."""
-    return float((space.freed[k, 0] * limits.rollout_usd + space.freed[k, 1] * limits.training_usd) * terms.migration_h)
-
-
-@uncounted
-def value_now(
-    jobs: JobTable, groups: GroupTable, limits: Limits, stays: Stays, terms: Terms, group: int, scratch: Scratch, out: Floats
-) -> None:
-    """The values of a group as it is."""
-    period, pool = groups.period_s[group], groups.training_nodes[group]
-    needed, nodes = scratch.needed, scratch.nodes
-    value_of(jobs, groups, limits, stays, group, pool, -1, nodes, 0, period, 0.0, terms.work_usd, needed, out)
+    return float((scratch.freed[k, 0] * limits.rollout_usd + scratch.freed[k, 1] * limits.training_usd) * migration_h)

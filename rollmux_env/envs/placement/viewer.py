@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.kernel.stream import ADMIT, CONSOLIDATE, Streams
+from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, Streams
 from rollmux_env.kernel.tables import Limits
 
 WIDTH = 40  # characters of a lane of text

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.envs.drawn import FirstEnv, Info, Observation
-from rollmux_env.envs.placement import PlacementVectorEnv
-from rollmux_env.envs.reward import Reward
-from rollmux_env.envs.stream import Generator
+from rollmux_env.envs.placement.env import PlacementVectorEnv
+from rollmux_env.envs.placement.reward import Reward
+from rollmux_env.envs.placement.stream import Generator
 
 
 class PlacementEnv(FirstEnv):
@@ -60,11 +60,11 @@ class PlacementEnv(FirstEnv):
 
     ## Rewards
 
-    `rollmux_env.envs.reward.Dollars()`: minus the dollars spent until the next decision, in units of what the whole stream costs
-    under Solo-D, not discounted. So the return of an episode is minus its cost over Solo-D's: -1 for `solo`. A masked action, and a
-    job that leaves with its SLO broken, cost 1 / (jobs of the stream) each. `Dollars(reference="rollmux")` adds what Algorithm 1
-    spends on the same stream in the same time: the return is the saving over it. `Dollars(gamma_per_hour=0.99)` discounts by the
-    hour; `info["discount"]` is the factor over the interval.
+    `rollmux_env.envs.placement.reward.Dollars()`: minus the dollars spent until the next decision, in units of what the whole
+    stream costs under Solo-D, not discounted. So the return of an episode is minus its cost over Solo-D's: -1 for `solo`. A masked
+    action, and a job that leaves with its SLO broken, cost 1 / (jobs of the stream) each. `Dollars(reference="rollmux")` adds what
+    Algorithm 1 spends on the same stream in the same time: the return is the saving over it. `Dollars(gamma_per_hour=0.99)`
+    discounts by the hour; `info["discount"]` is the factor over the interval.
 
     ## Starting State
 
@@ -80,8 +80,8 @@ class PlacementEnv(FirstEnv):
 
     | Argument | Default | What |
     |---|---|---|
-    | `generator` | `"production"` | where streams come from: a name for `Workload`, or a `rollmux_env.envs.stream.Generator` |
-    | `reward` | `Dollars()` | a `rollmux_env.envs.reward.Reward` |
+    | `generator` | `"production"` | where streams come from: a name for `Workload`, or a `Generator` (`.stream`) |
+    | `reward` | `Dollars()` | a `rollmux_env.envs.placement.reward.Reward` |
     | `moves` | `False` | whether running jobs may be moved |
     | `known_stays` | `True` | whether it is observed how long jobs stay |
     | `shield` | `True` | whether choices that break an SLO are masked |

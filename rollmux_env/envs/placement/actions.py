@@ -1,0 +1,128 @@
+"""The choices of a decision in one of many streams, padded to a fixed number.
+
+Choice 0 is the one that is always there: a new group for a job that arrives (`isolated`), no more moves otherwise (`stop`). The
+others are rows of the candidate table, or the moves of `rollmux_env.kernel.neighbourhood`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.envs.placement.types import Rules, Streams, view_of
+from rollmux_env.kernel.candidates import ANY_NODES, FEASIBLE, SLO, enumerate_candidates
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.neighbourhood.enumerate import choose_groups, enumerate_moves
+from rollmux_env.kernel.neighbourhood.table import PLACE, Scratch, choice_type, write_stop
+from rollmux_env.kernel.tables import NO, YES, Records, View
+from rollmux_env.kernel.valuation import Valuation, present_rates, work_price, write_stays
+
+
+def choice_table(streams: Streams, actions: int) -> Records:
+    """Empty choices of E streams: (E, A) records of `choice_type`; a job's place is the first of a choice's moves."""
+    return np.zeros((len(streams.clock), actions), dtype=choice_type(streams.jobs["pins"].shape[2]))
+
+
+@compiled(arrays=False)
+def _write(choice: Records, job: int, row: Records, usable: bool) -> None:
+    choice.kind = PLACE
+    choice.n_moves = 1
+    choice.job[0] = job
+    choice.group[0] = row.group
+    choice.new_nodes[0] = row.new_nodes
+    for k in range(row.nodes.shape[0]):
+        choice.nodes[0, k] = row.nodes[k]
+    choice.usd = row.usd
+    choice.period_s = row.period_s
+    choice.feasible = 1 if row.reason == FEASIBLE else 0
+    choice.allowed = 1 if usable else 0
+
+
+@compiled(arrays=False)
+def _fits(row: Records, shield: bool) -> bool:
+    return bool(row.reason == FEASIBLE or (row.reason == SLO and not shield))
+
+
+@compiled(arrays=False)
+def _dearest(rows: Records, n: int, shield: bool, room: int) -> tuple[float, int]:
+    """What the dearest of the `room` cheapest usable rows costs, $/h, and how many of those cost as much."""
+    usd = -np.inf
+    below = 0
+    while True:
+        least = np.inf
+        equal = 0
+        for k in range(n):
+            if _fits(rows[k], shield) and usd < rows[k].usd <= least:
+                equal = equal + 1 if rows[k].usd == least else 1
+                least = rows[k].usd
+        usd = least
+        if below + equal >= room:
+            return usd, room - below
+        below += equal
+
+
+@compiled(arrays=False)
+def write_places(streams: Streams, s: int, rules: Rules, rows: Records, choices: Records) -> None:
+    """Write the choices of a waiting job.
+
+    Args:
+        rows: scratch, of `candidate_type`; where it is too small, there is more for once.
+    """
+    c = streams.clock[s]
+    _write_places(view_of(streams, s, rules.limits), c, rules.shield, rows, choices)
+
+
+@compiled
+def _write_places(view: View, c: Records, shield: bool, rows: Records, choices: Records) -> None:
+    job = c.admitted
+    n = enumerate_candidates(view, job, NO, NO, rows)
+    if n > rows.shape[0]:
+        rows = np.empty(n, rows.dtype)
+        enumerate_candidates(view, job, NO, NO, rows)
+    room = choices.shape[0] - 1
+    _write(choices[0], job, rows[n - 1], rows[n - 1].reason == FEASIBLE)
+    usable = 0
+    rest = 0
+    for k in range(n - 1):
+        if _fits(rows[k], shield):
+            usable += 1
+        elif rows[k].new_nodes != ANY_NODES:
+            rest += 1
+    dearest = np.inf  # what a usable row may cost, and how many may cost as much
+    ties = usable
+    if usable > room:
+        dearest, ties = _dearest(rows, n - 1, shield, room)
+    rest = max(0, min(rest, room - usable))
+    at = 1
+    for k in range(n - 1):
+        row = rows[k]
+        fits = _fits(row, shield)
+        if fits and row.usd < dearest:
+            _write(choices[at], job, row, YES)
+            at += 1
+        elif fits and row.usd == dearest and ties > 0:
+            ties -= 1
+            _write(choices[at], job, row, YES)
+            at += 1
+        elif not fits and rest > 0 and row.new_nodes != ANY_NODES:
+            rest -= 1
+            _write(choices[at], job, row, NO)
+            at += 1
+    c.choices = at
+    c.overflow = 1 if usable > room else 0
+
+
+@compiled(arrays=False)
+def write_moves(streams: Streams, s: int, rules: Rules, valuation: Valuation, scratch: Scratch, choices: Records) -> None:
+    """Write `stop` and the moves of running jobs, the greatest gain first."""
+    c = streams.clock[s]
+    view = view_of(streams, s, rules.limits)
+    write_stop(choices[0])
+    n = choose_groups(view, scratch.looked)
+    looked = View(view.jobs, view.groups, scratch.looked[:n], view.limits, view.clock)
+    write_stays(looked, rules.known_stays, valuation.stays)
+    terms = valuation.terms[0]
+    terms.work_usd, terms.migration_h = work_price(present_rates(view)), rules.migration_s / 3600.0
+    terms.shield = 1 if rules.shield else 0
+    count, there = enumerate_moves(looked, valuation, scratch, choices)
+    c.choices = count + 1
+    c.overflow = 1 if there > count else 0

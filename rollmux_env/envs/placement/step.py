@@ -1,0 +1,202 @@
+"""Decisions of many streams: from the answer to one to the next question."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.envs.placement.actions import write_moves, write_places
+from rollmux_env.envs.placement.dynamics import admit, defer, look_for_moves, move, next_question, pass_time
+from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, LATER, OVER, Rules, Streams, begin_interval, view_of
+from rollmux_env.kernel.candidates import enumerate_candidates
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.feature_tables import Desk, Observed, begin_group, begin_values, place_values
+from rollmux_env.kernel.features import CANDIDATE_FEATURES, Out, candidate_features, cluster_features, job_features, shared_features
+from rollmux_env.kernel.neighbourhood.table import Scratch
+from rollmux_env.kernel.row_features import move_features
+from rollmux_env.kernel.tables import NO, YES, Ints, Records, View
+from rollmux_env.kernel.valuation import present_rates, work_price
+
+_CANDIDATES = len(CANDIDATE_FEATURES)
+SKIP = np.iinfo(np.int64).min  # in place of an action
+
+
+@compiled(arrays=False)
+def _fallback(choices: Records, count: int) -> int:
+    """What happens instead of a choice that is masked: choice 0, or the cheapest feasible one where that is masked too."""
+    best = 0
+    if choices[0].allowed == 1:
+        return best
+    usd = np.inf
+    for k in range(count):
+        if choices[k].feasible == 1 and choices[k].usd < usd:
+            best = k
+            usd = choices[k].usd
+    return best
+
+
+@compiled(arrays=False)
+def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: int) -> None:
+    """Carry a choice out, or the fallback where it is masked."""
+    c = streams.clock[s]
+    if not 0 <= action < c.choices or choices[action].allowed == 0:
+        c.invalid = 1
+        action = _fallback(choices, c.choices)
+    if c.asks == CONSOLIDATE and action == 0:
+        defer(streams, s)
+        return
+    choice = choices[action]
+    for k in range(choice.n_moves):
+        job = choice.job[k]
+        there = 0
+        while there < choice.nodes.shape[1] and choice.nodes[k, there] >= 0:
+            streams.jobs[s, job].pins[there] = choice.nodes[k, there]
+            there += 1
+        if c.asks == ADMIT:
+            admit(streams, s, job, choice.group[k], there, choice.new_nodes[k])
+        else:
+            move(streams, s, job, choice.group[k], there, choice.new_nodes[k], rules.migration_s)
+    if c.asks == ADMIT and rules.moves:
+        look_for_moves(streams, s)
+
+
+@compiled(arrays=False)
+def _observe_places(
+    streams: Streams, s: int, rules: Rules, choices: Records, desk: Desk, scratch: Scratch | None, out: Observed
+) -> None:
+    """Write what is seen of a waiting job and its places."""
+    c = streams.clock[s]
+    view = view_of(streams, s, rules.limits)
+    job, known = c.admitted, rules.known_stays
+    asks, place, shared = view.jobs[job], desk.valuation.place[0], desk.shared[0]
+    stay_s = min(asks.duration_s, asks.iterations * asks.solo_s) if known else 0.0
+    job_features(asks, view.limits, stay_s, out.job[s])
+    if scratch is not None:
+        begin_values(view, known, job, desk)
+    for k in range(c.choices):
+        choice = choices[k]
+        group = choice.group[0]
+        row = out.candidates[s, k]
+        if k == 0 or choices[k - 1].group[0] != group:
+            shared_features(view, known, stay_s, job, group, shared)
+            if scratch is not None:
+                begin_group(view, group, desk)
+        place.group, place.new_nodes, place.usd, place.period_s = group, choice.new_nodes[0], choice.usd, choice.period_s
+        for v in range(place.nodes.shape[0]):
+            place.nodes[v] = choice.nodes[0, v]
+        candidate_features(view, job, place, shared, row)
+        if scratch is not None:
+            place_values(view, job, place, desk, row)
+            for v in range(_CANDIDATES, row.shape[0]):
+                row[v] = 0.0
+
+
+@compiled(arrays=False)
+def _observe_moves(view: View, known_stays: bool, choices: Records, count: int, out: Out) -> None:
+    """Write what is seen of the moves of running jobs."""
+    rates = present_rates(view)
+    unit_usd = rates[1] / max(rates[3], 1)
+    for k in range(count):
+        move_features(view, known_stays, unit_usd, work_price(rates), choices[k], out[k])
+
+
+@compiled(arrays=False)
+def _observe(streams: Streams, s: int, rules: Rules, choices: Records, desk: Desk, scratch: Scratch | None, out: Observed) -> None:
+    """Write what a learner sees."""
+    c = streams.clock[s]
+    view = view_of(streams, s, rules.limits)
+    count = c.choices
+    cluster_features(view, view.jobs[0].arrival_s, c.asks == CONSOLIDATE, out.cluster[s])
+    for k in range(count):
+        out.mask[s, k] = choices[k].allowed
+    for v in range(out.job.shape[1]):
+        out.job[s, v] = 0.0
+    if c.asks == ADMIT:
+        _observe_places(streams, s, rules, choices, desk, scratch, out)
+    elif scratch is not None and count > 0:
+        _observe_moves(view, rules.known_stays, choices, count, out.candidates[s])
+    for k in range(count, out.mask.shape[1]):
+        out.mask[s, k] = 0
+        for v in range(out.candidates.shape[2]):
+            out.candidates[s, k, v] = 0.0
+    if count == 0:
+        out.mask[s, 0] = 1  # nothing is decided any more; a masked draw still needs something to draw
+
+
+@compiled(arrays=False)
+def follow(streams: Streams, s: int, rules: Rules, until_s: float, rows: Records) -> None:
+    """Bring a stream under Algorithm 1 to a time, or to its end.
+
+    Args:
+        rows: scratch.
+    """
+    c = streams.clock[s]
+    while True:
+        asks = next_question(streams, s, rules, NO, until_s)
+        if asks == OVER:
+            return
+        if asks == LATER:
+            pass_time(streams, s, rules, until_s)
+            return
+        job = c.admitted
+        n = enumerate_candidates(view_of(streams, s, rules.limits), job, YES, rules.prune, rows)
+        if n == 0:
+            defer(streams, s)
+            continue
+        last = rows[min(n, rows.shape[0]) - 1]
+        there = 0
+        while there < last.nodes.shape[0] and last.nodes[there] >= 0:
+            streams.jobs[s, job].pins[there] = last.nodes[there]
+            there += 1
+        admit(streams, s, job, last.group, there, last.new_nodes)
+
+
+@compiled
+def step_all(
+    streams: Streams,
+    actions: Ints,
+    rules: Rules,
+    choices: Records,
+    desk: Desk,
+    scratch: Scratch | None,
+    out: Observed,
+    reference: Streams,
+) -> None:
+    """Carry out one decision in every stream that is not over, and bring it to the next that has a feasible choice.
+
+    A stream that has just begun is brought to its first decision, whatever its action.
+
+    Args:
+        actions: (E,) choices; SKIP where a stream is to stay as it is.
+        desk: scratch. scratch: for moves; None where there are none, so that nothing of them is compiled.
+        reference: the same streams under Algorithm 1, brought to the same times; of no streams where none is asked for.
+    """
+    rows = np.empty(256, desk.valuation.place.dtype)
+    for s in range(actions.shape[0]):
+        c = streams.clock[s]
+        if actions[s] == SKIP:
+            continue
+        begin_interval(streams, s)
+        if c.asks == OVER:
+            continue
+        begun = c.asks == LATER
+        if not begun:
+            _answer(streams, s, rules, choices[s], actions[s])
+        open_choices = False
+        while not open_choices:
+            c.asks = next_question(streams, s, rules, rules.moves, np.inf)
+            c.choices = c.overflow = 0
+            if c.asks == OVER:
+                break
+            if c.asks == ADMIT:
+                write_places(streams, s, rules, rows, choices[s])
+                for k in range(c.choices):
+                    open_choices = open_choices or choices[s, k].feasible == 1
+            elif scratch is not None:
+                write_moves(streams, s, rules, desk.valuation, scratch, choices[s])
+                open_choices = c.choices > 1
+            if not open_choices:
+                defer(streams, s)
+        _observe(streams, s, rules, choices[s], desk, scratch, out)
+        if reference.clock.shape[0] > 0 and not begun:
+            begin_interval(reference, s)
+            follow(reference, s, rules, np.inf if c.asks == OVER else c.now_s, rows)

@@ -1,0 +1,148 @@
+"""What a learner sees of a decision: of one of many streams, or of a candidate table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.kernel.candidates import ANY_NODES
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.features import (
+    CANDIDATE_FEATURES,
+    SHARED,
+    Out,
+    candidate_features,
+    cluster_features,
+    job_features,
+    own_usd,
+    shared_features,
+)
+from rollmux_env.kernel.neighbourhood.enumerate import enumerate_moves
+from rollmux_env.kernel.neighbourhood.table import Scratch, write_stop
+from rollmux_env.kernel.row_features import move_features, value_features
+from rollmux_env.kernel.tables import Floats, Records, View
+from rollmux_env.kernel.valuation import (
+    N_VALUES,
+    Valuation,
+    make_valuation,
+    present_rates,
+    value_group,
+    value_members,
+    value_now,
+    work_price,
+    write_stay,
+    write_stays,
+)
+
+_CANDIDATES = len(CANDIDATE_FEATURES)
+
+
+class Observed(NamedTuple):
+    """What a learner sees: (E, ...) numbers as `rollmux_env.kernel.features` defines them, and the mask."""
+
+    job: NDArray[np.float32]
+    candidates: NDArray[np.float32]
+    cluster: NDArray[np.float32]
+    mask: NDArray[np.int8]
+
+
+class Desk(NamedTuple):
+    """Scratch for the features of places, one after the other.
+
+    Attributes:
+        valuation: of the groups. shared: (1,) of `SHARED`: for the group in question. base: (N_VALUES,) its values without the job.
+    """
+
+    valuation: Valuation
+    shared: Records
+    base: Floats
+
+
+def make_desk(jobs: Records, groups: Records) -> Desk:
+    """Scratch for tables like these records."""
+    nodes = groups.dtype["node_number"].shape[0]
+    valuation = make_valuation(len(jobs), nodes, jobs.dtype["pins"].shape[0])
+    return Desk(valuation, np.zeros(1, SHARED), np.zeros(N_VALUES))
+
+
+@compiled(arrays=False)
+def begin_values(view: View, known_stays: bool, job: int, desk: Desk) -> None:
+    """Write how long the running jobs and a waiting one stay, and what counts in its decision."""
+    rates = present_rates(view)
+    stays, terms, asks = desk.valuation.stays, desk.valuation.terms[0], view.jobs[job]
+    write_stays(view, known_stays, stays)
+    stays[job].pause_h = 0.0
+    write_stay(stays[job], asks.solo_s, asks.duration_s, asks.iterations, 0.0, 0.0, known_stays)
+    terms.work_usd = work_price((rates[0] + own_usd(asks, view.limits), rates[1], rates[2] + 1.0, rates[3]))
+    terms.migration_h = 0.0
+
+
+@compiled(arrays=False)
+def begin_group(view: View, group: int, desk: Desk) -> None:
+    """Value a group as it is, for the places in it; a new one is nothing yet."""
+    if group < 0:
+        for k in range(desk.base.shape[0]):
+            desk.base[k] = 0.0
+        value_members(view, desk.valuation, group, 0.0)
+    else:
+        value_now(view, desk.valuation, group, desk.base)
+
+
+@compiled(arrays=False)
+def place_values(view: View, job: int, place: Records, desk: Desk, out: Out) -> None:
+    """Write `VALUE_FEATURES` of a place of a waiting job, after `begin_group` of its group."""
+    valuation, base = desk.valuation, desk.base
+    values = valuation.values
+    if place.period_s != valuation.members[0].period_s:
+        value_members(view, valuation, place.group, place.period_s)
+    value_group(view, valuation, place.group, job, place, values)
+    for v in range(base.shape[0]):
+        values[v] -= base[v]
+    value_features(base, values, own_usd(view.jobs[job], view.limits), valuation.terms[0].work_usd, out)
+
+
+@compiled(arrays=False)
+def features_of_places(view: View, known_stays: bool, first_s: float, job: int, rows: Records, desk: Desk, out: Observed) -> None:
+    """Write the features of a waiting job's candidates, as those of the first stream.
+
+    Args:
+        rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
+        first_s: time of the first arrival.
+    """
+    asks = view.jobs[job]
+    stay_s = min(asks.duration_s, asks.iterations * asks.solo_s) if known_stays else 0.0
+    job_features(asks, view.limits, stay_s, out.job[0])
+    cluster_features(view, first_s, False, out.cluster[0])
+    begin_values(view, known_stays, job, desk)
+    group = -2
+    for k in range(rows.shape[0]):
+        place = rows[k]
+        if place.new_nodes == ANY_NODES:
+            continue
+        if place.group != group:
+            group = place.group
+            shared_features(view, known_stays, stay_s, job, group, desk.shared[0])
+            begin_group(view, group, desk)
+        candidate_features(view, job, place, desk.shared[0], out.candidates[0, k])
+        place_values(view, job, place, desk, out.candidates[0, k])
+
+
+@compiled(arrays=False)
+def features_of_moves(
+    view: View, known_stays: bool, unit_usd: float, valuation: Valuation, scratch: Scratch, choices: Records, out: Out
+) -> tuple[int, int]:
+    """Write `stop`, the rows of moves, and their features.
+
+    Args:
+        view, valuation, scratch, choices: as in `enumerate_moves`, whose result is returned; the stays are written here.
+        unit_usd: mean price of the running jobs' own nodes, $/h.
+        out: (A, F) out.
+    """
+    write_stop(choices[0])
+    write_stays(view, known_stays, valuation.stays)
+    count, there = enumerate_moves(view, valuation, scratch, choices)
+    for k in range(count + 1):
+        move_features(view, known_stays, unit_usd, valuation.terms[0].work_usd, choices[k], out[k])
+    return count, there

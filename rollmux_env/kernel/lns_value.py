@@ -1,0 +1,154 @@
+"""What a grouping of jobs is worth until its members leave, and which nodes reaching it leaves behind.
+
+The dollars of a group are those of its nodes for as long as someone needs them: a rollout node until the last job pinned to it has
+left, the training nodes until the last member has. From them the worth of the members' work is taken off: cost rate minus lambda
+times work rate, as in Dinkelbach's method for ratios. Both are discounted by exp(-t / horizon): what is far away will be regrouped
+before it comes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.tables import NOWHERE, Ints, Records, View
+
+
+def home_type(pins: int) -> np.dtype[Any]:
+    """What is known of a job that is regrouped. It is at home where it runs now; any other place is a move.
+
+    group: row of the group where the job is at home, NOWHERE for one that waits for a place. rank: its position among the members
+    there. pins: its rollout nodes there, ascending; n_pins: how many. free: 1 where it may be given another place.
+    stay_h: hours that a job of fixed stay still has; infinite for others. iterations: what a job that leaves after so many still
+    has to do; infinite for others. pause_h: hours until it makes progress at home: the rest of an earlier pause.
+    work_usd: worth of a work-hour (T_solo / 3600 an iteration) of the job, $.
+    """
+    ints = [(name, "i8") for name in ("group", "rank", "n_pins", "free")]
+    floats = [(name, "f8") for name in ("stay_h", "iterations", "pause_h", "work_usd")]
+    return np.dtype([*ints, ("pins", "i8", (pins,)), *floats])
+
+
+class Regrouping(NamedTuple):
+    """What is known of the jobs that are regrouped, and how it counts.
+
+    Attributes:
+        homes: (J,) records of `home_type`, by job row.
+        rollout_nodes, training_nodes: (G,) nodes of the present groups, which are the first rows of the group table.
+        horizon_h: of the discount, hours.
+        migration_h: pause of a move, hours.
+        held_rollout, held_training: nodes that are held for earlier moves.
+    """
+
+    homes: Records
+    rollout_nodes: Ints
+    training_nodes: Ints
+    horizon_h: float
+    migration_h: float
+    held_rollout: int
+    held_training: int
+
+
+@compiled(arrays=False)
+def discounted_h(hours: float, horizon_h: float) -> float:
+    """The integral of exp(-t / horizon) from 0 to `hours`, hours."""
+    return float(horizon_h * -np.expm1(-hours / horizon_h))
+
+
+@compiled(arrays=False)
+def job_worth(jobs: Records, facts: Regrouping, job: int, group: int, period_s: float) -> tuple[float, float]:
+    """What a job's stay in a group comes to: discounted hours until it leaves, and the worth of its work until then, $.
+
+    A move adds its pause to a fixed stay, and no work is done in the pause.
+    """
+    moved = facts.homes[job].group != NOWHERE and facts.homes[job].group != group
+    pause_h = facts.migration_h if moved else facts.homes[job].pause_h
+    stay_h = facts.homes[job].stay_h + (facts.migration_h if moved else 0.0)
+    stay_h = min(stay_h, pause_h + facts.homes[job].iterations * period_s / 3600.0)
+    hours = discounted_h(stay_h, facts.horizon_h)
+    running_h = hours - discounted_h(min(pause_h, stay_h), facts.horizon_h)
+    return hours, float(facts.homes[job].work_usd * jobs[job].solo_s / period_s * running_h)
+
+
+@compiled
+def group_usd(view: View, facts: Regrouping, group: int, job: int, place: Records, period_s: float) -> float:
+    """Discounted dollars of a group until its members have left, less the worth of their work.
+
+    Args:
+        job: row of a job that is counted as one more member; NOWHERE for none.
+        place: of that job, a record of `rollmux_env.kernel.candidates.candidate_type`.
+        period_s: of the group, with that job in it, seconds.
+
+    Returns:
+        $, 0 for an empty group.
+    """
+    jobs, limits = view.jobs, view.limits
+    g = view.groups[group]
+    n, n_nodes = g.n_members, g.n_nodes
+    needed_h = np.zeros(n_nodes)
+    longest_h = 0.0
+    usd = 0.0
+    for i in range(n + 1):
+        if i == n and job == NOWHERE:
+            break
+        member = g.members[i] if i < n else job
+        n_pins = jobs[member].n_pins if i < n else jobs[job].rollout_nodes - place.new_nodes
+        hours, worth = job_worth(jobs, facts, member, group, period_s)
+        longest_h = max(longest_h, hours)
+        usd -= worth
+        at = 0
+        for v in range(n_nodes):
+            if at < n_pins and (jobs[member].pins[at] if i < n else place.nodes[at]) == g.node_number[v]:
+                needed_h[v] = max(needed_h[v], hours)
+                at += 1
+        if i == n:
+            usd += place.new_nodes * limits.rollout_usd * hours
+    usd += limits.rollout_usd * needed_h.sum() + limits.training_usd * g.training_nodes * longest_h
+    return float(usd)
+
+
+@compiled
+def nodes_left(groups: Records, facts: Regrouping) -> tuple[int, int]:
+    """Rollout and training nodes that no job needs any more that stays at home: they are held until the movers' pauses end.
+
+    A node of the present groups stays where a member that has not moved is pinned to it, training nodes where there is any.
+    """
+    rollout = facts.rollout_nodes.sum()
+    training = facts.training_nodes.sum()
+    for group in range(facts.rollout_nodes.shape[0]):
+        stays = False
+        for i in range(groups[group].n_members):
+            job = groups[group].members[i]
+            if facts.homes[job].group != group:
+                continue
+            stays = True
+            for k in range(facts.homes[job].n_pins):
+                if not _counted(groups, facts, group, i, facts.homes[job].pins[k]):
+                    rollout -= 1
+        if stays:
+            training -= facts.training_nodes[group]
+    return int(rollout), int(training)
+
+
+@compiled(arrays=False)
+def _counted(groups: Records, facts: Regrouping, group: int, end: int, number: int) -> bool:
+    """Whether one of the group's first `end` members is at home on this rollout node."""
+    for i in range(end):
+        job = groups[group].members[i]
+        if facts.homes[job].group == group:
+            for k in range(facts.homes[job].n_pins):
+                if facts.homes[job].pins[k] == number:
+                    return True
+    return False
+
+
+@compiled(arrays=False)
+def nodes_in_use(groups: Records, facts: Regrouping) -> tuple[int, int]:
+    """Rollout and training nodes provisioned while the moves' pauses last: those of the groups, left ones, and held ones."""
+    rollout, training = nodes_left(groups, facts)
+    for group in range(groups.shape[0]):
+        if groups[group].n_members > 0:
+            rollout += groups[group].n_nodes
+            training += groups[group].training_nodes
+    return int(rollout + facts.held_rollout), int(training + facts.held_training)

@@ -1,0 +1,1 @@
+"""Moves of running jobs that are looked at after an event, and what they save."""

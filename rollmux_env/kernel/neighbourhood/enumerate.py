@@ -1,0 +1,206 @@
+"""Moves of running jobs that are looked at after an event: single moves, exchanges, and mergers.
+
+    move      a job goes to its best place in another group, or to a group of its own
+    exchange  a job takes the place of one of another group, which goes to the first one's group (a swap), or to its best place in
+              any third group, or to a group of its own
+    merger    all members of a small group go elsewhere one after the other, the longest T_solo first, each to its best place
+
+The best place is the one that costs least at the shortest horizon (`net_usd`). A row's gain is what the groups that it changes
+cost less, minus its price: the nodes that the movers leave are paid for until their pauses end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.membership import may_pause
+from rollmux_env.kernel.neighbourhood.exchange import offer_exchanges
+from rollmux_env.kernel.neighbourhood.insertion import best_place, copy_group, may_join, place_alone
+from rollmux_env.kernel.neighbourhood.merge import offer_merger
+from rollmux_env.kernel.neighbourhood.table import (
+    JOBS_MOST,
+    MOVE,
+    MOVES_MOST,
+    NEW_GROUP,
+    Scratch,
+    add_move,
+    begin_row,
+    change_group,
+    falls_short,
+    keep_group,
+    leave_nodes,
+    offer,
+    price_of,
+)
+from rollmux_env.kernel.tables import NOWHERE, ZERO, Ints, Records, View
+from rollmux_env.kernel.valuation import Valuation, iterations_done, net_usd, value_now
+
+
+@compiled
+def choose_groups(view: View, out: Ints) -> int:
+    """Choose the groups that are looked at: all, or where there are more than `out` takes, first those that changed at this time,
+    then those with the highest price for their members' own nodes; ties go to the older one.
+
+    Args:
+        out: (F,) out: their rows, in order of creation.
+
+    Returns:
+        How many.
+    """
+    jobs, order, limits = view.jobs, view.order, view.limits
+    n = order.shape[0]
+    most = out.shape[0]
+    if n <= most:
+        for k in range(n):
+            out[k] = order[k]
+        return int(n)
+    dear = np.empty(n)
+    for k in range(n):
+        group = view.groups[order[k]]
+        own = 0.0
+        for i in range(group.n_members):
+            job = jobs[group.members[i]]
+            own += job.rollout_nodes * limits.rollout_usd + job.training_nodes * limits.training_usd
+        usd = group.n_nodes * limits.rollout_usd + group.training_nodes * limits.training_usd
+        dear[k] = np.inf if group.since_s == view.clock.now_s else (usd / own if own > 0.0 else 0.0)
+    chosen = np.zeros(n, np.int64)
+    for _ in range(most):
+        best = -1
+        for k in range(n):
+            if chosen[k] == 0 and (best < 0 or dear[k] > dear[best]):
+                best = k
+        chosen[best] = 1
+    at = 0
+    for k in range(n):
+        if chosen[k] == 1:
+            out[at] = order[k]
+            at += 1
+    return int(at)
+
+
+@compiled(arrays=False)
+def _may_move(view: View, migration_s: float, row: int) -> bool:
+    """Whether a running job may be moved: it can be, and neither was placed or moved in this instant nor is in a pause."""
+    job, now_s = view.jobs[row], view.clock.now_s
+    if job.movable == 0 or job.admitted_s >= now_s or job.paused_until_s >= now_s:
+        return False
+    done = iterations_done(view.jobs, view.groups, row, now_s)
+    return may_pause(now_s - job.admitted_s, migration_s, job.limit_s, done)
+
+
+@compiled(arrays=False)
+def _prepare(view: View, valuation: Valuation, scratch: Scratch) -> int:
+    """Value the groups, with and without each job that may move; returns how many there are."""
+    jobs, groups, copies = view.jobs, view.groups, scratch.copies
+    other = View(jobs, copies, view.order, view.limits, view.clock)
+    migration_h = valuation.terms[0].migration_h
+    first = groups.shape[0]
+    m = ZERO
+    for f in range(view.order.shape[0]):
+        group = view.order[f]
+        value_now(view, valuation, group, scratch.base[f])
+        if groups[group].exclusive != 0:
+            continue
+        for i in range(groups[group].n_members):
+            job = groups[group].members[i]
+            if m == JOBS_MOST or not _may_move(view, migration_h * 3600.0, job):
+                continue
+            scratch.movers[m] = job
+            scratch.home[m] = f
+            copy = first + m
+            copy_group(jobs, groups, group, job, copies, copy)
+            scratch.freed[m, 0] = groups[group].n_nodes - copies[copy].n_nodes
+            scratch.freed[m, 1] = 0
+            if copies[copy].n_members == 0:
+                scratch.freed[m, 1] = groups[group].training_nodes
+                for k in range(scratch.cut.shape[1]):
+                    scratch.cut[m, k] = 0.0
+            else:
+                value_now(other, valuation, copy, scratch.cut[m])
+            saved = net_usd(scratch.base[f]) - net_usd(scratch.cut[m])
+            scratch.saved[m] = saved - price_of(scratch, view.limits, migration_h, m)
+            m += 1
+    return m
+
+
+@compiled(arrays=False)
+def _single_moves(view: View, valuation: Valuation, m: int, scratch: Scratch) -> None:
+    """Find the best place of every job in every other group and in one of its own, and offer the moves there."""
+    jobs, groups, looked = view.jobs, view.groups, view.order
+    shield = valuation.terms[0].shield == 1
+    for k in range(m):
+        job, a = scratch.movers[k], scratch.home[k]
+        saved = scratch.saved[k]
+        alone = scratch.alone[k]
+        place_alone(view, valuation, job, alone)
+        for b in range(looked.shape[0]):
+            if b == a:
+                continue
+            place = scratch.joins[k, b]
+            place.ok = 0
+            if may_join(groups[looked[b]], jobs[job], view.limits, shield):
+                best_place(view, valuation, looked[b], job, scratch.base[b], place)
+            if place.ok == 1 and not falls_short(scratch, saved - place.usd):
+                _move(view, valuation.terms[0].migration_h, k, b, place, scratch)
+        several = groups[looked[a]].n_members > 1
+        if alone.ok == 1 and several and not falls_short(scratch, saved - alone.usd):
+            _move(view, valuation.terms[0].migration_h, k, NOWHERE, alone, scratch)
+
+
+@compiled(arrays=False)
+def _move(view: View, migration_h: float, k: int, b: int, place: Records, scratch: Scratch) -> None:
+    """Offer one move: `k` goes to a place in the group, or for -1 in one of its own."""
+    at = offer(scratch, scratch.saved[k] - place.usd)
+    if at < 0:
+        return
+    row, job = scratch.kept[at], scratch.movers[k]
+    begin_row(row, MOVE)
+    leave_nodes(row, view.limits, migration_h, scratch.freed[k, 0], scratch.freed[k, 1])
+    change_group(row, scratch.base[scratch.home[k]], scratch.cut[k])
+    add_move(row, view.jobs[job], view.limits, job, NEW_GROUP if b < 0 else view.order[b], place)
+    if b >= 0:
+        keep_group(row, scratch.base[b])
+
+
+@compiled
+def enumerate_moves(view: View, valuation: Valuation, scratch: Scratch, choices: Records) -> tuple[int, int]:
+    """Write the rows with the greatest gain, the greatest first; of equal gains the one that was found first.
+
+    Args:
+        view: `order` has the groups that are looked at, in order of creation: `choose_groups`.
+        valuation: its stays are written for their members, and its terms.
+        choices: (A,) out: records of `choice_type`; row 0 is left as it is.
+
+    Returns:
+        How many rows were written, and how many there are.
+    """
+    found = scratch.found
+    found[:] = 0
+    m = _prepare(view, valuation, scratch)
+    _single_moves(view, valuation, m, scratch)
+    offer_exchanges(view, valuation, m, scratch)
+    home, rank, kept = scratch.home, scratch.rank, scratch.kept
+    k = ZERO
+    while k < m:
+        n = ZERO + 1
+        while k + n < m and home[k + n] == home[k]:
+            n += 1
+        if 2 <= n <= MOVES_MOST and n == view.groups[view.order[home[k]]].n_members:
+            offer_merger(view, valuation, k, n, scratch)
+        k += n
+    count = found[0]
+    for k in range(count):
+        at = k
+        while at > 0:
+            ahead = rank[at - 1]
+            less = kept[ahead].gain - kept[k].gain
+            if less > 0.0 or (less == 0.0 and scratch.serial[ahead] < scratch.serial[k]):
+                break
+            rank[at] = ahead
+            at -= 1
+        rank[at] = k
+    for k in range(count):
+        choices[1 + k] = kept[rank[k]]
+        choices[1 + k].allowed = 1
+    return count, found[1]

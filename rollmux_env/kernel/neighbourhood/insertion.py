@@ -1,0 +1,153 @@
+"""The best place of a running job in one group, at what it makes the group cost from now on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rollmux_env.kernel.candidates import complete, next_subset, period_with
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.membership import refresh, training_seconds
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Floats, Ints, Limits, Records, View
+from rollmux_env.kernel.valuation import N_VALUES, Valuation, net_usd, value_group, value_members
+
+_TIE_USD = 1e-9
+
+
+def place_type(nodes: int) -> np.dtype[Any]:
+    """A place of a job with at most so many rollout nodes.
+
+    ok: 1 where there is one; breaks: 1 where it breaks an SLO. new_nodes: rollout nodes to add; nodes: numbers of the group's
+    nodes, padded with -1. period_s: of the group with the job. more: what it adds to the group's values; usd: `net_usd` of that.
+    """
+    floats = [("period_s", "f8"), ("usd", "f8"), ("more", "f8", (N_VALUES,))]
+    return np.dtype([("ok", "i8"), ("breaks", "i8"), ("new_nodes", "i8"), ("nodes", "i8", (nodes,)), *floats])
+
+
+@compiled(arrays=False)
+def _loads_fit(group: Records, job: Records, limits: Limits, chosen: Ints, size: int, limit: float) -> bool:
+    for k in range(size):
+        if group.node_gb[chosen[k]] + job.rollout_gb > limits.rollout_node_gb * (1.0 + TOLERANCE):
+            return False
+        if group.node_load_s[chosen[k]] + job.rollout_s > limit:
+            return False
+    return True
+
+
+@compiled(arrays=False)
+def may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool:
+    """Whether a job, a record as the group is, might have a place there: what is known without its training seconds there."""
+    if shield and group.period_s > min(group.limit_s, job.limit_s) * (1.0 + TOLERANCE):
+        return False
+    return bool(
+        0 < group.n_members < limits.group_size_max
+        and group.exclusive == 0
+        and group.training_nodes >= job.training_nodes
+        and group.training_gb + job.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
+    )
+
+
+@compiled(arrays=False)
+def best_place(view: View, valuation: Valuation, group: int, job: int, before: Floats, best: Records) -> None:
+    """Find the place in a group where a running job of another group costs least; call it where `may_join`.
+
+    Args:
+        before: (N_VALUES,) what the group comes to without the job.
+        best: out: a record of `place_type`.
+    """
+    best.ok = 0
+    best.usd = np.inf
+    g, j = view.groups[group], view.jobs[job]
+    limits, terms, place = view.limits, valuation.terms[0], valuation.place[0]
+    training_s = training_seconds(view.jobs, job, g.training_nodes)
+    limit = min(g.limit_s, j.limit_s) * (1.0 + TOLERANCE)
+    longest = limit if terms.shield == 1 else np.inf
+    if max(g.period_s, g.training_load_s + training_s) > longest:
+        return
+    n_nodes, n = g.n_nodes, j.rollout_nodes
+    chosen, values, before_nodes = valuation.chosen, valuation.values, valuation.node_before
+    for v in range(n_nodes):
+        before_nodes[v] = g.node_before[v]
+    valued_s = -1.0
+    for new in range(max(0, n - n_nodes), n + 1):
+        size = n - new
+        if new > 0 and view.clock.rollout_nodes + new > limits.rollout_nodes_max:
+            break
+        more = complete(chosen, ZERO, size, n_nodes, before_nodes)
+        while more:
+            if _loads_fit(g, j, limits, chosen, size, longest):
+                period = period_with(view.jobs, view.groups, job, group, training_s, chosen, size, longest)
+                if period <= longest:
+                    place.new_nodes, place.period_s = new, period
+                    for k in range(size):
+                        place.nodes[k] = g.node_number[chosen[k]]
+                    if period != valued_s:
+                        value_members(view, valuation, group, period)
+                        valued_s = period
+                    value_group(view, valuation, group, job, place, values)
+                    usd = net_usd(values) - net_usd(before)
+                    if usd < best.usd - _TIE_USD:
+                        best.ok = 1
+                        best.breaks = 1 if period > limit else 0
+                        best.usd = usd
+                        best.period_s = period
+                        best.new_nodes = new
+                        for k in range(best.nodes.shape[0]):
+                            best.nodes[k] = place.nodes[k] if k < size else -1
+                        for k in range(values.shape[0]):
+                            best.more[k] = values[k] - before[k]
+            more = next_subset(chosen, size, n_nodes, before_nodes)
+
+
+@compiled(arrays=False)
+def place_alone(view: View, valuation: Valuation, job: int, best: Records) -> None:
+    """The place of a running job in a new group; arguments as in `best_place`."""
+    limits, clock, place, values = view.limits, view.clock, valuation.place[0], valuation.values
+    n = view.jobs[job].rollout_nodes
+    pool = view.jobs[job].training_nodes
+    fits = clock.rollout_nodes + n <= limits.rollout_nodes_max and clock.training_nodes + pool <= limits.training_nodes_max
+    best.ok = 1 if fits else 0
+    best.breaks = 0
+    best.new_nodes = place.new_nodes = n
+    for k in range(best.nodes.shape[0]):
+        best.nodes[k] = -1
+    best.period_s = place.period_s = view.jobs[job].solo_s
+    value_members(view, valuation, NOWHERE, place.period_s)
+    value_group(view, valuation, NOWHERE, job, place, values)
+    best.usd = net_usd(values) if fits else np.inf
+    for k in range(values.shape[0]):
+        best.more[k] = values[k]
+
+
+@compiled(arrays=False)
+def copy_group(jobs: Records, groups: Records, group: int, without: int, copies: Records, copy: int) -> None:
+    """Make a row of another table a copy of a group without one of its members.
+
+    Args:
+        without: row of the member; negative leaves none out.
+        copies: a table with as many rows at least as `groups` has, so that what is looked up by a member's group exists.
+    """
+    copies[copy] = groups[group]
+    if without < 0:
+        return
+    g, c = groups[group], copies[copy]
+    kept = 0
+    for i in range(g.n_members):
+        if g.members[i] != without:
+            c.members[kept] = g.members[i]
+            kept += 1
+    c.n_members = kept
+    left = 0
+    for v in range(g.n_nodes):
+        used = False
+        for i in range(kept):
+            member = jobs[c.members[i]]
+            for k in range(member.n_pins):
+                used = used or member.pins[k] == g.node_number[v]
+        if used:
+            c.node_number[left] = g.node_number[v]
+            left += 1
+    c.n_nodes = left
+    if kept > 0:
+        refresh(jobs, copies, copy)

@@ -1,0 +1,289 @@
+"""What groups cost and do from now on, at several horizons.
+
+A rollout node is paid for until the last job pinned to it has left, training nodes until the last member has, and work is done
+until then; both are discounted by exp(-t / horizon), as in `rollmux_env.kernel.lns_value`, since what is far away will be regrouped
+before it comes. Here all horizons are had for one exponential: each divides the next one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rollmux_env.kernel.candidates import candidate_type
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.tables import NOWHERE, ZERO, Floats, Ints, Records, View
+
+HORIZONS_H = (1.0, 4.0, 24.0)
+N_HORIZONS = len(HORIZONS_H)
+N_VALUES = 2 * N_HORIZONS + 1  # dollars at each horizon, work-hours at each horizon, and the worth of work at the shortest, $
+PRIOR_H = 24.0  # where it is not known when jobs leave, they are expected to stay so long, and as long again as they have
+
+
+STAY = np.dtype(
+    [
+        ("stay_h", "f8"),  # hours that a job of fixed stay still has; infinite for others
+        (
+            "turns_h",
+            "f8",
+        ),  # what a job that leaves after so many iterations still has to do, iterations / 3600; infinite for others
+        ("pause_h", "f8"),  # hours until it makes progress
+        ("left", "f8"),  # exp(-t / the longest horizon) for its fixed stay, or 0
+    ]
+)
+TERMS = np.dtype(
+    [
+        ("work_usd", "f8"),  # worth of a work-hour, $, of jobs that leave after so many iterations
+        ("migration_h", "f8"),  # pause of a move, hours; 0 for a job that waits
+        ("shield", "i8"),  # 1 where places that break an SLO are left out
+    ]
+)
+_VALUED = np.dtype([("period_s", "f8"), ("longest", "f8"), ("work", "f8", (4,))])
+
+
+class Valuation(NamedTuple):
+    """How long jobs still stay, what counts in a decision, and scratch for valuing a group with one more member.
+
+    Attributes:
+        stays: (J,) records of `STAY`, by job row; written for those in question.
+        terms: (1,) record of `TERMS`.
+        members: (1,) what the members of a group come to at a period, whoever might join; `left`: (J,) of each when it leaves.
+        work: (1,) the same with one more member.
+        needed: (N + 1,) until when each rollout node is needed.
+        place: (1,) record of `rollmux_env.kernel.candidates.candidate_type`: the place in question.
+        chosen: (n + 1,) positions of nodes; node_before: (N + 1,) of the group in question. values: (N_VALUES,) numbers.
+    """
+
+    stays: Records
+    terms: Records
+    members: Records
+    work: Records
+    left: Floats
+    needed: Floats
+    place: Records
+    chosen: Ints
+    node_before: Ints
+    values: Floats
+
+
+def make_valuation(jobs: int, group_nodes: int, job_nodes: int) -> Valuation:
+    """Room for so many job rows, groups of so many rollout nodes, and jobs of at most so many."""
+    return Valuation(
+        np.zeros(jobs, STAY),
+        np.zeros(1, TERMS),
+        np.zeros(1, _VALUED),
+        np.zeros(1, _VALUED),
+        np.zeros(jobs),
+        np.zeros(group_nodes + 1),
+        np.zeros(1, candidate_type(job_nodes)),
+        np.zeros(job_nodes + 1, dtype=np.int64),
+        np.zeros(group_nodes + 1, dtype=np.int64),
+        np.zeros(N_VALUES),
+    )
+
+
+@compiled(arrays=False)
+def write_stay(stay: Records, solo_s: float, leaves_s: float, iterations: float, aged_s: float, done: float, known: bool) -> None:
+    """Write how long a job still stays, into a record of `STAY`; its `pause_h` is the caller's to write.
+
+    Args:
+        leaves_s: seconds until its fixed stay ends, or infinite. iterations: after which it leaves, or infinite.
+        aged_s: seconds since its admission. done: iterations so far.
+        known: whether it is known when jobs leave; else only `aged_s` and `done` count, and which kind of stay it is. Stays then
+            are as if drawn from a Lomax distribution of shape 2: the mean of what is left is a constant and the age.
+    """
+    fixed = iterations == np.inf
+    if known:
+        stay.stay_h = max(0.0, leaves_s) / 3600.0
+        stay.turns_h = max(0.0, iterations - done) / 3600.0
+    else:
+        stay.stay_h = PRIOR_H + aged_s / 3600.0 if fixed else np.inf
+        stay.turns_h = np.inf if fixed else PRIOR_H / solo_s + done / 3600.0
+    stay.left = np.exp(-stay.stay_h / HORIZONS_H[2]) if stay.stay_h < np.inf else 0.0
+
+
+@compiled(arrays=False)
+def write_stays(view: View, known: bool, stays: Records) -> None:
+    """Write how long the members of the groups in `view.order` still stay."""
+    jobs, now_s = view.jobs, view.clock.now_s
+    for k in range(view.order.shape[0]):
+        group = view.groups[view.order[k]]
+        for i in range(group.n_members):
+            row = group.members[i]
+            job, stay = jobs[row], stays[row]
+            stay.pause_h = max(0.0, job.paused_until_s - now_s) / 3600.0
+            done = iterations_done(jobs, view.groups, row, now_s)
+            write_stay(stay, job.solo_s, job.leaves_s - now_s, job.iterations, now_s - job.admitted_s, done, known)
+
+
+@compiled(arrays=False)
+def iterations_done(jobs: Records, groups: Records, job: int, now_s: float) -> float:
+    """Iterations that a running job has done, with fractions."""
+    group = jobs[job].group
+    ran_s = max(0.0, now_s - max(groups[group].since_s, jobs[job].paused_until_s))
+    return float(jobs[job].done + ran_s / groups[group].period_s)
+
+
+@compiled(arrays=False)
+def _left(stay: Records, period_s: float, pause_h: float) -> float:
+    """exp(-t / the longest horizon) for the time until a job leaves; a positive pause is that of a move."""
+    if stay.turns_h == np.inf:
+        return float(stay.left * np.exp(-pause_h / HORIZONS_H[2]) if pause_h > 0.0 else stay.left)
+    hours = max(pause_h, stay.pause_h) + stay.turns_h * period_s
+    return float(np.exp(-min(hours, stay.stay_h + pause_h) / HORIZONS_H[2]))
+
+
+@compiled(arrays=False)
+def value_members(view: View, valuation: Valuation, group: int, period_s: float) -> None:
+    """Value what the members of a group do until they have left, at a period: what does not depend on who might join.
+
+    Args:
+        group: row, or negative for a new group: it has none.
+    """
+    found = valuation.members[0]
+    found.period_s, found.longest = period_s, 1.0
+    for k in range(4):
+        found.work[k] = 0.0
+    if group < 0:
+        return
+    g = view.groups[group]
+    work_usd = valuation.terms[0].work_usd
+    for i in range(g.n_members):
+        member = g.members[i]
+        stay = valuation.stays[member]
+        left = _left(stay, period_s, 0.0)
+        valuation.left[i] = left
+        found.longest = min(found.longest, left)
+        worth_usd = work_usd if stay.turns_h < np.inf else 0.0
+        _add_work(view.jobs[member].solo_s / period_s, stay.pause_h, left, worth_usd, found.work)
+
+
+@compiled(arrays=False)
+def value_group(view: View, valuation: Valuation, group: int, job: int, place: Records, out: Floats) -> None:
+    """What a group costs and does until its members have left; call `value_members` for the group and period before.
+
+    Args:
+        group: row, or negative for a new group of the job alone.
+        job: row of a job that is counted as one more member, or negative for none.
+        place: of that job, a record of `rollmux_env.kernel.candidates.candidate_type`: `nodes` are the numbers of the group's
+            rollout nodes that it is pinned to, ascending, `new_nodes` how many are added, `period_s` that of the group with it. If
+            it moves, it pauses for the terms' `migration_h`.
+        out: (N_VALUES,) out.
+    """
+    limits, needed, found = view.limits, valuation.needed, valuation.members[0]
+    longest = found.longest
+    out[0] = out[1] = out[2] = 0.0
+    work = valuation.work[0].work
+    for k in range(4):
+        work[k] = found.work[k]
+    n_nodes = ZERO
+    pool = ZERO
+    if group >= 0:
+        g = view.groups[group]
+        n_nodes, pool = g.n_nodes, g.training_nodes
+        for v in range(n_nodes):
+            needed[v] = 1.0
+        for i in range(g.n_members):
+            member = view.jobs[g.members[i]]
+            at = 0
+            for v in range(n_nodes):
+                if at == member.n_pins:
+                    break
+                if member.pins[at] == g.node_number[v]:
+                    needed[v] = min(needed[v], valuation.left[i])
+                    at += 1
+    if job >= 0:
+        asks, stay = view.jobs[job], valuation.stays[job]
+        period_s, new, pause_h = place.period_s, place.new_nodes, valuation.terms[0].migration_h
+        left = _left(stay, period_s, pause_h)
+        longest = min(longest, left)
+        worth_usd = valuation.terms[0].work_usd if stay.turns_h < np.inf else 0.0
+        _add_work(asks.solo_s / period_s, max(pause_h, stay.pause_h), left, worth_usd, work)
+        if group < 0:
+            pool = asks.training_nodes
+        else:
+            numbers = view.groups[group].node_number
+            at = 0
+            for v in range(n_nodes):
+                if at == asks.rollout_nodes - new:
+                    break
+                if place.nodes[at] == numbers[v]:
+                    needed[v] = min(needed[v], left)
+                    at += 1
+        _add_nodes(left, new * limits.rollout_usd, out)
+    for k in range(4):
+        out[N_HORIZONS + k] = work[k]
+    for v in range(n_nodes):
+        _add_nodes(needed[v], limits.rollout_usd, out)
+    _add_nodes(longest, pool * limits.training_usd, out)
+
+
+@compiled(arrays=False)
+def value_now(view: View, valuation: Valuation, group: int, out: Floats) -> None:
+    """The values of a group as it is."""
+    value_members(view, valuation, group, view.groups[group].period_s)
+    value_group(view, valuation, group, NOWHERE, valuation.place[0], out)
+
+
+@compiled(arrays=False)
+def _add_work(rate: float, paused_h: float, left: float, work_usd: float, out: Floats) -> None:
+    """Add a job's work-hours at the three horizons, and what they are worth at the shortest, to (4,) `out`."""
+    four = left * left
+    four = four * four * four  # exp(-t / 4 h) of exp(-t / 24 h)
+    one = four * four
+    one = one * one
+    gone = gone_four = gone_one = 1.0
+    if paused_h > 0.0:
+        gone = max(left, np.exp(-paused_h / HORIZONS_H[2]))
+        gone_four = gone * gone
+        gone_four = gone_four * gone_four * gone_four
+        gone_one = gone_four * gone_four
+        gone_one = gone_one * gone_one
+    worked = rate * HORIZONS_H[0] * (gone_one - one)
+    out[0] += worked
+    out[1] += rate * HORIZONS_H[1] * (gone_four - four)
+    out[2] += rate * HORIZONS_H[2] * (gone - left)
+    out[3] += work_usd * worked
+
+
+@compiled(arrays=False)
+def _add_nodes(left: float, usd_per_hour: float, out: Floats) -> None:
+    four = left * left
+    four = four * four * four
+    one = four * four
+    one = one * one
+    out[0] += usd_per_hour * HORIZONS_H[0] * (1.0 - one)
+    out[1] += usd_per_hour * HORIZONS_H[1] * (1.0 - four)
+    out[2] += usd_per_hour * HORIZONS_H[2] * (1.0 - left)
+
+
+@compiled(arrays=False)
+def present_rates(view: View) -> tuple[float, float, float, int]:
+    """Of the groups in `view.order`: price of their nodes and of their members' own nodes, $/h; work-hours done in an hour;
+    members."""
+    limits = view.limits
+    usd = own = work = 0.0
+    running = 0
+    for k in range(view.order.shape[0]):
+        group = view.groups[view.order[k]]
+        usd += group.n_nodes * limits.rollout_usd + group.training_nodes * limits.training_usd
+        rate = 1.0 / group.period_s
+        for i in range(group.n_members):
+            job = view.jobs[group.members[i]]
+            own += job.rollout_nodes * limits.rollout_usd + job.training_nodes * limits.training_usd
+            work += job.solo_s * rate
+        running += group.n_members
+    return usd, own, work, int(running)
+
+
+@compiled(arrays=False)
+def work_price(rates: tuple[float, float, float, int]) -> float:
+    """What a work-hour costs at present, $."""
+    return float(rates[0] / rates[2] if rates[2] > 0.0 else 0.0)
+
+
+@compiled(arrays=False)
+def net_usd(values: Floats) -> float:
+    """Dollars less the worth of work, at the shortest horizon."""
+    return float(values[0] - values[6])
