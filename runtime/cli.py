@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from runtime.commands.jobs import cancel, logs, submit
+from runtime.commands.journal import journal
 from runtime.commands.looks import compare, doctor
 from runtime.commands.profile import profile
 from runtime.commands.run import run
@@ -16,3 +17,4 @@ def mount(app: typer.Typer) -> None:
     """Add the commands of this floor."""
     for command in (run, compare, serve, submit, status, cancel, logs, profile, doctor):
         app.command(rich_help_panel="Run")(command)
+    app.add_typer(journal, name="journal", rich_help_panel="Run")

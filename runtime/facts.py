@@ -10,10 +10,14 @@ from typing import Literal
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.scenario import Cluster, Job
+from rollmux_env.scheduler.nodes import LEASE as LEASE
+from rollmux_env.scheduler.nodes import Assigned as Assigned
+from rollmux_env.scheduler.nodes import PoolName
+from rollmux_env.scheduler.nodes import Returned as Returned
+from rollmux_env.scheduler.shares import Span as Span
 from runtime.jobs.spec import JobSpec
 
-Pool = Literal["rollout", "training"]
-LEASE = -1  # in place of a group's number: nodes of no group, lent to jobs that are being profiled
+Pool = PoolName
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,11 @@ class Node:
     gpus: tuple[int, ...]
     memory_gb: float
     device: str
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """What of it a process computes on: its GPUs, or its cores where it has none."""
+        return self.gpus or self.cores
 
 
 @dataclass(frozen=True)
@@ -108,44 +117,6 @@ class Profiled:
     at_s: float
     job: Job
     cached: bool
-
-
-@dataclass(frozen=True)
-class Assigned:
-    """A group's node is this one from now on, until the group gives it back.
-
-    Attributes:
-        group: id, or `LEASE`. number: the node's within the group.
-    """
-
-    at_s: float
-    group: int
-    pool: Pool
-    number: int
-    node: str
-
-
-@dataclass(frozen=True)
-class Returned:
-    """A node is free again."""
-
-    at_s: float
-    node: str
-
-
-@dataclass(frozen=True)
-class Span:
-    """What a rollout held of a node for a time, where that was not all of it, or not all the time.
-
-    Attributes:
-        node: its name. share: of the node. tail: it is what was left of the rollout, migrated.
-    """
-
-    node: str
-    from_s: float
-    until_s: float
-    share: float
-    tail: bool
 
 
 @dataclass(frozen=True)

@@ -195,10 +195,11 @@ class _Replay:
                 if check:
                     check_state(state, arrivals.taken, self.policy.keeps_slo)
             for command in scheduler.permits(now_s):
+                runner = self.runners[command.job_id]
                 if isinstance(command, Grant):
-                    self._start(self.runners[command.job_id], command.phase, now_s)
+                    self._start(runner, command.phase, now_s)
                 else:
-                    self._migrate(self.runners[command.job_id], now_s)
+                    self._migrate(runner, now_s)
         return self.run
 
     def _start(self, runner: _Runner, phase: PhaseName, now_s: float) -> None:

@@ -16,13 +16,14 @@ still on nodes that the members of their group have left, and while jobs on lost
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from math import inf
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import Admitted, Event, Moved, Progress, Reprofiled, Resumed
+from rollmux_env.cluster.events import Admitted, Event, Moved, Progress, Reprofiled, Resumed, Ticked
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.scenario import Job
+from rollmux_env.scenario import Cluster, Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName, migrates_at
 from rollmux_env.scheduler.facts import Fact
@@ -32,6 +33,7 @@ from rollmux_env.scheduler.holding import Holding
 from rollmux_env.scheduler.nodes import Assigned, NodePool, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import INSTANT_S, Planner
 from rollmux_env.scheduler.review import Review
+from rollmux_env.scheduler.shares import Span
 
 Entry = Event | Assigned | Returned
 
@@ -84,7 +86,7 @@ class Scheduler:
         self._holding = None if nodes is None else Holding(nodes)
         self._groups: dict[int, Group] = {}
         self._touched: dict[Group, None] = {}
-        self._lost: set[str] = set()  # nodes that are gone, and are still somebody's
+        self.missing: set[str] = set()  # nodes that are gone, and are still somebody's
         self._uncleared: set[str] = set()  # jobs on these
         self._progress: dict[str, Progress] = {}  # what the state does not know yet; and what else waits for the next instant
         self._resumed: list[str] = []
@@ -111,6 +113,48 @@ class Scheduler:
         """Hand over what has changed since this was last asked."""
         assignments, self._assignments = self._assignments, []
         return [*self.planner.take_events(), *assignments]
+
+    def spans(self, job_id: str, now_s: float) -> tuple[Span, ...]:
+        """What the rollout of a job has held of its nodes until now; nothing where that is all of them, all the time."""
+        return self._holding.shares.spans(job_id, now_s) if self._holding is not None else ()
+
+    def close(self, now_s: float) -> list[Entry]:
+        """What is still to be journalled when a run stops: what jobs have done, and that until now nodes were provisioned."""
+        progress, self._progress = self._progress, {}
+        self.planner.leave(now_s, progress.values(), (), (), ())
+        self.planner.note(Ticked(now_s))
+        return self.take_entries()
+
+    def restore(self, now_s: float, cluster: Cluster, gone: Collection[str]) -> list[str]:
+        """Go on with a state that has groups, on the nodes that there are now; the next step begins with the places of jobs.
+
+        Args:
+            cluster: as the run was begun, with the most nodes that it may have.
+            gone: ids of jobs that have ended, whose departure may not be known.
+
+        Returns:
+            Members of groups for which there are too few nodes: they have departed, and may arrive again.
+        """
+        state, nodes = self.state, self.nodes
+        assert nodes is not None
+        self.now_s = now_s
+        running = [job_id for group in state.group_list() for job_id in group.jobs]
+        departed = [job_id for job_id in running if job_id in gone]
+        self.planner.leave(now_s, (), state.resuming(inf), departed, [job_id for job_id in [*state.waiting] if job_id in gone])
+        there = {pool: len(nodes.nodes(pool)) for pool in POOLS}
+        most = {pool: min(there[pool], getattr(cluster, pool).max_nodes or there[pool]) for pool in POOLS}
+        again: list[str] = []
+        while state.rollout_nodes > most["rollout"] or state.training_nodes > most["training"]:
+            again += (last := state.group_list()[-1].jobs)
+            self.planner.leave(now_s, (), (), last, ())
+        if any(getattr(state.cluster, pool).max_nodes != most[pool] for pool in POOLS):
+            self.planner.resize(now_s, most["rollout"], most["training"])
+        self._settle(nodes)
+        for group in state.group_list():
+            for job_id in group.jobs:
+                self.seats[job_id] = Seat(job_id, *self._seated(job_id))
+                self._commands.append(Place(job_id, self.seats[job_id].seating))
+        return again
 
     # Facts.
 
@@ -217,7 +261,7 @@ class Scheduler:
             self.guests.go(job_id)
 
     def lost(self, names: frozenset[str]) -> None:
-        self._lost |= names
+        self.missing |= names
         for job_id, seat in [*self.seats.items()]:
             if self._nodes_of(seat) & names:
                 self._uncleared.add(job_id)
@@ -232,7 +276,7 @@ class Scheduler:
     @property
     def asks(self) -> bool:
         """Whether the policy may be asked: as many nodes are free as the state says."""
-        if self.stopped or self._lost:
+        if self.stopped or self.missing:
             return False
         state, nodes = self.state, self.nodes
         if nodes is None:
@@ -250,9 +294,10 @@ class Scheduler:
     def placements(self, now_s: float) -> Iterator[Command]:
         """Decide who goes where, then say it, one command after the other."""
         self.now_s = now_s
-        commands, self._commands = self._commands, []
-        yield from commands
-        ended = self.guests.end()
+        if self._commands:
+            commands, self._commands = self._commands, []
+            yield from commands
+        ended = self.nodes is not None and self.guests.end()
         if not (ended or self._is_due(now_s)):
             return
         planner, first = self.planner, len(self.planner.events)
@@ -262,7 +307,7 @@ class Scheduler:
         withdrawn, self._withdrawn = self._withdrawn, []
         arriving, self._arriving = self._arriving, []
         planner.leave(now_s, progress.values(), resumed, departed, withdrawn)
-        if self._lost and not self._uncleared:
+        if self.missing and not self._uncleared:
             self._lose()
         if self.nodes is not None:
             self._settle(self.nodes)
@@ -303,6 +348,8 @@ class Scheduler:
         touched, self._touched = self._touched, {}
         for group in touched:
             dispatcher = group.dispatcher
+            if not dispatcher.waiting:
+                continue
             dispatcher.now_s = now_s
             permits = dispatcher.permits()
             if holding is not None:
@@ -310,13 +357,13 @@ class Scheduler:
                 continue
             for job_id in dispatcher.migrations:
                 commands.append(Shrink(job_id))
-            for permit in permits:
-                commands.append(Grant(permit.job_id, permit.phase))
+            for job_id, phase in permits:
+                commands.append(Grant(job_id, phase))
         return commands
 
     def _is_due(self, now_s: float) -> bool:
         """Whether there is anything to decide about placements."""
-        if self._resumed or self._departed or self._withdrawn or self._arriving or (self._lost and not self._uncleared):
+        if self._resumed or self._departed or self._withdrawn or self._arriving or (self.missing and not self._uncleared):
             return True
         if self.planner.ticks.next_s <= now_s + INSTANT_S or (self.planner.owes and self.asks):
             return True
@@ -338,8 +385,8 @@ class Scheduler:
         """Nodes that have gone are nobody's any more."""
         nodes, cluster = self.nodes, self.state.cluster
         assert nodes is not None
-        self._assignments += nodes.lose(self._lost, self.now_s)
-        self._lost.clear()
+        self._assignments += nodes.lose(self.missing, self.now_s)
+        self.missing.clear()
         left = {pool: len(nodes.nodes(pool)) for pool in POOLS}
         most = {pool: min(left[pool], getattr(cluster, pool).max_nodes or left[pool]) for pool in POOLS}
         self.planner.resize(self.now_s, most["rollout"], most["training"])

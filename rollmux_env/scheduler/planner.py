@@ -19,6 +19,7 @@ class Ticks:
     """When a policy that asks for it is woken: at whole multiples of its `wakes_every_s` after the first arrival, while jobs run.
 
     Attributes:
+        every_s: the policy's, or None.
         next_s: the next time; infinite where no job runs, or the policy does not ask.
     """
 
@@ -26,7 +27,7 @@ class Ticks:
         every_s = getattr(policy, "wakes_every_s", None)
         if every_s is not None and not INSTANT_S < every_s < inf:
             raise InputError(f"wakes_every_s: must be a number of seconds above {INSTANT_S:g}, not {every_s}")
-        self._every_s: float | None = every_s
+        self.every_s: float | None = every_s
         self.next_s = inf
 
     def after(self, now_s: float, first_s: float, running: bool) -> None:
@@ -36,9 +37,9 @@ class Ticks:
             first_s: when the first job arrived. running: whether jobs run.
         """
         self.next_s = inf
-        if running and self._every_s is not None:
-            passed = floor((now_s + INSTANT_S - first_s) / self._every_s)
-            self.next_s = first_s + (passed + 1) * self._every_s
+        if running and self.every_s is not None:
+            passed = floor((now_s + INSTANT_S - first_s) / self.every_s)
+            self.next_s = first_s + (passed + 1) * self.every_s
 
 
 class Planner:
@@ -88,7 +89,7 @@ class Planner:
             self.note(Progressed(now_s, done))
         for job_id in resumed:
             self.note(Resumed(now_s, job_id))
-        for job_id in sorted(departed, key=self.state.row):
+        for job_id in sorted(departed, key=self.state.row) if len(departed) > 1 else departed:
             self._departed = Departed(now_s, job_id)
             self.note(self._departed)
         for job_id in withdrawn:
@@ -136,8 +137,9 @@ class Planner:
                 self._serves = True
             elif len(state.waiting) == 1:
                 self._admit(event)
-        first_s = state.job(state.job_id(0)).arrival_s if state.arrived else inf
-        self.ticks.after(now_s, first_s, state.order.size > 0)
+        if self.ticks.every_s is not None:
+            first_s = state.job(state.job_id(0)).arrival_s if state.arrived else inf
+            self.ticks.after(now_s, first_s, state.order.size > 0)
 
     def enact(self, plan: Plan) -> None:
         """Check a plan and apply it.

@@ -53,7 +53,7 @@ class JobGate:
         """Call a method of the coordinator, as this job, and wait for the answer."""
         given = [plain(argument) for argument in arguments]
         try:
-            return ray.get(getattr(self._coordinator, method).remote(self._spec.id, *given))
+            return ray.get(self._coordinator.ask.remote(method, self._spec.id, *given))
         except ray.exceptions.RayTaskError as error:
             raise (error.cause or error) from None
 

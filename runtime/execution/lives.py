@@ -1,202 +1,250 @@
-"""The part of the coordinator that starts the processes of jobs, watches over them, and starts them again after a death."""
+"""Beginnings and ends of jobs: their processes are started and watched, and started again after a death."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Any
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from rollmux_env.cluster.events import Departed, Resized
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, PlanError
+from rollmux_env.replay.run import waits_for_ever
+from rollmux_env.scheduler import facts
 from runtime.checkpoints import Found, newest
-from runtime.execution.controller import Controller
-from runtime.execution.ends import Ends
-from runtime.execution.members import PROFILE, Runner, RunPlan
-from runtime.execution.messages import End
-from runtime.execution.nodes import POOLS, dead_machines
-from runtime.facts import Failed, Pool, Restarted
-from runtime.output import LOGS
+from runtime.execution.job_handle import PROFILE, JobHandle
+from runtime.execution.messages import End, Report
+from runtime.execution.nodes import POOLS
+from runtime.execution.processes import Processes
+from runtime.execution.run_state import RunState
+from runtime.facts import Cancelled, Fact, Failed, Restarted
 
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
 _PATROL_S = 0.5
 _LOOK_S = 5.0  # between looks at the machines
 
 
-class Lives(Ends):
-    """Beginnings, deaths and new beginnings of jobs."""
+class Lives:
+    """Watches over the jobs of a run.
 
-    _me: Any = None  # this actor, for the controllers
+    Args:
+        run: whose. processes: of its jobs.
+        stays: the run does not end when its jobs have.
+    """
 
-    def __init__(self, plan: RunPlan) -> None:
-        super().__init__(plan)
-        self._mending = asyncio.Lock()  # one end of a job is dealt with at a time
+    def __init__(self, run: RunState, processes: Processes, stays: bool) -> None:
+        self._run = run
+        self._processes = processes
+        self._stays = stays
+        run.evict = self.evict
 
-    def _start(self, runner: Runner) -> None:
-        here = NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
-        )  # no other machine takes it along
-        actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
-        logs = str(Path(self._plan.folder) / LOGS / runner.spec.id)
-        runner.controller = actor.remote(runner.spec, self._me, logs, runner.restarted)
-        self._spawn(self._watch(runner))
+    def start(self, handle: JobHandle) -> None:
+        """Start a job's processes."""
+        self._processes.start(handle)
+        self._run.spawn(self._watch(handle))
 
-    async def _watch(self, runner: Runner) -> None:
+    async def _watch(self, handle: JobHandle) -> None:
         """Wait for a controller's end, whatever it is."""
-        try:
-            end: End = await runner.controller.run.remote()
-        except Exception:  # of Ray, which cannot reach it
-            end = End("died", "step", "its controller has died")
-        try:
-            if end.outcome == "failed":
-                async with self._mending:
-                    if not runner.gone:
-                        await self._fail(runner, end)
-            elif end.outcome == "died":
-                await self._die(runner, end)
-            elif end.outcome == "full":
-                problem = f"job {runner.spec.id}: its checkpoint cannot be written: {end.problem}"
-                raise InputError(f"{problem}: free some room, then go on with `rollmux run --resume {self._plan.folder}`")
-            elif not runner.gone:  # the run stops; the job keeps its place for the day on which it goes on
-                self._quit(runner)
-                runner.gone = True
-                self._pass(runner)
-            ray.kill(runner.controller)
-            self._check_over()
-        except Exception as error:
-            self._break(error)
+        run = self._run
+        end = await self._processes.ended(handle)
+        if end.outcome == "full":
+            problem = f"job {handle.id}: its checkpoint cannot be written: {end.problem}"
+            raise InputError(f"{problem}: free some room, then go on with `rollmux run --resume {run.plan.folder}`")
+        if end.outcome in ("failed", "died"):
+            await self.fail(handle, end, again=end.outcome == "died")
+        elif not handle.gone and handle.end is None:  # the run stops; the job keeps its place for the day on which it goes on
+            self._halt(handle)
+        self._processes.drop(handle)
+        self.check_over()
 
-    async def _die(self, runner: Runner, end: End) -> None:
-        """A job has lost a process, or hangs: what is left of it ends, and it arrives anew."""
-        async with self._mending:
-            if runner.gone or self._over.done():
-                return
-            dead = await asyncio.to_thread(dead_machines, self._ground.machines())
-            await self._restart({runner: end}, dead)
+    def _halt(self, handle: JobHandle, *notes: Fact) -> None:
+        handle.gone = True
+        self._run.tell(facts.Halted(handle.id), notes=notes)
+        handle.stand()
+        handle.end_profile()
 
-    async def _restart(self, dying: Mapping[Runner, End], dead: Collection[str]) -> None:
-        """Let jobs arrive anew, from their checkpoints: those given, and those that have nodes on machines that have gone.
+    async def fail(self, handle: JobHandle, end: End, again: bool) -> None:
+        """A job has failed, or has lost a process or hangs.
 
         Args:
-            dying: why, by job. dead: ids of the machines.
+            again: what is left of it ends, and it arrives anew.
         """
-        nodes = {node.name for pool in POOLS for node in self._ground.nodes(pool) if node.machine in dead}
-        ends = dict(dying)
-        for other in self._runners.values():
-            gone = sorted({node.name for held in other.nodes.values() for node in held} & nodes)
-            if gone and other.gang is not None and not other.gone:
-                ends.setdefault(other, End("died", "step", f"its node {gone[0]} has gone"))
-        found = {}
-        for runner in ends:
-            await self._end_processes(runner)
-            found[runner] = await asyncio.to_thread(newest, self._checkpoints(runner.spec.id), runner.iteration)
-        last = None
-        fresh: list[Runner] = []
-        for runner, end in ends.items():
-            if runner.gone:  # it has come to its end meanwhile
-                continue
-            if self._stopping:
-                self._cut(runner)
-                self._quit(runner)
-                runner.gone = True
-            else:
-                last = self._leave(runner, end, found[runner], fresh) or last
-            self._pass(runner)
-        if nodes:
-            now_s = self._now()
-            facts = self._ground.lose(dead, now_s)
-            for name in sorted(nodes):
-                self._say(f"{name} has gone")
-            left = {pool: len(self._ground.nodes(pool)) for pool in POOLS}
-            most = {pool: min(left[pool], getattr(self._state.cluster, pool).max_nodes or left[pool]) for pool in POOLS}
-            self._write(*facts)
-            self._note(Resized(self._now(), most["rollout"], most["training"]))
-            if self._lease is not None and any(left[pool] - self._grouped(pool) < self._lease_need[pool] for pool in POOLS):
-                self._lease = None
-        self._settle()
-        self._freed.set()
-        self._catch_up()
-        if last is not None and not self._stopping:
-            self._answer(last)
-        for runner in fresh:
-            self._enlist(runner)
-        self._check_over()
+        run = self._run
+        if handle.gone or handle.end is not None or run.over.done():
+            return
+        machines = {node.machine for pool in POOLS for node in run.nodes.nodes(pool)}  # type: ignore[attr-defined]
+        dead = await self._processes.dead(machines) if again else set()
+        if handle.gone or handle.end is not None:
+            return
+        handle.end, handle.again = end, again
+        if handle.id in run.scheduler.seats:
+            run.tell(facts.Failed(handle.id), *self._lost(dead))
+        else:  # it has no nodes: the scheduler need not know
+            if dead:
+                run.tell(*self._lost(dead))
+            self.evict(handle)
 
-    def _leave(self, runner: Runner, end: End, found: Found, fresh: list[Runner]) -> Departed | None:
-        """Take a job that has died out of its place, if it had one, and make it anew; or let it fail, if that was too often.
+    def _lost(self, machines: set[str]) -> list[facts.Fact]:
+        nodes = [node for pool in POOLS for node in self._run.nodes.nodes(pool)]
+        names = sorted(node.name for node in nodes if node.machine in machines)  # type: ignore[attr-defined]
+        for name in names:
+            self._run.log.say(f"{name} has gone")
+        return [facts.Lost(frozenset(names))] if names else []
 
-        Args:
-            fresh: gets the job that is made, where it has to arrive again.
-        """
-        job_id, why = runner.spec.id, end.problem
-        self._cut(runner)
-        self._quit(runner)
-        now_s = self._now()
-        begins = min(found.iterations, max(0, runner.iteration))
-        again = Restarted(now_s, job_id, begins, found.problems[0] if found.problems else why)
-        placed = self._state.is_running(job_id)
-        deaths = runner.deaths + 1
-        self._say(f"{job_id}: {why}; {f'goes on at iteration {begins + 1}' if deaths < DEATHS else 'is given up'}")
-        if deaths >= DEATHS:
-            problem = f"{why} ({DEATHS} times in a row without an iteration done)"
-            failed = Failed(now_s, job_id, end.where, problem)
-            self._say(f"{job_id}: FAILED in {end.where}: {problem}")
-            if placed:
-                return self._vacate(runner, failed)
-            self._write(failed)
-            runner.gone = True
-            if job_id in self._state.waiting:
-                self._withdraw(runner)
-            return None
-        begun = Runner(runner.spec, iteration=begins, begins=begins, job=runner.job, done=runner.done, deaths=deaths)
-        begun.checkpoint = str(found.folder) if found.folder is not None else None
-        begun.restarted = again.why
-        event = None
-        if placed:
-            event = self._vacate(runner, again)
-            fresh.append(begun)
+    async def cancel(self, handle: JobHandle) -> None:
+        """End a job now, whatever it does."""
+        run = self._run
+        run.log.say(f"{handle.id}: cancelled")
+        begun = handle.end is not None
+        handle.end, handle.again = End("cancelled"), False
+        note = Cancelled(run.log.now(), handle.id)
+        if begun:
+            run.log.write(note)
         else:
-            self._write(again)
-        runner.gone = True
-        self._runners[job_id] = begun
-        self._changed.pop(job_id, None)
-        self._start(begun)
-        return event
+            run.tell(facts.Failed(handle.id), notes=(note,))
+        await handle.cleared.wait()
 
-    def _grouped(self, pool: Pool) -> int:
-        """Nodes of a pool that groups have."""
-        groups = self._state.group_list()
-        return sum(len(group.rollout_nodes) if pool == "rollout" else group.training_nodes for group in groups)
+    def evict(self, handle: JobHandle) -> None:
+        """A job's processes are to end, and it with them or only until it is made anew."""
+        if handle.gone:  # it has been refused
+            return
+        if handle.end is None:
+            handle.again = True
+            names = sorted({node.name for nodes in handle.nodes.values() for node in nodes})
+            left = {node.name for pool in POOLS for node in self._run.nodes.nodes(pool)} - self._run.scheduler.missing
+            gone = [name for name in names if name not in left]
+            why = f"its node {gone[0]} has gone" if gone else "it is to move, but has workers and no checkpoint"
+            handle.end = End("died", "step", why)
+        self._run.spawn(self._clear(handle))
 
-    async def _patrol(self) -> None:
+    async def _clear(self, handle: JobHandle) -> None:
+        """End a job's processes, and then let the scheduler know."""
+        run, job_id = self._run, handle.id
+        await self._processes.kill(handle)
+        found = await asyncio.to_thread(newest, run.checkpoints(job_id), max(0, handle.iteration))
+        handle.cleared.set()
+        if handle.gone:  # it has come to its end meanwhile
+            return
+        cut = self._cut(handle)
+        assert handle.end is not None
+        if handle.again and run.stopping:
+            self._halt(handle, *cut)
+        elif handle.again and handle.deaths + 1 < DEATHS:
+            self._begin_anew(handle, found, cut)
+        else:
+            self._give_up(handle, cut)
+        handle.end_profile()
+        self.check_over()
+
+    def _cut(self, handle: JobHandle) -> tuple[Fact, ...]:
+        """The phase that a job does not end."""
+        if handle.hold is None:
+            return ()
+        now_s, start_s = self._run.log.now(), handle.hold.start_s
+        report = Report(handle.hold.pool, False, start_s, start_s, now_s)
+        spans = self._run.scheduler.spans(handle.id, now_s) if handle.hold.pool == "rollout" else ()
+        return (handle.slice(report, now_s, spans, ok=False),)
+
+    def _give_up(self, handle: JobHandle, cut: tuple[Fact, ...]) -> None:
+        """A job has come to a bad end."""
+        run, end = self._run, handle.end
+        assert end is not None
+        notes = cut
+        if end.outcome != "cancelled":
+            problem = end.problem
+            if handle.again:
+                run.log.say(f"{handle.id}: {problem}; is given up")
+                problem = f"{problem} ({DEATHS} times in a row without an iteration done)"
+            notes += (Failed(run.log.now(), handle.id, end.where, problem, end.details),)
+            run.log.say(f"{handle.id}: FAILED in {end.where}: {problem}")
+        handle.gone = True
+        waits = handle.id in run.scheduler.state.waiting
+        run.tell(facts.Cleared(handle.id), *([facts.Failed(handle.id)] if waits else []), notes=notes)
+        handle.stand()
+
+    def _begin_anew(self, handle: JobHandle, found: Found, cut: tuple[Fact, ...]) -> None:
+        """A job that has died is made anew, and arrives again if it had a place."""
+        run, job_id = self._run, handle.id
+        assert handle.end is not None
+        begins = min(found.iterations, max(0, handle.iteration))
+        why = handle.end.problem
+        note = Restarted(run.log.now(), job_id, begins, found.problems[0] if found.problems else why)
+        run.log.say(f"{job_id}: {why}; goes on at iteration {begins + 1}")
+        begun = JobHandle(handle.spec, job=handle.job, iteration=begins, begins=begins, done=handle.done, deaths=handle.deaths + 1)
+        begun.checkpoint = str(found.folder) if found.folder is not None else None
+        begun.restarted = note.why
+        placed = run.scheduler.state.is_running(job_id)
+        handle.gone = True
+        handle.stand()
+        run.handles[job_id] = begun
+        told: list[facts.Fact] = [facts.Cleared(job_id)]
+        problem = None
+        if placed and begun.job is not None:
+            problem = run.beyond(begun.spec) or run.too_large(begun.job)
+            if problem is None:
+                told.append(self.arrival(begun))
+        self.start(begun)
+        run.tell(*told, notes=(*cut, note))
+        if problem is not None:
+            run.refuse(begun, problem)
+
+    def arrival(self, handle: JobHandle) -> facts.Arrived:
+        """A job that is known wants a place, for the iterations that it has left."""
+        assert handle.job is not None
+        left = {"arrival_s": self._run.log.now(), "iterations": handle.spec.iterations - handle.begins}
+        return facts.Arrived(handle.job.model_copy(update=left))
+
+    def enlist(self, handle: JobHandle) -> None:
+        """Hand a job to the policy, if there are nodes for it at all."""
+        run = self._run
+        if handle.job is not None and (problem := run.beyond(handle.spec) or run.too_large(handle.job)):
+            run.refuse(handle, problem)
+        else:
+            run.tell(self.arrival(handle))
+
+    def check_over(self) -> None:
+        """End the run when nobody is left, or when those who are left wait for ever."""
+        run = self._run
+        left = [handle for handle in run.handles.values() if not handle.gone and handle.controller is not None]
+        if run.over.done():
+            return
+        if run.stopping:
+            if not left:
+                run.over.set_result("stopped")
+        elif run.coming:
+            return
+        elif run.scheduler.stuck:
+            if not self._stays:
+                run.fail(PlanError(waits_for_ever(run.scheduler.state)))
+                return
+            run.refuse(run.handles[run.scheduler.state.waiting[0]], waits_for_ever(run.scheduler.state))
+            self.check_over()
+        elif not left and not self._stays:
+            run.over.set_result("done")
+
+    async def patrol(self) -> None:
         """Look for jobs that hang, and for machines that have gone."""
-        looked_s = self._now()
+        run = self._run
+        looked_s = run.log.now()
         while True:
             await asyncio.sleep(_PATROL_S)
-            now_s = self._now()
-            for runner in [*self._runners.values()]:
-                if runner.since_s is None or runner.gone:
+            now_s = run.log.now()
+            for handle in [*run.handles.values()]:
+                if handle.since_s is None or handle.gone:
                     continue
-                limit_s = self._deadline_s(runner)
-                if now_s - runner.since_s > limit_s:
-                    where = runner.hold.pool if runner.hold else "step"
-                    what = f"its {where}" if runner.hold else "what it does between its phases"
-                    await self._die(runner, End("died", where, f"{what} hangs: it has not ended after {limit_s:.0f} s"))
+                limit_s = self._deadline_s(handle)
+                if now_s - handle.since_s > limit_s:
+                    where = handle.hold.pool if handle.hold else "step"
+                    what = f"its {where}" if handle.hold else "what it does between its phases"
+                    await self.fail(handle, End("died", where, f"{what} hangs: it has not ended after {limit_s:.0f} s"), True)
             if now_s - looked_s > _LOOK_S:
                 looked_s = now_s
-                if dead := await asyncio.to_thread(dead_machines, self._ground.machines()):
-                    async with self._mending:
-                        await self._restart({}, dead)
+                machines = {node.machine for pool in POOLS for node in run.nodes.nodes(pool)}  # type: ignore[attr-defined]
+                if lost := self._lost(await self._processes.dead(machines)):
+                    run.tell(*lost)
 
-    def _deadline_s(self, runner: Runner) -> float:
+    def _deadline_s(self, handle: JobHandle) -> float:
         """How long a job may take for what it does now."""
-        patience, job = self._plan.patience, runner.job
-        if job is None or runner.iteration == PROFILE:
+        patience, job = self._run.plan.patience, handle.job
+        if job is None or handle.iteration == PROFILE:
             return patience.profile_s
         phases = {pool: getattr(job, pool) for pool in POOLS}
         worst_s = {pool: phase.worst_case_s + phase.switch.warm_s + phase.switch.cold_s for pool, phase in phases.items()}
-        own_s: float = worst_s[runner.hold.pool] if runner.hold else sum(worst_s.values()) + job.sync_s + runner.keeping_s
+        own_s: float = worst_s[handle.hold.pool] if handle.hold else sum(worst_s.values()) + job.sync_s + handle.keeping_s
         return max(patience.least_s, patience.times * own_s)

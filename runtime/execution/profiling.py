@@ -1,4 +1,4 @@
-"""The part of the coordinator that lets jobs arrive and measures those that nobody knows.
+"""Lets jobs arrive and measures those that nobody knows.
 
 A profile is an iteration like others: its phases wait for permits of a dispatcher, that of a group whose guest the job then is, or
 one of free nodes that are lent for it.
@@ -9,146 +9,162 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler import facts
+from runtime.execution.job_handle import JobHandle
 from runtime.execution.lives import Lives
-from runtime.execution.lockstep import Lockstep, Timings
-from runtime.execution.members import PROFILE, Gang, Runner
-from runtime.execution.profiles import Profile, load_profile, profile_key, save_profile
-from runtime.facts import LEASE, Node, Pool, Profiled
-from runtime.jobs.spec import JobSpec
+from runtime.execution.messages import Report
+from runtime.execution.probe import Mode, OverlapProbe, Timings
+from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
+from runtime.execution.run_state import RunState
+from runtime.facts import Node, Pool, Profiled
 
-_ALONE, _PAIRED = 2, 4  # worst-case iterations that a bound is measured with; of the paired ones the first rollout is alone
+_PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
 
 
-class Profiling(Lives):
-    """Arrivals, profiles, and what taking turns could gain."""
+class Profiling:
+    """Arrivals, profiles, and what taking turns could gain.
 
-    _timings: Timings | None = None
+    Args:
+        run: whose jobs come. lives: of them.
+    """
 
-    async def _bring_all(self, coming: Sequence[Runner]) -> None:
+    def __init__(self, run: RunState, lives: Lives) -> None:
+        self._run = run
+        self._lives = lives
+        self._bringing = asyncio.Lock()  # jobs that come together are handed to the policy together
+        self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
+        self._rounds: list[Mode] = ["alone", "paired"] if run.plan.bounds else []
+        self._probe = OverlapProbe()
+        self._probed: list[JobHandle] = []
+        self._timings = Timings()
+
+    async def bring_all(self, coming: Sequence[JobHandle]) -> None:
         """Let jobs arrive, those of one time together."""
-        self._check_over()
-        for at_s in sorted({runner.spec.arrival_s for runner in coming}):
-            await asyncio.sleep(max(0.0, at_s - self._now()))
-            await self._bring([runner for runner in coming if runner.spec.arrival_s == at_s])
+        self._lives.check_over()
+        for at_s in sorted({handle.spec.arrival_s for handle in coming}):
+            await asyncio.sleep(max(0.0, at_s - self._run.log.now()))
+            async with self._bringing:
+                await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
 
-    async def _bring(self, runners: Sequence[Runner]) -> None:
+    async def _bring(self, handles: Sequence[JobHandle]) -> None:
         """Start jobs' controllers, profile those that nobody knows, and hand them to the policy in order."""
-        ids = [runner.spec.id for runner in runners]
+        run = self._run
+        ids = [handle.id for handle in handles]
         keys: dict[str, str] = {}
-        for runner in runners:
-            self._attempt(runner, "profile", self._look_up, runner, keys)
-        for runner in runners:
-            if not runner.gone and (runner.job is None or not self._plan.only_profile):
-                self._start(runner)
-        while unknown := [self._runners[job_id] for job_id in ids if self._unknown(job_id)]:
-            for runner in unknown:
-                if problem := self._beyond(runner.spec):
-                    self._refuse(runner, problem)
-            if able := [runner for runner in unknown if not runner.gone]:
+        present = [handle for handle in handles if not handle.gone and not run.stopping]
+        for handle in present:
+            run.attempt(handle, "profile", self._look_up, handle, keys)
+        for handle in present:
+            if not handle.gone and (handle.job is None or not run.plan.only_profile):
+                self._lives.start(handle)
+        while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
+            for handle in unknown:
+                if problem := run.beyond(handle.spec):
+                    run.refuse(handle, problem)
+            if able := [handle for handle in unknown if not handle.gone]:
                 await self._profile(able, keys)
-        for runner in [self._runners[job_id] for job_id in ids]:  # one that has died meanwhile is another one now
-            self._coming -= 1
-            if self._plan.only_profile:
-                self._tell(runner, None)
-            elif runner.job is not None and not runner.gone and not self._stopping:
-                self._enlist(runner)
-        self._check_over()
+        for handle in [run.handles[job_id] for job_id in ids]:  # one that has died meanwhile is another one now
+            run.coming -= 1
+            if run.plan.only_profile:
+                handle.tell(None, run.log.now())
+            elif handle.job is not None and not handle.gone and not run.stopping:
+                self._lives.enlist(handle)
+        self._lives.check_over()
 
-    def _look_up(self, runner: Runner, keys: dict[str, str]) -> None:
+    def _look_up(self, handle: JobHandle, keys: dict[str, str]) -> None:
         """Take a job's profile from the cache, if it needs one and there is one; its key goes to `keys`."""
-        if runner.job is not None:
+        if handle.job is not None:
             return
-        key = keys[runner.spec.id] = profile_key(runner.spec, self._node_types())
-        profile = load_profile(key) if self._plan.cached else None
+        key = keys[handle.id] = profile_key(handle.spec, self._node_types())
+        profile = load_profile(key) if self._run.plan.cached else None
         if profile is not None:
-            self._learn(runner, profile, True)
+            self._learn(handle, profile, True)
 
-    def _measured(self, runner: Runner, key: str) -> None:
-        """Learn and keep what a job's own pass has measured."""
-        parts = runner.measured
-        profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=runner.sync_s, movable=runner.movable)
-        self._learn(runner, profile, False)
-        save_profile(key, profile)
-
-    def _unknown(self, job_id: str) -> bool:
-        """Whether a job still has to be profiled."""
-        runner = self._runners[job_id]
-        return runner.job is None and not runner.gone and not self._stopping
-
-    def _learn(self, runner: Runner, profile: Profile, cached: bool) -> None:
-        job = runner.job = profile.job(runner.spec, self._now())
-        self._write(Profiled(self._now(), job, cached))
+    def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
+        log = self._run.log
+        job = handle.job = profile.job(handle.spec, log.now())
+        log.write(Profiled(log.now(), job, cached))
         how = "profile from the cache" if cached else "profiled"
-        self._say(
+        log.say(
             f"{job.id}: {how}: rollout {job.rollout.worst_case_s:.2f} s, training {job.training.worst_case_s:.2f} s, "
             f"sync {job.sync_s:.3f} s, {job.rollout.host_memory_gb:.2f} and {job.training.host_memory_gb:.2f} GB"
         )
 
-    async def _profile(self, runners: Sequence[Runner], keys: dict[str, str]) -> None:
-        """Let jobs run a worst-case iteration each: on free nodes, where there are enough, else as guests of a group."""
-        need = {pool: max(getattr(runner.spec, pool).nodes for runner in runners) for pool in ("rollout", "training")}
-        while (gang := self._slot(need)) is None and not self._stopping:
-            self._freed.clear()
-            await self._freed.wait()
-        if gang is None:
-            return
-        await self._pass_all(runners, gang, 1)
-        for runner in runners:
-            if not runner.gone and runner.measured.keys() == {"rollout", "training"}:
-                self._attempt(runner, "profile", self._measured, runner, keys[runner.spec.id])
-        pair = [runner for runner in runners if runner.job is not None and not runner.gone][:2]
-        if self._plan.bounds and gang is self._lease and len(pair) == 2 and not self._timings:
-            await self._measure_bounds(pair, gang)
-        if gang is self._lease:
-            self._lease = None
-            self._settle()
-            self._catch_up()
+    def _learn_measured(self, handle: JobHandle, key: str) -> None:
+        """Learn and keep what a job's own pass has measured."""
+        parts = handle.measured
+        profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=handle.sync_s, movable=handle.movable)
+        self._learn(handle, profile, False)
+        save_profile(key, profile)
 
-    async def _pass_all(self, runners: Sequence[Runner], gang: Gang, passes: int) -> None:
-        """Let jobs run worst-case iterations under a dispatcher, and wait until all have."""
-        present = [runner for runner in runners if not runner.gone]
-        for runner in present:
-            runner.passed = asyncio.get_running_loop().create_future()
-            runner.iteration, runner.passes = PROFILE, passes
-            self._enter(runner, gang, self._numbers(gang, runner.spec), 1.0, 1.0, 0.0)
-            self._tell(runner, self._order(runner))
-        for runner in present:
-            assert runner.passed is not None
-            await runner.passed
+    def _is_unknown(self, handle: JobHandle) -> bool:
+        """Whether a job still has to be profiled."""
+        return handle.job is None and not handle.gone and not self._run.stopping
 
-    async def _measure_bounds(self, pair: Sequence[Runner], gang: Gang) -> None:
-        """Run the phases of two jobs one at a time, then in pairs."""
-        lockstep = self._lockstep = Lockstep()
-        self._timings = Timings()
-        gang.dispatcher = Dispatcher(lockstep)
-        for lockstep.mode, passes in (("alone", _ALONE), ("paired", _PAIRED)):
-            await self._pass_all(pair, gang, passes)
-        bounds = self._timings.bounds([runner.spec.id for runner in pair])
-        self._write(*bounds)
+    async def _profile(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
+        """Let jobs run a worst-case iteration each, and some more where bounds are asked for."""
+        self._batch = [*handles]
+        self._begin(handles, 1)
+        passed = [handle.passed for handle in handles if handle.passed is not None]
+        self._run.tell(facts.Unprofiled({handle.id: self._needs(handle) for handle in handles}))
+        await asyncio.wait(passed)
+        for handle in handles:
+            if not handle.gone and handle.measured.keys() == {"rollout", "training"}:
+                self._run.attempt(handle, "profile", self._learn_measured, handle, keys[handle.id])
+        while going := [h.passed for h in self._probed if h.passed is not None and not h.passed.done()]:
+            await asyncio.wait(going)  # a round of the probe begins when the last one ends
+        if self._probed:
+            self._tell_bounds()
+
+    @staticmethod
+    def _begin(handles: Sequence[JobHandle], passes: int) -> None:
+        """Jobs are to do so many passes."""
+        for handle in handles:
+            handle.passed, handle.passes = asyncio.get_running_loop().create_future(), passes
+
+    def _tell_bounds(self) -> None:
+        """Write down what the probe has found."""
+        log, probed, self._probed = self._run.log, self._probed, []
+        bounds = self._timings.bounds([handle.id for handle in probed])
+        log.write(*bounds)
         for bound in bounds:
-            self._say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
+            log.say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
 
-    def _slot(self, need: dict[str, int]) -> Gang | None:
-        """Whose dispatcher grants a profile its permits: one of free nodes, or that of the oldest group with nodes enough."""
-        pools: tuple[Pool, Pool] = ("rollout", "training")
-        if all(len(self._ground.free(pool)) >= need[pool] for pool in pools):
-            self._lease = Gang(LEASE, Dispatcher(self._dispatch))
-            self._lease_need = need
-            self._settle()
-            return self._lease
-        for group in self._state.group_list():
-            if len(group.rollout_nodes) >= need["rollout"] and group.training_nodes >= need["training"]:
-                return self._gangs[group.id]
-        return None
+    @staticmethod
+    def _needs(handle: JobHandle) -> dict[Pool, int]:
+        """Nodes that a job asks for."""
+        return {"rollout": handle.spec.rollout.nodes, "training": handle.spec.training.nodes}
 
-    def _numbers(self, gang: Gang, spec: JobSpec) -> dict[str, tuple[int, ...]]:
-        """The first nodes of a slot, as many as a job asks for."""
-        rollout = tuple(range(spec.rollout.nodes))
-        if gang.number != LEASE:
-            group = next(group for group in self._state.group_list() if group.id == gang.number)
-            rollout = group.rollout_nodes[: spec.rollout.nodes]
-        return {"rollout": rollout, "training": tuple(range(spec.training.nodes))}
+    def measured(self, handle: JobHandle, report: Report) -> None:
+        """A phase of a pass is over."""
+        hold = handle.hold
+        assert hold is not None
+        if handle in self._probed:
+            if hold.paired == (self._probe.mode == "paired"):
+                self._timings.add(self._probe.mode, handle.id, hold.pool, report.done_s - report.run_s)
+            return
+        cold_s = report.run_s - report.begun_s
+        handle.measured[hold.pool] = Measured(
+            seconds=report.done_s - report.run_s, warm_s=report.warm_s, cold_s=cold_s, host_gb=report.host_gb
+        )
+
+    def next_round(self) -> list[facts.Fact]:
+        """What follows at once when a job has done its passes: the last one of those who do may begin a round of the probe.
+
+        It goes on where they are, on lent nodes, with two of them.
+        """
+        if not self._rounds or self._run.scheduler.guests.lent is None:
+            return []
+        if any(other.passes and not other.gone and other.end is None for other in self._batch):
+            return []
+        whole = [one for one in self._batch if one.measured.keys() == {"rollout", "training"} and not one.gone and one.end is None]
+        if len(whole) < 2:
+            self._rounds = [] if self._probed else self._rounds
+            return []
+        self._batch = self._probed = whole[:2]
+        self._probe.mode = self._rounds.pop(0)
+        self._begin(self._probed, _PASSES[self._probe.mode])
+        return [facts.Unprofiled({one.id: self._needs(one) for one in self._probed}, self._probe)]
 
     def _node_types(self) -> list[Node]:
-        return [next(node for node in self._plan.nodes if node.pool == pool) for pool in ("rollout", "training")]
+        return [next(node for node in self._run.plan.nodes if node.pool == pool) for pool in ("rollout", "training")]

@@ -20,9 +20,9 @@ from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.files import write_whole
 from runtime.answers import answered
 from runtime.execution.coordinator import Coordinator
-from runtime.execution.members import RunPlan
 from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes
+from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
 from runtime.own_folder import OwnFolder, make_own_folder
 from runtime.presses import allowing, look, masked, undisturbed

@@ -85,7 +85,7 @@ class ProgressReporter:
         """Report what was not reported yet."""
         if self._untold is not None:
             self._told_s = monotonic()
-            self._coordinator.progress.remote(self._job_id, *self._untold, self._who)
+            self._coordinator.ask.remote("progress", self._job_id, *self._untold, self._who)
             self._untold = None
 
 
@@ -108,7 +108,7 @@ class Watch:
     def stops(self) -> bool:
         """Whether they have changed."""
         if self._answer is None and self._question is None:
-            self._question = self._coordinator.changes.remote(self._job_id)
+            self._question = self._coordinator.ask.remote("changes", self._job_id)
         elif self._answer is None and monotonic() - self._looked_s >= self.EVERY_S:
             self._looked_s = monotonic()
             if ray.wait([self._question], timeout=0)[0]:

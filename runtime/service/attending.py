@@ -15,8 +15,8 @@ from rollmux_env.scenario import Cluster
 from runtime.answers import answered
 from runtime.commands.options import DISPATCH, POLICY
 from runtime.commands.running import cluster_of
-from runtime.execution.members import RunPlan
 from runtime.execution.nodes import POOLS, find_nodes
+from runtime.execution.run_plan import RunPlan
 from runtime.execution.session import coordinator_options, watch
 from runtime.facts import Node, Pool
 from runtime.journal import JOURNAL, is_begun, read_run

@@ -85,7 +85,6 @@ def test_only_the_scheduler_and_explain_ask_policies() -> None:
                         askers.add(str(path.relative_to(root)))
     assert {name for name in askers if not name.startswith("rollmux_env/scheduler/")} == {
         "rollmux_env/replay/explain.py",
-        "runtime/execution/placing.py",
         "trainers/teachers.py",
     }
 

@@ -12,7 +12,7 @@ import pytest
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
 from runtime.audit import audit
-from runtime.execution.members import RunPlan
+from runtime.execution.run_plan import RunPlan
 from runtime.execution.session import execute, ray_session
 from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
 from runtime.checkpoints import drop, place_of, write_checkpoint
-from runtime.execution.coordinator import Coordinator
-from runtime.execution.members import Runner, RunPlan
+from runtime.execution.driver import RunDriver
+from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Done, End, Order, Report, Stopped
+from runtime.execution.processes import Processes
+from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
 
@@ -23,96 +26,81 @@ class Killed(BaseException):
     """The process of the coordinator is no more."""
 
 
-class Pretended(Coordinator):
-    """Carries out a run in this process.
+class Pretended(Processes):
+    """The jobs of a run are tasks of this process.
 
     Args:
-        dies_at: number of the write to the journal with which it is killed. before: just before it, else just after it.
-        stops_after: iterations, of all jobs together, after which the user stops it.
         loses: id of the job that loses a process in its third iteration, once.
+        stops_after: iterations, of all jobs together, after which the user stops the run.
     """
 
-    def __init__(self, plan: RunPlan, dies_at: int = -1, before: bool = False, stops_after: int = -1, loses: str = "") -> None:
-        super().__init__(plan)
-        self.writes_left, self.before, self.dead = dies_at, before, False
-        self.stops_after, self.loses = stops_after, loses
+    def __init__(self, loses: str = "", stops_after: int = -1) -> None:
+        super().__init__("", None)
+        self.driver: RunDriver | None = None
+        self.loses, self.stops_after = loses, stops_after
+        self.died = False
+        self.living: dict[JobHandle, asyncio.Task[End]] = {}
 
-    def _open(self) -> None:
-        super()._open()
-        flush = self._journal.flush
+    def start(self, handle: JobHandle) -> None:
+        handle.controller = object()
+        self.living[handle] = asyncio.ensure_future(self._live(handle))
 
-        def dying_flush() -> None:
-            if self.dead:
-                raise Killed
-            if self._journal._unwritten:
-                self.writes_left -= 1
-            if self.writes_left == 0 and self.before:
-                self._die_now()
-            flush()
-            if self.writes_left == 0:
-                self._die_now()
+    async def ended(self, handle: JobHandle) -> End:
+        try:
+            return await self.living[handle]
+        except asyncio.CancelledError:
+            return End("died", "step", "its controller has died")
 
-        self._journal.flush = dying_flush  # type: ignore[method-assign]
+    async def kill(self, handle: JobHandle) -> None:
+        if handle in self.living:
+            self.living[handle].cancel()
 
-    def _die_now(self) -> None:
-        self.dead = True
-        self.last = self._state.copy()
-        raise Killed
+    def drop(self, handle: JobHandle) -> None:
+        return
 
-    @staticmethod
-    def _itself() -> Any:
-        return None
+    async def dead(self, machines: Collection[str]) -> set[str]:
+        return await super().dead(machines) if self.died else set()
 
-    def _start(self, runner: Runner) -> None:
-        runner.controller = object()
-        self._spawn(self._live(runner))
-
-    async def _live(self, runner: Runner) -> None:
-        job_id, done, state = runner.spec.id, None, -1
+    async def _live(self, handle: JobHandle) -> End:
+        assert self.driver is not None
+        calls, run = self.driver.calls, self.driver.run
+        job_id, done, state = handle.id, None, -1
         try:
             while True:
-                order = await self.order(job_id, done)
+                order = await calls.order(job_id, done)
                 if done is not None and done.checkpoint is not None:
                     drop(Path(done.checkpoint).parent)
                 if order is None:
-                    break
+                    return End("done")
                 if state < 0:
                     state = int((Path(order.checkpoint) / "count").read_text()) if order.checkpoint else 0
                 await asyncio.sleep(0)
                 if self.loses == job_id and order.iteration == 2:
-                    self.loses = ""
-                    self._spawn(self._die(runner, End("died", "step", "its process has died")))
-                    return
+                    self.loses, self.died = "", True
+                    return End("died", "step", "its process has died")
                 for pool in ("rollout", "training"):
-                    await self.acquire(job_id, pool)
-                    now_s = self._now()
-                    await self.release(job_id, Report(pool, False, now_s, now_s, self._now(), host_gb=0.1))
-                await self.synced(job_id, self._now(), self._now())
+                    await calls.acquire(job_id, pool)
+                    now_s = run.log.now()
+                    await calls.release(job_id, Report(pool, False, now_s, now_s, run.log.now(), host_gb=0.1))
+                await calls.synced(job_id, run.log.now(), run.log.now())
                 if order.profile:
-                    options = runner.spec.options
+                    options = handle.spec.options
                     done = Done({}, movable=options.get("profiled", options.get("keeps", True)))
                     continue
                 state += 1
-                done = self._kept(runner, order, state)
+                done = self._kept(handle, order, state)
                 self.stops_after -= 1
                 if self.stops_after == 0:
-                    self._spawn(self.stop())
+                    asyncio.get_running_loop().call_soon(self.driver.stop)
         except Stopped:
-            end = End("stopped")
-        else:
-            end = End("done")
-        if end.outcome == "stopped":
-            self._quit(runner)
-            runner.gone = True
-            self._pass(runner)
-        self._check_over()
+            return End("stopped")
 
     @staticmethod
-    def _kept(runner: Runner, order: Order, state: int) -> Done:
+    def _kept(handle: JobHandle, order: Order, state: int) -> Done:
         folder = Path(order.folder)
-        if not runner.spec.options.get("keeps", True):
-            turns = runner.spec.options.get("turns", False)  # it could be moved, until it is to be
-            return Done({"count": float(state)}, movable=turns and runner.moves_to is None)
+        if not handle.spec.options.get("keeps", True):
+            turns = handle.spec.options.get("turns", False)  # it could be moved, until it is to be
+            return Done({"count": float(state)}, movable=turns and not handle.moving)
 
         def fill(place: Path) -> None:
             (place / "count").write_text(str(state))
@@ -120,11 +108,35 @@ class Pretended(Coordinator):
         write_checkpoint(folder, order.iteration + 1, fill)
         return Done({"count": float(state)}, True, str(place_of(folder, order.iteration + 1)))
 
-    async def _end_processes(self, runner: Runner) -> None:
-        return
 
-    async def _patrol(self) -> None:
-        return
+class Dying:
+    """Kills a driver at a write to its journal.
+
+    Args:
+        dies_at: the write's number. before: just before it, else just after it.
+    """
+
+    def __init__(self, driver: RunDriver, dies_at: int, before: bool) -> None:
+        self.writes_left, self.before, self.dead = dies_at, before, False
+        self.driver = driver
+        self.flush = driver.run.log.journal.flush
+        driver.run.log.journal.flush = self._flush  # type: ignore[method-assign]
+
+    def _flush(self) -> None:
+        if self.dead:
+            raise Killed
+        if self.driver.run.log.journal._unwritten:
+            self.writes_left -= 1
+        if self.writes_left == 0 and self.before:
+            self._die()
+        self.flush()
+        if self.writes_left == 0:
+            self._die()
+
+    def _die(self) -> None:
+        self.dead = True
+        self.last = self.driver.run.scheduler.state.copy()
+        raise Killed
 
 
 def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = NODES, **more: Any) -> RunPlan:
@@ -143,18 +155,21 @@ def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False, states: li
     """`done`, `stopped` or, where it was killed, `killed`; `states` gets the state that it had then."""
 
     async def main() -> str:
-        coordinator = Pretended(plan, dies_at, before, **more)
+        pretended = Pretended(**more)
+        driver = pretended.driver = RunDriver(plan, pretended)
+        dying = Dying(driver, dies_at, before)
+        journal = driver.run.log.journal
         try:
-            return await coordinator.run()
+            return await driver.carry_out()
         except Killed:
             return "killed"
         finally:
-            for task in coordinator._tasks:
+            for task in (*driver.run.tasks, *pretended.living.values()):
                 task.cancel()
-            if states is not None and coordinator.dead:
-                states.append(coordinator.last)
-            coordinator._journal._unwritten.clear()  # what was in memory is lost
-            coordinator._journal._database.close()
-            coordinator._journal._lock.close()
+            if states is not None and dying.dead:
+                states.append(dying.last)
+            journal._unwritten.clear()  # what was in memory is lost
+            journal._database.close()
+            journal._lock.close()
 
     return asyncio.run(main())

@@ -16,6 +16,7 @@ from rollmux_env.errors import InputError
 from runtime.audit import audit
 from runtime.checkpoints import numbers
 from runtime.journal import JOURNAL, Journal, read_facts, record_of, state_of
+from runtime.journal_replay import replay_journal
 from runtime.record import RunRecord
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 
@@ -37,6 +38,7 @@ def check_end(folder: Path, jobs: list[dict[str, Any]] = JOBS) -> RunRecord:
     facts = read_facts(folder / JOURNAL)
     record = record_of(facts)
     assert audit(facts).problems == ()
+    assert replay_journal(facts).lines == ()
     assert record.ended is not None and record.ended.outcome == "done" and not record.failed
     for job in jobs:
         mine = [done for done in record.iterations if done.job_id == job["id"]]
@@ -127,7 +129,7 @@ def test_jobs_on_a_machine_that_has_gone_arrive_again_and_the_others_stay(tmp_pa
     """The second job's nodes are on a machine that goes; it waits for the first one's, since there are no others left."""
     nodes = tuple(replace(node, machine=f"m{node.name[-1]}") for node in NODES)
     jobs = [{"id": name, "iterations": 4, "slo": 1.0} for name in "ab"]
-    monkeypatch.setattr("runtime.execution.lives.dead_machines", lambda machines: {"m1"} & machines)
+    monkeypatch.setattr("runtime.execution.processes.dead_machines", lambda machines: {"m1"} & machines)
     assert carry_out(plan_of(tmp_path, jobs, nodes, policy="solo"), loses="b") == "done"
     record = check_end(tmp_path, jobs)
     assert not record.repeated

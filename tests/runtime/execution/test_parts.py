@@ -1,4 +1,4 @@
-"""The parts of the executor that need no Ray: nodes, the ground, lockstep, invariants, profiles."""
+"""The parts of the executor that need no Ray: nodes, the node pool, the probe, invariants, profiles."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from rollmux_env.cluster.events import Departed
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler.nodes import NodePool
 from runtime.execution.checks import check_run
-from runtime.execution.ground import Ground
-from runtime.execution.lockstep import Lockstep, Timings
 from runtime.execution.nodes import find_nodes, prepare_process, threads_of
+from runtime.execution.probe import OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
 from runtime.facts import Assigned, Node, PhaseSlice, Returned
 from runtime.jobs.spec import parse_jobs
@@ -68,30 +68,30 @@ def test_a_node_has_gpus_of_those_that_ray_may_see(monkeypatch: pytest.MonkeyPat
     assert os.environ["CUDA_VISIBLE_DEVICES"] == after
 
 
-def test_the_ground_gives_every_place_a_node_and_every_node_one_holder() -> None:
-    ground = Ground(NODES)
-    facts = ground.settle([(0, "rollout", 0), (0, "training", 0), (1, "rollout", 0)], (), 1.0)
+def test_the_pool_gives_every_place_a_node_and_every_node_one_holder() -> None:
+    pool = NodePool(NODES)
+    facts = pool.settle([(0, "rollout", 0), (0, "training", 0), (1, "rollout", 0)], (), 1.0)
     assert facts == [
         Assigned(1.0, 0, "rollout", 0, "rollout-0"),
         Assigned(1.0, 0, "training", 0, "training-0"),
         Assigned(1.0, 1, "rollout", 0, "rollout-1"),
     ]
-    assert not ground.free("rollout") and [node.name for node in ground.free("training")] == ["training-1"]
-    node = ground.node(0, "rollout", 0)
-    assert not ground.take("a", [node])
+    assert not pool.free("rollout") and [node.name for node in pool.free("training")] == ["training-1"]
+    node = pool.node(0, "rollout", 0)
+    assert not pool.take("a", [node])
     with pytest.raises(InvariantError, match="R3: rollout-0 is given to b while a runs on it"):
-        ground.take("b", [node])
+        pool.take("b", [node])
     with pytest.raises(InvariantError, match="R3"):
-        ground.give("b", [node])
-    ground.give("a", [node])
-    assert ground.take("b", [node]) and ground.holders([node]) == ("b",)
-    assert ground.settle([(1, "rollout", 0)], {"rollout-0"}, 2.0) == [Returned(2.0, "training-0")]
+        pool.give("b", [node])
+    pool.give("a", [node])
+    assert pool.take("b", [node]) and pool.holders([node.name]) == ("b",)
+    assert pool.settle([(1, "rollout", 0)], {"rollout-0"}, 2.0) == [Returned(2.0, "training-0")]
     with pytest.raises(InvariantError, match="R5"):
-        ground.settle([(1, "rollout", 0), (2, "rollout", 0)], {"rollout-0"}, 2.0)
+        pool.settle([(1, "rollout", 0), (2, "rollout", 0)], {"rollout-0"}, 2.0)
 
 
-def test_lockstep_runs_phases_alone_then_in_pairs() -> None:
-    policy = Lockstep()
+def test_the_probe_runs_phases_alone_then_in_pairs() -> None:
+    policy = OverlapProbe()
     group = Dispatcher(policy)
     for name in "ab":
         group.joined(name, (0,), 1.0, 1.0)

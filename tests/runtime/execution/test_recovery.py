@@ -12,7 +12,7 @@ from rollmux_env.cluster.events import Arrived, Departed
 from rollmux_env.errors import InputError
 from runtime.checkpoints import MANIFEST, numbers
 from runtime.execution.checks import check_run
-from runtime.execution.members import Patience
+from runtime.execution.run_plan import Patience
 from runtime.journal import read_run, state_of
 from runtime.record import RunRecord
 from tests.fixtures import copied

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InvariantError
+from rollmux_env.scheduler.nodes import NodePool
+from rollmux_env.scheduler.shares import Shares, kept_parts
 from runtime.execution.checks import check_run
-from runtime.execution.ground import Ground
-from runtime.execution.tails import Tails, devices, kept
 from runtime.facts import Node, Span
 from runtime.journal import record_of
 from tests.runtime.execution.conftest import Running
@@ -32,20 +32,24 @@ EIGHT = (node(0, gpus=8),)
 
 
 def test_a_tail_keeps_a_share_of_every_node_or_a_whole_node_that_nobody_waits_for() -> None:
-    assert kept(engines(EIGHT[0]), {"rollout-0"}) == (0, 1)
+    assert kept_parts(engines(EIGHT[0]), {"rollout-0"}) == (0, 1)
     two = [part for one in (node(0, gpus=8), node(1, gpus=8)) for part in engines(one)]
-    assert [two[k].name for k in kept(two, {"rollout-0"})] == ["rollout-0", "rollout-0", "rollout-1", "rollout-1"]
-    assert kept(TWO, {"rollout-0"}) == (1,) and kept(TWO, {"rollout-1"}) == (0,) and kept(TWO, {"rollout-0", "rollout-1"}) == (0,)
+    assert [two[k].name for k in kept_parts(two, {"rollout-0"})] == ["rollout-0", "rollout-0", "rollout-1", "rollout-1"]
+    assert (
+        kept_parts(TWO, {"rollout-0"}) == (1,)
+        and kept_parts(TWO, {"rollout-1"}) == (0,)
+        and kept_parts(TWO, {"rollout-0", "rollout-1"}) == (0,)
+    )
 
 
 def test_the_next_rollout_begins_when_the_tail_has_left_and_gets_the_rest_when_it_is_over() -> None:
-    tails = Tails(Ground(TWO))
+    tails = Shares(NodePool(TWO))
     assert tails.begin("a", TWO, TWO, 0.0) is False
     with pytest.raises(InvariantError, match="R3"):
         tails.begin("b", TWO, TWO, 0.5)
     tails.migrate("a", {"rollout-0", "rollout-1"})
     assert tails.begin("b", TWO, TWO, 1.0) is None  # it still holds both
-    assert tails.changed("a") and tails.parts("a") == (0,) and not tails.changed("a")
+    assert tails.parts("a") == (0,)
     tails.left("a", 2.0)
     assert tails.begin("b", TWO, TWO, 2.0) is True
     assert tails.parts("b") == (1,) and not tails.grow(2.5)
@@ -55,7 +59,7 @@ def test_the_next_rollout_begins_when_the_tail_has_left_and_gets_the_rest_when_i
         Span("rollout-0", 2.0, 3.0, 1.0, True),
     )
     tails.end("a")
-    assert tails.grow(3.0) == ["b"] and tails.changed("b") and tails.parts("b") == (0, 1)
+    assert tails.grow(3.0) == ["b"] and tails.parts("b") == (0, 1)
     tails.left("b", 3.1)  # it left nothing
     assert tails.spans("b", 4.0) == (
         Span("rollout-1", 2.0, 3.0, 1.0, False),
@@ -65,7 +69,7 @@ def test_the_next_rollout_begins_when_the_tail_has_left_and_gets_the_rest_when_i
 
 
 def test_who_cannot_do_with_a_part_waits_for_the_tail_that_is_in_the_way() -> None:
-    tails = Tails(Ground(TWO))
+    tails = Shares(NodePool(TWO))
     tails.begin("a", TWO, TWO, 0.0)
     tails.migrate("a", {"rollout-1"})
     tails.left("a", 1.0)
@@ -80,7 +84,7 @@ def test_who_cannot_do_with_a_part_waits_for_the_tail_that_is_in_the_way() -> No
 
 
 def test_a_rollout_that_ends_before_it_has_left_frees_everything() -> None:
-    tails = Tails(Ground(EIGHT))
+    tails = Shares(NodePool(EIGHT))
     parts = tuple(engines(EIGHT[0]))
     tails.begin("a", EIGHT, parts, 0.0)
     tails.migrate("a", set())
@@ -90,10 +94,10 @@ def test_a_rollout_that_ends_before_it_has_left_frees_everything() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["begin", "migrate", "left", "end"])), max_size=60))
 def test_no_device_is_ever_held_by_two(steps: list[tuple[str, str]]) -> None:
-    """The ground raises if one is; and whatever has happened, a rollout that waits begins at last."""
+    """The pool raises if one is; and whatever has happened, a rollout that waits begins at last."""
     nodes = (node(0, gpus=2), node(1, gpus=2))
     parts = tuple(part for one in nodes for part in engines(one))
-    tails, full, tail = Tails(Ground(nodes)), set[str](), set[str]()
+    tails, full, tail = Shares(NodePool(nodes)), set[str](), set[str]()
     for k, (job_id, what) in enumerate(steps):
         now_s = float(k)
         if what == "begin" and not full and job_id not in tail:
@@ -105,7 +109,6 @@ def test_no_device_is_ever_held_by_two(steps: list[tuple[str, str]]) -> None:
             full.remove(job_id)
             tail.add(job_id)
         elif what == "left" and job_id in full | tail:
-            tails.parts(job_id)
             tails.left(job_id, now_s)
         elif what == "end" and job_id in full | tail:
             assert all(0 < span.share <= 1 for span in tails.spans(job_id, now_s))
@@ -116,7 +119,7 @@ def test_no_device_is_ever_held_by_two(steps: list[tuple[str, str]]) -> None:
     for job_id in full | tail:
         tails.end(job_id)
     assert tails.begin("d", nodes, (), 99.0) is not None
-    assert devices(nodes[0]) == (0, 1)
+    assert nodes[0].devices == (0, 1)
 
 
 def test_tails_move_and_the_next_rollout_runs_beside_them(run: Running, nodes: tuple[Node, ...]) -> None:

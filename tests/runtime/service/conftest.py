@@ -13,7 +13,7 @@ import ray
 
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
-from runtime.execution.members import RunPlan
+from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import read_run

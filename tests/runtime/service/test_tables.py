@@ -6,7 +6,7 @@ import pytest
 
 from rollmux_env.report.tables import show
 from runtime.facts import Span
-from runtime.service.report import Usage
+from runtime.service.figures import Usage
 from runtime.service.tables import status_tables
 
 JOB = {

@@ -13,7 +13,7 @@ from runtime.facts import Bound, Pool
 Mode = Literal["alone", "paired"]
 
 
-class Lockstep:
+class OverlapProbe:
     """A dispatch policy for two members.
 
     Attributes:

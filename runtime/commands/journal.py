@@ -1,0 +1,32 @@
+"""`rollmux journal`: what is asked of the journal of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+journal = typer.Typer(no_args_is_help=True, help="Check the journal of a run.")
+
+
+@journal.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a service.", show_default=False)],
+) -> None:
+    """Feed a recorded run through the scheduler once more and print what it decides differently.
+
+    Exit status 1 where there is a difference.
+
+    Example: `rollmux journal replay run`
+    """
+    from runtime.journal import JOURNAL, read_facts
+    from runtime.journal_replay import replay_journal
+
+    found = replay_journal(read_facts(folder / JOURNAL))
+    for line in found.lines:
+        typer.echo(line)
+    compared = f"{found.placements} placements, {found.nodes} changes of nodes and {found.permits} permits"
+    typer.echo(f"{compared} compared: {len(found.lines)} differences")
+    if found.lines:
+        raise typer.Exit(1)

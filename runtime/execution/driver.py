@@ -1,0 +1,142 @@
+"""The driver of a run: it composes a scheduler, a journal and the processes of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from time import monotonic, time
+from typing import Any
+
+from policies.registry import make_runnable
+from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import InputError
+from rollmux_env.replay.fluid import replay
+from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
+from rollmux_env.scheduler.nodes import NodePool
+from runtime.execution.job_calls import JobCalls
+from runtime.execution.job_handle import how_far
+from runtime.execution.lives import Lives
+from runtime.execution.processes import Processes
+from runtime.execution.profiles import versions
+from runtime.execution.profiling import Profiling
+from runtime.execution.resuming import go_on, recall, relaunch
+from runtime.execution.run_log import RunLog
+from runtime.execution.run_plan import RunPlan
+from runtime.execution.run_state import Observer, RunState
+from runtime.facts import Ended, Started, Submitted
+from runtime.record import RunRecord
+
+
+class RunDriver:
+    """One run. What it does is done in the loop in which it was made.
+
+    Args:
+        plan: what is to be done. processes: of its jobs.
+        stays: it does not end with its jobs: more may come, they are watched, and those that break their SLO moved.
+        observer: watches it.
+
+    Attributes:
+        run: its state. lives, profiling, calls: its parts. record: of a run that goes on: what it was before.
+
+    Raises:
+        InputError: a policy or the folder cannot be used; one line.
+        PlanError: the policy breaks an invariant.
+    """
+
+    def __init__(self, plan: RunPlan, processes: Processes, stays: bool = False, observer: Observer | None = None) -> None:
+        _rehearse(make_runnable(plan.policy, plan.seed))
+        self.record: RunRecord | None = None
+        log = self._log = RunLog(plan)
+        nodes, state = NodePool(plan.nodes), State(plan.cluster, observed=True)
+        try:
+            if plan.resume:
+                self.record, state = recall(plan, nodes)
+            self.run = RunState(plan, log, state, nodes, stays)
+        except BaseException:
+            log.journal.close()
+            raise
+        if observer is not None:
+            self.run.observer, log.observe = observer, observer.written
+        self.lives = Lives(self.run, processes, stays)
+        self.profiling = Profiling(self.run, self.lives)
+        self.calls = JobCalls(self.run, self.lives, self.profiling)
+
+    def _begin(self) -> None:
+        run, log, plan = self.run, self._log, self.run.plan
+        if self.record is not None:
+            relaunch(plan, log, self.record)
+            go_on(run, self.lives, self.record)
+        else:
+            log.zero_s = monotonic()
+            started = Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
+            log.write(started, *(Submitted(0.0, spec) for spec in plan.specs))
+        state = run.scheduler.state
+        known = {*state.waiting, *run.scheduler.seats}
+        coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in known]
+        run.coming = len(coming)
+        run.spawn(self.profiling.bring_all(coming))
+        run.spawn(self.lives.patrol())
+        run.spawn(self._tick())
+
+    async def carry_out(self) -> str:
+        """Run until the end.
+
+        Returns:
+            `done` or `stopped`.
+
+        Raises:
+            InputError, PlanError, InvariantError: the run cannot go on.
+        """
+        run, log = self.run, self._log
+        try:
+            self._begin()
+            outcome = await run.over
+            if outcome == "stopped":
+                log.write(*run.scheduler.close(log.now()))
+            log.write(Ended(log.now(), "stopped" if outcome == "stopped" else "done"))
+            return outcome
+        finally:
+            for task in run.tasks:
+                task.cancel()
+            with contextlib.suppress(InputError):  # of a disk without room: that has been said
+                log.journal.close()
+
+    async def _tick(self) -> None:
+        """Wake a policy that asks for it."""
+        while getattr(self.run.scheduler.planner.policy, "wakes_every_s", None):
+            wait_s = self.run.scheduler.planner.ticks.next_s - self.run.log.now()
+            await asyncio.sleep(min(max(wait_s, 0.0), 1.0))
+            if wait_s <= 0 and not self.run.stopping:
+                self.run.tell()
+
+    def stop(self) -> None:
+        """Give no more permits: every job ends at its next phase boundary."""
+        self.run.stop()
+        self.lives.check_over()
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """What every job does."""
+        return {
+            job_id: {
+                "group": handle.group,
+                "iteration": handle.iteration,
+                "holds": handle.hold.pool if handle.hold else None,
+                "waits": handle.wanted is not None and not handle.wanted.done(),
+                "progress": how_far(handle.progress),
+                "gone": handle.gone,
+            }
+            for job_id, handle in self.run.handles.items()
+        }
+
+
+def _rehearse(policy: Policy) -> None:
+    """Let a policy of the same kind decide about a few jobs, so that nobody waits for its code to be compiled later.
+
+    Raises:
+        PlanError: it breaks an invariant.
+    """
+    pool = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
+    phase, training = Phase(worst_case_s=1.0), Training(worst_case_s=1.0)
+    jobs = tuple(Job(id=f"job{k}", arrival_s=float(k), iterations=4, slo=3.0, rollout=phase, training=training) for k in range(3))
+    replay(Scenario(version=1, cluster=Cluster(rollout=pool, training=pool, migration_s=1.0), jobs=jobs), policy)

@@ -1,0 +1,192 @@
+"""What the processes of jobs ask of the coordinator, and tell it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from rollmux_env.scheduler import facts
+from runtime.execution.gate import boot_id
+from runtime.execution.job_handle import PROFILE, JobHandle, busy_s, how_far
+from runtime.execution.lives import Lives
+from runtime.execution.messages import Done, Order, Report, Stopped
+from runtime.execution.profiling import Profiling
+from runtime.execution.run_state import RunState
+from runtime.facts import Checkpointed, Fact, Iteration, Node, Pool, SyncSlice
+
+
+class JobCalls:
+    """Answers jobs. Every method is called by a job's processes, with the job's id first.
+
+    Args:
+        run: whose jobs they are. lives, profiling: of it.
+    """
+
+    def __init__(self, run: RunState, lives: Lives, profiling: Profiling) -> None:
+        self._run = run
+        self._lives = lives
+        self._profiling = profiling
+
+    async def clock(self, job_id: str) -> tuple[str, float]:
+        """Which machine's clock this is, and its reading at time 0."""
+        return boot_id(), self._run.log.zero_s
+
+    async def now(self, job_id: str) -> float:
+        """The time, seconds."""
+        return self._run.log.now()
+
+    async def started_worker(self, job_id: str, worker: Any) -> None:
+        """A job has one more process."""
+        self._run.handles[job_id].workers.append(worker)
+
+    async def order(self, job_id: str, done: Done | None) -> Order | None:
+        """The last order has been carried out, if there was one; answer with the next one, or None: the job is done."""
+        handle = self._run.handles[job_id]
+        handle.since_s = None
+        if done is not None and self._run.present(handle):
+            self._completed(handle, done)
+        if self._run.stopping:
+            raise Stopped
+        if handle.next is None:
+            handle.next = asyncio.get_running_loop().create_future()
+        order = await handle.next
+        handle.next = None
+        return order
+
+    async def acquire(self, job_id: str, pool: Pool, parts: tuple[Node, ...] = ()) -> None:
+        """Wait for the permit of a phase.
+
+        Args:
+            parts: of a rollout: what its nodes are cut into, if it can do with a part of them.
+
+        Raises:
+            Stopped: the run stops.
+        """
+        run = self._run
+        handle = run.handles[job_id]
+        handle.since_s = None
+        if run.stopping:
+            raise Stopped
+        handle.asked_s, handle.parts = run.log.now(), parts
+        if pool == "rollout":
+            handle.began_s = handle.asked_s
+        handle.wanted = asyncio.get_running_loop().create_future()
+        if run.present(handle):
+            run.tell(facts.Ready(job_id, pool, parts))
+        await handle.wanted
+
+    async def release(self, job_id: str, report: Report) -> None:
+        """A phase is over."""
+        run = self._run
+        handle, hold = run.handles[job_id], run.handles[job_id].hold
+        if hold is None:
+            return  # the job has failed meanwhile
+        now_s = handle.since_s = run.log.now()
+        done = handle.slice(report, now_s, run.scheduler.spans(job_id, now_s) if report.phase == "rollout" else ())
+        if report.keeps:
+            hold.start_s = hold.asked_s = now_s
+            run.log.write(done)
+            return
+        seconds = report.done_s - report.run_s
+        if handle.iteration == PROFILE:
+            self._profiling.measured(handle, report)
+        else:
+            handle.busy_s[handle.pool_of(hold.pool)] += busy_s(done)
+        handle.hold = None
+        run.tell(facts.Finished(job_id, hold.pool, seconds, report.cold), notes=(done,))
+        handle.notify()
+
+    async def synced(self, job_id: str, start_s: float, end_s: float) -> None:
+        """A sync is over."""
+        run = self._run
+        handle = run.handles[job_id]
+        profile = handle.iteration == PROFILE
+        if profile and handle.job is None:
+            handle.sync_s = end_s - start_s
+        names = tuple(node.name for node in handle.nodes["rollout"])
+        beside = tuple(holder for holder in run.nodes.holders(names) if holder != job_id)
+        note = SyncSlice(job_id, profile, handle.iteration, names, start_s, end_s, beside)
+        run.tell(*([facts.Synced(job_id, end_s - start_s)] if run.present(handle) else []), notes=(note,))
+
+    async def progress(self, job_id: str, done: int, total: int, tokens: int, who: str) -> None:
+        """How far the phase in hand is.
+
+        Args:
+            done: responses that are finished, of those that `who` counts. total: all of the phase.
+        """
+        run = self._run
+        handle = run.handles[job_id]
+        handle.progress[who] = (done, total, tokens)
+        finished, total, _ = how_far(handle.progress)
+        share, hold = run.scheduler.migrates_at, handle.hold
+        if share is None or hold is None or hold.pool != "rollout" or handle.past_threshold or not run.present(handle):
+            return
+        if share * total <= finished < total:
+            handle.past_threshold = True
+            run.tell(facts.Threshold(job_id))
+
+    async def changes(self, job_id: str) -> bool:
+        """Wait until a job's rollout is to use other parts of its nodes than it knows of; False: it is over, or never is."""
+        handle = self._run.handles[job_id]
+        while self._run.scheduler.migrates_at is not None and handle.hold is not None and handle.hold.pool == "rollout":
+            if handle.uses != handle.knows:
+                return True
+            await handle.changed.wait()
+        return False
+
+    async def parts(self, job_id: str) -> tuple[int, ...]:
+        """Numbers of the parts that a job's rollout is to use from now on."""
+        handle = self._run.handles[job_id]
+        handle.knows = handle.uses
+        return handle.uses
+
+    async def left(self, job_id: str) -> None:
+        """A job's rollout uses no others any more."""
+        handle = self._run.handles[job_id]
+        if handle.hold is not None and handle.hold.pool == "rollout":
+            self._run.tell(facts.Shrunk(job_id))
+
+    def _completed(self, handle: JobHandle, done: Done) -> None:
+        """A job has carried out its order."""
+        if handle.iteration == PROFILE:
+            handle.began_s, handle.movable = None, done.movable
+            handle.passes -= 1
+            if handle.passes:
+                self._run.order(handle)
+            else:
+                passed = handle.passed
+                more = self._profiling.next_round()
+                handle.stand()
+                self._run.tell(facts.Profiled(handle.id), *more)
+                if passed is not None and not passed.done():
+                    passed.set_result(None)
+            return
+        self._iterated(handle, done)
+
+    def _iterated(self, handle: JobHandle, done: Done) -> None:
+        """An iteration is over: the job goes on, moves, or is done."""
+        run, number, now_s = self._run, handle.iteration, self._run.log.now()
+        began_s = handle.began_s if handle.began_s is not None else now_s
+        handle.began_s = None
+        notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics),)
+        if done.checkpoint is not None:
+            notes += (Checkpointed(now_s, handle.id, number + 1, done.seconds, done.gb),)
+            handle.checkpoint, handle.keeping_s = done.checkpoint, done.seconds
+        shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in ("reward", "loss") if name in done.metrics)
+        run.log.say(f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}")
+        handle.iteration = number + 1
+        if handle.iteration > handle.done:
+            handle.done, handle.deaths = handle.iteration, 0
+        progress = handle.so_far(run.scheduler.state.job(handle.id).iterations)
+        iterated = facts.Iterated(progress, now_s - began_s, done.movable)
+        if handle.iteration == handle.spec.iterations:
+            handle.gone = True
+            handle.stand()
+            run.tell(iterated, facts.Left(handle.id), notes=notes)
+            handle.tell(None, run.log.now())
+        elif handle.moving and done.movable:  # its new place says when it goes on
+            run.tell(iterated, facts.Vacated(handle.id), facts.Resumed(handle.id), notes=notes)
+        else:
+            run.tell(iterated, notes=notes)
+            if handle.end is None:
+                run.order(handle)

@@ -1,0 +1,189 @@
+"""A job as the coordinator of a run knows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollmux_env.cluster.events import Progress
+from rollmux_env.scenario import Job
+from rollmux_env.scheduler.commands import Seating
+from runtime.execution.messages import End, Nodes, Order, Report
+from runtime.execution.profiles import Measured
+from runtime.facts import Node, PhaseSlice, Pool, Span
+from runtime.jobs.spec import JobSpec
+
+PROFILE = -1  # in place of an iteration's number
+
+
+@dataclass
+class Hold:
+    """A permit in a job's hands."""
+
+    pool: Pool
+    asked_s: float
+    start_s: float
+    switched: bool
+    paired: bool  # another one was given at the same time
+
+
+@dataclass(eq=False)
+class JobHandle:
+    """What the coordinator knows of a job, and how it talks to it.
+
+    Attributes:
+        spec: as it was submitted. job: as the policy sees it; None until it is profiled. controller, workers: its processes.
+        group: the number of its group, or `LEASE`; None where it has no place. numbers, nodes: of its place, by phase.
+        iteration: the one in hand, or the next. begins: the one that its place begins with. done: the most that it ever had done.
+        checkpoint: the last one. keeping_s: how long writing it took. deaths: since it had done as many. restarted: why it is made
+            anew. busy_s: node-seconds of its phases, by pool.
+        since_s: it has had no need to wait since; None while it waits. began_s: when its rollout was ready.
+        hold: its permit. asked_s: when it asked for one. wanted, next: the permit and the order that it waits for.
+        parts: what its rollout nodes are cut into, of a job that can do with a part of them. uses: numbers of those that its
+            rollout is to use; knows: of those that it knows of. past_threshold: its rollout has reached that of migration.
+        changed: is set, and made anew, when these change or the rollout is over. progress: of the phase, by who counts.
+        passes: of the profiler, that it still has to make. passed: they are over, or it has ended. measured, sync_s, movable: what
+            they have shown.
+        end: why its processes are being ended, if they are. again: whether it is then made anew. cleared: they have ended.
+        moving: it is to go to another place. gone: it has come to its end, or another handle stands for it.
+    """
+
+    spec: JobSpec
+    controller: Any = None
+    job: Job | None = None
+    group: int | None = None
+    numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    nodes: Nodes = field(default_factory=dict)
+    iteration: int = 0
+    begins: int = 0
+    done: int = 0
+    checkpoint: str | None = None
+    keeping_s: float = 0.0
+    deaths: int = 0
+    restarted: str = ""
+    busy_s: dict[str, float] = field(default_factory=lambda: {"rollout": 0.0, "training": 0.0})
+    since_s: float | None = None
+    began_s: float | None = None
+    hold: Hold | None = None
+    asked_s: float = 0.0
+    wanted: asyncio.Future[None] | None = None
+    next: asyncio.Future[Order | None] | None = None
+    parts: tuple[Node, ...] = ()
+    uses: tuple[int, ...] = ()
+    knows: tuple[int, ...] = ()
+    past_threshold: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    workers: list[Any] = field(default_factory=list)
+    passes: int = 0
+    passed: asyncio.Future[None] | None = None
+    measured: dict[str, Measured] = field(default_factory=dict)
+    sync_s: float = 0.0
+    movable: bool = True
+    end: End | None = None
+    again: bool = False
+    cleared: asyncio.Event = field(default_factory=asyncio.Event)
+    moving: bool = False
+    gone: bool = False
+
+    @property
+    def id(self) -> str:
+        """The job's."""
+        return self.spec.id
+
+    def sit(self, seating: Seating) -> None:
+        """It has this place."""
+        self.group, self.moving = seating.group, False
+        self.numbers = {"rollout": seating.rollout, "training": seating.training}
+        self.nodes = {"rollout": seating.rollout_nodes, "training": seating.training_nodes}  # type: ignore[dict-item]
+
+    def stand(self) -> None:
+        """It has no place."""
+        self.group, self.hold, self.moving = None, None, False
+        self.notify()
+
+    def tell(self, order: Order | None, now_s: float) -> None:
+        """Answer what it waits for between iterations; None: it is done."""
+        if self.next is None or self.next.done():
+            self.next = asyncio.get_running_loop().create_future()
+        self.next.set_result(order)
+        self.since_s = now_s
+
+    def order(self, checkpoints: str) -> Order:
+        """The iteration that it is to do next.
+
+        Args:
+            checkpoints: folder of the job's.
+        """
+        return Order(self.iteration, self.iteration == PROFILE, self.nodes, checkpoints, self.checkpoint)
+
+    def notify(self) -> None:
+        """Let those who watch its rollout know that its parts have changed, or that it is over."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def refuse(self, error: Exception) -> None:
+        """Wake it where it waits, with an error."""
+        for waits in (self.wanted, self.next):
+            if waits is not None and not waits.done():
+                waits.set_exception(error)
+
+    def end_profile(self) -> None:
+        """Nobody is to wait for its profile any more."""
+        if self.passed is not None and not self.passed.done():
+            self.passed.set_result(None)
+
+    def pool_of(self, phase: Pool) -> Pool:
+        """Whose nodes a phase holds: a co-located job's rollouts hold training nodes."""
+        return self.nodes[phase][0].pool
+
+    def so_far(self, left: int | None) -> Progress:
+        """What it has done since it arrived.
+
+        Args:
+            left: iterations that it had to do then; some may have been done before.
+        """
+        before = self.spec.iterations - (left or 0)
+        return Progress(self.id, max(0, self.iteration - before), self.busy_s["rollout"], self.busy_s["training"])
+
+    def slice(self, report: Report, now_s: float, spans: tuple[Span, ...], ok: bool = True) -> PhaseSlice:
+        """The phase that it has held nodes for."""
+        hold = self.hold
+        assert hold is not None and self.group is not None
+        return PhaseSlice(
+            job_id=self.id,
+            phase=report.phase,  # type: ignore[arg-type]
+            profile=self.iteration == PROFILE,
+            iteration=self.iteration,
+            group=self.group,
+            pool=self.pool_of(hold.pool),
+            numbers=self.numbers[hold.pool],
+            nodes=tuple(node.name for node in self.nodes[hold.pool]),
+            asked_s=hold.asked_s,
+            start_s=hold.start_s,
+            end_s=now_s,
+            run_s=report.run_s,
+            done_s=report.done_s,
+            permit_s=report.begun_s - hold.start_s,
+            load_s=report.load_s,
+            offload_s=report.offload_s,
+            cold=report.cold,
+            switched=hold.switched,
+            stages=report.stages,
+            host_gb=report.host_gb,
+            ok=ok,
+            spans=spans if report.phase == "rollout" else (),
+        )
+
+
+def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int]:
+    """(finished, all, tokens) of a phase, from what each of its processes says."""
+    told = progress.values()
+    return sum(done for done, _, _ in told), max((total for _, total, _ in told), default=0), sum(tokens for _, _, tokens in told)
+
+
+def busy_s(part: PhaseSlice) -> float:
+    """Node-seconds in which a phase ran."""
+    return sum(span.share * max(0.0, min(span.until_s, part.done_s) - max(span.from_s, part.run_s)) for span in part.held())

@@ -1,0 +1,52 @@
+"""What a run is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollmux_env.scenario import Cluster
+from runtime.facts import Node
+from runtime.jobs.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a job may be silent before it counts as dead.
+
+    Attributes:
+        times: a phase may take so many times its worst case with a cold start, and what lies between phases so many times a whole
+            iteration. least_s: but no job is given up before so many seconds. profile_s: of a phase that nobody knows yet.
+    """
+
+    times: float = 10.0
+    least_s: float = 300.0
+    profile_s: float = 3600.0
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run is asked to do.
+
+    Attributes:
+        specs: the jobs. cluster: pools, prices and limits that the policy sees. nodes: all nodes.
+        policy, dispatch: by name. seed: of policies that take one.
+        folder: where the journal and checkpoints go.
+        cached: profiles that were measured before may be used.
+        only_profile: stop when all jobs are profiled.
+        bounds: measure what taking turns could gain, with the first two jobs that arrive together.
+        resume: the folder holds a run, which goes on.
+        patience: with jobs that hang.
+    """
+
+    specs: tuple[JobSpec, ...]
+    cluster: Cluster
+    nodes: tuple[Node, ...]
+    policy: str
+    dispatch: str
+    seed: int
+    folder: str
+    cached: bool = True
+    only_profile: bool = False
+    bounds: bool = False
+    resume: bool = False
+    patience: Patience = Patience()

@@ -1,0 +1,220 @@
+"""The state of a run: its scheduler, its log and its jobs; and the one way in which something happens to it.
+
+`tell` gives facts to the scheduler, writes down what follows from them, and then carries it out. Everything happens between two
+`await`s, so that what is known is never half changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+from policies.dispatch import make_dispatch
+from policies.registry import make_runnable
+from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
+from rollmux_env.cluster.state import State
+from rollmux_env.complaint import one_line
+from rollmux_env.errors import InputError, InvariantError, PlanError
+from rollmux_env.scenario import Job
+from rollmux_env.scheduler import commands, facts
+from rollmux_env.scheduler.commands import Command
+from rollmux_env.scheduler.core import Entry, Scheduler
+from rollmux_env.scheduler.nodes import NodePool
+from runtime.execution.job_handle import PROFILE, Hold, JobHandle
+from runtime.execution.messages import End, Stopped
+from runtime.execution.nodes import POOLS
+from runtime.execution.run_log import RunLog
+from runtime.execution.run_plan import RunPlan
+from runtime.facts import Fact, Failed
+from runtime.jobs.spec import JobSpec
+
+CHECKPOINTS = "checkpoints"  # folder of the run's, with one of each job
+
+
+class Observer(Protocol):
+    """Who watches a run, and changes nothing of it."""
+
+    def written(self, entries: tuple[Fact, ...]) -> None:
+        """Facts are in the journal."""
+
+    def carried_out(self, command: Command) -> None:
+        """A command of the scheduler's has been."""
+
+
+class RunState:
+    """What a run is.
+
+    Args:
+        plan: what is to be done. log: where it is written down. state, nodes: of the cluster, as they are when the run begins.
+        watches: jobs are known anew when they take longer, and get a better place where they break their SLO.
+
+    Attributes:
+        handles: jobs by id. stopping: the run stops. over: the outcome, or the error that ends it.
+        coming: jobs that have not arrived at the policy or been given up yet.
+        evict: is called with a job whose processes are to end.
+    """
+
+    def __init__(self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool) -> None:
+        def make_policy() -> Any:
+            return make_runnable(plan.policy, plan.seed)
+
+        self.plan = plan
+        self.log = log
+        self.nodes = nodes
+        dispatch = make_dispatch(plan.dispatch)
+        self.scheduler = Scheduler(state, make_policy(), dispatch, nodes, make_policy if watches else None)
+        self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
+        self.stopping = False
+        self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.coming = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.observer: Observer | None = None
+        self.evict: Callable[[JobHandle], None] = lambda _: None
+
+    def tell(self, *told: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
+        """Something has happened: decide, write down, carry out.
+
+        Args:
+            notes: what else is to be in the journal of it, in front of what follows.
+        """
+        try:
+            step = self.scheduler.step(self.log.now(), told)
+            self.log.write(*notes, *step.entries)
+            for entry in step.entries:
+                self._announce(entry)
+            for command in step.commands:
+                self._carry_out(command)
+                if self.observer is not None:
+                    self.observer.carried_out(command)
+        except Exception as error:
+            self.fail(error)
+            raise
+
+    def _announce(self, entry: Entry) -> None:
+        if isinstance(entry, Admitted | Moved):
+            group = self.scheduler.state.group_of(entry.job_id)
+            self.log.say(f"{entry.job_id}: {entry.placement.strategy.replace('_', ' ')}, group {group.id}")
+        elif isinstance(entry, Reprofiled):
+            job = self.handles[entry.job.id].job = entry.job
+            if not job.movable:
+                return
+            self.log.say(
+                f"{job.id}: takes longer than its profile says: rollout {job.rollout.worst_case_s:.2f} s, "
+                f"training {job.training.worst_case_s:.2f} s, sync {job.sync_s:.3f} s from now on"
+            )
+
+    def _carry_out(self, command: Command) -> None:
+        handle, now_s = self.handles[command.job_id], self.log.now()
+        match command:
+            case commands.Place(_, seating):
+                if handle.group is None:
+                    handle.iteration = handle.begins
+                handle.sit(seating)
+                self.order(handle)
+            case commands.Lend(_, seating):
+                handle.sit(seating)
+                handle.iteration = PROFILE
+                self.order(handle)
+            case commands.Grant(_, phase, parts, switched, paired):
+                handle.hold = Hold(phase, handle.asked_s, now_s, switched, paired)
+                handle.progress, handle.past_threshold = {}, False
+                handle.uses = handle.knows = parts
+                assert handle.wanted is not None
+                if not handle.wanted.done():
+                    handle.wanted.set_result(None)
+                handle.since_s = now_s
+            case commands.Shrink(_, parts) | commands.Grow(_, parts):
+                handle.uses = parts
+                handle.notify()
+            case commands.Move():
+                handle.moving = True
+            case commands.Evict():
+                self.evict(handle)
+            case commands.Wait():
+                self.log.say(f"{handle.id}: waits for nodes")
+            case commands.AtRisk(_, slowdown, moved):
+                known = self.scheduler.state.job(handle.id)
+                risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {known.slo:g} at most"
+                self.log.say(risk if moved else f"{risk}; there is no better place for it now")
+
+    def order(self, handle: JobHandle) -> None:
+        """Let a job do its next iteration."""
+        handle.tell(handle.order(str(self.checkpoints(handle.id))), self.log.now())
+
+    def checkpoints(self, job_id: str) -> Path:
+        """Folder of a job's."""
+        return Path(self.plan.folder) / CHECKPOINTS / job_id
+
+    def present(self, handle: JobHandle) -> bool:
+        """Whether a job has a seat: what it says is of its own processes, and not of those that it had before."""
+        return not handle.gone and handle.id in self.scheduler.seats
+
+    def beyond(self, spec: JobSpec) -> str | None:
+        """Why there can be no place for a job, if there can be none."""
+        for pool in POOLS:
+            asked = getattr(spec, pool).nodes
+            there = sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))
+            if asked > there:
+                return f"{pool}.nodes: asks for {asked} nodes; there are {there} of this pool left"
+        return None
+
+    def too_large(self, job: Job) -> str | None:
+        """Why no node can hold a job, if none can."""
+        for pool in POOLS:
+            need_gb, limit_gb = getattr(job, pool).host_memory_gb, getattr(self.plan.cluster, pool).node_memory_gb
+            if limit_gb is not None and need_gb > limit_gb:
+                return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
+        return None
+
+    def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
+        """A job cannot be placed at all. It ends as one that is done."""
+        self.log.say(f"{handle.id}: FAILED in {where}: {problem}")
+        handle.end, handle.gone = End("failed", where, problem), True
+        self.tell(facts.Failed(handle.id), notes=(Failed(self.log.now(), handle.id, where, problem),))
+        handle.tell(None, self.log.now())
+
+    def attempt(self, handle: JobHandle, where: str, work: Callable[..., None], *arguments: Any) -> None:
+        """Do something for one job; where that fails, this job alone does."""
+        if problem := self.problem_of(work, *arguments):
+            self.refuse(handle, problem, where)
+
+    def problem_of(self, work: Callable[..., None], *arguments: Any) -> str | None:
+        """Do something for one job; returns what goes wrong, if anything does."""
+        try:
+            work(*arguments)
+        except (InvariantError, PlanError):  # of the whole run
+            raise
+        except Exception as error:
+            if self.over.done():  # the journal cannot be written
+                raise
+            problem = one_line(" ".join(str(error).split()), 500) or "no message"
+            return problem if isinstance(error, InputError) else f"{type(error).__name__}: {problem}"
+        return None
+
+    def stop(self) -> None:
+        """Give no more permits: every job ends at its next phase boundary."""
+        if not self.stopping:
+            self.stopping = True
+            self.tell(facts.Stop())
+            for handle in self.handles.values():
+                handle.refuse(Stopped())
+                if handle.controller is None:
+                    handle.end_profile()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something meanwhile; where it fails, the run does."""
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """The run ends with an error."""
+        if not self.over.done():
+            self.over.set_exception(error)

@@ -1,0 +1,326 @@
+"""A recorded run, fed through the scheduler once more: it must decide as it did.
+
+What jobs did is read from the journal: when they came, asked for permits, ended phases and iterations, failed and left. What the
+scheduler makes of it is held against what the journal says: placements and moves, nodes, and the order of permits. The journal does
+not say everything: permits on lent nodes and in runs whose tails were migrated are left out, and a request that got no permit
+before its job died is not known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from math import inf
+from typing import Any
+
+from policies.dispatch import make_dispatch
+from policies.registry import make_runnable
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Progress, Reprofiled, Resized, Resumed, Withdrawn
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.errors import InvariantError, PlanError
+from rollmux_env.scheduler import facts as told
+from rollmux_env.scheduler.commands import Grant
+from rollmux_env.scheduler.core import Entry, Scheduler, Step
+from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
+from runtime.execution.job_handle import busy_s
+from runtime.facts import Fact, Failed, Iteration, PhaseSlice, Relaunched, Restarted
+from runtime.jobs.spec import JobSpec
+from runtime.journal import record_of
+from runtime.record import RunRecord
+
+_NOBODY = "nobody knows who"  # in place of a job's id
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What the scheduler did otherwise.
+
+    Attributes:
+        placements, nodes, permits: how many were compared. lines: one for each difference.
+    """
+
+    placements: int
+    nodes: int
+    permits: int
+    lines: tuple[str, ...]
+
+
+@dataclass
+class _Did:
+    """What was decided, in order."""
+
+    placements: list[str] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
+    permits: list[str] = field(default_factory=list)
+
+    def add(self, entries: Iterable[Any]) -> None:
+        for entry in entries:
+            match entry:
+                case Admitted(job_id=job_id, placement=placement) | Moved(job_id=job_id, placement=placement):
+                    self.placements.append(f"{type(entry).__name__.lower()} {job_id}: {placement}")
+                case Assigned():
+                    self.nodes.append(f"{entry.node} to {entry.pool} {entry.number} of group {entry.group}")
+                case Returned():
+                    self.nodes.append(f"{entry.node} returned")
+
+
+@dataclass
+class _Item:
+    """Facts of one instant."""
+
+    at_s: float
+    facts: list[told.Fact]
+    relaunch: int = -1  # number of the fact in the journal, where the run goes on here
+
+
+def replay_journal(facts: Sequence[Fact]) -> Differences:
+    """Feed a run's facts, in the order of its journal, through a scheduler.
+
+    Raises:
+        InputError: they are no run's; one line.
+    """
+    record = record_of(facts)
+    compares = not any(part.spans for part in record.phases)
+    recorded, again = _Did(), _Did()
+    recorded.add(facts)
+    granted = [part for part in _permits(record.phases) if part.group != LEASE] if compares else []
+    recorded.permits = [f"{_phase(part)} of {part.job_id}" for part in sorted(granted, key=lambda part: part.start_s)]
+    lines = _feed(facts, record, _Timeline(facts, record).items(), again)
+    if not compares:
+        again.permits.clear()
+    for what in ("placements", "nodes", "permits"):
+        lines += _compared(what, getattr(recorded, what), getattr(again, what))
+    return Differences(len(recorded.placements), len(recorded.nodes), len(recorded.permits), tuple(lines))
+
+
+def _feed(facts: Sequence[Fact], record: RunRecord, items: list[_Item], did: _Did) -> list[str]:
+    """Let a scheduler decide; returns what it refuses."""
+    scheduler = _scheduler(record, State(record.started.cluster, observed=True), NodePool(record.started.nodes))
+    now_s = 0.0
+    for item in items:
+        now_s = max(now_s, item.at_s)
+        try:
+            if item.relaunch >= 0:
+                scheduler = _relaunched(facts, record, item.relaunch, now_s)
+            known = [
+                fact for fact in item.facts if not isinstance(fact, told.Ready | told.Finished) or fact.job_id in scheduler.seats
+            ]
+            step: Step = scheduler.step(now_s, known)
+        except (ValueError, KeyError, PlanError, InvariantError) as error:
+            return [f"at {now_s:.3f} s: {type(error).__name__}: {error}"]
+        did.add(step.entries)
+        for command in step.commands:
+            if isinstance(command, Grant) and scheduler.seats[command.job_id].group.number != LEASE:
+                did.permits.append(f"{command.phase} of {command.job_id}")
+    return []
+
+
+def _concerns(scheduler: Scheduler, fact: told.Fact) -> bool:
+    """Whether a fact is not about a phase of a job that has no seat."""
+    phases = (told.Ready, told.Finished, told.Synced)
+    return not isinstance(fact, phases) or getattr(fact, "job_id", None) in scheduler.seats
+
+
+def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:
+    started = record.started
+    watches = any(fact.at_s > 0 for fact in record.submitted)  # a service
+
+    def make_policy() -> Any:
+        return make_runnable(started.policy, started.seed)
+
+    return Scheduler(state, make_policy(), make_dispatch(started.dispatch), nodes, make_policy if watches else None)
+
+
+def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: float) -> Scheduler:
+    """The scheduler of a run that goes on, as its journal was then."""
+    before = facts[:number]
+    relaunch = facts[number]
+    assert isinstance(relaunch, Relaunched)
+    known = record_of(before)
+    state, nodes = State(record.started.cluster, observed=True), NodePool(relaunch.nodes)
+    for event in known.log:
+        apply(state, event)
+    nodes.restore(fact for fact in before if isinstance(fact, Assigned | Returned))
+    ended = {fact.job_id for fact in known.failed} | {fact.job_id for fact in known.cancelled}
+    for spec in (fact.spec for fact in known.submitted):
+        if sum(done.job_id == spec.id for done in known.iterations) == spec.iterations:
+            ended.add(spec.id)
+    scheduler = _scheduler(record, state, nodes)
+    scheduler.restore(now_s, record.started.cluster, ended)
+    return scheduler
+
+
+def _compared(what: str, recorded: list[str], again: list[str]) -> list[str]:
+    lines = []
+    for kind, a, b, c, d in SequenceMatcher(None, recorded, again, autojunk=False).get_opcodes():
+        if kind != "equal":
+            lines.append(f"{what} {a + 1}: recorded {recorded[a:b] or 'nothing'}, now {again[c:d] or 'nothing'}")
+    return lines
+
+
+def _phase(part: PhaseSlice) -> str:
+    return "rollout" if part.phase == "init" else part.phase
+
+
+def _permits(parts: Sequence[PhaseSlice]) -> list[PhaseSlice]:
+    """The phases that began with a permit of their own; making a job shares that of the rollout that follows."""
+    made: set[str] = set()
+    found = []
+    for part in parts:
+        if part.phase == "rollout" and part.job_id in made and part.ok:
+            made.discard(part.job_id)
+            continue
+        found.append(part)
+        made.discard(part.job_id)
+        if part.phase == "init" and part.ok:
+            made.add(part.job_id)
+    return found
+
+
+class _Timeline:
+    """What happened to jobs, by time."""
+
+    def __init__(self, facts: Sequence[Fact], record: RunRecord) -> None:
+        self._facts = facts
+        self._record = record
+        self._specs: dict[str, JobSpec] = {fact.spec.id: fact.spec for fact in record.submitted}
+        self._arrived: dict[str, int] = {}  # iterations that a job had to do when it arrived
+        self._done: dict[str, int] = {}  # that it has done
+        self._busy: dict[str, dict[str, float]] = {}
+        self._guests: set[str] = set()  # on lent nodes
+        self._lent: set[str] = set()
+
+    def items(self) -> list[_Item]:
+        """In order; of one time, in the order of the journal."""
+        items = self._phases()
+        number, restores = 0, False
+        while number < len(self._facts):
+            fact = self._facts[number]
+            if isinstance(fact, Iteration):
+                items.append(self._iterated(number, fact))
+            elif isinstance(fact, Restarted):
+                self._done[fact.job_id] = fact.iteration
+                self._busy.pop(fact.job_id, None)
+            elif isinstance(fact, PhaseSlice) and fact.ok and not fact.profile:
+                busy = self._busy.setdefault(fact.job_id, {"rollout": 0.0, "training": 0.0})
+                busy[fact.pool] += busy_s(fact) if fact.phase != "init" else 0.0
+            elif isinstance(fact, Relaunched):
+                items.append(_Item(fact.at_s, [], number))
+                restores = True
+            elif isinstance(fact, Entry):
+                last = self._group(number)
+                entries = self._facts[number : last + 1]
+                begins = any(isinstance(entry, Arrived | Admitted | Moved) for entry in entries)
+                restores &= not begins and not any(isinstance(entry, Assigned) and entry.group == LEASE for entry in entries)
+                if not restores:  # else it follows from going on
+                    items.append(_Item(fact.at_s, self._happened(entries)))
+                number = last
+            restores &= isinstance(fact, Entry | Relaunched | Restarted | Failed)
+            number += 1
+        items += self._stop()
+        return sorted(items, key=lambda item: item.at_s)
+
+    def _stop(self) -> list[_Item]:
+        """A run that was stopped gives no permits and asks no policy, after the last ones that it did."""
+        if self._record.ended is None or self._record.ended.outcome != "stopped":
+            return []
+        last_s = [part.start_s for part in self._record.phases] + [
+            event.at_s for event in self._record.log if isinstance(event, Admitted)
+        ]
+        return [_Item(max(last_s, default=0.0), [told.Stop()])]
+
+    def _phases(self) -> list[_Item]:
+        items = []
+        for part in _permits(self._record.phases):
+            if part.group != LEASE:
+                first = [self._unprofiled([part.job_id])] if part.profile and _phase(part) == "rollout" else []
+                items.append(_Item(part.asked_s, [*first, told.Ready(part.job_id, _phase(part))]))  # type: ignore[arg-type]
+        for part in self._record.phases:
+            if part.group != LEASE and part.ok and part.phase != "init":
+                seconds = part.done_s - part.run_s
+                items.append(_Item(part.end_s, [told.Finished(part.job_id, part.phase, seconds, part.cold)]))
+        for sync in self._record.syncs:
+            guest = any(part.group != LEASE and part.profile and part.job_id == sync.job_id for part in self._record.phases)
+            if sync.profile and guest:
+                items.append(_Item(sync.end_s, [told.Profiled(sync.job_id)]))
+            elif not sync.profile:
+                items.append(_Item(sync.end_s, [told.Synced(sync.job_id, sync.end_s - sync.start_s)]))
+        return items
+
+    def _unprofiled(self, job_ids: Iterable[str]) -> told.Unprofiled:
+        specs = [self._specs[job_id] for job_id in job_ids]
+        return told.Unprofiled({spec.id: {"rollout": spec.rollout.nodes, "training": spec.training.nodes} for spec in specs})
+
+    def _group(self, number: int) -> int:
+        """The last entry of a step, which begins with this one."""
+        at_s = self._facts[number].at_s  # type: ignore[union-attr]
+        while number + 1 < len(self._facts):
+            following = self._facts[number + 1]
+            if not isinstance(following, Entry) or following.at_s != at_s:
+                break
+            number += 1
+        return number
+
+    def _iterated(self, number: int, done: Iteration) -> _Item:
+        """An iteration is over; whatever of the same step concerns the job comes with it."""
+        job_id = done.job_id
+        self._done[job_id] = done.number + 1
+        before = self._specs[job_id].iterations - self._arrived.get(job_id, self._specs[job_id].iterations)
+        busy = self._busy.get(job_id, {"rollout": 0.0, "training": 0.0})
+        progress = Progress(job_id, max(0, done.number + 1 - before), busy["rollout"], busy["training"])
+        behind = number + 1
+        while behind < len(self._facts) and not isinstance(self._facts[behind], Entry | Iteration | PhaseSlice):
+            behind += 1
+        entries: Sequence[Any] = ()
+        if behind < len(self._facts) and isinstance(self._facts[behind], Entry):
+            entries = self._facts[behind : self._group(behind) + 1]
+        stays = any(isinstance(e, Reprofiled) and e.job.id == job_id and not e.job.movable for e in entries)
+        mine = any(isinstance(e, Departed | Resumed) and e.job_id == job_id for e in entries)
+        at_s = entries[0].at_s if mine else done.end_s
+        return _Item(at_s, [told.Iterated(progress, done.end_s - done.start_s, not stays)])
+
+    def _happened(self, entries: Sequence[Any]) -> list[told.Fact]:
+        """The facts behind the journal entries of a step."""
+        facts: list[told.Fact] = []
+        departed = {entry.job_id for entry in entries if isinstance(entry, Departed)}
+        lent = {entry.node for entry in entries if isinstance(entry, Assigned) and entry.group == LEASE}
+        if self._lent & {entry.node for entry in entries if isinstance(entry, Returned)}:
+            facts += [told.Profiled(job_id) for job_id in sorted(self._guests)]
+            self._guests, self._lent = set(), set()
+        for entry in entries:
+            match entry:
+                case Arrived(job=job):
+                    self._arrived[job.id] = job.iterations or 0
+                    facts.append(told.Arrived(job))
+                case Resumed(job_id=job_id) if job_id not in departed:
+                    facts += [told.Vacated(job_id), told.Resumed(job_id)]
+                case Departed(job_id=job_id):
+                    whole = self._done.get(job_id) == self._specs[job_id].iterations
+                    facts += [told.Left(job_id)] if whole else [told.Failed(job_id), told.Cleared(job_id)]
+                case Withdrawn(job_id=job_id):
+                    facts.append(told.Failed(job_id))
+                case Resized():
+                    facts.insert(0, told.Lost(self._lost(entries, entry.at_s)))
+        if lent:
+            self._lent, self._guests = lent, self._on_lent(lent, entries[0].at_s)
+            if self._guests:
+                facts.append(self._unprofiled(sorted(self._guests, key=[*self._specs].index)))
+            else:  # none of them has run a phase
+                pools = Counter(entry.pool for entry in entries if isinstance(entry, Assigned) and entry.group == LEASE)
+                self._guests = {_NOBODY}
+                facts.append(told.Unprofiled({_NOBODY: pools}))
+        return facts
+
+    def _on_lent(self, nodes: set[str], from_s: float) -> set[str]:
+        """The jobs that were profiled on nodes that are lent from a time on."""
+        returned = (fact.at_s for fact in self._record.returned if fact.node in nodes and fact.at_s > from_s)
+        until_s = min(returned, default=inf)
+        parts = (part for part in self._record.phases if part.group == LEASE)
+        return {part.job_id for part in parts if from_s <= part.start_s < until_s}
+
+    def _lost(self, entries: Sequence[Any], at_s: float) -> frozenset[str]:
+        """The nodes that were returned and never seen again."""
+        later = {fact.node for fact in self._facts if isinstance(fact, Assigned) and fact.at_s >= at_s}
+        return frozenset(entry.node for entry in entries if isinstance(entry, Returned) and entry.node not in later)

@@ -1,0 +1,143 @@
+"""What a service knows of its run by watching it: how jobs ended, what they reported, how busy nodes are, and metrics."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from rollmux_env.cluster.events import Departed
+from rollmux_env.scheduler.commands import Command, Grant
+from runtime.execution.job_handle import JobHandle
+from runtime.execution.run_state import RunState
+from runtime.facts import Cancelled, Fact, Failed, Iteration, PhaseSlice, Pool, Span
+from runtime.metrics import Metrics
+from runtime.record import RunRecord
+
+_SPAN_S = 300.0  # that utilization is over
+
+
+class Usage:
+    """Node-seconds in which phases held nodes, of late; where a tail shares a node with the next rollout, each has its part of it.
+
+    Attributes:
+        since_s: when looking began.
+    """
+
+    def __init__(self) -> None:
+        self.since_s = 0.0
+        self._held: deque[tuple[Pool, Span]] = deque()
+
+    def held(self, pool: Pool, spans: Iterable[Span], now_s: float) -> None:
+        """A phase is over that held nodes, or parts of them."""
+        self._held += ((pool, span) for span in spans)
+        while self._held and self._held[0][1].until_s < now_s - _SPAN_S:
+            self._held.popleft()
+
+    def share(self, pool: Pool, nodes: int, holding: Iterable[Span], now_s: float) -> float:
+        """Share of the last minutes' node-seconds of a pool.
+
+        Args:
+            nodes: all of the pool's. holding: what the phases that run have held until now.
+        """
+        from_s = max(self.since_s, now_s - _SPAN_S)
+        spans = [*(span for held, span in self._held if held == pool), *holding]
+        busy_s = sum(span.share * max(0.0, span.until_s - max(span.from_s, from_s)) for span in spans)
+        return min(1.0, busy_s / (nodes * (now_s - from_s))) if nodes and now_s > from_s else 0.0
+
+
+class Figures:
+    """Watches a run; see `runtime.execution.run_state.Observer`.
+
+    Attributes:
+        ends: by job: `done`, `failed` or `cancelled`, and the problem. reported: metrics of jobs' last iterations.
+        usage: of nodes. metrics: what is exported to Prometheus.
+    """
+
+    def __init__(self) -> None:
+        self.ends: dict[str, tuple[str, str]] = {}
+        self.reported: dict[str, dict[str, float]] = {}
+        self.usage = Usage()
+        self.metrics = Metrics()
+        self._run: RunState | None = None
+        self._kept: set[str] = set()  # jobs that have kept their permit for what follows
+        self._late: set[str] = set()
+
+    def begin(self, run: RunState, record: RunRecord | None) -> None:
+        """Watch a run.
+
+        Args:
+            record: of a run that goes on.
+        """
+        self._run = run
+        if record is None:
+            return
+        self.written((*record.cancelled, *record.failed))
+        for done in record.iterations:
+            self.reported[done.job_id] = done.metrics
+            if done.number + 1 == run.handles[done.job_id].spec.iterations:
+                self.ends.setdefault(done.job_id, ("done", ""))
+
+    def written(self, entries: tuple[Fact, ...]) -> None:
+        """Facts are in the journal."""
+        assert self._run is not None
+        for entry in entries:
+            match entry:
+                case Cancelled(job_id=job_id):
+                    self.ends[job_id] = ("cancelled", "")
+                case Failed(job_id=job_id, where=where, problem=problem):
+                    self.ends.setdefault(job_id, ("failed", f"{where}: {problem}"))
+                case Departed(job_id=job_id):
+                    handle = self._run.handles[job_id]
+                    if handle.iteration == handle.spec.iterations:
+                        self.ends.setdefault(job_id, ("done", ""))
+                case PhaseSlice(ok=True):
+                    self._held(entry)
+                case Iteration():
+                    self._iterated(entry)
+        review = self._run.scheduler.review
+        for job_id in self._late - (review.late if review else set()):
+            self._late.discard(job_id)
+            self.metrics.write("rollmux_at_risk", 0.0, job=job_id)
+
+    def carried_out(self, command: Command) -> None:
+        """A command of the scheduler's has been."""
+        if isinstance(command, Grant) and self._run is not None:
+            handle = self._run.handles[command.job_id]
+            assert handle.hold is not None
+            pool = handle.pool_of(command.phase)
+            self.metrics.write("rollmux_permits", 1.0, pool=pool)
+            self.metrics.write("rollmux_permit_wait_seconds", max(0.0, handle.hold.start_s - handle.asked_s), pool=pool)
+            self._kept.discard(command.job_id)
+
+    def _held(self, part: PhaseSlice) -> None:
+        """A phase is over."""
+        if part.job_id in self._kept:  # it had the permit of the one before
+            self._kept.discard(part.job_id)
+        else:
+            self.metrics.write("rollmux_permit_latency_seconds", max(0.0, part.permit_s), pool=part.pool)
+        if part.phase == "init":
+            self._kept.add(part.job_id)
+        self.usage.held(part.pool, part.held(), part.end_s)
+
+    def _iterated(self, done: Iteration) -> None:
+        """An iteration is over, and what the scheduler makes of it is known."""
+        assert self._run is not None
+        self.reported[done.job_id] = done.metrics
+        self.metrics.write("rollmux_iterations", 1.0, job=done.job_id)
+        review, state = self._run.scheduler.review, self._run.scheduler.state
+        pace = review.paces.get(done.job_id) if review is not None else None
+        if review is None or pace is None or pace.iteration_s is None:
+            return
+        job, late = state.job(done.job_id), done.job_id in review.late
+        self.metrics.write("rollmux_slo_slack", 1 - pace.iteration_s / job.solo_s / job.slo, job=done.job_id)
+        self.metrics.write("rollmux_at_risk", float(late), job=done.job_id)
+        if late:
+            self._late.add(done.job_id)
+
+
+def held_spans(run: RunState, handle: JobHandle, now_s: float) -> tuple[Span, ...]:
+    """What the phase of a job that has a permit has held of nodes until now."""
+    hold = handle.hold
+    assert hold is not None
+    spans = run.scheduler.spans(handle.id, now_s) if hold.pool == "rollout" else ()
+    return spans or tuple(Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.nodes[hold.pool])
