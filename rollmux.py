@@ -63,7 +63,7 @@ def main() -> None:
     try:
         status = _status()
     except KeyboardInterrupt:  # before a command has begun
-        status = _complain("stopped", 130)
+        status = _print_error("stopped", 130)
     sys.exit(status)
 
 
@@ -93,7 +93,7 @@ def command() -> typer.Typer:
 
 def _status() -> int:
     if problem := foreign_package():
-        return _complain(problem)
+        return _print_error(problem)
     import typer
 
     from rollmux_env.errors import InputError, PlanError
@@ -104,27 +104,27 @@ def _status() -> int:
         sys.stdout.flush()
         return status
     except (InputError, PlanError) as error:
-        return _complain(str(error))
+        return _print_error(str(error))
     except ModuleNotFoundError as error:
         if not any((error.name or "").partition(".")[0] in modules for modules in EXTRAS.values()):
             raise
-        return _complain(lacks(error.name or ""))
+        return _print_error(lacks(error.name or ""))
     except typer.TyperException as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             return 0
         context = getattr(error, "ctx", None)
-        return _complain(f"{error.format_message()} Try `{context.command_path if context else 'rollmux'} --help`.")
+        return _print_error(f"{error.format_message()} Try `{context.command_path if context else 'rollmux'} --help`.")
     except (KeyboardInterrupt, typer.Abort):
-        return _complain("stopped", 130)
+        return _print_error("stopped", 130)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left unwritten must not fail again at exit
         if isinstance(error, BrokenPipeError):  # the reader of a pipe has gone: silently, with typer's and rich's status
             return 1
-        return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        return _print_error(f"{error.filename or 'standard output'}: {error.strerror or error}")
 
 
-def _complain(text: str, status: int = 2) -> int:
+def _print_error(text: str, status: int = 2) -> int:
     print("rollmux: " + " ".join(text.split()), file=sys.stderr)
     return status
 

@@ -25,8 +25,8 @@ from policies.rollout.rounds import Rounds
 from rollmux_env.report.tables import show
 from runtime.commands.running import cluster_of
 from runtime.execution.checks import check_run
+from runtime.execution.ray_session import execute, ray_session
 from runtime.execution.run_plan import RunPlan
-from runtime.execution.session import execute, ray_session
 from runtime.facts import Node
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.training_worker import TrainingWorker

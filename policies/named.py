@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.suggestions import did_you_mean
+from rollmux_env.validation_errors import not_one_of
 
 Made = TypeVar("Made")
 

@@ -12,9 +12,9 @@ from typing import Any
 from policies.named import make_with
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.extras import lacks
+from rollmux_env.validation_errors import not_one_of
 
 PLACEMENT = {
     "rollmux": "policies.placement.algorithm1:Algorithm1",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from rollmux_env.complaint import describe
+from rollmux_env.validation_errors import describe
 
 MAX_NODES_OF_A_JOB = 4096
 LARGEST = 1e15  # of any number; far above what a cluster has, and sums and products of a few stay finite

@@ -7,8 +7,8 @@ import os
 import secrets
 from pathlib import Path
 
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollmux_env.complaint import describe, one_line, path_of
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import describe, one_line, path_of
 
 __all__ = ["describe", "merge_defaults", "read_mapping"]
 

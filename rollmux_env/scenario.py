@@ -17,11 +17,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from rollmux_env.complaint import complain, describe, field_of, misfit, one_line, problems
 from rollmux_env.errors import InputError
 from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NodeCount, NonNegative, Positive, Version, by_name, whole
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.timing.described import Lengths, Model, Timing
+from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 
 STAYS = ("iterations", "duration_s")
 
@@ -119,7 +119,7 @@ class Training(Phase):
     def _larger(self) -> Training:
         for key in self.by_nodes:
             if key <= self.nodes:
-                raise misfit(f"must be above training.nodes, which is {self.nodes}", "by_nodes", key)
+                raise field_error(f"must be above training.nodes, which is {self.nodes}", "by_nodes", key)
         return self
 
 
@@ -188,20 +188,20 @@ class Job(FileModel):
     def _with_lengths(self) -> Job:
         if (self.lengths is None) != (self.model is None and self.timing is None):
             problem = "needs a model, from which phases are predicted" if self.lengths else "is missing; a model needs it"
-            raise misfit(problem, "lengths")
+            raise field_error(problem, "lengths")
         if self.timing is not None:
             for name in ("rollout", "training"):
                 if getattr(self, name).actual is not None:
-                    raise misfit("does not go with a model, whose durations are drawn from its lengths", name, "actual")
+                    raise field_error("does not go with a model, whose durations are drawn from its lengths", name, "actual")
         return self
 
     @model_validator(mode="after")
     def _one_stay(self) -> Job:
         given = [name for name in STAYS if name in self.model_fields_set]
         if len(given) != 1:
-            raise misfit(f"needs exactly one of iterations and duration_s; {'both are' if given else 'neither is'} given")
+            raise field_error(f"needs exactly one of iterations and duration_s; {'both are' if given else 'neither is'} given")
         if getattr(self, given[0]) is None:
-            raise misfit("must be a number, not null", given[0])
+            raise field_error("must be a number, not null", given[0])
         return self
 
     @property
@@ -242,17 +242,17 @@ class Scenario(FileModel):
         seen: dict[str, int] = {}
         for k, job in enumerate(self.jobs):
             if job.id in seen:
-                raise misfit(f"'{job.id}' is also the id of jobs[{seen[job.id]}]", "jobs", k, "id")
+                raise field_error(f"'{job.id}' is also the id of jobs[{seen[job.id]}]", "jobs", k, "id")
             seen[job.id] = k
             for name in ("rollout", "training"):
                 pool: Pool = getattr(self.cluster, name)
                 phase: Phase = getattr(job, name)
                 if pool.max_nodes is not None and phase.nodes > pool.max_nodes:
                     problem = f"asks for {phase.nodes} nodes; the {name} pool has at most {pool.max_nodes}"
-                    raise misfit(problem, "jobs", k, name, "nodes")
+                    raise field_error(problem, "jobs", k, name, "nodes")
                 if pool.node_memory_gb is not None and phase.host_memory_gb > pool.node_memory_gb * (1 + 1e-9):
                     problem = f"asks for {phase.host_memory_gb:.10g} GB; a {name} node has {pool.node_memory_gb:.10g} GB"
-                    raise misfit(problem, "jobs", k, name, "host_memory_gb")
+                    raise field_error(problem, "jobs", k, name, "host_memory_gb")
         return self
 
 
@@ -266,8 +266,8 @@ def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:
     except ValidationError as error:
         for problem in problems(error):
             in_list = any(isinstance(part, int) for part in problem["loc"])  # lists are not merged into
-            if problem["type"] != "misfit" and (problem["type"] != "missing" or in_list):
-                raise InputError(complain(problem, Job, "defaults")) from None
+            if problem["type"] != "field_error" and (problem["type"] != "missing" or in_list):
+                raise InputError(format_error(problem, Job, "defaults")) from None
     stays = [name for name in STAYS if name in defaults]
     for stay in stays:
         if defaults[stay] is None:
@@ -302,7 +302,7 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
         return Scenario.model_validate(merged)
     except ValidationError as error:
         first = problems(error)[0]
-        problem = complain(first, Scenario) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
+        problem = format_error(first, Scenario) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
     except InputError as error:
         problem = str(error)
     except RecursionError:

@@ -6,7 +6,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from runtime.presses import look
+from runtime.signals import check_signals
 
 _LOOKS_S = 0.2
 
@@ -21,7 +21,7 @@ def answered(call: Any, timeout_s: float = inf) -> Any:
 
     until_s = monotonic() + timeout_s
     while not ray.wait([call], timeout=_LOOKS_S)[0]:
-        look()
+        check_signals()
         if monotonic() > until_s:
             raise ray.exceptions.GetTimeoutError(f"no answer after {timeout_s:g} s")
     return ray.get(call)

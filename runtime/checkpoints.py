@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rollmux_env.complaint import one_line
+from rollmux_env.validation_errors import one_line
 
 MANIFEST = "checkpoint.json"
 KEPT = 2  # the last ones of a job

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from runtime.commands.diagnostics import compare, doctor
 from runtime.commands.jobs import cancel, logs, submit
 from runtime.commands.journal import journal
-from runtime.commands.looks import compare, doctor
 from runtime.commands.profile import profile
 from runtime.commands.run import run
 from runtime.commands.serve import serve

@@ -1,6 +1,6 @@
 """The event replay against a real run: what the run's beginning foretells, and what came.
 
-A job is foretold from its first fifth of the iterations: how long its phases held their nodes, how that varied, and what else an
+A job is predicted from its first fifth of the iterations: how long its phases held their nodes, how that varied, and what else an
 iteration took. Where a fifth says nothing of a phase, its profile stands in. Placements are those of the run, the dispatch policy
 is the run's, and the replay is repeated with many seeds. What is compared is the rest: the mean time of an iteration behind the
 first fifth (the period), and the time from the first job's fifth to the last job's end (the makespan).
@@ -65,7 +65,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
         if len(iterations) < 2:
             raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
     seen = {job_id: ceil(SHARE * len(iterations)) for job_id, iterations in done.items()}
-    scenario = foretold(record, done, seen)
+    scenario = predicted_scenario(record, done, seen)
     dispatch = make_dispatch(record.started.dispatch)
     runs = (replay_events(scenario, AsRecorded(placements), dispatch, seed, keep_phases=True) for seed in range(_SEEDS))
     rests = [rest_of(ends_of(run), seen) for run in runs]
@@ -107,7 +107,7 @@ def comparison_table(found: Mapping[str, Any]) -> RenderableType:
     return Group(heading("Prediction against the run"), table, Text(note, style="dim"))
 
 
-def foretold(record: RunRecord, done: Mapping[str, Sequence[Iteration]], seen: Mapping[str, int]) -> Scenario:
+def predicted_scenario(record: RunRecord, done: Mapping[str, Sequence[Iteration]], seen: Mapping[str, int]) -> Scenario:
     """The run as a scenario of the event replay, from what the first iterations tell.
 
     Args:

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rollmux_env.complaint import one_line
 from rollmux_env.report.tables import heading, make_table
+from rollmux_env.validation_errors import one_line
 from runtime.memory import memory
 
 Verdict = Literal["ok", "note", "missing"]

@@ -22,8 +22,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from rollmux_env.cluster.events import Event, Progressed, Ticked
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 from runtime.facts import (
     Assigned,
     Bound,

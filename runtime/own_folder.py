@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollmux_env.complaint import one_line
+from rollmux_env.validation_errors import one_line
 
 PREFIX = "rollmux-ray-"  # of the names
 SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up

@@ -47,7 +47,7 @@ class WorkerHandle(Protocol):
         ...
 
 
-class Gate(Protocol):
+class Session(Protocol):
     """The run, as a job's process sees it."""
 
     iteration: int
@@ -63,14 +63,14 @@ class Gate(Protocol):
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]: ...
 
 
-_gate: Gate | None = None  # of this process; a controller sets it
+_session: Session | None = None  # of this process; a controller sets it
 _held: set[tuple[int, str]] = set()  # ids of jobs, and the phases that they are in
 
 
-def set_gate(gate: Gate | None) -> None:
+def set_session(session: Session | None) -> None:
     """Put this process into a run, or out of it."""
-    global _gate
-    _gate = gate
+    global _session
+    _session = session
 
 
 def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
@@ -85,13 +85,13 @@ def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
     def mark(method: _Method) -> _Method:
         @functools.wraps(method)
         def run(self: Any, *arguments: Any, **options: Any) -> Any:
-            if _gate is None:
+            if _session is None:
                 return method(self, *arguments, **options)
             if (id(self), name) in _held:  # by the method that has called this one, of the class below
                 return method(self, *arguments, **options)
             _held.add((id(self), name))
             try:
-                with _gate.hold(self, name):
+                with _session.hold(self, name):
                     return method(self, *arguments, **options)
             finally:
                 _held.discard((id(self), name))
@@ -116,12 +116,12 @@ class RuntimeHook:
     @property
     def worst_case(self) -> bool:
         """The profiler measures: every response is to be as long as it may get."""
-        return _gate is not None and _gate.worst_case
+        return _session is not None and _session.worst_case
 
     @property
     def iteration(self) -> int:
         """Number of the iteration in hand, from 0; -1 while the profiler measures."""
-        return _gate.iteration if _gate is not None else 0
+        return _session.iteration if _session is not None else 0
 
     def progress(self, done: int, total: int, tokens: int = 0) -> None:
         """Say how far the phase in hand is.
@@ -133,18 +133,18 @@ class RuntimeHook:
         Raises:
             TypeError, ValueError: one is no number.
         """
-        if _gate is not None:
-            _gate.progress(int(done), int(total), int(tokens))
+        if _session is not None:
+            _session.progress(int(done), int(total), int(tokens))
 
     @property
     def parts(self) -> tuple[int, ...]:
         """Numbers of those of the job's `parts()` that its rollout may use now; all of them, but beside a migrated tail."""
-        return _gate.parts if _gate is not None else ()
+        return _session.parts if _session is not None else ()
 
     def stops(self) -> bool:
         """Whether the rollout in hand is to stop at its next step, because the parts that it may use have changed; in the job's own
         process or in a worker. To be asked after every step by a job that has `parts`; it costs microseconds."""
-        return _gate is not None and _gate.stops()
+        return _session is not None and _session.stops()
 
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
         """Take up the parts that the rollout is to use from now on, after it has stopped; in the job's own process.
@@ -176,7 +176,7 @@ class RuntimeHook:
 
     def nodes(self, pool: Pool) -> tuple[Node, ...]:
         """The nodes of the job's placement; none outside of a run."""
-        return _gate.nodes(pool) if _gate is not None else ()
+        return _session.nodes(pool) if _session is not None else ()
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
         """Start a process on a node of the job's, pinned to its cores or GPUs, that holds an object.
@@ -195,10 +195,10 @@ class RuntimeHook:
         return self._run.wait(calls)
 
     @property
-    def _run(self) -> Gate:
-        if _gate is None:
+    def _run(self) -> Session:
+        if _session is None:
             raise RuntimeError("workers can be started in a run alone: there are no nodes here")
-        return _gate
+        return _session
 
 
 class WorkerError(RuntimeError):

@@ -12,12 +12,12 @@ from typing import Any, Literal
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rollmux_env.complaint import describe
 from rollmux_env.errors import InputError
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.timing.hardware import Hardware
 from rollmux_env.timing.models import read_shape
 from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.validation_errors import describe
 from runtime.calibration import Grid, Measurer, Prompts, Rollout, as_hardware, clock, fit, measure
 from runtime.engines.interface import Engine
 from runtime.jobs.spec import Algorithm, JobSpec, ModelSpec, TaskSpec

@@ -21,9 +21,9 @@ from safetensors.numpy import load, save
 from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
+from rollmux_env.validation_errors import one_line
 from trainers.env_state import Arrays, load_state, state_of
 from trainers.vec_env import NativeVecEnv
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rollmux_env.complaint import complain, field_of, misfit, problems
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.reading import read_mapping
 from rollmux_env.suggestions import did_you_mean
+from rollmux_env.validation_errors import field_error, field_of, format_error, problems
 
 Algorithm = Literal["maskable-ppo", "ppo", "dqn"]
 Count = Annotated[int, Field(ge=1)]
@@ -99,7 +99,7 @@ class Evaluation(Settings):
     @model_validator(mode="after")
     def _held_out(self) -> Evaluation:
         if self.first_seed + self.seeds > FIRST_DRAWN_SEED:
-            raise misfit(f"seeds from {FIRST_DRAWN_SEED} on are drawn in training", "seeds")
+            raise field_error(f"seeds from {FIRST_DRAWN_SEED} on are drawn in training", "seeds")
         return self
 
 
@@ -146,7 +146,7 @@ class Config(Settings):
     @model_validator(mode="after")
     def _whole_batches(self) -> Config:
         if self.algorithm != "dqn" and self.ppo.n_steps * self.streams % self.ppo.batch_size:
-            raise misfit("must divide streams times n_steps", "ppo", "batch_size")
+            raise field_error("must divide streams times n_steps", "ppo", "batch_size")
         return self
 
 
@@ -187,7 +187,7 @@ def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]
         first = problems(error)[0]
         at = field_of(first)
         where = "--set" if any(at[: len(key)] == key or key[: len(at)] == at for key in keys) and at else name
-        raise InputError(f"{where}: {complain(first, Config)}") from None
+        raise InputError(f"{where}: {format_error(first, Config)}") from None
     except ValueError as error:  # a number that JSON does not have
         raise InputError(f"{name}: {error}") from None
 

@@ -19,7 +19,7 @@ from rollmux_env.envs.placement.observation import observed_table
 from rollmux_env.envs.placement.step import step_all
 from rollmux_env.envs.placement.types import CONSOLIDATE, OVER, Rules, Streams, stream_table
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.feature_tables import Desk, Observed, make_desk
+from rollmux_env.kernel.feature_tables import Observed, Workspace, make_workspace
 from rollmux_env.kernel.features import own_usd
 from rollmux_env.kernel.neighbourhood.table import Scratch, make_scratch
 from rollmux_env.kernel.tables import Floats, Limits, Records
@@ -190,7 +190,7 @@ class Copy(NamedTuple):
 
     streams: Streams
     choices: Records
-    desk: Desk
+    workspace: Workspace
     scratch: Scratch | None
     seen: Observed
     nothing: Streams
@@ -223,7 +223,7 @@ def look_ahead(
         c = copy.streams.clock[0]
         while True:
             began_h = (c.now_s - from_s) / 3600.0
-            step_all(copy.streams, actions, rules, copy.choices, copy.desk, copy.scratch, copy.seen, copy.nothing)
+            step_all(copy.streams, actions, rules, copy.choices, copy.workspace, copy.scratch, copy.seen, copy.nothing)
             hours = c.hours
             work_so_far(copy.streams, 0, rules.limits, after)
             for h in range(base.horizons_h.shape[0]):
@@ -255,8 +255,8 @@ class Player:
         rows, moves = observed["candidates"].shape[0], env._rules.moves  # type: ignore[index]
         streams, nothing = stream_table(1, *sizes), stream_table(0, *sizes)
         jobs, groups = streams.jobs[0], streams.groups[0]
-        desk, scratch = make_desk(jobs, groups), make_scratch(jobs, groups, rows - 1) if moves else None
-        self._copy = Copy(streams, choice_table(streams, rows), desk, scratch, observed_table(1, rows, moves), nothing)
+        workspace, scratch = make_workspace(jobs, groups), make_scratch(jobs, groups, rows - 1) if moves else None
+        self._copy = Copy(streams, choice_table(streams, rows), workspace, scratch, observed_table(1, rows, moves), nothing)
         self._rows = np.zeros(observed["candidates"].shape, dtype=np.float32)  # type: ignore[index]
 
     def choose(self, s: int) -> int:

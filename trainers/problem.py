@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from policies.placement.policy_file import PolicyConfig
-from rollmux_env.complaint import complain, not_one_of, problems
 from rollmux_env.errors import InputError
 from rollmux_env.extras import lacks
+from rollmux_env.validation_errors import format_error, not_one_of, problems
 
 PROBLEMS = {"placement": "trainers.placement:PlacementProblem", "dispatch": "trainers.dispatch:DispatchProblem"}
 
@@ -81,6 +81,6 @@ def make_problem(environment: dict[str, Any], source: str) -> Problem:
         problem: Problem = model.model_validate(environment)
         return problem
     except ValidationError as error:
-        raise InputError(f"{source}: {complain(problems(error)[0], model, 'environment')}") from None
+        raise InputError(f"{source}: {format_error(problems(error)[0], model, 'environment')}") from None
     except InputError as error:
         raise InputError(f"{source}: environment: {error}") from None

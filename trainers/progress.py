@@ -24,7 +24,7 @@ def training_bar() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-class Teller:
+class ProgressPrinter:
     """Tells how far the run of a seed is.
 
     Args:

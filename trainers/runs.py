@@ -11,15 +11,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rollmux_env.bench.intervals import mean_interval
-from rollmux_env.complaint import describe
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
+from rollmux_env.validation_errors import describe
 from trainers.config import LAST_SEED, Config
 from trainers.evaluation import find_references
 from trainers.problem import make_problem
-from trainers.progress import Teller, training_bar
+from trainers.progress import ProgressPrinter, training_bar
 from trainers.train import CHECKPOINT, Run, train
 
 Curve = list[dict[str, float]]
@@ -50,7 +50,7 @@ def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool) -
         for seed in range(config.seed, config.seed + seeds):
             progress.reset(bar, total=config.steps)
             make_folder(folder / f"seed-{seed}")
-            tell = Teller(progress, bar, seed, config.steps)
+            tell = ProgressPrinter(progress, bar, seed, config.steps)
             curves[seed] = train(Run(config, problem, references, seed, folder / f"seed-{seed}", tell), resume)
     return curves
 

@@ -15,10 +15,10 @@ from rollmux_env.cluster.features import features
 from rollmux_env.cluster.plan import Place, Plan, Wait, carry_out
 from rollmux_env.cluster.regroupings import regroupings
 from rollmux_env.cluster.state import State
-from rollmux_env.complaint import describe
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
+from rollmux_env.validation_errors import describe
 
 SHIPPED = Path(__file__).parent / "weights"
 _ROWS = CANDIDATE_FEATURES + MOVE_FEATURES

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from policies.placement.scorer import shapes
-from rollmux_env.complaint import complain, one_line, problems
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
+from rollmux_env.validation_errors import format_error, one_line, problems
 
 LARGEST_BYTES = 64 * 2**20
 _KEY = "rollmux"
@@ -139,7 +139,7 @@ def _config(name: str, metadata: object) -> PolicyConfig:
     try:
         return PolicyConfig.model_validate_json(text)
     except ValidationError as error:
-        raise InputError(f"{name}: {complain(problems(error)[0], PolicyConfig, _KEY)}") from None
+        raise InputError(f"{name}: {format_error(problems(error)[0], PolicyConfig, _KEY)}") from None
 
 
 def _check(name: str, config: PolicyConfig, found: Mapping[str, tuple[object, object]]) -> None:

@@ -13,8 +13,8 @@ from policies.rollout.stream_trainer import StreamTrainer
 from policies.rollout.tail_batching import TailBatching
 from policies.rollout.tail_migration import TailMigration
 from rollmux_env.errors import InputError
-from rollmux_env.rollout.inside import migration_of
 from rollmux_env.rollout.policy import Control, RolloutPolicy, Rounds
+from rollmux_env.rollout.profile import migration_of
 from rollmux_env.rollout.setting import Setting
 
 BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatching}  # what is launched
@@ -28,7 +28,7 @@ ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, 
 
 
 @dataclass(frozen=True)
-class Both:
+class Combined:
     """The rounds of one policy with the control of another inside them."""
 
     batching: RolloutPolicy
@@ -74,7 +74,7 @@ def make_rollout(spec: str) -> RolloutPolicy:
         return made[0]
     kinds = [part.partition(",")[0] for part in parts]
     if len(parts) == 2 and kinds[0] in BATCHING and kinds[1] in CONTROL:
-        return Both(made[0], made[1])
+        return Combined(made[0], made[1])
     raise InputError(f"rollout policy '{spec}': together go one of {', '.join(BATCHING)} and one of {', '.join(CONTROL)}, as a+b")
 
 

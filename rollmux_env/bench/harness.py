@@ -17,8 +17,8 @@ from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Outcome, outcome
-from rollmux_env.rollout.inside import migration_of
 from rollmux_env.rollout.policy import RolloutPolicy
+from rollmux_env.rollout.profile import migration_of
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.timing.tail import TailModel

@@ -16,9 +16,9 @@ import numpy as np
 from rollmux_env.bench.harness import MakeContender, Task, run_task
 from rollmux_env.bench.intervals import Mean, mean_interval
 from rollmux_env.bench.suite import Column, SuiteRow
-from rollmux_env.rollout.inside import migration_of
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.policy import RolloutPolicy
+from rollmux_env.rollout.profile import migration_of
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.dispatcher import DispatchPolicy

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.candidates import CandidateTable
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import candidate_type
-from rollmux_env.kernel.feature_tables import Observed, features_of_places, make_desk
+from rollmux_env.kernel.feature_tables import Observed, features_of_places, make_workspace
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES
 from rollmux_env.kernel.tables import Ints
 
@@ -49,5 +49,5 @@ def features(state: State, table: CandidateTable, first_s: float, known_stays: b
     places["nodes"] = -1
     places["nodes"][:, : table.nodes.shape[1]] = table.nodes[rows]
     places["new_nodes"], places["usd"], places["period_s"] = table.new_nodes[rows], table.usd_per_hour[rows], table.period_s[rows]
-    features_of_places(view, known_stays, first_s, job, places, make_desk(view.jobs, view.groups), shown)
+    features_of_places(view, known_stays, first_s, job, places, make_workspace(view.jobs, view.groups), shown)
     return Features(shown.job[0], shown.candidates[0], shown.cluster[0])

@@ -48,7 +48,7 @@ class Observed(NamedTuple):
     mask: NDArray[np.int8]
 
 
-class Desk(NamedTuple):
+class Workspace(NamedTuple):
     """Scratch for the features of places, one after the other.
 
     Attributes:
@@ -60,18 +60,18 @@ class Desk(NamedTuple):
     base: Floats
 
 
-def make_desk(jobs: Records, groups: Records) -> Desk:
+def make_workspace(jobs: Records, groups: Records) -> Workspace:
     """Scratch for tables like these records."""
     nodes = groups.dtype["node_number"].shape[0]
     valuation = make_valuation(len(jobs), nodes, jobs.dtype["pins"].shape[0])
-    return Desk(valuation, np.zeros(1, SHARED), np.zeros(N_VALUES))
+    return Workspace(valuation, np.zeros(1, SHARED), np.zeros(N_VALUES))
 
 
 @compiled(arrays=False)
-def begin_values(view: View, known_stays: bool, job: int, desk: Desk) -> None:
+def begin_values(view: View, known_stays: bool, job: int, workspace: Workspace) -> None:
     """Write how long the running jobs and a waiting one stay, and what counts in its decision."""
     rates = present_rates(view)
-    stays, terms, asks = desk.valuation.stays, desk.valuation.terms[0], view.jobs[job]
+    stays, terms, asks = workspace.valuation.stays, workspace.valuation.terms[0], view.jobs[job]
     write_stays(view, known_stays, stays)
     stays[job].pause_h = 0.0
     write_stay(stays[job], asks.solo_s, asks.duration_s, asks.iterations, 0.0, 0.0, known_stays)
@@ -80,20 +80,20 @@ def begin_values(view: View, known_stays: bool, job: int, desk: Desk) -> None:
 
 
 @compiled(arrays=False)
-def begin_group(view: View, group: int, desk: Desk) -> None:
+def begin_group(view: View, group: int, workspace: Workspace) -> None:
     """Value a group as it is, for the places in it; a new one is nothing yet."""
     if group < 0:
-        for k in range(desk.base.shape[0]):
-            desk.base[k] = 0.0
-        value_members(view, desk.valuation, group, 0.0)
+        for k in range(workspace.base.shape[0]):
+            workspace.base[k] = 0.0
+        value_members(view, workspace.valuation, group, 0.0)
     else:
-        value_now(view, desk.valuation, group, desk.base)
+        value_now(view, workspace.valuation, group, workspace.base)
 
 
 @compiled(arrays=False)
-def place_values(view: View, job: int, place: Records, desk: Desk, out: Out) -> None:
+def place_values(view: View, job: int, place: Records, workspace: Workspace, out: Out) -> None:
     """Write `VALUE_FEATURES` of a place of a waiting job, after `begin_group` of its group."""
-    valuation, base = desk.valuation, desk.base
+    valuation, base = workspace.valuation, workspace.base
     values = valuation.values
     if place.period_s != valuation.members[0].period_s:
         value_members(view, valuation, place.group, place.period_s)
@@ -104,7 +104,9 @@ def place_values(view: View, job: int, place: Records, desk: Desk, out: Out) -> 
 
 
 @compiled(arrays=False)
-def features_of_places(view: View, known_stays: bool, first_s: float, job: int, rows: Records, desk: Desk, out: Observed) -> None:
+def features_of_places(
+    view: View, known_stays: bool, first_s: float, job: int, rows: Records, workspace: Workspace, out: Observed
+) -> None:
     """Write the features of a waiting job's candidates, as those of the first stream.
 
     Args:
@@ -115,7 +117,7 @@ def features_of_places(view: View, known_stays: bool, first_s: float, job: int, 
     stay_s = min(asks.duration_s, asks.iterations * asks.solo_s) if known_stays else 0.0
     job_features(asks, view.limits, stay_s, out.job[0])
     cluster_features(view, first_s, False, out.cluster[0])
-    begin_values(view, known_stays, job, desk)
+    begin_values(view, known_stays, job, workspace)
     group = -2
     for k in range(rows.shape[0]):
         place = rows[k]
@@ -123,10 +125,10 @@ def features_of_places(view: View, known_stays: bool, first_s: float, job: int, 
             continue
         if place.group != group:
             group = place.group
-            shared_features(view, known_stays, stay_s, job, group, desk.shared[0])
-            begin_group(view, group, desk)
-        candidate_features(view, job, place, desk.shared[0], out.candidates[0, k])
-        place_values(view, job, place, desk, out.candidates[0, k])
+            shared_features(view, known_stays, stay_s, job, group, workspace.shared[0])
+            begin_group(view, group, workspace)
+        candidate_features(view, job, place, workspace.shared[0], out.candidates[0, k])
+        place_values(view, job, place, workspace, out.candidates[0, k])
 
 
 @compiled(arrays=False)

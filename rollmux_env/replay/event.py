@@ -71,13 +71,13 @@ class _Group:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.last: dict[int, _Runner] = {}
-        self.rollouts: dict[_Runner, None] = {}
+        self.last: dict[int, _RunningJob] = {}
+        self.rollouts: dict[_RunningJob, None] = {}
         self.tails = 0  # a bit each
         self.members = 0
 
 
-class _Runner:
+class _RunningJob:
     """A job as it runs. `stamp` is the number of the heap entry that it waits for; older entries are void.
 
     Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
@@ -168,9 +168,9 @@ class _Replay:
         self.jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
         self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))
-        self.heap: list[tuple[float, int, _Runner, str]] = []  # (end, stamp, whose, `rollout`, `training` or `sync`)
+        self.heap: list[tuple[float, int, _RunningJob, str]] = []  # (end, stamp, whose, `rollout`, `training` or `sync`)
         self.stamps = 0
-        self.runners: dict[str, _Runner] = {}
+        self.running: dict[str, _RunningJob] = {}
         self.groups: dict[int, _Group] = {}
 
     def play(self, check: bool) -> Run:
@@ -182,191 +182,191 @@ class _Replay:
                 raise PlanError(waits_for_ever(state))
             now_s = max(now_s, state.now_s)
             until_s = now_s + INSTANT_S
-            departing: list[_Runner] = []
+            departing: list[_RunningJob] = []
             while heap and heap[0][0] <= until_s:
-                end_s, stamp, runner, what = heappop(heap)
-                if stamp == runner.stamp:
+                end_s, stamp, job_run, what = heappop(heap)
+                if stamp == job_run.stamp:
                     now_s = max(now_s, end_s)
-                    if self._end(runner, what, end_s):
-                        departing.append(runner)
+                    if self._end(job_run, what, end_s):
+                        departing.append(job_run)
             if departing or fixed_s <= until_s:
                 self._place(now_s, departing)
                 fixed_s = min(arrivals.next_s, state.next_resume_s(), scheduler.planner.ticks.next_s)
                 if check:
                     check_state(state, arrivals.taken, self.policy.keeps_slo)
             for command in scheduler.permits(now_s):
-                runner = self.runners[command.job_id]
+                job_run = self.running[command.job_id]
                 if isinstance(command, Grant):
-                    self._start(runner, command.phase, now_s)
+                    self._start(job_run, command.phase, now_s)
                 else:
-                    self._migrate(runner, now_s)
+                    self._migrate(job_run, now_s)
         return self.run
 
-    def _start(self, runner: _Runner, phase: PhaseName, now_s: float) -> None:
+    def _start(self, job_run: _RunningJob, phase: PhaseName, now_s: float) -> None:
         """A phase has its permit: switch, then run."""
-        factors = runner.durations.rollout if phase == "rollout" else runner.durations.training
-        if runner.iteration >= len(factors):
-            runner.durations.extend()
+        factors = job_run.durations.rollout if phase == "rollout" else job_run.durations.training
+        if job_run.iteration >= len(factors):
+            job_run.durations.extend()
         switched = False
-        last = runner.group.last
-        for key in runner.keys[phase]:
-            if last.get(key, runner) is not runner:
+        last = job_run.group.last
+        for key in job_run.keys[phase]:
+            if last.get(key, job_run) is not job_run:
                 switched = True
-            last[key] = runner
+            last[key] = job_run
         switch_s = 0.0
-        if switched or runner.cold[phase]:
-            switch = runner.job.rollout.switch if phase == "rollout" else runner.job.training.switch
-            switch_s = switch.cold_s if runner.cold[phase] else switch.warm_s
-            runner.cold[phase] = False
-        runner.phase = phase
-        runner.start_s = now_s
-        runner.switch_s = switch_s
-        if self.scheduler.migrates_at is None or phase == "training" or not runner.mask:
-            self._wake(runner, now_s + (switch_s + runner.base_s[phase] * factors[runner.iteration]), phase)
+        if switched or job_run.cold[phase]:
+            switch = job_run.job.rollout.switch if phase == "rollout" else job_run.job.training.switch
+            switch_s = switch.cold_s if job_run.cold[phase] else switch.warm_s
+            job_run.cold[phase] = False
+        job_run.phase = phase
+        job_run.start_s = now_s
+        job_run.switch_s = switch_s
+        if self.scheduler.migrates_at is None or phase == "training" or not job_run.mask:
+            self._wake(job_run, now_s + (switch_s + job_run.base_s[phase] * factors[job_run.iteration]), phase)
             return
-        runner.began_s, runner.since_s = now_s, now_s + switch_s
-        runner.left_s = runner.base_s[phase] * factors[runner.iteration]
-        runner.tail_s = runner.left_s * (1 - runner.durations.threshold[runner.iteration])
-        runner.passed = False
-        runner.group.rollouts[runner] = None
-        self._share(runner)
+        job_run.began_s, job_run.since_s = now_s, now_s + switch_s
+        job_run.left_s = job_run.base_s[phase] * factors[job_run.iteration]
+        job_run.tail_s = job_run.left_s * (1 - job_run.durations.threshold[job_run.iteration])
+        job_run.passed = False
+        job_run.group.rollouts[job_run] = None
+        self._share(job_run)
 
-    def _share(self, runner: _Runner) -> None:
+    def _share(self, job_run: _RunningJob) -> None:
         """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
-        tails = runner.group.tails
-        shared = tuple(node for node, bit in runner.mask.items() if bit & tails)
-        runner.held = {1.0: tuple(node for node in runner.mask if node not in shared), 1 - self.tails.share: shared}
-        runner.rate = runner.durations.rate[runner.iteration] if shared else 1.0
-        part_s = max(0.0, runner.left_s - (0.0 if runner.passed else runner.tail_s))
-        self._wake(runner, runner.since_s + part_s / runner.rate, "rollout" if runner.passed else "threshold")
+        tails = job_run.group.tails
+        shared = tuple(node for node, bit in job_run.mask.items() if bit & tails)
+        job_run.held = {1.0: tuple(node for node in job_run.mask if node not in shared), 1 - self.tails.share: shared}
+        job_run.rate = job_run.durations.rate[job_run.iteration] if shared else 1.0
+        part_s = max(0.0, job_run.left_s - (0.0 if job_run.passed else job_run.tail_s))
+        self._wake(job_run, job_run.since_s + part_s / job_run.rate, "rollout" if job_run.passed else "threshold")
 
-    def _advance(self, runner: _Runner, now_s: float) -> None:
+    def _advance(self, job_run: _RunningJob, now_s: float) -> None:
         """Account for what a rollout has done since it last changed its speed."""
-        runner.left_s -= max(0.0, now_s - runner.since_s) * runner.rate
-        runner.since_s = max(runner.since_s, now_s)
+        job_run.left_s -= max(0.0, now_s - job_run.since_s) * job_run.rate
+        job_run.since_s = max(job_run.since_s, now_s)
 
-    def _migrate(self, runner: _Runner, now_s: float) -> None:
+    def _migrate(self, job_run: _RunningJob, now_s: float) -> None:
         """The tail of a rollout goes on with a share of its nodes, at a speed of its own."""
-        self._advance(runner, now_s)
-        self._span(runner, now_s)
-        del runner.group.rollouts[runner]
-        runner.group.tails |= runner.bits
-        runner.held = {self.tails.share: tuple(runner.mask)}
-        rest_s = max(0.0, runner.left_s) * runner.durations.stretch[runner.iteration]
-        self._wake(runner, now_s + runner.durations.move_s + rest_s, "rollout")
+        self._advance(job_run, now_s)
+        self._span(job_run, now_s)
+        del job_run.group.rollouts[job_run]
+        job_run.group.tails |= job_run.bits
+        job_run.held = {self.tails.share: tuple(job_run.mask)}
+        rest_s = max(0.0, job_run.left_s) * job_run.durations.stretch[job_run.iteration]
+        self._wake(job_run, now_s + job_run.durations.move_s + rest_s, "rollout")
 
     @staticmethod
-    def _is_tail(runner: _Runner) -> bool:
-        return bool(runner.held) and runner not in runner.group.rollouts
+    def _is_tail(job_run: _RunningJob) -> bool:
+        return bool(job_run.held) and job_run not in job_run.group.rollouts
 
-    def _after_tail(self, gone: _Runner, now_s: float) -> None:
+    def _after_tail(self, gone: _RunningJob, now_s: float) -> None:
         """A tail is over: rollouts that shared nodes with it have them to themselves."""
         gone.group.tails &= ~gone.bits
-        for runner in gone.group.rollouts:
-            if runner.mask.keys() & gone.mask.keys():
-                self._advance(runner, now_s)
-                self._span(runner, now_s)
-                self._share(runner)
+        for job_run in gone.group.rollouts:
+            if job_run.mask.keys() & gone.mask.keys():
+                self._advance(job_run, now_s)
+                self._span(job_run, now_s)
+                self._share(job_run)
 
-    def _span(self, runner: _Runner, now_s: float) -> None:
+    def _span(self, job_run: _RunningJob, now_s: float) -> None:
         """Account for the nodes that a rollout has held since this last changed, and begin anew."""
-        start_s, switch_s = runner.start_s, min(runner.switch_s, now_s - runner.start_s)
-        phase = "rollout" if runner in runner.group.rollouts else "tail"
-        for share, nodes in runner.held.items():
-            runner.busy_s["rollout"] += max(0.0, now_s - start_s - switch_s) * len(nodes) * share
+        start_s, switch_s = job_run.start_s, min(job_run.switch_s, now_s - job_run.start_s)
+        phase = "rollout" if job_run in job_run.group.rollouts else "tail"
+        for share, nodes in job_run.held.items():
+            job_run.busy_s["rollout"] += max(0.0, now_s - start_s - switch_s) * len(nodes) * share
             if self.keep_phases and nodes and now_s > start_s:
-                place = (runner.iteration, runner.group.number, "rollout", nodes)
-                self.run.phases.append(PhaseRun(runner.job.id, phase, *place, start_s, now_s, switch_s, share))
-        runner.start_s, runner.switch_s = now_s, runner.switch_s - switch_s
+                place = (job_run.iteration, job_run.group.number, "rollout", nodes)
+                self.run.phases.append(PhaseRun(job_run.job.id, phase, *place, start_s, now_s, switch_s, share))
+        job_run.start_s, job_run.switch_s = now_s, job_run.switch_s - switch_s
 
-    def _wake(self, runner: _Runner, at_s: float, what: str) -> None:
-        self.stamps = runner.stamp = self.stamps + 1
-        heappush(self.heap, (at_s, self.stamps, runner, what))
+    def _wake(self, job_run: _RunningJob, at_s: float, what: str) -> None:
+        self.stamps = job_run.stamp = self.stamps + 1
+        heappush(self.heap, (at_s, self.stamps, job_run, what))
 
-    def _end(self, runner: _Runner, what: str, now_s: float) -> bool:
+    def _end(self, job_run: _RunningJob, what: str, now_s: float) -> bool:
         """What a job waited for is over; whether the job leaves now."""
-        scheduler, job_id = self.scheduler, runner.job.id
+        scheduler, job_id = self.scheduler, job_run.job.id
         if what == "threshold":
-            runner.left_s, runner.since_s, runner.passed = runner.tail_s, now_s, True
+            job_run.left_s, job_run.since_s, job_run.passed = job_run.tail_s, now_s, True
             scheduler.threshold(job_id)
-            self._share(runner)
+            self._share(job_run)
             return False
         if what == "rollout":
-            frees = self._is_tail(runner)
-            scheduler.finished(job_id, "rollout", self._book(runner, now_s))
+            frees = self._is_tail(job_run)
+            scheduler.finished(job_id, "rollout", self._book(job_run, now_s))
             if frees:
-                self._after_tail(runner, now_s)
+                self._after_tail(job_run, now_s)
             scheduler.ready(job_id, "training")
             return False
         if what == "training":
-            scheduler.finished(job_id, "training", self._book(runner, now_s))
-            if runner.sync_s > 0.0:
-                self._wake(runner, now_s + runner.sync_s, "sync")
+            scheduler.finished(job_id, "training", self._book(job_run, now_s))
+            if job_run.sync_s > 0.0:
+                self._wake(job_run, now_s + job_run.sync_s, "sync")
                 return False
-        runner.iteration += 1
-        scheduler.iterated(runner.progress())
-        if runner.iteration == runner.job.iterations or now_s >= runner.leaves_s - INSTANT_S:
+        job_run.iteration += 1
+        scheduler.iterated(job_run.progress())
+        if job_run.iteration == job_run.job.iterations or now_s >= job_run.leaves_s - INSTANT_S:
             scheduler.left(job_id)
             return True
         scheduler.ready(job_id, "rollout")
         return False
 
-    def _book(self, runner: _Runner, now_s: float) -> float:
+    def _book(self, job_run: _RunningJob, now_s: float) -> float:
         """Account for the phase that a job runs, up to now; returns the seconds that it held its nodes."""
-        phase, start_s, switch_s = runner.phase, runner.start_s, runner.switch_s
+        phase, start_s, switch_s = job_run.phase, job_run.start_s, job_run.switch_s
         assert phase is not None
-        runner.phase = None
-        if runner.held:
-            self._span(runner, now_s)
-            runner.held = {}
-            if runner in runner.group.rollouts:
-                del runner.group.rollouts[runner]
-            return now_s - runner.began_s
-        pool = "training" if runner.keys[phase][0] == _TRAINING_POOL else "rollout"
-        runner.busy_s[pool] += max(0.0, now_s - start_s - switch_s) * runner.nodes[phase]
+        job_run.phase = None
+        if job_run.held:
+            self._span(job_run, now_s)
+            job_run.held = {}
+            if job_run in job_run.group.rollouts:
+                del job_run.group.rollouts[job_run]
+            return now_s - job_run.began_s
+        pool = "training" if job_run.keys[phase][0] == _TRAINING_POOL else "rollout"
+        job_run.busy_s[pool] += max(0.0, now_s - start_s - switch_s) * job_run.nodes[phase]
         if self.keep_phases:
-            nodes = tuple(range(runner.nodes[phase])) if pool == "training" else runner.keys[phase]
-            group = runner.group.number
+            nodes = tuple(range(job_run.nodes[phase])) if pool == "training" else job_run.keys[phase]
+            group = job_run.group.number
             held = (start_s, now_s, min(switch_s, now_s - start_s))
-            self.run.phases.append(PhaseRun(runner.job.id, phase, runner.iteration, group, pool, nodes, *held))
+            self.run.phases.append(PhaseRun(job_run.job.id, phase, job_run.iteration, group, pool, nodes, *held))
         return now_s - start_s
 
-    def _place(self, now_s: float, departing: list[_Runner]) -> None:
+    def _place(self, now_s: float, departing: list[_RunningJob]) -> None:
         """Departures, pauses that end, the queue and arrivals, as in every replay."""
         run, scheduler = self.run, self.scheduler
         assert run.solo_s is not None
-        for runner in sorted(departing, key=lambda runner: runner.row):
-            run.solo_s[runner.job.id] = runner.durations.solo_s(runner.iteration)
-            self._leave(self.runners.pop(runner.job.id))
+        for job_run in sorted(departing, key=lambda job_run: job_run.row):
+            run.solo_s[job_run.job.id] = job_run.durations.solo_s(job_run.iteration)
+            self._leave(self.running.pop(job_run.job.id))
         for command in placements(run, scheduler, now_s, self.arrivals):
             match command:
                 case Place(job_id=job_id, seating=seating):
                     self._runner(job_id).enter(run.state, self._group(seating.group), seating)
                     scheduler.ready(job_id, "rollout")
                 case Move(job_id=job_id):
-                    runner = self.runners[job_id]
-                    frees = self._is_tail(runner)
-                    if runner.phase is not None:
-                        self._book(runner, now_s)
-                    runner.stamp = -1
-                    scheduler.vacated(job_id, runner.progress())
+                    job_run = self.running[job_id]
+                    frees = self._is_tail(job_run)
+                    if job_run.phase is not None:
+                        self._book(job_run, now_s)
+                    job_run.stamp = -1
+                    scheduler.vacated(job_id, job_run.progress())
                     if frees:
-                        self._after_tail(runner, now_s)
-                    self._leave(runner)
+                        self._after_tail(job_run, now_s)
+                    self._leave(job_run)
 
-    def _runner(self, job_id: str) -> _Runner:
+    def _runner(self, job_id: str) -> _RunningJob:
         """A job that runs, or begins to."""
-        if job_id not in self.runners:
+        if job_id not in self.running:
             job = self.jobs[job_id]
             durations = Durations(job, self.seed, self.tails, self.scheduler.migrates_at, self.rollout)
-            self.runners[job_id] = _Runner(job, self.run.state.row(job_id), durations)
-        return self.runners[job_id]
+            self.running[job_id] = _RunningJob(job, self.run.state.row(job_id), durations)
+        return self.running[job_id]
 
     def _group(self, number: int) -> _Group:
         return self.groups.setdefault(number, _Group(number))
 
-    def _leave(self, runner: _Runner) -> None:
+    def _leave(self, job_run: _RunningJob) -> None:
         """A job has left its group."""
-        runner.group.members -= 1
-        if not runner.group.members:
-            self.groups.pop(runner.group.number, None)
+        job_run.group.members -= 1
+        if not job_run.group.members:
+            self.groups.pop(job_run.group.number, None)

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from rollmux_env.kernel.tables import Floats
-from rollmux_env.rollout.inside import Inside, insides
 from rollmux_env.rollout.policy import RolloutPolicy
+from rollmux_env.rollout.profile import RolloutProfile, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import Job
 from rollmux_env.timing.jobs import padded_training_s
@@ -52,16 +52,16 @@ class Durations:
         names = ("rollout", "training") if at is None or tails is None else ("rollout", "training", "tail")
         self._generators = {name: _generator(seed, job.id, name) for name in names}
         setting = None if policy is None else setting_of(job)
-        self._insides: tuple[Inside, ...] = ()
+        self._profiles: tuple[RolloutProfile, ...] = ()
         if setting is not None and policy is not None:
             own = int.from_bytes(hashlib.sha256(f"{seed}/{job.id}/inside".encode()).digest()[:8], "little")
-            self._insides = insides(setting, policy, own, at, (tails or TailModel()).share)
-        self.move_s = 0.0 if self._insides or tails is None else tails.move_s
+            self._profiles = rollout_profiles(setting, policy, own, at, (tails or TailModel()).share)
+        self.move_s = 0.0 if self._profiles or tails is None else tails.move_s
 
     def extend(self) -> None:
         """Draw the next block of iterations."""
         first = len(self.rollout)
-        if self._insides:
+        if self._profiles:
             self._extend_inside(first)
             return
         self.rollout += self._draw("rollout", first).tolist()
@@ -74,7 +74,7 @@ class Durations:
 
     def _extend_inside(self, first: int) -> None:
         job = self._job
-        seen = [self._insides[k % len(self._insides)] for k in range(first, first + _BLOCK)]
+        seen = [self._profiles[k % len(self._profiles)] for k in range(first, first + _BLOCK)]
         rollout_s = np.array([one.seconds for one in seen]) / job.rollout.worst_case_s
         training_s = np.array([padded_training_s(job, one.longest) for one in seen]) / job.training.worst_case_s
         self.rollout += (rollout_s * _drift(job, "rollout", first)).tolist()

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rollmux_env.complaint import misfit
 from rollmux_env.fields import Count, FileModel, Index, NodeCount, NonNegative, Positive
+from rollmux_env.validation_errors import field_error
 
 
 class Model(FileModel):
@@ -54,9 +54,9 @@ class Lengths(FileModel):
     def _one_kind(self) -> Lengths:
         given = [name for name in KINDS_OF_LENGTHS if getattr(self, name) is not None]
         if len(given) > 1:
-            raise misfit(f"takes at most one of {', '.join(KINDS_OF_LENGTHS)}; {' and '.join(given)} are given")
+            raise field_error(f"takes at most one of {', '.join(KINDS_OF_LENGTHS)}; {' and '.join(given)} are given")
         if (self.median is None) != (self.sigma is None):
-            raise misfit("median and sigma go together; one of them is given")
+            raise field_error("median and sigma go together; one of them is given")
         return self
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Drift
+from rollmux_env.validation_errors import not_one_of
 
 TEMPLATES = ("none", "increasing", "decreasing")
 FACTORS = (0.5, 1.0, 1.5)

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from rollmux_env.complaint import complain, problems
 from rollmux_env.errors import InputError
 from rollmux_env.fields import NodeCount
 from rollmux_env.scenario import Cluster, Pool
@@ -25,6 +24,7 @@ from rollmux_env.timing.models import ModelShape, model_shape
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.roofline import Responses, TrainingTiming, replica_timing, training_timing, worst_rollout_s
 from rollmux_env.timing.sync import sync_s
+from rollmux_env.validation_errors import format_error, problems
 
 _MORE_NODES = (2, 4)  # times training.nodes that `by_nodes` is filled in for
 
@@ -74,7 +74,7 @@ def _parsed(model: Any, value: Any, *path: str | int) -> Any:
     try:
         return TypeAdapter(model).validate_python(value)
     except ValidationError as error:
-        raise InputError(complain(problems(error)[0], model if isinstance(model, type) else None, *path)) from None
+        raise InputError(format_error(problems(error)[0], model if isinstance(model, type) else None, *path)) from None
 
 
 def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:

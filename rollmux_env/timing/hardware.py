@@ -11,8 +11,8 @@ import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from rollmux_env.complaint import describe, not_one_of, one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import describe, not_one_of, one_line
 
 FORMAT = 1  # of hardware files
 HBM_SHARE = 0.8  # of the peak that reading weights and KV cache reaches; a usual figure, not fitted

@@ -6,7 +6,6 @@ A job's `timing` and `lengths` hold everything needed, whatever the model and th
 
 from __future__ import annotations
 
-from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job
 from rollmux_env.timing.described import Lengths as LengthsOfFile
@@ -14,6 +13,7 @@ from rollmux_env.timing.described import Timing
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.roofline import TrainingTiming
+from rollmux_env.validation_errors import not_one_of
 
 REPLICA = (
     "step_s",

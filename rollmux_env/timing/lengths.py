@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.complaint import describe, one_line
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats
+from rollmux_env.validation_errors import describe, one_line
 
 Tokens = NDArray[np.int64]
 _GRID = 4096  # equal shares whose quantiles make a mean

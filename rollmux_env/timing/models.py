@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from rollmux_env.complaint import not_one_of, one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import not_one_of, one_line
 
 
 @dataclass(frozen=True)

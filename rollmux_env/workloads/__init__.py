@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario
+from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads import micro, philly, production, profiles
 from rollmux_env.workloads.options import WorkloadOptions
 

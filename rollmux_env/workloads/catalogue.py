@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster, Colocated, Job, Phase, Pool, Switch, Training
+from rollmux_env.validation_errors import not_one_of
 
 ROLLOUT_POOL = Pool(gpu="H20", gpus_per_node=8, usd_per_gpu_hour=1.85, node_memory_gb=2000)
 TRAINING_POOL = Pool(gpu="H800", gpus_per_node=8, usd_per_gpu_hour=5.28, node_memory_gb=2000)

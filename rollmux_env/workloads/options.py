@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rollmux_env.complaint import describe, not_one_of
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import describe, not_one_of
 
 MAX_JOBS = 1_000_000
 

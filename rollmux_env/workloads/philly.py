@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rollmux_env.complaint import describe, one_line
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario
+from rollmux_env.validation_errors import describe, one_line
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import paper_cluster
 from rollmux_env.workloads.options import MAX_JOBS, WorkloadOptions

@@ -64,8 +64,8 @@ def logs(
     from rollmux_env.suggestions import did_you_mean
     from runtime.commands.streams import ends_quietly
     from runtime.output import LOGS, lines
+    from runtime.service.address import folder_of
     from runtime.service.client import NoService
-    from runtime.service.place import folder_of
 
     home = folder_of(at) / LOGS / job
     if follow:

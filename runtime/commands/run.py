@@ -61,7 +61,7 @@ def run(
     from rollmux_env.errors import InputError
     from rollmux_env.extras import require
     from runtime.execution.own_ray import stay_on_loopback
-    from runtime.presses import heard
+    from runtime.signals import listening
 
     require("run", "run")
     if resume is not None:
@@ -78,7 +78,7 @@ def run(
     if address is None:
         stay_on_loopback()
     try:
-        with heard():
+        with listening():
             outcome = work()
     except KeyboardInterrupt:
         typer.echo("stopped at once")

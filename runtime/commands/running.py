@@ -12,8 +12,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.report.tables import show
 from rollmux_env.scenario import Cluster, Scenario
 from rollmux_env.scenario import Pool as PoolSpec
+from runtime.execution.ray_session import end_left, execute, ray_session
 from runtime.execution.run_plan import RunPlan
-from runtime.execution.session import end_left, execute, ray_session
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import Jobs, JobSpec
 from runtime.journal import DRIVER_LOCK, read_run, take_lock

@@ -37,8 +37,8 @@ def serve(
     from rollmux_env.report.folder import make_folder
     from runtime.jobs.spec import load_cluster
     from runtime.journal import DRIVER_LOCK, take_lock
-    from runtime.presses import heard
     from runtime.service.head import head
+    from runtime.signals import listening
 
     require("run", "serve")
     given = load_cluster(cluster) if cluster is not None else None
@@ -47,10 +47,10 @@ def serve(
     make_folder(folder)
     folder = folder.resolve()
     try:
-        with heard(), take_lock(folder / DRIVER_LOCK), head(folder, address, typer.echo) as where:
-            from runtime.service.attending import Wish, attend  # not before the environment is prepared for Ray
+        with listening(), take_lock(folder / DRIVER_LOCK), head(folder, address, typer.echo) as where:
+            from runtime.service.serve_loop import ServiceOptions, serve_loop  # not before the environment is prepared for Ray
 
-            attend(folder, where, Wish(policy, dispatch, seed, given), typer.echo)
+            serve_loop(folder, where, ServiceOptions(policy, dispatch, seed, given), typer.echo)
     except KeyboardInterrupt:
         typer.echo("stopped at once")
         raise

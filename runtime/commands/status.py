@@ -27,9 +27,9 @@ def status(
     `rollmux status --at rollmux-service --format json`
     """
     from runtime.commands.streams import ends_quietly
+    from runtime.service.address import folder_of
     from runtime.service.client import NoService, connected
     from runtime.service.past import past_report
-    from runtime.service.place import folder_of
 
     try:
         with ends_quietly(), connected(at) as service:

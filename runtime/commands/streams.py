@@ -17,10 +17,10 @@ _LOOKS_S = 0.2
 @contextmanager
 def ends_quietly() -> Iterator[None]:
     """Ctrl-C and SIGTERM end what is inside, with status 130 and without a word."""
-    from runtime.presses import heard
+    from runtime.signals import listening
 
     try:
-        with heard():
+        with listening():
             yield
     except KeyboardInterrupt:
         raise typer.Exit(_STOPPED) from None
@@ -31,9 +31,9 @@ def pause(seconds: float) -> None:
 
     Raises:
         BrokenPipeError: nobody reads any more.
-        KeyboardInterrupt: see `runtime.presses.look`.
+        KeyboardInterrupt: see `runtime.signals.check_signals`.
     """
-    from runtime.presses import look
+    from runtime.signals import check_signals
 
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)  # hang-ups and errors are always reported
@@ -41,4 +41,4 @@ def pause(seconds: float) -> None:
     while (left_s := until_s - monotonic()) > 0:
         if output.poll(1000 * min(left_s, _LOOKS_S)):
             raise BrokenPipeError
-        look()
+        check_signals()

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from rollmux_env.complaint import one_line
+from rollmux_env.validation_errors import one_line
 from runtime.phases import WorkerDied
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])

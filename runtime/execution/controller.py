@@ -12,17 +12,17 @@ from typing import Any
 
 import ray
 
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import drop, place_of, write_checkpoint
-from runtime.execution.gate import JobGate
 from runtime.execution.job_log import iteration_line, note, start_line
+from runtime.execution.job_session import JobSession
 from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
 from runtime.execution.randomness import keep_randomness, restore_randomness
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec
 from runtime.output import capture
-from runtime.phases import WorkerDied, runtime_hook, set_gate
+from runtime.phases import WorkerDied, runtime_hook, set_session
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -42,7 +42,7 @@ class Controller:
         self._spec = spec
         self._coordinator = coordinator
         self._job: Any = None
-        self._gate = JobGate(spec, coordinator, logs)
+        self._session = JobSession(spec, coordinator, logs)
 
     def identity(self) -> int:
         """Process id."""
@@ -53,14 +53,14 @@ class Controller:
         try:
             return self._run()
         except BaseException as error:  # of the user's `__str__`, or while the job was closed
-            return End("failed", self._gate.where or "step", type(error).__name__)
+            return End("failed", self._session.where or "step", type(error).__name__)
 
     def _run(self) -> End:
         where = "start"
         done: Done | None = None
         try:
-            self._gate.align_clocks()
-            set_gate(self._gate)
+            self._session.align_clocks()
+            set_session(self._session)
             while (order := self._next(done)) is not None:
                 where = "step"
                 done = self._carry_out(order)
@@ -69,34 +69,34 @@ class Controller:
             return End("stopped")
         except BaseException as error:
             problem = one_line(" ".join(str(error).split()), 500) or "no message"
-            note(f"ERROR in {self._gate.where or where}: {problem}")
+            note(f"ERROR in {self._session.where or where}: {problem}")
             traceback.print_exc()
             if isinstance(error, WorkerDied | ray.exceptions.RayActorError):
-                return End("died", self._gate.where or where, problem)
-            if self._gate.where == "checkpoint" and _is_full(error):
+                return End("died", self._session.where or where, problem)
+            if self._session.where == "checkpoint" and _is_full(error):
                 return End("full", "checkpoint", problem)
             if not isinstance(error, RuntimeError | InputError | OutOfOrder):
                 problem = f"{type(error).__name__}: {problem}"
-            return End("failed", self._gate.where or where, problem, traceback.format_exc())
+            return End("failed", self._session.where or where, problem, traceback.format_exc())
         finally:
-            self._gate.where = ""
+            self._session.where = ""
             self._close()
         note("done")
         return End("done")
 
     def _next(self, done: Done | None) -> Order | None:
         """Say what became of the last order, and wait for the next one."""
-        order: Order | None = self._gate.ask("order", done)
+        order: Order | None = self._session.ask("order", done)
         if done is not None and done.checkpoint is not None:  # which the journal knows by now
             drop(Path(done.checkpoint).parent)
         return order
 
     def _carry_out(self, order: Order) -> Done:
-        gate, began = self._gate, monotonic()
-        gate.iteration, gate.worst_case = order.iteration, order.profile
+        session, began = self._session, monotonic()
+        session.iteration, session.worst_case = order.iteration, order.profile
         runtime_hook.metrics = {}
-        changed = gate.place(order.nodes)
-        if changed and (gate.workers or not order.iteration):  # else it is moved by affinity alone
+        changed = session.place(order.nodes)
+        if changed and (session.workers or not order.iteration):  # else it is moved by affinity alone
             self._close()
         if self._job is None:
             note(start_line(order))
@@ -106,10 +106,10 @@ class Controller:
             job.profile()
         else:
             _step(job)
-        movable = hasattr(job, "checkpoint") or not gate.workers
+        movable = hasattr(job, "checkpoint") or not session.workers
         if order.profile and not hasattr(job, "profile"):
             self._close()
-        gate.iteration_done()
+        session.iteration_done()
         seconds = monotonic() - began
         done = iteration_line(order.iteration + 1, self._spec.iterations, seconds, runtime_hook.metrics)
         note(f"profiled in {seconds:.2f} s" if order.profile else done)
@@ -119,23 +119,23 @@ class Controller:
         """Write the checkpoint of an iteration, if the job can; it holds no nodes."""
         metrics = dict(runtime_hook.metrics)
         if not hasattr(job, "checkpoint"):
-            return Done(metrics, movable=not self._gate.workers)
+            return Done(metrics, movable=not self._session.workers)
 
         def fill(folder: Path) -> None:
             job.checkpoint(folder)
             keep_randomness(folder)
 
-        self._gate.where = "checkpoint"
+        self._session.where = "checkpoint"
         began = monotonic()
         folder, iterations = Path(order.folder), order.iteration + 1
         size = write_checkpoint(folder, iterations, fill)
-        self._gate.where = ""
+        self._session.where = ""
         return Done(metrics, True, str(place_of(folder, iterations)), monotonic() - began, size / 1e9)
 
     def _make(self, checkpoint: str | None) -> None:
         """Make the job, under the permit of its first rollout; from a checkpoint, where there is one."""
-        gate, spec = self._gate, self._spec
-        with gate.initialise():
+        session, spec = self._session, self._spec
+        with session.initialise():
             if spec.job_class is None:
                 from runtime.grpo.job import Grpo
 
@@ -151,7 +151,7 @@ class Controller:
             with contextlib.suppress(BaseException):
                 self._job.close()
         self._job = None
-        self._gate.close_workers()
+        self._session.close_workers()
 
 
 def _is_full(error: BaseException) -> bool:

@@ -16,7 +16,7 @@ from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.execution.job_calls import JobCalls
 from runtime.execution.job_handle import how_far
-from runtime.execution.lives import Lives
+from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.processes import Processes
 from runtime.execution.profiles import versions
 from runtime.execution.profiling import Profiling
@@ -37,7 +37,7 @@ class RunDriver:
         observer: watches it.
 
     Attributes:
-        run: its state. lives, profiling, calls: its parts. record: of a run that goes on: what it was before.
+        run: its state. lifecycle, profiling, calls: its parts. record: of a run that goes on: what it was before.
 
     Raises:
         InputError: a policy or the folder cannot be used; one line.
@@ -58,15 +58,15 @@ class RunDriver:
             raise
         if observer is not None:
             self.run.observer, log.observe = observer, observer.written
-        self.lives = Lives(self.run, processes, stays)
-        self.profiling = Profiling(self.run, self.lives)
-        self.calls = JobCalls(self.run, self.lives, self.profiling)
+        self.lifecycle = JobLifecycle(self.run, processes, stays)
+        self.profiling = Profiling(self.run, self.lifecycle)
+        self.calls = JobCalls(self.run, self.lifecycle, self.profiling)
 
     def _begin(self) -> None:
         run, log, plan = self.run, self._log, self.run.plan
         if self.record is not None:
             relaunch(plan, log, self.record)
-            go_on(run, self.lives, self.record)
+            go_on(run, self.lifecycle, self.record)
         else:
             log.zero_s = monotonic()
             started = Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
@@ -76,7 +76,7 @@ class RunDriver:
         coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in known]
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))
-        run.spawn(self.lives.patrol())
+        run.spawn(self.lifecycle.patrol())
         run.spawn(self._tick())
 
     async def carry_out(self) -> str:
@@ -113,7 +113,7 @@ class RunDriver:
     def stop(self) -> None:
         """Give no more permits: every job ends at its next phase boundary."""
         self.run.stop()
-        self.lives.check_over()
+        self.lifecycle.check_over()
 
     def status(self) -> dict[str, dict[str, Any]]:
         """What every job does."""

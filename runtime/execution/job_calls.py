@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
-from runtime.execution.gate import boot_id
 from runtime.execution.job_handle import PROFILE, JobHandle, busy_s, how_far
-from runtime.execution.lives import Lives
+from runtime.execution.job_session import boot_id
+from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
 from runtime.execution.run_state import RunState
@@ -19,12 +19,12 @@ class JobCalls:
     """Answers jobs. Every method is called by a job's processes, with the job's id first.
 
     Args:
-        run: whose jobs they are. lives, profiling: of it.
+        run: whose jobs they are. lifecycle, profiling: of it.
     """
 
-    def __init__(self, run: RunState, lives: Lives, profiling: Profiling) -> None:
+    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling) -> None:
         self._run = run
-        self._lives = lives
+        self._lifecycle = lifecycle
         self._profiling = profiling
 
     async def clock(self, job_id: str) -> tuple[str, float]:

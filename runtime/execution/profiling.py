@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.lives import Lives
+from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Report
 from runtime.execution.probe import Mode, OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
@@ -25,12 +25,12 @@ class Profiling:
     """Arrivals, profiles, and what taking turns could gain.
 
     Args:
-        run: whose jobs come. lives: of them.
+        run: whose jobs come. lifecycle: of them.
     """
 
-    def __init__(self, run: RunState, lives: Lives) -> None:
+    def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
         self._run = run
-        self._lives = lives
+        self._lifecycle = lifecycle
         self._bringing = asyncio.Lock()  # jobs that come together are handed to the policy together
         self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
         self._rounds: list[Mode] = ["alone", "paired"] if run.plan.bounds else []
@@ -40,7 +40,7 @@ class Profiling:
 
     async def bring_all(self, coming: Sequence[JobHandle]) -> None:
         """Let jobs arrive, those of one time together."""
-        self._lives.check_over()
+        self._lifecycle.check_over()
         for at_s in sorted({handle.spec.arrival_s for handle in coming}):
             await asyncio.sleep(max(0.0, at_s - self._run.log.now()))
             async with self._bringing:
@@ -56,7 +56,7 @@ class Profiling:
             run.attempt(handle, "profile", self._look_up, handle, keys)
         for handle in present:
             if not handle.gone and (handle.job is None or not run.plan.only_profile):
-                self._lives.start(handle)
+                self._lifecycle.start(handle)
         while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
             for handle in unknown:
                 if problem := run.beyond(handle.spec):
@@ -68,8 +68,8 @@ class Profiling:
             if run.plan.only_profile:
                 handle.tell(None, run.log.now())
             elif handle.job is not None and not handle.gone and not run.stopping:
-                self._lives.enlist(handle)
-        self._lives.check_over()
+                self._lifecycle.enlist(handle)
+        self._lifecycle.check_over()
 
     def _look_up(self, handle: JobHandle, keys: dict[str, str]) -> None:
         """Take a job's profile from the cache, if it needs one and there is one; its key goes to `keys`."""

@@ -9,7 +9,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.checkpoints import drop, newest
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.lives import Lives
+from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.nodes import POOLS
 from runtime.execution.profiles import versions
 from runtime.execution.run_log import RunLog
@@ -34,7 +34,7 @@ def relaunch(plan: RunPlan, log: RunLog, record: RunRecord) -> None:
     log.write(Relaunched(record.last_s, time(), plan.nodes, versions()))
 
 
-def go_on(run: RunState, lives: Lives, record: RunRecord) -> None:
+def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
     """Groups and placements are as they were; every job that was placed begins there with its last checkpoint."""
     state = run.scheduler.state
     notes: list[Fact] = []
@@ -47,10 +47,10 @@ def go_on(run: RunState, lives: Lives, record: RunRecord) -> None:
     again = run.scheduler.restore(run.log.now(), record.started.cluster, gone)
     present = [*state.waiting, *(job_id for group in state.group_list() for job_id in group.jobs), *again]
     for job_id in present:
-        lives.start(run.handles[job_id])
+        lifecycle.start(run.handles[job_id])
     run.tell(notes=tuple(notes))
     for job_id in again:
-        lives.enlist(run.handles[job_id])
+        lifecycle.enlist(run.handles[job_id])
 
 
 def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fact]) -> None:

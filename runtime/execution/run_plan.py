@@ -10,7 +10,7 @@ from runtime.jobs.spec import JobSpec
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long a job may be silent before it counts as dead.
 
     Attributes:
@@ -35,7 +35,7 @@ class RunPlan:
         only_profile: stop when all jobs are profiled.
         bounds: measure what taking turns could gain, with the first two jobs that arrive together.
         resume: the folder holds a run, which goes on.
-        patience: with jobs that hang.
+        timeouts: with jobs that hang.
     """
 
     specs: tuple[JobSpec, ...]
@@ -49,4 +49,4 @@ class RunPlan:
     only_profile: bool = False
     bounds: bool = False
     resume: bool = False
-    patience: Patience = Patience()
+    timeouts: Timeouts = Timeouts()

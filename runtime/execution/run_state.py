@@ -15,13 +15,13 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
 from rollmux_env.cluster.state import State
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Entry, Scheduler
 from rollmux_env.scheduler.nodes import NodePool
+from rollmux_env.validation_errors import one_line
 from runtime.execution.job_handle import PROFILE, Hold, JobHandle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS

@@ -13,7 +13,7 @@ from runtime.execution.nodes import prepare_process, resident_gb
 from runtime.facts import Node, Pool
 from runtime.jobs.named import load_named
 from runtime.output import capture
-from runtime.phases import WorkerError, set_gate
+from runtime.phases import WorkerError, set_session
 
 
 class Worker:
@@ -38,17 +38,17 @@ class Worker:
     ) -> None:
         capture(logs, f"{node.name}.{target.rpartition(':')[2]}")
         prepare_process((node,))
-        self._gate = _WorkerGate(coordinator, job_id, f"{node.name} {os.getpid()}", node)
-        set_gate(self._gate)
+        self._session = _WorkerSession(coordinator, job_id, f"{node.name} {os.getpid()}", node)
+        set_session(self._session)
         self._object = load_named(target, folder)(*arguments, **options)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the object."""
-        self._gate.watch.renew()
+        self._session.watch.renew()
         try:
             return getattr(self._object, method)(*arguments)
         finally:
-            self._gate.reporter.flush()
+            self._session.reporter.flush()
 
     def identity(self) -> tuple[int, float]:
         """Process id, and the memory that the process has for itself, GB."""
@@ -116,7 +116,7 @@ class Watch:
         return bool(self._answer)
 
 
-class _WorkerGate:
+class _WorkerSession:
     """The run, as a worker sees it: it may report progress and know its node."""
 
     iteration = 0

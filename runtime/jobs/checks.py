@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 from runtime.jobs.named import find_module
 from runtime.jobs.spec import TINY, JobSpec
 

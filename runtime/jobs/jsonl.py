@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rollmux_env.complaint import describe, one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import describe, one_line
 from runtime.jobs.tasks import Example, generator
 
 Reward = Callable[[dict[str, Any], str], float]

@@ -16,8 +16,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 from runtime.jobs.cache import cache_folder
 from runtime.jobs.named import located
 from runtime.jobs.spec import TINY, ModelSpec

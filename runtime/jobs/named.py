@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rollmux_env.complaint import describe, one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import describe, one_line
 from runtime.jobs.modules import locate_module
 
 
@@ -41,11 +41,11 @@ def load_named(named: str, folder: str) -> Any:
     try:
         imported = importlib.import_module(module)
     except Exception as error:  # what a user's module raises while it is imported
-        raise InputError(f"{named}: {_complaint(error)}") from None
+        raise InputError(f"{named}: {_describe_error(error)}") from None
     if not hasattr(imported, name):
         raise InputError(f"{named}: the module {module} has no {name}")
     return getattr(imported, name)
 
 
-def _complaint(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return one_line(f"{type(error).__name__}: {error}")

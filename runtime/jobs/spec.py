@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from rollmux_env.complaint import complain, describe, field_of, misfit, not_one_of, one_line, problems
 from rollmux_env.errors import InputError
 from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NodeCount, NonNegative, Positive, Version, by_name
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.scenario import Cluster
+from rollmux_env.validation_errors import describe, field_error, field_of, format_error, not_one_of, one_line, problems
 from runtime.engines.interface import COLDEST, HOTTEST
 from runtime.jobs.named import located
 from runtime.sync.plan import Topology
@@ -51,10 +51,10 @@ class ModelSpec(FileModel):
     @model_validator(mode="after")
     def _sizes(self) -> ModelSpec:
         if self.hidden_size % 32:
-            raise misfit(f"must be a multiple of 32, not {self.hidden_size}", "hidden_size")
+            raise field_error(f"must be a multiple of 32, not {self.hidden_size}", "hidden_size")
         for field in ("hidden_size", "layers"):
             if self.name != TINY and field in self.model_fields_set:
-                raise misfit(f"is a size of the model tiny; {describe(self.name)} has its own", field)
+                raise field_error(f"is a size of the model tiny; {describe(self.name)} has its own", field)
         return self
 
 
@@ -77,14 +77,14 @@ class TaskSpec(FileModel):
         if ":" in self.name:
             _named(self.name)
         elif self.name != "jsonl" and self.name not in BUILT_IN:
-            raise misfit(not_one_of(self.name, (*BUILT_IN, "jsonl"), ", or module:Class of your own"), "name")
+            raise field_error(not_one_of(self.name, (*BUILT_IN, "jsonl"), ", or module:Class of your own"), "name")
         if self.name == "jsonl" and self.file is None:
-            raise misfit("is missing; the task jsonl reads one", "file")
+            raise field_error("is missing; the task jsonl reads one", "file")
         for field in ("file", "reward"):
             if self.name != "jsonl" and getattr(self, field) is not None:
-                raise misfit(f"goes with the task jsonl, not with {describe(self.name)}", field)
+                raise field_error(f"goes with the task jsonl, not with {describe(self.name)}", field)
         if ":" not in self.name and self.options:
-            raise misfit(f"go with a task of one's own, not with {describe(self.name)}", "options")
+            raise field_error(f"go with a task of one's own, not with {describe(self.name)}", "options")
         return self
 
 
@@ -124,7 +124,7 @@ class Algorithm(FileModel):
     def _fits(self) -> Algorithm:
         if self.prompts_per_iteration % self.minibatches:
             problem = f"must divide prompts_per_iteration, which is {self.prompts_per_iteration}, not {self.minibatches}"
-            raise misfit(problem, "minibatches")
+            raise field_error(problem, "minibatches")
         return self
 
 
@@ -145,7 +145,7 @@ class RolloutSpec(FileModel):
     @model_validator(mode="after")
     def _eta_goes_with_tail_batching(self) -> RolloutSpec:
         if self.policy == "plain" and "eta" in self.model_fields_set:
-            raise misfit("goes with the policy tail-batching", "eta")
+            raise field_error("goes with the policy tail-batching", "eta")
         return self
 
 
@@ -170,7 +170,7 @@ class RewardsSpec(FileModel):
     def _go_with_a_timeout(self) -> RewardsSpec:
         for field in ("processes", "correct"):
             if self.timeout == "none" and field in self.model_fields_set:
-                raise misfit("goes with the timeout adaptive", field)
+                raise field_error("goes with the timeout adaptive", field)
         return self
 
 
@@ -226,14 +226,14 @@ class JobSpec(FileModel):
     @model_validator(mode="after")
     def _one_kind(self) -> JobSpec:
         if (self.task is None) == (self.job_class is None):
-            raise misfit(f"needs exactly one of task and class; {'neither' if self.task is None else 'both'} is given")
+            raise field_error(f"needs exactly one of task and class; {'neither' if self.task is None else 'both'} is given")
         if self.job_class is not None and self.rollout.policy != "plain":
-            raise misfit("is a key of jobs with a task", "rollout", "policy")
+            raise field_error("is a key of jobs with a task", "rollout", "policy")
         for field in ("model", "algorithm", "rewards", "sync"):
             if self.job_class is not None and field in self.model_fields_set:
-                raise misfit("is a key of jobs with a task; a class gets its settings by options", field)
+                raise field_error("is a key of jobs with a task; a class gets its settings by options", field)
         if self.job_class is None and self.options:
-            raise misfit("go with class; a task of one's own takes task.options", "options")
+            raise field_error("go with class; a task of one's own takes task.options", "options")
         return self
 
     def path(self, name: str) -> Path:
@@ -256,12 +256,12 @@ class Jobs(FileModel):
         seen: dict[str, int] = {}
         for k, job in enumerate(self.jobs):
             if job.id in seen:
-                raise misfit(f"'{job.id}' is also the id of jobs[{seen[job.id]}]", "jobs", k, "id")
+                raise field_error(f"'{job.id}' is also the id of jobs[{seen[job.id]}]", "jobs", k, "id")
             seen[job.id] = k
             for name in ("rollout", "training") if self.cluster else ():
                 most, nodes = getattr(self.cluster, name).max_nodes, getattr(job, name).nodes
                 if most is not None and nodes > most:
-                    raise misfit(f"asks for {nodes} nodes; the {name} pool has at most {most}", "jobs", k, name, "nodes")
+                    raise field_error(f"asks for {nodes} nodes; the {name} pool has at most {most}", "jobs", k, name, "nodes")
         return self
 
 
@@ -294,7 +294,7 @@ def load_cluster(path: str | Path) -> Cluster:
     try:
         return Cluster.model_validate(data["cluster"])
     except ValidationError as error:
-        raise InputError(f"{name}: {one_line(complain(problems(error)[0], Cluster, 'cluster'))}") from None
+        raise InputError(f"{name}: {one_line(format_error(problems(error)[0], Cluster, 'cluster'))}") from None
 
 
 def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
@@ -314,7 +314,7 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
         return jobs.model_copy(update={"jobs": tuple(here)})
     except ValidationError as error:
         first = problems(error)[0]
-        problem = complain(first, Jobs) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
+        problem = format_error(first, Jobs) + (" (set by defaults)" if only_in_defaults(data, field_of(first)) else "")
     except InputError as error:
         problem = str(error)
     raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}")

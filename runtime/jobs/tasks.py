@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rollmux_env.complaint import describe, one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import describe, one_line
 from runtime.jobs.named import load_named, located
 
 if TYPE_CHECKING:

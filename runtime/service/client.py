@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from rollmux_env.extras import require
+from rollmux_env.validation_errors import one_line
 from runtime.answers import answered
 from runtime.execution.own_ray import ENVIRONMENT
-from runtime.presses import look, masked
-from runtime.service.place import Where, find, folder_of, prepare_environment
+from runtime.service.address import ServiceAddress, find, folder_of, prepare_environment
+from runtime.signals import check_signals, masked
 
 _ANSWERS_S = 60.0
 
@@ -81,7 +81,7 @@ def connected(at: Path | None) -> Iterator[Client]:
     import ray
 
     join(where)
-    look()
+    check_signals()
     try:
         try:
             actor = ray.get_actor(where.actor, namespace=where.namespace)
@@ -93,7 +93,7 @@ def connected(at: Path | None) -> Iterator[Client]:
             ray.shutdown()
 
 
-def join(where: Where) -> None:
+def join(where: ServiceAddress) -> None:
     """Join the Ray of a service.
 
     Raises:

@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes, started_processes
 from runtime.own_folder import make_own_folder
-from runtime.presses import look, undisturbed
-from runtime.service.place import Where, announce, find, prepare_environment, token_of, withdraw
+from runtime.service.address import ServiceAddress, announce, find, prepare_environment, token_of, withdraw
+from runtime.signals import check_signals, shielded
 
 _PORTS = range(20_000, 32_000)  # above those of Ray's workers, below those that systems hand out
 _STARTS_S = 120.0
 _WATCH_S = 0.2
 
 
-def standing(folder: Path, say: Callable[[str], None]) -> Where | None:
+def find_running(folder: Path, say: Callable[[str], None]) -> ServiceAddress | None:
     """The Ray of a service that was started in a folder, if it is still there; this process is then prepared to join it.
 
     Else what is left of it is removed.
@@ -45,7 +45,7 @@ def standing(folder: Path, say: Callable[[str], None]) -> Where | None:
     return None
 
 
-def start_head(folder: Path, say: Callable[[str], None]) -> Where:
+def start_head(folder: Path, say: Callable[[str], None]) -> ServiceAddress:
     """Start Ray for the service of a folder, and prepare this process to join it.
 
     Args:
@@ -61,7 +61,7 @@ def start_head(folder: Path, say: Callable[[str], None]) -> Where:
     own = make_own_folder()
     home = own.path
     port, clients, metrics, agent = _free_ports(4)
-    where = Where(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home, device=own.device, inode=own.inode)
+    where = ServiceAddress(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home, device=own.device, inode=own.inode)
     announce(folder, where)  # so that whoever comes after an abrupt end knows what there is to clean up
     prepare_environment(where)
     os.environ.update({MARK: home, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}})
@@ -71,14 +71,14 @@ def start_head(folder: Path, say: Callable[[str], None]) -> Where:
     command += [f"--ray-client-server-port={clients}", "--min-worker-port=0", "--max-worker-port=0", "--log-style=record"]
     with tempfile.TemporaryFile() as said:  # not a pipe, which Ray's own processes would keep open
         try:
-            look()
+            check_signals()
             with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True) as starts:
                 try:
                     failed = _status(starts) != 0
                 finally:
                     starts.kill()
         except BaseException:
-            with undisturbed():
+            with shielded():
                 stop_head(where, say)
                 withdraw(folder)
             raise
@@ -96,7 +96,7 @@ def _status(starts: subprocess.Popen[bytes]) -> int | None:
     while monotonic() < until_s:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return starts.wait(_WATCH_S)
-        look()
+        check_signals()
     return None
 
 
@@ -106,7 +106,7 @@ def actor_name() -> str:
 
 
 @contextlib.contextmanager
-def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Iterator[Where]:
+def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Iterator[ServiceAddress]:
     """The Ray of a service: the one that is there, one at an address, or a new one. Afterwards nothing is left but the folder.
 
     Args:
@@ -115,17 +115,17 @@ def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Itera
     Raises:
         InputError: it does not start; one line.
     """
-    where = standing(folder, say) or (Where(address, actor_name()) if address is not None else start_head(folder, say))
+    where = find_running(folder, say) or (ServiceAddress(address, actor_name()) if address is not None else start_head(folder, say))
     try:
-        look()
+        check_signals()
         yield where
     finally:
-        with undisturbed():
+        with shielded():
             stop_head(where, say)
             withdraw(folder)
 
 
-def stop_head(where: Where, say: Callable[[str], None]) -> None:
+def stop_head(where: ServiceAddress, say: Callable[[str], None]) -> None:
     """End all processes of a service's own Ray, living or half dead, and remove its files.
 
     Args:

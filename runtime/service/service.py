@@ -98,7 +98,7 @@ class Service:
         Raises:
             InputError: there is no such job, or it has ended; one line.
         """
-        lives, handle = self._begun()[0].lives, self._known(job_id)
+        lives, handle = self._begun()[0].lifecycle, self._known(job_id)
         if job_id in self._figures.ends:
             raise InputError(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
         await lives.cancel(handle)

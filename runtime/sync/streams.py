@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from rollmux_env.complaint import one_line
+from rollmux_env.validation_errors import one_line
 from runtime.residency.layout import Layout
 from runtime.sync.plan import Stream
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import Algorithm
 from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.complaint import describe, one_line, path_of
 from rollmux_env.errors import InputError
 from rollmux_env.reading import read_mapping
+from rollmux_env.validation_errors import describe, one_line, path_of
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.complaint import describe
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job, Scenario, load_scenario, parse_scenario
+from rollmux_env.validation_errors import describe
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [ROOT / "examples" / name for name in ("max_nodes.yaml", "quickstart.yaml")]  # the others are job files
@@ -45,7 +45,7 @@ def without(data: dict[str, Any], path: str) -> dict[str, Any]:
     return data
 
 
-def complaint(data: dict[str, Any]) -> str:
+def error_of(data: dict[str, Any]) -> str:
     with pytest.raises(InputError) as caught:
         parse_scenario(data, "f.yaml")
     return str(caught.value).removeprefix("f.yaml: ")
@@ -71,7 +71,7 @@ def test_a_job_can_be_moved_unless_it_says_otherwise() -> None:
     assert "movable" not in plain.canonical_json() and said.sha256 == plain.sha256 != fixed.sha256
     assert parse_scenario(json.loads(fixed.canonical_json())) == fixed
     for value in (None, 1, "no"):
-        assert complaint(placed(small(), "jobs.0.movable", value)).startswith("jobs[0].movable: ")
+        assert error_of(placed(small(), "jobs.0.movable", value)).startswith("jobs[0].movable: ")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -109,18 +109,18 @@ REQUIRED = [
 
 @pytest.mark.parametrize("path", REQUIRED)
 def test_a_missing_key_is_named_by_its_path(path: str) -> None:
-    assert complaint(without(small(), path)) == f"{path.replace('.0', '[0]')}: is missing"
+    assert error_of(without(small(), path)) == f"{path.replace('.0', '[0]')}: is missing"
 
 
 @pytest.mark.parametrize("at", ["", "cluster.", "cluster.rollout.", "jobs.0.", "jobs.0.training.", "jobs.0.rollout.switch."])
 def test_an_unknown_key_is_refused(at: str) -> None:
-    assert complaint(placed(small(), f"{at}colour", 1)) == f"{at.replace('.0', '[0]')}colour: is not a key of this file format"
+    assert error_of(placed(small(), f"{at}colour", 1)) == f"{at.replace('.0', '[0]')}colour: is not a key of this file format"
 
 
 def test_a_mistyped_key_is_said_before_the_key_that_it_leaves_missing() -> None:
     data = small()
     data["jobs"][0]["slos"] = data["jobs"][0].pop("slo")
-    assert complaint(data).startswith("jobs[0].slos: ")
+    assert error_of(data).startswith("jobs[0].slos: ")
 
 
 POSITIVE = [
@@ -153,13 +153,13 @@ COUNTS = [
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e300, -1, "5", True, [], {}, "nan"])
 def test_a_number_must_be_a_finite_number_in_range(path: str, value: Any) -> None:
     written = path.replace("jobs.0", "jobs[0]").replace(".2", "[2]").replace("by_nodes[2]", "by_nodes.2")
-    message = complaint(placed(small(), path, value)).replace("by_nodes[2]", "by_nodes.2")
+    message = error_of(placed(small(), path, value)).replace("by_nodes[2]", "by_nodes.2")
     assert message.startswith(f"{written}: must be ")
 
 
 @pytest.mark.parametrize("path", POSITIVE)
 def test_durations_are_above_zero(path: str) -> None:
-    assert complaint(placed(small(), path, 0)).endswith(": must be above 0, not 0")
+    assert error_of(placed(small(), path, 0)).endswith(": must be above 0, not 0")
     parse_scenario(placed(small(), path, 1e-3))
 
 
@@ -170,22 +170,22 @@ def test_the_other_times_memory_and_prices_may_be_zero(path: str) -> None:
 
 def test_an_slo_is_at_least_one() -> None:
     parse_scenario(placed(small(), "jobs.0.slo", 1))
-    assert complaint(placed(small(), "jobs.0.slo", 0.99)) == "jobs[0].slo: must be at least 1, not 0.99"
+    assert error_of(placed(small(), "jobs.0.slo", 0.99)) == "jobs[0].slo: must be at least 1, not 0.99"
 
 
 @pytest.mark.parametrize("path", COUNTS)
 def test_counts_are_whole_numbers_from_one(path: str) -> None:
     written = path.replace(".0", "[0]")
-    assert complaint(placed(small(), path, 0)) == f"{written}: must be at least 1, not 0"
-    assert complaint(placed(small(), path, 1.5)) == f"{written}: must be a whole number, not 1.5"
-    assert complaint(placed(small(), path, True)) == f"{written}: must be a whole number, not true"
-    assert complaint(placed(small(), path, 10**5000)).startswith(f"{written}: must be ")
+    assert error_of(placed(small(), path, 0)) == f"{written}: must be at least 1, not 0"
+    assert error_of(placed(small(), path, 1.5)) == f"{written}: must be a whole number, not 1.5"
+    assert error_of(placed(small(), path, True)) == f"{written}: must be a whole number, not true"
+    assert error_of(placed(small(), path, 10**5000)).startswith(f"{written}: must be ")
     assert parse_scenario(placed(small(), path, 4.0)) == parse_scenario(placed(small(), path, 4))
 
 
 def test_a_phase_has_at_most_4096_nodes() -> None:
     parse_scenario(placed(small(), "jobs.0.rollout.nodes", 4096))
-    assert complaint(placed(small(), "jobs.0.rollout.nodes", 4097)) == "jobs[0].rollout.nodes: must be at most 4096, not 4097"
+    assert error_of(placed(small(), "jobs.0.rollout.nodes", 4097)) == "jobs[0].rollout.nodes: must be at most 4096, not 4097"
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 64, "-", "2024-01-01"])
@@ -195,27 +195,27 @@ def test_valid_ids(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a b", "a\n", "é", "a/b", "\ud800", "x" * 10**6, "\x1b[2J"], ids=describe)
 def test_an_invalid_id_is_told_what_an_id_may_hold(name: str) -> None:
-    message = complaint(placed(small(), "jobs.0.id", name))
+    message = error_of(placed(small(), "jobs.0.id", name))
     assert message.startswith("jobs[0].id: may hold 1 to 64 letters A-Z and a-z, digits, dots, underscores and hyphens, not '")
     assert message.isprintable() and len(message) < 300
 
 
 @pytest.mark.parametrize(("name", "said"), [(7, "the number 7"), (1.5, "the number 1.5"), (True, "the boolean true")])
 def test_an_id_that_reads_as_a_number_is_told_to_be_quoted(name: Any, said: str) -> None:
-    assert complaint(placed(small(), "jobs.0.id", name)) == f"jobs[0].id: must be text, not {said}: quote it"
+    assert error_of(placed(small(), "jobs.0.id", name)) == f"jobs[0].id: must be text, not {said}: quote it"
 
 
 def test_ids_are_unique() -> None:
     data = small()
     data["jobs"].append(copy.deepcopy(data["jobs"][0]))
-    assert complaint(data) == "jobs[1].id: 'a' is also the id of jobs[0]"
+    assert error_of(data) == "jobs[1].id: 'a' is also the id of jobs[0]"
 
 
 def test_a_job_stays_for_iterations_or_for_seconds() -> None:
     either = "jobs[0]: needs exactly one of iterations and duration_s; "
-    assert complaint(without(small(), "jobs.0.iterations")) == f"{either}neither is given"
-    assert complaint(placed(small(), "jobs.0.duration_s", 60)) == f"{either}both are given"
-    assert complaint(placed(small(), "jobs.0.iterations", None)) == "jobs[0].iterations: must be a number, not null"
+    assert error_of(without(small(), "jobs.0.iterations")) == f"{either}neither is given"
+    assert error_of(placed(small(), "jobs.0.duration_s", 60)) == f"{either}both are given"
+    assert error_of(placed(small(), "jobs.0.iterations", None)) == "jobs[0].iterations: must be a number, not null"
     assert parse_scenario(placed(without(small(), "jobs.0.iterations"), "jobs.0.duration_s", 60)).jobs[0].duration_s == 60
 
 
@@ -229,57 +229,57 @@ def test_by_nodes_takes_integers_or_their_strings() -> None:
 
 @pytest.mark.parametrize("key", ["x", "02", "+2", "2.0", " 2", "", True, None, 2.5, "²", "9" * 5000, "a\nb"], ids=describe)
 def test_by_nodes_refuses_what_is_no_number_of_nodes(key: Any) -> None:
-    message = complaint(placed(small(), "jobs.0.training.by_nodes", {key: 3}))
+    message = error_of(placed(small(), "jobs.0.training.by_nodes", {key: 3}))
     assert message.startswith("jobs[0].training.by_nodes: ") and message.endswith(" is not a number of nodes")
     assert message.isprintable() and len(message) < 120
 
 
 def test_by_nodes_is_above_the_phases_nodes_and_given_once() -> None:
     data = placed(small(), "jobs.0.training", {"worst_case_s": 5, "nodes": 2, "by_nodes": {2: 3}})
-    assert complaint(data) == "jobs[0].training.by_nodes[2]: must be above training.nodes, which is 2"
+    assert error_of(data) == "jobs[0].training.by_nodes[2]: must be above training.nodes, which is 2"
     data = placed(small(), "jobs.0.training.by_nodes", {2: 3, "2": 3})
-    assert complaint(data) == "jobs[0].training.by_nodes: 2 nodes are given twice"
-    assert complaint(placed(small(), "jobs.0.rollout.by_nodes", {2: 3})).startswith("jobs[0].rollout.by_nodes: is not a key")
+    assert error_of(data) == "jobs[0].training.by_nodes: 2 nodes are given twice"
+    assert error_of(placed(small(), "jobs.0.rollout.by_nodes", {2: 3})).startswith("jobs[0].rollout.by_nodes: is not a key")
 
 
 def test_drift_is_in_order() -> None:
     entries = [{"iteration": 0}, {"iteration": 40, "rollout": 1.2}]
     assert [entry.rollout for entry in parse_scenario(placed(small(), "jobs.0.drift", entries)).jobs[0].drift] == [1, 1.2]
     for wrong in (entries[::-1], [entries[1], entries[1]]):
-        message = complaint(placed(small(), "jobs.0.drift", wrong))
+        message = error_of(placed(small(), "jobs.0.drift", wrong))
         assert message == "jobs[0].drift: must be in order of iteration, each iteration once"
-    assert complaint(placed(small(), "jobs.0.drift", [{"iteration": -1}])).startswith(
+    assert error_of(placed(small(), "jobs.0.drift", [{"iteration": -1}])).startswith(
         "jobs[0].drift[0].iteration: must be at least 0"
     )
-    assert complaint(placed(small(), "jobs.0.drift", [{}])) == "jobs[0].drift[0].iteration: is missing"
+    assert error_of(placed(small(), "jobs.0.drift", [{}])) == "jobs[0].drift[0].iteration: is missing"
 
 
 def test_a_colocated_block_is_complete() -> None:
-    message = complaint(placed(small(), "jobs.0.colocated", {"nodes": 1, "rollout_s": 3}))
+    message = error_of(placed(small(), "jobs.0.colocated", {"nodes": 1, "rollout_s": 3}))
     assert message == "jobs[0].colocated.training_s: is missing"
 
 
 def test_a_job_that_no_empty_cluster_could_hold_is_refused() -> None:
     for pool in ("rollout", "training"):
         data = placed(placed(small(), f"cluster.{pool}.max_nodes", 2), f"jobs.0.{pool}.nodes", 3)
-        assert complaint(data) == f"jobs[0].{pool}.nodes: asks for 3 nodes; the {pool} pool has at most 2"
+        assert error_of(data) == f"jobs[0].{pool}.nodes: asks for 3 nodes; the {pool} pool has at most 2"
         data = placed(small(), f"cluster.{pool}.node_memory_gb", 100)
         parse_scenario(placed(data, f"jobs.0.{pool}.host_memory_gb", 100 * (1 + 1e-10)))
-        message = complaint(placed(data, f"jobs.0.{pool}.host_memory_gb", 101))
+        message = error_of(placed(data, f"jobs.0.{pool}.host_memory_gb", 101))
         assert message == f"jobs[0].{pool}.host_memory_gb: asks for 101 GB; a {pool} node has 100 GB"
 
 
 @pytest.mark.parametrize("version", [2, 0, 10**5000], ids=describe)
 def test_another_version_is_refused(version: int) -> None:
-    assert complaint(placed(small(), "version", version)).startswith(
+    assert error_of(placed(small(), "version", version)).startswith(
         "version: must be 1, the only version of this file format, not "
     )
 
 
 def test_at_least_one_job() -> None:
-    assert complaint(placed(small(), "jobs", [])) == "jobs: is empty"
-    assert complaint(placed(small(), "jobs", {})) == "jobs: must be a list, not a mapping"
-    assert complaint(placed(small(), "jobs", [3])) == "jobs[0]: must be a mapping, not 3"
+    assert error_of(placed(small(), "jobs", [])) == "jobs: is empty"
+    assert error_of(placed(small(), "jobs", {})) == "jobs: must be a list, not a mapping"
+    assert error_of(placed(small(), "jobs", [3])) == "jobs[0]: must be a mapping, not 3"
 
 
 def test_defaults_are_merged_key_by_key_and_level_by_level() -> None:
@@ -321,18 +321,18 @@ def test_a_job_undoes_an_optional_default_with_null_and_replaces_lists_whole() -
     ],
 )
 def test_what_is_wrong_with_defaults_is_said_of_defaults(defaults: Any, said: str) -> None:
-    assert complaint(small() | {"defaults": defaults}) == said
+    assert error_of(small() | {"defaults": defaults}) == said
 
 
 def test_defaults_are_checked_even_where_every_job_overrides_them() -> None:
     data = small() | {"defaults": {"slo": 0.5}}
     assert "slo" in data["jobs"][0]
-    assert complaint(data).startswith("defaults.slo: ")
+    assert error_of(data).startswith("defaults.slo: ")
 
 
 def test_a_default_that_does_not_fit_the_cluster_is_said_to_be_one() -> None:
     data = placed(small(), "cluster.rollout.max_nodes", 2) | {"defaults": {"rollout": {"nodes": 3}}}
-    assert complaint(data) == "jobs[0].rollout.nodes: asks for 3 nodes; the rollout pool has at most 2 (set by defaults)"
+    assert error_of(data) == "jobs[0].rollout.nodes: asks for 3 nodes; the rollout pool has at most 2 (set by defaults)"
 
 
 def test_a_default_may_be_half_of_something() -> None:

@@ -20,7 +20,7 @@ def scenario(job: dict[str, Any] | None = None, **top: Any) -> dict[str, Any]:
     return {"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": [whole], **top}
 
 
-def complaint(data: dict[str, Any]) -> str:
+def error_of(data: dict[str, Any]) -> str:
     with pytest.raises(InputError) as error:
         parse_scenario(data)
     return str(error.value).removeprefix("scenario: ")
@@ -54,21 +54,21 @@ def complaint(data: dict[str, Any]) -> str:
     ],
 )
 def test_an_unknown_key_is_sought_at_its_place_and_at_other_levels(data: dict[str, Any], said: str) -> None:
-    assert complaint(data) == said
+    assert error_of(data) == said
 
 
 def test_a_key_without_a_value_is_said_to_have_none() -> None:
-    assert complaint(scenario({"rollout": None})) == "jobs[0].rollout: has no value (null); it must be a mapping"
-    assert complaint(scenario({"slo": None})) == "jobs[0].slo: has no value (null); it must be a number"
+    assert error_of(scenario({"rollout": None})) == "jobs[0].rollout: has no value (null); it must be a mapping"
+    assert error_of(scenario({"slo": None})) == "jobs[0].slo: has no value (null); it must be a number"
 
 
 def test_a_missing_key_is_missing_also_where_a_model_needs_it() -> None:
     model = {"model": "7B", "lengths": {"cap": 4096}}
     data = scenario(model)
     del data["cluster"]["rollout"]
-    assert complaint(data) == "cluster.rollout: is missing"
-    assert complaint({**data, "cluster": None}) == "cluster: is missing"
-    assert complaint({**data, "cluster": [1]}) == "cluster: must be a mapping, not a list"
+    assert error_of(data) == "cluster.rollout: is missing"
+    assert error_of({**data, "cluster": None}) == "cluster: is missing"
+    assert error_of({**data, "cluster": [1]}) == "cluster: must be a mapping, not a list"
 
 
 def test_names_are_near_whatever_their_case_and_far_names_are_not_suggested() -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from runtime.execution.own_ray import end_processes, started_processes
-from runtime.execution.session import end_left
+from runtime.execution.ray_session import end_left
 from runtime.own_folder import PREFIX, OwnFolder, make_own_folder
-from runtime.service.head import standing, stop_head
-from runtime.service.place import SERVICE, Where, find
+from runtime.service.address import SERVICE, ServiceAddress, find
+from runtime.service.head import find_running, stop_head
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"
 
@@ -105,10 +105,10 @@ def test_a_service_file_is_not_obeyed(tmp_path: Path, bystander: subprocess.Pope
     service.mkdir()
     noted = theirs.stat()
     home = ray.format(theirs=theirs, link=link)
-    where = Where("127.0.0.1:1", "x", token=str(tmp_path / "secret"), ray=home, device=noted.st_dev, inode=noted.st_ino)
+    where = ServiceAddress("127.0.0.1:1", "x", token=str(tmp_path / "secret"), ray=home, device=noted.st_dev, inode=noted.st_ino)
     (service / SERVICE).write_text(json.dumps(asdict(where)))
     try:
-        assert standing(service, said.append) is None
+        assert find_running(service, said.append) is None
         assert bystander.poll() is None and (theirs / "log").exists() and (tmp_path / "secret").exists()
         assert len(said) == (home not in ("", ".")) and not any("\n" in line for line in said)
         assert find(service) is None  # but the file itself, which is the service's
@@ -122,7 +122,7 @@ def test_what_an_older_service_noted_is_left_alone_and_said(
     said: list[str] = []
     (tmp_path / "token").write_text("of this service")
     (tmp_path / SERVICE).write_text(json.dumps({"address": "127.0.0.1:1", "actor": "x", "token": "t", "ray": own.path}))
-    assert standing(tmp_path, said.append) is None
+    assert find_running(tmp_path, said.append) is None
     (line,) = said
     assert line.startswith(f"{own.path}: is left as it is, for an older RollMux did not note") and "remove it by hand" in line
     assert Path(own.path).is_dir() and not (tmp_path / "token").exists()
@@ -157,6 +157,6 @@ def test_what_is_ours_is_ended_and_removed(tmp_path: Path, own: OwnFolder) -> No
 def test_a_head_that_is_stopped_takes_its_token_along_and_no_other(tmp_path: Path, own: OwnFolder) -> None:
     said: list[str] = []
     (tmp_path / "token").touch()
-    stop_head(Where("127.0.0.1:1", "x", "n", str(tmp_path / "token"), own.path, own.device, own.inode), said.append)
+    stop_head(ServiceAddress("127.0.0.1:1", "x", "n", str(tmp_path / "token"), own.path, own.device, own.inode), said.append)
     end_processes(own, grace_s=0.0)
     assert not said and not (tmp_path / "token").exists() and not Path(own.path).exists()

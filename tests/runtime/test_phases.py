@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import rollmux
-from runtime.phases import set_gate
+from runtime.phases import set_session
 
 
 class Job:
@@ -40,7 +40,7 @@ class Longer(Job):
 
 
 class Counting:
-    """A gate that counts permits."""
+    """A session that counts permits."""
 
     def __init__(self) -> None:
         self.permits = 0
@@ -55,13 +55,13 @@ class Counting:
 
 
 def test_a_phase_that_calls_that_of_its_base_class_is_one_phase() -> None:
-    gate, job = Counting(), Longer()
-    set_gate(gate)  # type: ignore[arg-type]
+    session, job = Counting(), Longer()
+    set_session(session)  # type: ignore[arg-type]
     try:
-        assert job.rollout(3) == 4 and gate.permits == 1
-        assert job.rollout(3) == 4 and gate.permits == 2
+        assert job.rollout(3) == 4 and session.permits == 1
+        assert job.rollout(3) == 4 and session.permits == 2
     finally:
-        set_gate(None)
+        set_session(None)
     assert job.calls == ["before", "rollout"] * 2
 
 

@@ -20,8 +20,8 @@ from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.state import State, apply
 from runtime.commands.running import cluster_of, nodes_wanted
 from runtime.execution.checks import check_run
+from runtime.execution.ray_session import execute, ray_session
 from runtime.execution.run_plan import RunPlan
-from runtime.execution.session import execute, ray_session
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import read_run, state_of
 from runtime.record import RunRecord

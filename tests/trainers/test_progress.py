@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from trainers.progress import PATIENCE, Teller, duration, evaluation_line
+from trainers.progress import PATIENCE, ProgressPrinter, duration, evaluation_line
 
 Curve = list[dict[str, float]]
 
@@ -49,7 +49,7 @@ def test_other_references_stand_in_for_rollmux() -> None:
 def test_every_evaluation_is_one_line_where_no_one_looks_at_a_terminal() -> None:
     out = io.StringIO()
     with Progress(console=Console(file=out, width=40, soft_wrap=True, highlight=False), disable=True) as progress:
-        tell = Teller(progress, progress.add_task(""), 7, 9000)
+        tell = ProgressPrinter(progress, progress.add_task(""), 7, 9000)
         whole = curve([0.0, 0.2, 0.1, 0.3])
         for steps, rows in ((0, 1), (500, 1), (1000, 2), (1500, 2), (3000, 4)):
             tell(steps, whole[:rows])
@@ -60,7 +60,7 @@ def test_every_evaluation_is_one_line_where_no_one_looks_at_a_terminal() -> None
 def test_a_resumed_run_begins_with_where_it_was() -> None:
     out = io.StringIO()
     with Progress(console=Console(file=out, soft_wrap=True, highlight=False), disable=True) as progress:
-        Teller(progress, progress.add_task(""), 0, 9000)(2000, curve([0.0, 0.2, 0.1]))
+        ProgressPrinter(progress, progress.add_task(""), 0, 9000)(2000, curve([0.0, 0.2, 0.1]))
     assert len(out.getvalue().splitlines()) == 1
 
 

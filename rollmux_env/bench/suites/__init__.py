@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
 from rollmux_env.bench.suites import drift, figure10, latency, learned, mixed, production, quantile, rollout, sensitivity
-from rollmux_env.complaint import not_one_of
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import not_one_of
 
 SUITES: dict[str, Suite] = {
     suite.name: suite

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from rollmux_env.complaint import describe, not_one_of
 from rollmux_env.envs.dispatch.tables import MOST_NODES
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.period import exact_period, period_bound
 from rollmux_env.scenario import Actual, Cluster, Job, Phase, Training
+from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads.catalogue import memory_gb, paper_cluster, switches
 
 SHAPES = ("temporal", "shared", "rollout-heavy", "spatial", "multi-node")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from rollmux_env.envs.base import BaseEnv
 from rollmux_env.envs.dispatch.group import Generator
 from rollmux_env.envs.dispatch.reward import Reward
 from rollmux_env.envs.dispatch.vector import DispatchVectorEnv
-from rollmux_env.envs.drawn import FirstEnv
 from rollmux_env.timing.tail import TailModel
 
 
-class DispatchEnv(FirstEnv):
+class DispatchEnv(BaseEnv):
     """## Description
 
     Jobs of RL post-training share the nodes of one co-execution group. Each is a cycle: a rollout on all the rollout nodes that

@@ -9,13 +9,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from rollmux_env.envs.base import BaseVectorEnv, Info, Stepped
 from rollmux_env.envs.dispatch.group import Generator, Group, Shapes
 from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES, look_tables
 from rollmux_env.envs.dispatch.reward import Interval, Reward, Work
 from rollmux_env.envs.dispatch.steps import Tails, ask_first, begin, follow_round_robin, step_all
 from rollmux_env.envs.dispatch.tables import Groups, group_tables
 from rollmux_env.envs.dispatch.viewer import picture, text
-from rollmux_env.envs.drawn import DrawnVectorEnv, Info, Stepped
 from rollmux_env.errors import InputError
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.timing.tail import TailModel
@@ -23,10 +23,10 @@ from rollmux_env.timing.tail import TailModel
 MIGRATES_AT = 0.8
 
 
-class DispatchVectorEnv(DrawnVectorEnv):
+class DispatchVectorEnv(BaseVectorEnv):
     """`RollMux/Dispatch-v0`, natively vectorised. `DispatchEnv` describes the environment; it is one of these with one group.
 
-    What differs from it: everything has a leading axis of `num_envs`, and autoreset is as `DrawnVectorEnv` says.
+    What differs from it: everything has a leading axis of `num_envs`, and autoreset is as `BaseVectorEnv` says.
 
     Args:
         num_envs: groups side by side.

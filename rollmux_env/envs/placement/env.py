@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.regroupings import placements
 from rollmux_env.cluster.state import limits_of
-from rollmux_env.envs.drawn import DrawnVectorEnv, Info, Stepped
+from rollmux_env.envs.base import BaseVectorEnv, Info, Stepped
 from rollmux_env.envs.placement.actions import choice_table
 from rollmux_env.envs.placement.generator import Workload
 from rollmux_env.envs.placement.observation import observation_space, observed_table
@@ -21,16 +21,16 @@ from rollmux_env.envs.placement.stream import Generator, Stream
 from rollmux_env.envs.placement.types import ADMIT, OVER, Rules, Streams, begin, stream_table
 from rollmux_env.envs.placement.viewer import Window, frame_of, picture, text
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.feature_tables import make_desk
+from rollmux_env.kernel.feature_tables import make_workspace
 from rollmux_env.kernel.neighbourhood.table import make_scratch
 from rollmux_env.kernel.tables import Records
 from rollmux_env.replay.run import in_order_of_arrival
 
 
-class PlacementVectorEnv(DrawnVectorEnv):
+class PlacementVectorEnv(BaseVectorEnv):
     """`RollMux/Placement-v0`, natively vectorised. `PlacementEnv` describes the environment; it is one of these with one stream.
 
-    What differs from it: everything has a leading axis of `num_envs`, and autoreset is as `DrawnVectorEnv` says.
+    What differs from it: everything has a leading axis of `num_envs`, and autoreset is as `BaseVectorEnv` says.
 
     Args:
         num_envs: streams side by side.
@@ -70,7 +70,7 @@ class PlacementVectorEnv(DrawnVectorEnv):
         self._reference = stream_table(num_envs if self.reward.reference else 0, *sizes)
         self._choices = choice_table(self._streams, candidates)
         jobs, groups = self._streams.jobs[0], self._streams.groups[0]
-        self._desk = make_desk(jobs, groups)
+        self._desk = make_workspace(jobs, groups)
         self._scratch = make_scratch(jobs, groups, candidates - 1) if moves else None
         self._solo_usd = np.ones(num_envs)
         clock = self._streams.clock

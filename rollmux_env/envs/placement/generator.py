@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.complaint import describe, not_one_of
 from rollmux_env.envs.placement.stream import Stream, stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
 from rollmux_env.suggestions import did_you_mean
+from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads import WorkloadOptions, make_workload
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, memory_gb, paper_cluster
 from rollmux_env.workloads.draws import uniform

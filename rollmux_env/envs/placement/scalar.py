@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.envs.drawn import FirstEnv, Info, Observation
+from rollmux_env.envs.base import BaseEnv, Info, Observation
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.reward import Reward
 from rollmux_env.envs.placement.stream import Generator
 
 
-class PlacementEnv(FirstEnv):
+class PlacementEnv(BaseEnv):
     """## Description
 
     Jobs of RL post-training arrive at two pools of GPU nodes, one for rollouts and one for training, and leave again. A
@@ -116,7 +116,7 @@ class PlacementEnv(FirstEnv):
         )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
-        """Start a new episode; see `DrawnVectorEnv.reset`."""
+        """Start a new episode; see `BaseVectorEnv.reset`."""
         begun = super().reset(seed=seed, options=options)
         self._show()
         return begun

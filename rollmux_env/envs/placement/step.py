@@ -9,7 +9,7 @@ from rollmux_env.envs.placement.dynamics import admit, defer, look_for_moves, mo
 from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, LATER, OVER, Rules, Streams, begin_interval, view_of
 from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.feature_tables import Desk, Observed, begin_group, begin_values, place_values
+from rollmux_env.kernel.feature_tables import Observed, Workspace, begin_group, begin_values, place_values
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, Out, candidate_features, cluster_features, job_features, shared_features
 from rollmux_env.kernel.neighbourhood.table import Scratch
 from rollmux_env.kernel.row_features import move_features
@@ -61,17 +61,17 @@ def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: in
 
 @compiled(arrays=False)
 def _observe_places(
-    streams: Streams, s: int, rules: Rules, choices: Records, desk: Desk, scratch: Scratch | None, out: Observed
+    streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observed
 ) -> None:
     """Write what is seen of a waiting job and its places."""
     c = streams.clock[s]
     view = view_of(streams, s, rules.limits)
     job, known = c.admitted, rules.known_stays
-    asks, place, shared = view.jobs[job], desk.valuation.place[0], desk.shared[0]
+    asks, place, shared = view.jobs[job], workspace.valuation.place[0], workspace.shared[0]
     stay_s = min(asks.duration_s, asks.iterations * asks.solo_s) if known else 0.0
     job_features(asks, view.limits, stay_s, out.job[s])
     if scratch is not None:
-        begin_values(view, known, job, desk)
+        begin_values(view, known, job, workspace)
     for k in range(c.choices):
         choice = choices[k]
         group = choice.group[0]
@@ -79,13 +79,13 @@ def _observe_places(
         if k == 0 or choices[k - 1].group[0] != group:
             shared_features(view, known, stay_s, job, group, shared)
             if scratch is not None:
-                begin_group(view, group, desk)
+                begin_group(view, group, workspace)
         place.group, place.new_nodes, place.usd, place.period_s = group, choice.new_nodes[0], choice.usd, choice.period_s
         for v in range(place.nodes.shape[0]):
             place.nodes[v] = choice.nodes[0, v]
         candidate_features(view, job, place, shared, row)
         if scratch is not None:
-            place_values(view, job, place, desk, row)
+            place_values(view, job, place, workspace, row)
             for v in range(_CANDIDATES, row.shape[0]):
                 row[v] = 0.0
 
@@ -100,7 +100,9 @@ def _observe_moves(view: View, known_stays: bool, choices: Records, count: int, 
 
 
 @compiled(arrays=False)
-def _observe(streams: Streams, s: int, rules: Rules, choices: Records, desk: Desk, scratch: Scratch | None, out: Observed) -> None:
+def _observe(
+    streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observed
+) -> None:
     """Write what a learner sees."""
     c = streams.clock[s]
     view = view_of(streams, s, rules.limits)
@@ -111,7 +113,7 @@ def _observe(streams: Streams, s: int, rules: Rules, choices: Records, desk: Des
     for v in range(out.job.shape[1]):
         out.job[s, v] = 0.0
     if c.asks == ADMIT:
-        _observe_places(streams, s, rules, choices, desk, scratch, out)
+        _observe_places(streams, s, rules, choices, workspace, scratch, out)
     elif scratch is not None and count > 0:
         _observe_moves(view, rules.known_stays, choices, count, out.candidates[s])
     for k in range(count, out.mask.shape[1]):
@@ -156,7 +158,7 @@ def step_all(
     actions: Ints,
     rules: Rules,
     choices: Records,
-    desk: Desk,
+    workspace: Workspace,
     scratch: Scratch | None,
     out: Observed,
     reference: Streams,
@@ -167,10 +169,10 @@ def step_all(
 
     Args:
         actions: (E,) choices; SKIP where a stream is to stay as it is.
-        desk: scratch. scratch: for moves; None where there are none, so that nothing of them is compiled.
+        workspace: scratch. scratch: for moves; None where there are none, so that nothing of them is compiled.
         reference: the same streams under Algorithm 1, brought to the same times; of no streams where none is asked for.
     """
-    rows = np.empty(256, desk.valuation.place.dtype)
+    rows = np.empty(256, workspace.valuation.place.dtype)
     for s in range(actions.shape[0]):
         c = streams.clock[s]
         if actions[s] == SKIP:
@@ -192,11 +194,11 @@ def step_all(
                 for k in range(c.choices):
                     open_choices = open_choices or choices[s, k].feasible == 1
             elif scratch is not None:
-                write_moves(streams, s, rules, desk.valuation, scratch, choices[s])
+                write_moves(streams, s, rules, workspace.valuation, scratch, choices[s])
                 open_choices = c.choices > 1
             if not open_choices:
                 defer(streams, s)
-        _observe(streams, s, rules, choices[s], desk, scratch, out)
+        _observe(streams, s, rules, choices[s], workspace, scratch, out)
         if reference.clock.shape[0] > 0 and not begun:
             begin_interval(reference, s)
             follow(reference, s, rules, np.inf if c.asks == OVER else c.now_s, rows)

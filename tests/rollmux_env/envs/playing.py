@@ -14,7 +14,7 @@ from rollmux_env.cluster.features import Features, features
 from rollmux_env.cluster.plan import Move, Place, Plan, Wait, carry_out
 from rollmux_env.cluster.regroupings import Regroupings, regroupings
 from rollmux_env.cluster.state import State
-from rollmux_env.envs.drawn import DrawnVectorEnv, Observation
+from rollmux_env.envs.base import BaseVectorEnv, Observation
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.types import ADMIT
 from rollmux_env.scheduler.planner import INSTANT_S
@@ -132,7 +132,7 @@ class Watching(Replayed):
             carry_out(state, taken, True)
 
 
-def bytes_of(envs: DrawnVectorEnv, choose: Callable[[Any], Any], seed: int, steps: int) -> bytes:
+def bytes_of(envs: BaseVectorEnv, choose: Callable[[Any], Any], seed: int, steps: int) -> bytes:
     """All that environments say in so many steps, as bytes; `choose` maps (E, A) masks to (E,) choices."""
     observations, _ = envs.reset(seed=seed)
     text = []

@@ -13,7 +13,7 @@ from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.replay.sampling import Durations
-from rollmux_env.rollout.inside import KEPT, insides
+from rollmux_env.rollout.profile import KEPT, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.timing.tail import TailModel
@@ -95,11 +95,11 @@ def test_tail_batching_and_sharing_nodes_gain_together() -> None:
 def test_a_tail_is_slower_on_fewer_replicas_and_so_is_a_rollout_beside_it() -> None:
     setting = setting_of(pair().jobs[0])
     assert setting is not None
-    narrow, wide = (insides(setting, make_rollout("plain"), 1, 0.8, share) for share in (0.25, 0.5))
+    narrow, wide = (rollout_profiles(setting, make_rollout("plain"), 1, 0.8, share) for share in (0.25, 0.5))
     assert [one.seconds for one in narrow] == [one.seconds for one in wide]
     assert all(0 < one.threshold < 1 <= other.stretch <= one.stretch for one, other in zip(narrow, wide, strict=True))
     assert all(one.rate >= other.rate > 0 for one, other in zip(narrow, wide, strict=True))
-    assert all(one.threshold == 1 for one in insides(setting, make_rollout("plain"), 1, None, 0.5))
+    assert all(one.threshold == 1 for one in rollout_profiles(setting, make_rollout("plain"), 1, None, 0.5))
 
 
 def test_the_same_seed_gives_the_same_replay() -> None:

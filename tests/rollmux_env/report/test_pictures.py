@@ -91,7 +91,7 @@ def test_trace_of_one_group_and_window_shows_no_more(command: Command, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (["micro-temporal", "--group", "7"], "--group 7: there is no such group"),
         (["micro-temporal", "--from", "1000"], "--from 1000: nobody runs then"),
@@ -99,12 +99,10 @@ def test_trace_of_one_group_and_window_shows_no_more(command: Command, tmp_path:
         (["no-such-workload"], "no-such-workload"),
     ],
 )
-def test_trace_refuses_in_one_line_and_writes_nothing(
-    command: Command, tmp_path: Path, arguments: list[str], complaint: str
-) -> None:
+def test_trace_refuses_in_one_line_and_writes_nothing(command: Command, tmp_path: Path, arguments: list[str], message: str) -> None:
     status, out, err = command("trace", *arguments, "--out", str(tmp_path))
     assert (status, out) == (2, "")
-    assert complaint in err
+    assert message in err
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 

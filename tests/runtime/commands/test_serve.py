@@ -15,7 +15,7 @@ import pytest
 
 from runtime.execution.own_ray import MARK, end_processes
 from runtime.journal import DRIVER_LOCK, read_run
-from runtime.service.place import find
+from runtime.service.address import find
 from tests.conftest import Command
 from tests.runtime.sockets import listens_only_on_loopback
 

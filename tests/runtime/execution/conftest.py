@@ -12,8 +12,8 @@ import pytest
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
 from runtime.audit import audit
+from runtime.execution.ray_session import execute, ray_session
 from runtime.execution.run_plan import RunPlan
-from runtime.execution.session import execute, ray_session
 from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import JOURNAL, read_facts, read_run

@@ -12,7 +12,7 @@ from rollmux_env.cluster.events import Arrived, Departed
 from rollmux_env.errors import InputError
 from runtime.checkpoints import MANIFEST, numbers
 from runtime.execution.checks import check_run
-from runtime.execution.run_plan import Patience
+from runtime.execution.run_plan import Timeouts
 from runtime.journal import read_run, state_of
 from runtime.record import RunRecord
 from tests.fixtures import copied
@@ -40,7 +40,7 @@ def test_a_job_whose_process_dies_or_hangs_arrives_anew_from_its_checkpoint(run:
         counter("hang", folder=str(tmp_path / "hang"), at=2),
         counter("calm", iterations=40, rollout_s=0.3),
     ]
-    outcome, record, lines = run(jobs, patience=Patience(least_s=12.0))  # longer than a busy machine needs to start a process
+    outcome, record, lines = run(jobs, timeouts=Timeouts(least_s=12.0))  # longer than a busy machine needs to start a process
     assert outcome == "done" and not record.failed, lines
     check_run(record)
     why = {fact.job_id: (fact.iteration, fact.why) for fact in record.restarted}

@@ -20,12 +20,12 @@ from runtime.grpo.shares import rounds_of
 from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import parse_jobs
 from runtime.jobs.tasks import Example, LongTail
-from runtime.phases import set_gate
+from runtime.phases import set_session
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 3, "max_tokens": 60}
 
 
-class Gate:
+class Session:
     """A run that says stop after so many steps, once."""
 
     worst_case, iteration, parts = False, 0, (0, 1)
@@ -63,7 +63,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RolloutWo
 @pytest.fixture(autouse=True)
 def _out_of_the_run() -> Iterator[None]:
     yield
-    set_gate(None)
+    set_session(None)
 
 
 def begin(workers: list[RolloutWorker], due: Round) -> None:
@@ -85,15 +85,15 @@ def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker
     whole = sampled(workers)
     assert [len(part.responses) for part in whole] == [9, 9]
 
-    gate = Gate(3)  # short rounds are over soon
-    set_gate(gate)  # type: ignore[arg-type]
+    session = Session(3)  # short rounds are over soon
+    set_session(session)  # type: ignore[arg-type]
     begin(workers, due)
     assert workers[1].sample() == (1,)  # it has stopped
     assert workers[0].sample() == ()  # and this one has gone on to its end
     workers[0].join([0, 1], workers[0].leave(), workers[1].leave())
     assert workers[0].sample() == () and workers[1].sample() == ()
     moved = sampled(workers)
-    assert {total for _, total in gate.told} == {len(due.prompts) * due.responses}
+    assert {total for _, total in session.told} == {len(due.prompts) * due.responses}
     assert sum(worker._done for worker in workers) == len(due.prompts) * due.responses  # noqa: SLF001 (progress is told before the end)
     for before, after in zip(whole, moved, strict=True):
         assert before.prompts == after.prompts and before.rewards == after.rewards
@@ -125,7 +125,7 @@ def test_a_short_round_samples_what_it_needs_and_the_long_one_what_was_put_off(w
 
 
 def test_a_checkpoint_has_the_prompts_that_were_put_off(tmp_path: Path) -> None:
-    set_gate(Gate(0))  # type: ignore[arg-type]
+    set_session(Session(0))  # type: ignore[arg-type]
     given: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "algorithm": ALGORITHM}
     rollout = {"policy": "tail-batching", "eta": 1.5}
     spec = parse_jobs({"version": 1, "jobs": [given | {"rollout": rollout}]}, "test", Path()).jobs[0]
@@ -161,8 +161,8 @@ def test_nothing_waits_for_a_slow_reward_but_training(workers: list[RolloutWorke
         return 0.5
 
     monkeypatch.setattr(LongTail, "reward", reward)
-    due, gate = Rounds(6, 3, 1.0).next(), Gate(8)
-    set_gate(gate)  # type: ignore[arg-type]
+    due, session = Rounds(6, 3, 1.0).next(), Session(8)
+    set_session(session)  # type: ignore[arg-type]
     begin(workers, due)
     assert workers[1].sample() == (1,)
     left = workers[1].leave()  # a tail moves without the rewards that it waits for

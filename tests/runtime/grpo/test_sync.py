@@ -14,7 +14,7 @@ import torch
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Kept
 from runtime.jobs.spec import parse_jobs
-from runtime.phases import WorkerError, runtime_hook, set_gate
+from runtime.phases import WorkerError, runtime_hook, set_session
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage
 from runtime.sync.streams import HEADER_BYTES, Address, Inbox, Transfer, send_streams
@@ -90,10 +90,10 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def in_a_run() -> Iterator[None]:
-    set_gate(Run())  # type: ignore[arg-type]
+    set_session(Run())  # type: ignore[arg-type]
     runtime_hook.metrics = {}
     yield
-    set_gate(None)
+    set_session(None)
     runtime_hook.metrics = {}
 
 

@@ -28,8 +28,8 @@ def boot_id() -> str:
     return _BOOT.read_text() if _BOOT.exists() else os.uname().nodename
 
 
-class JobGate:
-    """The run, as the job sees it (see `runtime.phases.Gate`)."""
+class JobSession:
+    """The run, as the job sees it (see `runtime.phases.Session`)."""
 
     def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
         self.iteration = 0

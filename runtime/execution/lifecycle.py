@@ -20,7 +20,7 @@ _PATROL_S = 0.5
 _LOOK_S = 5.0  # between looks at the machines
 
 
-class Lives:
+class JobLifecycle:
     """Watches over the jobs of a run.
 
     Args:
@@ -241,10 +241,10 @@ class Lives:
 
     def _deadline_s(self, handle: JobHandle) -> float:
         """How long a job may take for what it does now."""
-        patience, job = self._run.plan.patience, handle.job
+        timeouts, job = self._run.plan.timeouts, handle.job
         if job is None or handle.iteration == PROFILE:
-            return patience.profile_s
+            return timeouts.profile_s
         phases = {pool: getattr(job, pool) for pool in POOLS}
         worst_s = {pool: phase.worst_case_s + phase.switch.warm_s + phase.switch.cold_s for pool, phase in phases.items()}
         own_s: float = worst_s[handle.hold.pool] if handle.hold else sum(worst_s.values()) + job.sync_s + handle.keeping_s
-        return max(patience.least_s, patience.times * own_s)
+        return max(timeouts.least_s, timeouts.times * own_s)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
+from rollmux_env.validation_errors import one_line
 from runtime.execution.own_ray import stay_on_loopback
 from runtime.own_folder import OwnFolder
 
@@ -27,7 +27,7 @@ _ANSWERS_S = 2.0
 
 
 @dataclass(frozen=True)
-class Where:
+class ServiceAddress:
     """A service that was started.
 
     Attributes:
@@ -65,7 +65,7 @@ def folder_of(at: Path | None) -> Path:
     return at if at is not None else Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
-def find(folder: Path) -> Where | None:
+def find(folder: Path) -> ServiceAddress | None:
     """What the folder says of a service that was started and has not been stopped; None where it says nothing.
 
     A token is the one in this folder, whatever the file says.
@@ -75,7 +75,7 @@ def find(folder: Path) -> Where | None:
     """
     path = folder / SERVICE
     try:
-        where = TypeAdapter(Where).validate_json(path.read_bytes())
+        where = TypeAdapter(ServiceAddress).validate_json(path.read_bytes())
         return where if where.token is None else replace(where, token=str(token_of(folder)))
     except FileNotFoundError:
         return None
@@ -88,7 +88,7 @@ def token_of(folder: Path) -> Path:
     return folder.resolve() / _TOKEN
 
 
-def announce(folder: Path, where: Where) -> None:
+def announce(folder: Path, where: ServiceAddress) -> None:
     """Let clients find a service; only its owner may read how."""
     path = folder / SERVICE
     write_whole(path, TypeAdapter(dict[str, str | int | None]).dump_json(asdict(where)))
@@ -100,7 +100,7 @@ def withdraw(folder: Path) -> None:
     (folder / SERVICE).unlink(missing_ok=True)
 
 
-def prepare_environment(where: Where) -> None:
+def prepare_environment(where: ServiceAddress) -> None:
     """Set what Ray reads when it is imported: a Ray of a service's own listens on loopback alone, and asks for a token."""
     if where.ray is not None:
         stay_on_loopback()

@@ -11,7 +11,7 @@ import textwrap
 
 import pytest
 
-from runtime.presses import allowing, heard, look, masked, undisturbed
+from runtime.signals import allowing, check_signals, listening, masked, shielded
 
 
 def press(number: int = signal.SIGINT) -> None:
@@ -21,71 +21,71 @@ def press(number: int = signal.SIGINT) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_press_ends_what_is_under_way_even_if_somebody_has_swallowed_it(number: int) -> None:
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(KeyboardInterrupt), heard():
+    with pytest.raises(KeyboardInterrupt), listening():
         with contextlib.suppress(KeyboardInterrupt):
             press(number)
-        look()
+        check_signals()
         raise AssertionError("not reached")
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
-    with heard():
-        look()  # that one is over
+    with listening():
+        check_signals()  # that one is over
 
 
 def test_a_press_is_heard_while_somebody_else_has_the_handler_and_after_it() -> None:
-    with pytest.raises(KeyboardInterrupt), heard():
+    with pytest.raises(KeyboardInterrupt), listening():
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         press(signal.SIGTERM)
-        look()
-    with pytest.raises(KeyboardInterrupt), heard():
+        check_signals()
+    with pytest.raises(KeyboardInterrupt), listening():
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
         press(signal.SIGTERM)
-    with pytest.raises(SystemExit), heard():
+    with pytest.raises(SystemExit), listening():
         sys.exit(1)  # nobody has pressed
 
 
 def test_nobody_who_takes_the_handlers_meets_a_press_while_they_are_masked() -> None:
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(KeyboardInterrupt), heard():
+    with pytest.raises(KeyboardInterrupt), listening():
         with masked():
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda number, frame: sys.exit(1))
                 press(number)
         with allowing(2) as presses:
-            look()
+            check_signals()
             assert presses() == 2
             press()
             with contextlib.suppress(KeyboardInterrupt):
-                look()
+                check_signals()
                 raise AssertionError("not reached")
-        look()
+        check_signals()
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_press_that_nobody_has_looked_for_is_answered_at_the_end() -> None:
-    with pytest.raises(KeyboardInterrupt), heard():
+    with pytest.raises(KeyboardInterrupt), listening():
         press()
-    with heard(), allowing(1):
+    with listening(), allowing(1):
         press()  # which has been answered by who allowed for it
 
 
 def test_a_press_in_a_hook_of_a_fork_raises_nothing_there_and_one_of_the_child_is_its_own() -> None:
     program = """
         import os, signal, subprocess
-        from runtime.presses import heard, look, masked
+        from runtime.signals import listening, check_signals, masked
         pressed, ended = False, False
         os.register_at_fork(before=lambda: pressed and os.kill(os.getpid(), signal.SIGINT))
         os.register_at_fork(after_in_child=lambda: ended and os.kill(os.getpid(), signal.SIGTERM))
         begin = lambda: subprocess.run(["true"], preexec_fn=lambda: None).returncode
-        with heard():
+        with listening():
             ended = True
             assert begin() == -signal.SIGTERM
             with masked():
                 assert begin() == -signal.SIGTERM
-            look()
+            check_signals()
             pressed, ended = True, False
             assert begin() == 0
             try:
-                look()
+                check_signals()
             except KeyboardInterrupt:
                 os._exit(3)
     """
@@ -94,14 +94,14 @@ def test_a_press_in_a_hook_of_a_fork_raises_nothing_there_and_one_of_the_child_i
 
 
 def test_presses_that_are_allowed_are_counted_and_the_next_one_ends_it() -> None:
-    with pytest.raises(KeyboardInterrupt), heard():
+    with pytest.raises(KeyboardInterrupt), listening():
         with allowing(1) as presses:
             assert presses() == 0
             press()
             assert presses() == 1
-            with undisturbed():
+            with shielded():
                 press()
                 press(signal.SIGTERM)
             assert presses() == 3
-            look()
+            check_signals()
         raise AssertionError("not reached")

@@ -16,7 +16,7 @@ KEPT = 64
 """So many rollouts of a job are simulated; later iterations go through them again."""
 
 
-class Inside(NamedTuple):
+class RolloutProfile(NamedTuple):
     """A rollout as a replay sees it.
 
     Attributes:
@@ -55,7 +55,9 @@ def migration_of(policy: RolloutPolicy | None) -> tuple[float, float] | None:
 
 
 @lru_cache(maxsize=4096)
-def insides(setting: Setting, policy: RolloutPolicy, seed: int, at: float | None, share: float) -> tuple[Inside, ...]:
+def rollout_profiles(
+    setting: Setting, policy: RolloutPolicy, seed: int, at: float | None, share: float
+) -> tuple[RolloutProfile, ...]:
     """(KEPT,) the first rollouts of a job.
 
     Args:
@@ -68,7 +70,7 @@ def insides(setting: Setting, policy: RolloutPolicy, seed: int, at: float | None
     if migration_of(policy) is not None:
         job.control = Stay()  # when a tail moves is for the dispatch policy to say
     if at is None or keep >= replicas:
-        return tuple(Inside(one.seconds, int(one.kept.max())) for one in (job.next() for _ in range(KEPT)))
+        return tuple(RolloutProfile(one.seconds, int(one.kept.max())) for one in (job.next() for _ in range(KEPT)))
     done = min(max(1, round(at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
     beside = replace(setting, gpus=(replicas - keep) * setting.parallel)
     found = []
@@ -78,5 +80,5 @@ def insides(setting: Setting, policy: RolloutPolicy, seed: int, at: float | None
         rest_s = max(whole.seconds - threshold_s, 1e-9)
         stretch = max(1.0, (moved.seconds - threshold_s) / rest_s)
         rate = min(1.0, threshold_s / float(narrow.end_s[done - 1]))
-        found.append(Inside(whole.seconds, int(whole.kept.max()), threshold_s / whole.seconds, stretch, rate))
+        found.append(RolloutProfile(whole.seconds, int(whole.kept.max()), threshold_s / whole.seconds, stretch, rate))
     return tuple(found)

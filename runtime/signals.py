@@ -2,8 +2,8 @@
 
 What a handler raises may end in somebody's `except`, in a callback of a fork, or in C++ code that aborts. So our handler raises
 nothing: presses are counted by what Python writes to a file descriptor for every signal, and KeyboardInterrupt is raised where this
-process looks at the count (`look`), which is between its steps and several times a second wherever it waits. Code that installs
-handlers of its own, as Ray does when it starts and ends, runs while the signals are masked (`masked`).
+process looks at the count (`check_signals`), which is between its steps and several times a second wherever it waits. Code that
+installs handlers of its own, as Ray does when it starts and ends, runs while the signals are masked (`masked`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import FrameType
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class _Ear:
+class SignalListener:
     """Counts presses while it listens.
 
     Attributes:
@@ -39,7 +39,7 @@ class _Ear:
                 self._count += sum(number in _SIGNALS for number in numbers)
         return self._count
 
-    def look(self) -> None:
+    def check(self) -> None:
         if self.count() > self.allowed:
             raise KeyboardInterrupt
 
@@ -49,7 +49,7 @@ class _Ear:
         self._read.close()
 
 
-_ear: _Ear | None = None
+_listener: SignalListener | None = None
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
@@ -60,7 +60,7 @@ def _forked() -> None:
     """A child that has not begun its own program: it must not write to our descriptor, and can be ended. SIGINT stays masked where
     it was, as Ray wants it for its processes.
     """
-    if _ear is not None:
+    if _listener is not None:
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
@@ -71,48 +71,48 @@ os.register_at_fork(after_in_child=_forked)
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[None]:
-    """From now on presses are counted, and `look` answers them. In the main thread; within another it adds nothing.
+def listening() -> Iterator[None]:
+    """From now on presses are counted, and `check_signals` answers them. In the main thread; within another it adds nothing.
 
     Raises:
         KeyboardInterrupt: at its end, the user has pressed more often than was allowed for and nobody has answered.
     """
-    global _ear
-    if _ear is not None:
+    global _listener
+    if _listener is not None:
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    ear = _ear = _Ear()
+    listener = _listener = SignalListener()
     try:
-        take()
+        install_handlers()
         yield
-        ear.look()
+        listener.check()
     except SystemExit:  # which a handler of somebody else may raise
-        ear.look()
+        listener.check()
         raise
     finally:
-        _ear = None
+        _listener = None
         for number, handler in before.items():
             signal.signal(number, handler)
-        ear.close()
+        listener.close()
 
 
-def take() -> None:
+def install_handlers() -> None:
     """Take the signals, or take them back from whoever has taken them meanwhile."""
-    if _ear is not None:
+    if _listener is not None:
         for number in _SIGNALS:
             signal.signal(number, _handle)
 
 
-def look() -> None:
+def check_signals() -> None:
     """A step is over: listen on, and end here if the user has asked for it.
 
     Raises:
         KeyboardInterrupt: there were more presses than are allowed for.
     """
-    if _ear is not None:
-        take()
-        _ear.look()
+    if _listener is not None:
+        install_handlers()
+        _listener.check()
 
 
 @contextlib.contextmanager
@@ -135,19 +135,19 @@ def allowing(presses: int) -> Iterator[Callable[[], int]]:
     Returns:
         Their number so far, when it is asked for.
     """
-    with heard():
-        assert _ear is not None
-        ear, before = _ear, _ear.allowed
-        ear.allowed = presses
+    with listening():
+        assert _listener is not None
+        listener, before = _listener, _listener.allowed
+        listener.allowed = presses
         try:
-            take()
-            yield ear.count
+            install_handlers()
+            yield listener.count
         finally:
-            ear.allowed = max(before, min(presses, ear.count()))
+            listener.allowed = max(before, min(presses, listener.count()))
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def shielded() -> Iterator[None]:
     """No press interrupts what cleans up; the next look answers it."""
-    with heard(), masked():
+    with listening(), masked():
         yield

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.service.place import SERVICE, Where, announce, find, folder_of, withdraw
+from runtime.service.address import SERVICE, ServiceAddress, announce, find, folder_of, withdraw
 
-WHERE = Where("127.0.0.1:20001", "service-1", token="/somewhere/token", ray="/tmp/rollmux-ray-x", device=1, inode=2)
+WHERE = ServiceAddress("127.0.0.1:20001", "service-1", token="/somewhere/token", ray="/tmp/rollmux-ray-x", device=1, inode=2)
 
 
 def test_a_service_is_found_by_its_file_which_only_its_owner_may_read(tmp_path: Path) -> None:
@@ -36,4 +36,4 @@ def test_a_command_means_the_folder_given_or_that_of_the_environment(tmp_path: P
 
 
 def test_nobody_answers_at_a_port_where_nobody_listens() -> None:
-    assert not Where("127.0.0.1:1", "x").answers() and not Where("nonsense", "x").answers()
+    assert not ServiceAddress("127.0.0.1:1", "x").answers() and not ServiceAddress("nonsense", "x").answers()

@@ -16,20 +16,20 @@ from runtime.answers import answered
 from runtime.commands.options import DISPATCH, POLICY
 from runtime.commands.running import cluster_of
 from runtime.execution.nodes import POOLS, find_nodes
+from runtime.execution.ray_session import coordinator_options, watch
 from runtime.execution.run_plan import RunPlan
-from runtime.execution.session import coordinator_options, watch
 from runtime.facts import Node, Pool
 from runtime.journal import JOURNAL, is_begun, read_run
-from runtime.presses import look, undisturbed
+from runtime.service.address import ServiceAddress, announce
 from runtime.service.client import join
-from runtime.service.place import Where, announce
 from runtime.service.service import Service
+from runtime.signals import check_signals, shielded
 
 _SETTLED_S = 30.0  # a coordinator that dies sooner would die again
 
 
 @dataclass(frozen=True)
-class Wish:
+class ServiceOptions:
     """What a user asks a new service to be; what is None is as the journal says, or else as usual."""
 
     policy: str | None = None
@@ -38,7 +38,7 @@ class Wish:
     cluster: Cluster | None = None
 
 
-def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -> None:
+def serve_loop(folder: Path, where: ServiceAddress, wish: ServiceOptions, say: Callable[[str], None]) -> None:
     """Serve until the user stops it; the service has ended then, however that comes about.
 
     Args:
@@ -52,7 +52,7 @@ def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -
     service = None
     try:
         join(where)
-        look()
+        check_signals()
         where = replace(where, address=ray.get_runtime_context().gcs_address)
         service = _find(where)
         if service is not None:
@@ -76,14 +76,14 @@ def attend(folder: Path, where: Where, wish: Wish, say: Callable[[str], None]) -
                 say("the coordinator has died; another one goes on from the journal")
                 service, where = None, replace(where, actor=f"{where.actor}-again")
     finally:
-        with undisturbed():
+        with shielded():
             if where.answers():  # else there is nobody to tell, and Ray would try for a minute
                 if service is not None:
                     ray.kill(service)
                 ray.shutdown()
 
 
-def _find(where: Where) -> Any:
+def _find(where: ServiceAddress) -> Any:
     try:
         service = ray.get_actor(where.actor, namespace=where.namespace)
         answered(service.told.remote(), timeout_s=30)
@@ -92,7 +92,7 @@ def _find(where: Where) -> Any:
     return service
 
 
-def _start(folder: Path, where: Where, wish: Wish) -> Any:
+def _start(folder: Path, where: ServiceAddress, wish: ServiceOptions) -> Any:
     plan = _plan(folder, wish)
     options = {**coordinator_options(), "name": where.actor, "namespace": where.namespace, "lifetime": "detached"}
     service: Any = ray.remote(Service).options(**options).remote(plan)
@@ -107,7 +107,7 @@ def _start(folder: Path, where: Where, wish: Wish) -> Any:
     return service
 
 
-def _plan(folder: Path, wish: Wish) -> RunPlan:
+def _plan(folder: Path, wish: ServiceOptions) -> RunPlan:
     """A new service, or what a journal says of the one that was here before.
 
     Raises:

@@ -82,9 +82,9 @@ def path_of(parts: Iterable[str | int]) -> str:
     return text.removeprefix(".")
 
 
-def misfit(problem: str, *field: str | int) -> PydanticCustomError:
+def field_error(problem: str, *field: str | int) -> PydanticCustomError:
     """The error of a validator: a problem of fields that do not go together, at `field` below the validator's own place."""
-    return PydanticCustomError("misfit", "{problem}", {"problem": problem, "field": field})
+    return PydanticCustomError("field_error", "{problem}", {"problem": problem, "field": field})
 
 
 def problems(error: ValidationError) -> list[ErrorDetails]:
@@ -97,7 +97,7 @@ def field_of(problem: ErrorDetails) -> tuple[str | int, ...]:
     return (*(part for part in problem["loc"] if part != "[key]"), *problem.get("ctx", {}).get("field", ()))
 
 
-def complain(problem: ErrorDetails, model: type[BaseModel] | None, *prefix: str | int) -> str:
+def format_error(problem: ErrorDetails, model: type[BaseModel] | None, *prefix: str | int) -> str:
     """One of pydantic's errors as `path.to[0].field: what is wrong`, and what was probably meant.
 
     Args:

@@ -15,9 +15,9 @@ import ray
 from pydantic import TypeAdapter, ValidationError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rollmux_env.complaint import one_line
 from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.files import write_whole
+from rollmux_env.validation_errors import one_line
 from runtime.answers import answered
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.nodes import find_nodes
@@ -25,7 +25,7 @@ from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
 from runtime.own_folder import OwnFolder, make_own_folder
-from runtime.presses import allowing, look, masked, undisturbed
+from runtime.signals import allowing, check_signals, masked, shielded
 
 _WATCH_S = 0.2
 _GRACE_S = 5.0
@@ -54,20 +54,20 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | No
     if folder:
         options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder.path}
     try:
-        look()
+        check_signals()
         if note is not None and folder is not None:
             write_whole(note, json.dumps(asdict(folder)))
         try:
             with masked():
                 ray.init(**options)
-            look()
+            check_signals()
         except Exception as error:  # which is what Ray raises when a process of its own does not come
-            look()  # one that SIGTERM has ended too
+            check_signals()  # one that SIGTERM has ended too
             raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         yield find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())
     finally:
-        with undisturbed():
+        with shielded():
             ray.shutdown()
             if folder:
                 end_processes(folder, _GRACE_S)
@@ -139,7 +139,7 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], told: int 
     try:
         with allowing(1) as presses:
             while not ray.wait([outcome], timeout=_WATCH_S)[0]:
-                look()
+                check_signals()
                 told = _tell(coordinator, told, say)
                 if presses() and not stopping:
                     stopping = True

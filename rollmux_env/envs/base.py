@@ -14,16 +14,16 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rollmux_env.complaint import describe, not_one_of
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
+from rollmux_env.validation_errors import describe, not_one_of
 
 Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
 Stepped = tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]
 
 
-class DrawnVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC):
+class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC):
     """Seeds, resets, autoreset and `info` of streams side by side; a subclass decides what a stream is.
 
     Autoreset is `AutoresetMode.SAME_STEP`: the step that ends an episode returns the first observation of the next, with the last
@@ -166,10 +166,10 @@ class DrawnVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], AB
         return np.flatnonzero(mask)
 
 
-class FirstEnv(gym.Env[Observation, np.int64]):
+class BaseEnv(gym.Env[Observation, np.int64]):
     """A vector environment of one stream, without autoreset, as an environment of Gymnasium."""
 
-    def __init__(self, vector: DrawnVectorEnv) -> None:
+    def __init__(self, vector: BaseVectorEnv) -> None:
         self.vector = vector
         self.render_mode = vector.render_mode
         self.action_space = vector.single_action_space
@@ -177,7 +177,7 @@ class FirstEnv(gym.Env[Observation, np.int64]):
         self._action = np.zeros(1, dtype=np.int64)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
-        """Start a new episode; see `DrawnVectorEnv.reset`."""
+        """Start a new episode; see `BaseVectorEnv.reset`."""
         super().reset(seed=seed)
         observation, info = self.vector.reset(seed=seed, options=options)
         return _first(observation), _plain(info)
