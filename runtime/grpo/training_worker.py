@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -40,11 +39,12 @@ class TrainingWorker:
         if self._world == 1:
             return None
         import ray
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return f"tcp://{host}:{probe.getsockname()[1]}"
+        # The port is taken from now on; the process group that this process joins shares the store.
+        self._meeting = TCPStore(host, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+        return f"tcp://{host}:{self._meeting.port}"
 
     def open(self, meeting: str | None, checkpoint: str | None) -> Timed:
         """Load model and optimizer, and those of a checkpoint."""

@@ -39,6 +39,7 @@ class Trap(Poison):
             raise ValueError("no verifier")
         if response == "slow" or calls == self.after + 1:
             child = subprocess.Popen(["sleep", "600"])
-            (self.folder / "child").write_text(str(child.pid))
+            (self.folder / "pid").write_text(str(child.pid))
+            (self.folder / "pid").rename(self.folder / "child")
             child.wait()
         return 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -146,11 +147,14 @@ def test_tails_move_and_the_next_rollout_runs_beside_them(run: Running, nodes: t
     assert any(one["shrank"] for one in done) and any(one["began_with"] == 1 and one["ended_with"] == 2 for one in done)
 
 
-def test_a_job_that_cannot_do_with_a_part_waits_and_is_never_asked(run: Running, nodes: tuple[Node, ...]) -> None:
+def test_a_job_that_cannot_do_with_a_part_waits_and_is_never_asked(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
     rollout = next(one for one in nodes if one.pool == "rollout")
     on = (*nodes, replace(rollout, name="rollout-1"))
-    wide = {"rollout": {"nodes": 2}, "slo": 1000.0, "iterations": 12}  # so many that both are there together
-    jobs = [{"id": "tailed", "class": "toy_jobs:Tailed", **wide}, {"id": "whole", "class": "toy_jobs:Sleeper", **wide}]
+    wide = {"rollout": {"nodes": 2}, "options": {"folder": str(tmp_path)}, "slo": 1000.0}
+    jobs = [
+        {"id": "tailed", "class": "waiting_jobs:TailedUntilAsked", **wide},
+        {"id": "whole", "class": "waiting_jobs:StaysUntilBegun", **wide},
+    ]
     outcome, record, _ = run(jobs, on=on, dispatch="round-robin,migrate=0.8")
     assert outcome == "done" and not record.failed
     check_run(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import rollmux
@@ -35,6 +36,43 @@ class StaysUntilMoved(Sleeper):
         super().rollout()
         if rollmux.runtime_hook.iteration == 1:
             wait_for_fact(self.journal, "Moved", self.mover)
+
+
+class TailedUntilAsked(Tailed):
+    """Its first rollout has a tail until it is asked to leave a part of its nodes.
+
+    Args:
+        folder: where it says that this rollout has begun.
+    """
+
+    def __init__(self, folder: str, **more: Any) -> None:
+        super().__init__(**more)
+        self.folder = Path(folder)
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        hook = rollmux.runtime_hook
+        if hook.iteration == 0:
+            (self.folder / "begun").touch()
+            hook.progress(9, 10)
+            while not hook.stops():
+                time.sleep(0.01)
+            hook.regroup(lambda parts: None)
+        super().rollout()
+
+
+class StaysUntilBegun(Sleeper):
+    """Does not end its first training before another job's first rollout has begun, so that it waits for that one later."""
+
+    def __init__(self, folder: str, **more: Any) -> None:
+        super().__init__(**more)
+        self.folder = Path(folder)
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        super().train()
+        while rollmux.runtime_hook.iteration == 0 and not (self.folder / "begun").exists():
+            time.sleep(0.01)
 
 
 class TailedBeside(Tailed):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +24,17 @@ def over(jobs: dict[str, dict[str, Any]]) -> bool:
     return all(job["state"] in OVER for job in jobs.values())
 
 
-def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_moved(serve: Serving) -> None:
+def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_moved(serve: Serving, tmp_path: Path) -> None:
     service = serve("tests.runtime.service.toys:MoveOne", pairs=2)
+    once = tmp_path / "once"
+    once.touch()
     service.submit(
         {"id": "moved", **WORKERS, "iterations": 40},
-        {"id": "killed", **WORKERS, "iterations": 12},
+        {"id": "killed", "class": "tests.runtime.service.toys:KilledOnce", "options": {"file": str(once)}, "iterations": 12},
         {"id": "poisoned", **SLEEPER, "options": {"poison": "train", "at": 2}, "iterations": 9},
     )
     service.submit({"id": "cancelled", **SLEEPER, "iterations": 500}, {"id": "plain", **SLEEPER, "iterations": 15})
-    service.until(lambda jobs: jobs["cancelled"]["iteration"] > 0 and jobs["killed"]["iteration"] > 2)
-    (pid,) = {int(done.metrics["pid"]) for done in serve_record(service).iterations if done.job_id == "killed"}
-    os.kill(pid, signal.SIGKILL)
+    service.until(lambda jobs: jobs["cancelled"]["iteration"] > 0)
     service.ask("cancel", "cancelled")
     jobs = service.until(over)
     assert {name: job["state"] for name, job in jobs.items()} == {
@@ -100,12 +98,6 @@ def test_a_job_is_moved_when_another_one_has_left_and_goes_on_where_it_was(serve
         if name == move.job_id:  # it was begun there once, from its checkpoint
             assert [part.cold for part in rollouts if part.nodes == places[1]].count(True) == 1
     assert not record.restarted  # a move is none
-
-
-def serve_record(service: Any) -> Any:
-    from runtime.journal import read_run
-
-    return read_run(service.folder)
 
 
 def true_throughout(reports: list[dict[str, Any]]) -> None:

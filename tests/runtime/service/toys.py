@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import rollmux
@@ -61,6 +62,21 @@ class Steady(WithWorkers):
     def train(self) -> None:
         super().train()
         time.sleep(0.5)
+
+
+class KilledOnce(WithWorkers):
+    """The process of its worker is killed in its fourth training, if a file is still there."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = Path(file)
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        if rollmux.runtime_hook.iteration == 3 and self.file.exists():
+            self.file.unlink()
+            rollmux.runtime_hook.wait(self.workers["train"][0].call("die"))
+        super().train()
 
 
 class Slower:

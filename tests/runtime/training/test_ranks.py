@@ -53,8 +53,9 @@ def begun(model: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def ranks(model: Path, begun: Any) -> list[tuple[Any, str, Any]]:
-    return train_together(2, _rescaled, model, begun, meeting_place())
+def ranks(model: Path, begun: Any, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, str, Any]]:
+    folder = tmp_path_factory.mktemp("meeting")
+    return train_together(folder, 2, _rescaled, model, begun, meeting_place(folder))
 
 
 def test_after_rescaling_the_update_is_the_same(model: Path, begun: Any, ranks: list[tuple[Any, str, Any]]) -> None:

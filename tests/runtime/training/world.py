@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,19 +54,17 @@ def apart(a: Mapping[str, Any], b: Mapping[str, Any], start: Mapping[str, Any] |
     return float(np.linalg.norm(one - other) / np.linalg.norm(other - zero))
 
 
-def meeting_place() -> str:
+def meeting_place(folder: Path) -> str:
     """Where the ranks of one group may meet; a group that comes after it needs another."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    return f"file://{folder / uuid.uuid4().hex}"
 
 
-def train_together(world: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `work(rank, world, rendezvous, *arguments)` returns in each of so many processes."""
+def train_together(folder: Path, world: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What `work(rank, world, rendezvous, *arguments)` returns in each of so many processes, which meet in a folder."""
     context = processes.get_context("spawn")
     answers = context.SimpleQueue()
     started = processes.start_processes(  # type: ignore[attr-defined,no-untyped-call] # documented, and not in its `__all__`
-        _one, (work, world, meeting_place(), answers, arguments), world, join=False, start_method="spawn"
+        _one, (work, world, meeting_place(folder), answers, arguments), world, join=False, start_method="spawn"
     )
     found: dict[int, Any] = {}
     while len(found) < world:
