@@ -11,7 +11,7 @@ from runtime.signals import check_signals
 _LOOKS_S = 0.2
 
 
-def answered(call: Any, timeout_s: float = inf) -> Any:
+def result_of(call: Any, timeout_s: float = inf) -> Any:
     """What a call of an actor gives.
 
     Raises:

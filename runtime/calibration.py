@@ -120,8 +120,8 @@ class Measurer:
         self._engine.generate(prompts, Sampling(max_tokens=tokens, seed=self._seed(), ignore_end=True), progress)
 
     def _random(self, batch: int, tokens: int) -> list[list[int]]:
-        found: list[list[int]] = self._generator.integers(0, self._vocabulary, (batch, tokens)).tolist()
-        return found
+        ids: list[list[int]] = self._generator.integers(0, self._vocabulary, (batch, tokens)).tolist()
+        return ids
 
     def _seed(self) -> int:
         return int(self._generator.integers(2**31))
@@ -174,19 +174,19 @@ def measure(measurer: Measurer, grid: Grid, rounds: int, checks: Sequence[tuple[
             prefills[place].append(measurer.prefill(*read))
         rollouts += [measurer.rollout(*check) for check in checks]
     return Measured(
-        tuple(replace(found[0], seconds=median(one.seconds for one in found)) for found in steps),
-        tuple(replace(found[0], seconds=median(one.seconds for one in found)) for found in prefills),
+        tuple(replace(repeats[0], seconds=median(one.seconds for one in repeats)) for repeats in steps),
+        tuple(replace(repeats[0], seconds=median(one.seconds for one in repeats)) for repeats in prefills),
         tuple(rollouts),
     )
 
 
-def fit(measured: Measured, kv_tokens: int) -> ReplicaTiming:
+def fit(figures: Measured, kv_tokens: int) -> ReplicaTiming:
     """The replica's numbers that make the squared relative errors of steps and prefills least.
 
     Args:
         kv_tokens: room in the KV cache; it is not measured.
     """
-    steps, prefills = measured.steps, measured.prefills
+    steps, prefills = figures.steps, figures.prefills
     batch, context, seconds = (np.array([getattr(one, name) for one in steps]) for name in ("batch", "context", "seconds"))
     decode = _least(
         lambda x: (x[0] + np.maximum(x[1] + x[2] * context, x[3] * batch)) / seconds, _decode_starts(batch, context, seconds)
@@ -224,8 +224,8 @@ def _least(ratio: Callable[[Floats], Floats], starts: Sequence[Floats]) -> list[
     def errors(logs: Floats) -> Floats:
         return np.asarray(ratio(np.exp(logs)) - 1)
 
-    found = [least_squares(errors, np.log(np.maximum(start, 2 * _LEAST)), bounds=(np.log(_LEAST), np.log(1e6))) for start in starts]
-    best: list[float] = np.exp(min(found, key=lambda one: one.cost).x).tolist()
+    fits = [least_squares(errors, np.log(np.maximum(start, 2 * _LEAST)), bounds=(np.log(_LEAST), np.log(1e6))) for start in starts]
+    best: list[float] = np.exp(min(fits, key=lambda one: one.cost).x).tolist()
     return best
 
 

@@ -24,7 +24,7 @@ _UNFINISHED = ".unfinished"
 _PIECE = 1 << 20
 
 
-class Found(NamedTuple):
+class ResumePoint(NamedTuple):
     """The checkpoint to go on from.
 
     Attributes:
@@ -69,7 +69,7 @@ def write_checkpoint(folder: Path, iterations: int, fill: Callable[[Path], None]
     return sum(size for size, _ in files.values())
 
 
-def newest(folder: Path, most: int) -> Found:
+def newest(folder: Path, most: int) -> ResumePoint:
     """The newest checkpoint that is whole, of so many iterations at most."""
     problems: list[str] = []
     for iterations in reversed(numbers(folder)):
@@ -77,17 +77,17 @@ def newest(folder: Path, most: int) -> Found:
             place = place_of(folder, iterations)
             problem = damage(place)
             if problem is None:
-                return Found(iterations, place, tuple(problems))
+                return ResumePoint(iterations, place, tuple(problems))
             problems.append(problem)
-    return Found(0, None, tuple(problems))
+    return ResumePoint(0, None, tuple(problems))
 
 
 def drop(folder: Path, above: int | None = None) -> None:
     """Remove all but the last two, or those of more iterations than `above`; nothing behind a link."""
     if folder.is_symlink():
         return
-    found = numbers(folder)
-    for iterations in found[:-KEPT] if above is None else [number for number in found if number > above]:
+    present = numbers(folder)
+    for iterations in present[:-KEPT] if above is None else [number for number in present if number > above]:
         shutil.rmtree(place_of(folder, iterations), ignore_errors=True)
 
 
@@ -95,8 +95,8 @@ def numbers(folder: Path) -> list[int]:
     """Iterations of the checkpoints in a folder, ascending; links are none."""
     if not folder.is_dir():
         return []
-    found = [path for path in folder.glob("*") if path.name.isdigit() and path.is_dir() and not path.is_symlink()]
-    return sorted(int(path.name) for path in found if path == place_of(folder, int(path.name)))
+    folders = [path for path in folder.glob("*") if path.name.isdigit() and path.is_dir() and not path.is_symlink()]
+    return sorted(int(path.name) for path in folders if path == place_of(folder, int(path.name)))
 
 
 def place_of(folder: Path, iterations: int) -> Path:

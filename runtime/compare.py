@@ -35,7 +35,7 @@ _LEAST_S = 1e-6
 _FIXED_CV = 1e-3  # phases that vary less than this do not vary
 
 
-class Rest(NamedTuple):
+class Remainder(NamedTuple):
     """What came after the first fifth: mean seconds of an iteration of each job, and seconds until all were done."""
 
     iteration_s: dict[str, float]
@@ -64,21 +64,21 @@ def compare(record: RunRecord) -> dict[str, Any]:
     for job_id, iterations in done.items():
         if len(iterations) < 2:
             raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
-    seen = {job_id: ceil(SHARE * len(iterations)) for job_id, iterations in done.items()}
-    scenario = predicted_scenario(record, done, seen)
+    prefix = {job_id: ceil(SHARE * len(iterations)) for job_id, iterations in done.items()}
+    scenario = predicted_scenario(record, done, prefix)
     dispatch = make_dispatch(record.started.dispatch)
-    runs = (replay_events(scenario, AsRecorded(placements), dispatch, seed, keep_phases=True) for seed in range(_SEEDS))
-    rests = [rest_of(ends_of(run), seen) for run in runs]
-    measured = rest_of({job_id: [part.end_s for part in iterations] for job_id, iterations in done.items()}, seen)
+    runs = (replay_events(scenario, RecordedPlacements(placements), dispatch, seed, keep_phases=True) for seed in range(_SEEDS))
+    predictions = [remainder_of(ends_of(run), prefix) for run in runs]
+    actual = remainder_of({job_id: [part.end_s for part in iterations] for job_id, iterations in done.items()}, prefix)
     jobs = {
-        job_id: _error(fmean(rest.iteration_s[job_id] for rest in rests), seconds)
-        for job_id, seconds in measured.iteration_s.items()
+        job_id: _error(fmean(prediction.iteration_s[job_id] for prediction in predictions), seconds)
+        for job_id, seconds in actual.iteration_s.items()
     }
     return {
         "jobs": jobs,
-        "makespan": _error(fmean(rest.makespan_s for rest in rests), measured.makespan_s),
+        "makespan": _error(fmean(prediction.makespan_s for prediction in predictions), actual.makespan_s),
         "period_error": fmean(abs(job["error"]) for job in jobs.values()),
-        "iterations_seen": seen,
+        "iterations_seen": prefix,
     }
 
 
@@ -96,30 +96,32 @@ def until_interrupted(record: RunRecord) -> RunRecord:
     )
 
 
-def comparison_table(found: Mapping[str, Any]) -> RenderableType:
+def comparison_table(comparison: Mapping[str, Any]) -> RenderableType:
     """What `rollmux compare` prints."""
     table = make_table("", "predicted", "measured", "error")
-    rows = {f"iteration of {job_id}": job for job_id, job in found["jobs"].items()} | {"makespan": found["makespan"]}
+    rows = {f"iteration of {job_id}": job for job_id, job in comparison["jobs"].items()} | {"makespan": comparison["makespan"]}
     for name, row in rows.items():
         table.add_row(name, f"{row['predicted_s']:.2f} s", f"{row['measured_s']:.2f} s", f"{100 * row['error']:+.1f}%")
-    seen = ", ".join(f"{number} of {job_id}" for job_id, number in found["iterations_seen"].items())
-    note = f"predicted by the event replay from the profiles and the first iterations ({seen}); measured: the iterations after them"
+    prefix = ", ".join(f"{number} of {job_id}" for job_id, number in comparison["iterations_seen"].items())
+    note = (
+        f"predicted by the event replay from the profiles and the first iterations ({prefix}); measured: the iterations after them"
+    )
     return Group(heading("Prediction against the run"), table, Text(note, style="dim"))
 
 
-def predicted_scenario(record: RunRecord, done: Mapping[str, Sequence[Iteration]], seen: Mapping[str, int]) -> Scenario:
+def predicted_scenario(record: RunRecord, done: Mapping[str, Sequence[Iteration]], prefix: Mapping[str, int]) -> Scenario:
     """The run as a scenario of the event replay, from what the first iterations tell.
 
     Args:
-        done: iterations of each job that is to be replayed. seen: how many of them may be looked at.
+        done: iterations of each job that is to be replayed. prefix: how many of them may be looked at.
     """
     admitted_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
     jobs = []
     for job_id, iterations in done.items():
         job = record.jobs[job_id]
-        parts = [part for part in record.phases if part.job_id == job_id and not part.profile and part.iteration < seen[job_id]]
+        parts = [part for part in record.phases if part.job_id == job_id and not part.profile and part.iteration < prefix[job_id]]
         rollout, training = (_phase(parts, phase, getattr(job, phase)) for phase in ("rollout", "training"))
-        extras = [_beside_phases(iteration, parts) for iteration in iterations[: seen[job_id]]]
+        extras = [_beside_phases(iteration, parts) for iteration in iterations[: prefix[job_id]]]
         jobs.append(
             job.model_copy(
                 update={
@@ -136,7 +138,7 @@ def predicted_scenario(record: RunRecord, done: Mapping[str, Sequence[Iteration]
     return Scenario(version=1, cluster=cluster, jobs=tuple(sorted(jobs, key=lambda job: job.arrival_s)))
 
 
-class AsRecorded:
+class RecordedPlacements:
     """A placement policy that does again what was done."""
 
     keeps_slo = False
@@ -162,11 +164,11 @@ def ends_of(run: Run) -> dict[str, list[float]]:
     return ends
 
 
-def rest_of(ends_s: Mapping[str, Sequence[float]], seen: Mapping[str, int]) -> Rest:
+def remainder_of(ends_s: Mapping[str, Sequence[float]], prefix: Mapping[str, int]) -> Remainder:
     """The period and the makespan behind the iterations that were seen."""
-    mean_s = {job_id: (ends[-1] - ends[seen[job_id] - 1]) / (len(ends) - seen[job_id]) for job_id, ends in ends_s.items()}
-    begins_s = min(ends[seen[job_id] - 1] for job_id, ends in ends_s.items())
-    return Rest(mean_s, max(ends[-1] for ends in ends_s.values()) - begins_s)
+    mean_s = {job_id: (ends[-1] - ends[prefix[job_id] - 1]) / (len(ends) - prefix[job_id]) for job_id, ends in ends_s.items()}
+    begins_s = min(ends[prefix[job_id] - 1] for job_id, ends in ends_s.items())
+    return Remainder(mean_s, max(ends[-1] for ends in ends_s.values()) - begins_s)
 
 
 def _phase(parts: Iterable[PhaseSlice], name: str, profiled: Phase) -> Phase:

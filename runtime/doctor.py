@@ -101,10 +101,10 @@ def find_gpus() -> list[Gpu]:
         return []
     query = [command, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
-        listed = subprocess.run(query, capture_output=True, text=True, timeout=_SLOW_S, check=True).stdout
+        output = subprocess.run(query, capture_output=True, text=True, timeout=_SLOW_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in listed.splitlines()]
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     return [Gpu(row[0], float(row[1]) / 1024, row[2]) for row in rows if len(row) == 3 and row[1].replace(".", "").isdigit()]
 
 
@@ -121,10 +121,12 @@ def _cores() -> Finding:
 
 def _memory() -> Finding:
     here = memory()
-    found = f"{here.total_gb:.1f} GB, {here.free_gb:.1f} GB of it free" + (", the limit of this container" if here.limited else "")
+    summary = f"{here.total_gb:.1f} GB, {here.free_gb:.1f} GB of it free" + (
+        ", the limit of this container" if here.limited else ""
+    )
     if here.free_gb < _NEEDED_GB:
-        return Finding("memory", found, "note", f"two tiny jobs on vLLM take about {_NEEDED_GB:.0f} GB; engine: torch takes less")
-    return Finding("memory", found)
+        return Finding("memory", summary, "note", f"two tiny jobs on vLLM take about {_NEEDED_GB:.0f} GB; engine: torch takes less")
+    return Finding("memory", summary)
 
 
 def _shared_memory() -> Finding:
@@ -133,10 +135,10 @@ def _shared_memory() -> Finding:
         free = shutil.disk_usage("/dev/shm").free / 1e9
     except OSError:
         return Finding("/dev/shm", "not there", "note", f"mount it: {why}")
-    found = f"{free:.1f} GB free"
+    summary = f"{free:.1f} GB free"
     if free < _SHARED_GB:
-        return Finding("/dev/shm", found, "note", f"give containers more (--shm-size): {why}")
-    return Finding("/dev/shm", found)
+        return Finding("/dev/shm", summary, "note", f"give containers more (--shm-size): {why}")
+    return Finding("/dev/shm", summary)
 
 
 def _gpus(gpus: Sequence[Gpu]) -> Finding:
@@ -147,8 +149,8 @@ def _gpus(gpus: Sequence[Gpu]) -> Finding:
     kinds = {(gpu.name, gpu.memory_gb): 0 for gpu in gpus}
     for gpu in gpus:
         kinds[gpu.name, gpu.memory_gb] += 1
-    listed = ", ".join(f"{count} x {name} with {memory:.0f} GB" for (name, memory), count in kinds.items())
-    return Finding("GPUs", f"{listed}, driver {gpus[0].driver}")
+    summary = ", ".join(f"{count} x {name} with {memory:.0f} GB" for (name, memory), count in kinds.items())
+    return Finding("GPUs", f"{summary}, driver {gpus[0].driver}")
 
 
 def _torch(gpus: Sequence[Gpu]) -> Finding:
@@ -156,22 +158,24 @@ def _torch(gpus: Sequence[Gpu]) -> Finding:
         return Finding("torch", "not installed", "missing", "pip install 'rollmux[run]'")
     import torch
 
-    found = f"{version}, built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"
+    summary = f"{version}, built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"
     if gpus and not torch.version.cuda:
-        return Finding("torch", found, "missing", f"it cannot use the GPUs: install a build for CUDA; {_WITHOUT_GPUS}")
+        return Finding("torch", summary, "missing", f"it cannot use the GPUs: install a build for CUDA; {_WITHOUT_GPUS}")
     if gpus and not torch.cuda.is_available():
-        return Finding("torch", found, "missing", f"it cannot use the GPUs: does the driver fit its CUDA version? {_WITHOUT_GPUS}")
-    return Finding("torch", found)
+        return Finding(
+            "torch", summary, "missing", f"it cannot use the GPUs: does the driver fit its CUDA version? {_WITHOUT_GPUS}"
+        )
+    return Finding("torch", summary)
 
 
 def _vllm(cuda: bool) -> Finding:
     from runtime.engines.probe import probe_vllm
 
     probe = probe_vllm(cuda)
-    found = f"{probe.package} {probe.version}" if probe.package else "not installed"
+    summary = f"{probe.package} {probe.version}" if probe.package else "not installed"
     if probe.problem is not None:
-        return Finding("vLLM", found, "note", one_line(probe.problem))
-    return Finding("vLLM", found)
+        return Finding("vLLM", summary, "note", one_line(probe.problem))
+    return Finding("vLLM", summary)
 
 
 def _package(name: str, why: str, extra: str) -> Finding:

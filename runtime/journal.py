@@ -250,28 +250,28 @@ def read_run(folder: Path) -> RunRecord:
 
 def record_of(facts: Iterable[Fact]) -> RunRecord:
     """Facts by kind; an iteration that its job has been set back behind is among those that are repeated."""
-    found: dict[str, list[Any]] = defaultdict(list)
-    started: Started | None = None
-    ended: Ended | None = None
+    by_field: dict[str, list[Any]] = defaultdict(list)
+    start: Started | None = None
+    end: Ended | None = None
     for fact in facts:
         if isinstance(fact, Started):
-            started = fact
+            start = fact
         elif isinstance(fact, Ended):
-            ended = fact
+            end = fact
         elif isinstance(fact, Iteration):
-            found["iterations"].append(fact)
+            by_field["iterations"].append(fact)
         else:
-            found[_FIELDS.get(type(fact), "log")].append(fact)
+            by_field[_FIELDS.get(type(fact), "log")].append(fact)
         if isinstance(fact, Relaunched):
-            ended = None
+            end = None
         if isinstance(fact, Restarted):
-            again = [done for done in found["iterations"] if done.job_id == fact.job_id and done.number >= fact.iteration]
-            found["repeated"] += again
-            found["iterations"] = [done for done in found["iterations"] if done not in again]
-    if started is None:
+            again = [done for done in by_field["iterations"] if done.job_id == fact.job_id and done.number >= fact.iteration]
+            by_field["repeated"] += again
+            by_field["iterations"] = [done for done in by_field["iterations"] if done not in again]
+    if start is None:
         raise InputError("the journal does not begin with the start of a run")
-    by_kind: dict[str, Any] = {name: tuple(facts) for name, facts in found.items()}
-    return RunRecord(started, ended=ended, **by_kind)
+    by_kind: dict[str, Any] = {name: tuple(facts) for name, facts in by_field.items()}
+    return RunRecord(start, ended=end, **by_kind)
 
 
 def state_of(record: RunRecord) -> State:

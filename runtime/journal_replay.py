@@ -48,7 +48,7 @@ class Differences:
 
 
 @dataclass
-class _Did:
+class _Decisions:
     """What was decided, in order."""
 
     placements: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class _Did:
 
 
 @dataclass
-class _Item:
+class _Instant:
     """Facts of one instant."""
 
     at_s: float
@@ -83,28 +83,28 @@ def replay_journal(facts: Sequence[Fact]) -> Differences:
     """
     record = record_of(facts)
     compares = not any(part.spans for part in record.phases)
-    recorded, again = _Did(), _Did()
-    recorded.add(facts)
-    granted = [part for part in _permits(record.phases) if part.group != LEASE] if compares else []
-    recorded.permits = [f"{_phase(part)} of {part.job_id}" for part in sorted(granted, key=lambda part: part.start_s)]
-    lines = _feed(facts, record, _Timeline(facts, record).items(), again)
+    original, replayed = _Decisions(), _Decisions()
+    original.add(facts)
+    slices = [part for part in _permits(record.phases) if part.group != LEASE] if compares else []
+    original.permits = [f"{_phase(part)} of {part.job_id}" for part in sorted(slices, key=lambda part: part.start_s)]
+    lines = _feed(facts, record, _Timeline(facts, record).instants(), replayed)
     if not compares:
-        again.permits.clear()
+        replayed.permits.clear()
     for what in ("placements", "nodes", "permits"):
-        lines += _compared(what, getattr(recorded, what), getattr(again, what))
-    return Differences(len(recorded.placements), len(recorded.nodes), len(recorded.permits), tuple(lines))
+        lines += _compared(what, getattr(original, what), getattr(replayed, what))
+    return Differences(len(original.placements), len(original.nodes), len(original.permits), tuple(lines))
 
 
-def _feed(facts: Sequence[Fact], record: RunRecord, items: list[_Item], did: _Did) -> list[str]:
+def _feed(facts: Sequence[Fact], record: RunRecord, instants: list[_Instant], did: _Decisions) -> list[str]:
     """Let a scheduler decide; returns what it refuses."""
     scheduler = _scheduler(record, State(record.started.cluster, observed=True), NodePool(record.started.nodes))
     now_s = 0.0
-    for item in items:
-        now_s = max(now_s, item.at_s)
+    for instant in instants:
+        now_s = max(now_s, instant.at_s)
         try:
-            if item.relaunch >= 0:
-                scheduler = _relaunched(facts, record, item.relaunch, now_s)
-            step: Step = scheduler.step(now_s, [fact for fact in item.facts if _concerns(scheduler, fact)])
+            if instant.relaunch >= 0:
+                scheduler = _relaunched(facts, record, instant.relaunch, now_s)
+            step: Step = scheduler.step(now_s, [fact for fact in instant.facts if _concerns(scheduler, fact)])
         except (ValueError, KeyError, PlanError, InvariantError) as error:
             return [f"at {now_s:.3f} s: {type(error).__name__}: {error}"]
         did.add(step.entries)
@@ -120,13 +120,13 @@ def _concerns(scheduler: Scheduler, fact: told.Fact) -> bool:
 
 
 def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:
-    started = record.started
+    start = record.started
     watches = any(fact.at_s > 0 for fact in record.submitted)  # a service
 
     def make_policy() -> Any:
-        return make_runnable(started.policy, started.seed)
+        return make_runnable(start.policy, start.seed)
 
-    return Scheduler(state, make_policy(), make_dispatch(started.dispatch), nodes, make_policy if watches else None)
+    return Scheduler(state, make_policy(), make_dispatch(start.dispatch), nodes, make_policy if watches else None)
 
 
 def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: float) -> Scheduler:
@@ -134,25 +134,25 @@ def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: fl
     before = facts[:number]
     relaunch = facts[number]
     assert isinstance(relaunch, Relaunched)
-    known = record_of(before)
+    past = record_of(before)
     state, nodes = State(record.started.cluster, observed=True), NodePool(relaunch.nodes)
-    for event in known.log:
+    for event in past.log:
         apply(state, event)
     nodes.restore(fact for fact in before if isinstance(fact, Assigned | Returned))
-    ended = {fact.job_id for fact in known.failed} | {fact.job_id for fact in known.cancelled}
-    for spec in (fact.spec for fact in known.submitted):
-        if sum(done.job_id == spec.id for done in known.iterations) == spec.iterations:
-            ended.add(spec.id)
+    over = {fact.job_id for fact in past.failed} | {fact.job_id for fact in past.cancelled}
+    for spec in (fact.spec for fact in past.submitted):
+        if sum(done.job_id == spec.id for done in past.iterations) == spec.iterations:
+            over.add(spec.id)
     scheduler = _scheduler(record, state, nodes)
-    scheduler.restore(now_s, record.started.cluster, ended)
+    scheduler.restore(now_s, record.started.cluster, over)
     return scheduler
 
 
-def _compared(what: str, recorded: list[str], again: list[str]) -> list[str]:
+def _compared(what: str, original: list[str], replayed: list[str]) -> list[str]:
     lines = []
-    for kind, a, b, c, d in SequenceMatcher(None, recorded, again, autojunk=False).get_opcodes():
+    for kind, a, b, c, d in SequenceMatcher(None, original, replayed, autojunk=False).get_opcodes():
         if kind != "equal":
-            lines.append(f"{what} {a + 1}: recorded {recorded[a:b] or 'nothing'}, now {again[c:d] or 'nothing'}")
+            lines.append(f"{what} {a + 1}: recorded {original[a:b] or 'nothing'}, now {replayed[c:d] or 'nothing'}")
     return lines
 
 
@@ -162,17 +162,17 @@ def _phase(part: PhaseSlice) -> str:
 
 def _permits(parts: Sequence[PhaseSlice]) -> list[PhaseSlice]:
     """The phases that began with a permit of their own; making a job shares that of the rollout that follows."""
-    made: set[str] = set()
-    found = []
+    initialised: set[str] = set()
+    permits = []
     for part in parts:
-        if part.phase == "rollout" and part.job_id in made and part.ok:
-            made.discard(part.job_id)
+        if part.phase == "rollout" and part.job_id in initialised and part.ok:
+            initialised.discard(part.job_id)
             continue
-        found.append(part)
-        made.discard(part.job_id)
+        permits.append(part)
+        initialised.discard(part.job_id)
         if part.phase == "init" and part.ok:
-            made.add(part.job_id)
-    return found
+            initialised.add(part.job_id)
+    return permits
 
 
 class _Timeline:
@@ -188,14 +188,14 @@ class _Timeline:
         self._guests: set[str] = set()  # on lent nodes
         self._lent: set[str] = set()
 
-    def items(self) -> list[_Item]:
+    def instants(self) -> list[_Instant]:
         """In order; of one time, in the order of the journal."""
-        items = self._phases()
+        instants = self._phases()
         number, restores = 0, False
         while number < len(self._facts):
             fact = self._facts[number]
             if isinstance(fact, Iteration):
-                items.append(self._iterated(number, fact))
+                instants.append(self._iterated(number, fact))
             elif isinstance(fact, Restarted):
                 self._done[fact.job_id] = fact.iteration
                 self._busy.pop(fact.job_id, None)
@@ -203,7 +203,7 @@ class _Timeline:
                 busy = self._busy.setdefault(fact.job_id, {"rollout": 0.0, "training": 0.0})
                 busy[fact.pool] += busy_s(fact) if fact.phase != "init" else 0.0
             elif isinstance(fact, Relaunched):
-                items.append(_Item(fact.at_s, [], number))
+                instants.append(_Instant(fact.at_s, [], number))
                 restores = True
             elif isinstance(fact, Entry):
                 last = self._group(number)
@@ -211,39 +211,39 @@ class _Timeline:
                 begins = any(isinstance(entry, Arrived | Admitted | Moved) for entry in entries)
                 restores &= not begins and not any(isinstance(entry, Assigned) and entry.group == LEASE for entry in entries)
                 if not restores:  # else it follows from going on
-                    items.append(_Item(fact.at_s, self._happened(entries)))
+                    instants.append(_Instant(fact.at_s, self._happened(entries)))
                 number = last
             restores &= isinstance(fact, Entry | Relaunched | Restarted | Failed)
             number += 1
-        items += self._stop()
-        return sorted(items, key=lambda item: item.at_s)
+        instants += self._stop()
+        return sorted(instants, key=lambda instant: instant.at_s)
 
-    def _stop(self) -> list[_Item]:
+    def _stop(self) -> list[_Instant]:
         """A run that was stopped gives no permits and asks no policy, after the last ones that it did."""
         if self._record.ended is None or self._record.ended.outcome != "stopped":
             return []
         last_s = [part.start_s for part in self._record.phases] + [
             event.at_s for event in self._record.log if isinstance(event, Admitted)
         ]
-        return [_Item(max(last_s, default=0.0), [told.Stop()])]
+        return [_Instant(max(last_s, default=0.0), [told.Stop()])]
 
-    def _phases(self) -> list[_Item]:
-        items = []
+    def _phases(self) -> list[_Instant]:
+        instants = []
         for part in _permits(self._record.phases):
             if part.group != LEASE:
                 first = [self._unprofiled([part.job_id])] if part.profile and _phase(part) == "rollout" else []
-                items.append(_Item(part.asked_s, [*first, told.Ready(part.job_id, _phase(part))]))  # type: ignore[arg-type]
+                instants.append(_Instant(part.asked_s, [*first, told.Ready(part.job_id, _phase(part))]))  # type: ignore[arg-type]
         for part in self._record.phases:
             if part.group != LEASE and part.ok and part.phase != "init":
                 seconds = part.done_s - part.run_s
-                items.append(_Item(part.end_s, [told.Finished(part.job_id, part.phase, seconds, part.cold)]))
+                instants.append(_Instant(part.end_s, [told.Finished(part.job_id, part.phase, seconds, part.cold)]))
         for sync in self._record.syncs:
             guest = any(part.group != LEASE and part.profile and part.job_id == sync.job_id for part in self._record.phases)
             if sync.profile and guest:
-                items.append(_Item(sync.end_s, [told.Profiled(sync.job_id)]))
+                instants.append(_Instant(sync.end_s, [told.Profiled(sync.job_id)]))
             elif not sync.profile:
-                items.append(_Item(sync.end_s, [told.Synced(sync.job_id, sync.end_s - sync.start_s)]))
-        return items
+                instants.append(_Instant(sync.end_s, [told.Synced(sync.job_id, sync.end_s - sync.start_s)]))
+        return instants
 
     def _unprofiled(self, job_ids: Iterable[str]) -> told.Unprofiled:
         specs = [self._specs[job_id] for job_id in job_ids]
@@ -259,7 +259,7 @@ class _Timeline:
             number += 1
         return number
 
-    def _iterated(self, number: int, done: Iteration) -> _Item:
+    def _iterated(self, number: int, done: Iteration) -> _Instant:
         """An iteration is over; whatever of the same step concerns the job comes with it."""
         job_id = done.job_id
         self._done[job_id] = done.number + 1
@@ -275,13 +275,13 @@ class _Timeline:
         stays = any(isinstance(e, Reprofiled) and e.job.id == job_id and not e.job.movable for e in entries)
         mine = any(isinstance(e, Departed | Resumed) and e.job_id == job_id for e in entries)
         at_s = entries[0].at_s if mine else done.end_s
-        return _Item(at_s, [told.Iterated(progress, done.end_s - done.start_s, not stays)])
+        return _Instant(at_s, [told.Iterated(progress, done.end_s - done.start_s, not stays)])
 
     def _happened(self, entries: Sequence[Any]) -> list[told.Fact]:
         """The facts behind the journal entries of a step."""
         facts: list[told.Fact] = []
-        departed = {entry.job_id for entry in entries if isinstance(entry, Departed)}
-        lent = {entry.node for entry in entries if isinstance(entry, Assigned) and entry.group == LEASE}
+        departures = {entry.job_id for entry in entries if isinstance(entry, Departed)}
+        lease = {entry.node for entry in entries if isinstance(entry, Assigned) and entry.group == LEASE}
         if self._lent & {entry.node for entry in entries if isinstance(entry, Returned)}:
             facts += [told.Profiled(job_id) for job_id in sorted(self._guests)]
             self._guests, self._lent = set(), set()
@@ -290,7 +290,7 @@ class _Timeline:
                 case Arrived(job=job):
                     self._arrived[job.id] = job.iterations or 0
                     facts.append(told.Arrived(job))
-                case Resumed(job_id=job_id) if job_id not in departed:
+                case Resumed(job_id=job_id) if job_id not in departures:
                     facts += [told.Vacated(job_id), told.Resumed(job_id)]
                 case Departed(job_id=job_id):
                     whole = self._done.get(job_id) == self._specs[job_id].iterations
@@ -299,8 +299,8 @@ class _Timeline:
                     facts.append(told.Failed(job_id))
                 case Resized():
                     facts.insert(0, told.Lost(self._lost(entries, entry.at_s)))
-        if lent:
-            self._lent, self._guests = lent, self._on_lent(lent, entries[0].at_s)
+        if lease:
+            self._lent, self._guests = lease, self._on_lent(lease, entries[0].at_s)
             if self._guests:
                 facts.append(self._unprofiled(sorted(self._guests, key=[*self._specs].index)))
             else:  # none of them has run a phase

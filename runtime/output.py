@@ -36,20 +36,20 @@ def trim(folder: Path, largest: int = LARGEST) -> None:
         if path.stat().st_size > largest:
             with path.open("rb") as file:
                 file.seek(-largest // 2, os.SEEK_END)
-                kept = file.read().partition(b"\n")[2]
-            path.with_name(path.name + _OLDER).write_bytes(kept)
+                tail = file.read().partition(b"\n")[2]
+            path.with_name(path.name + _OLDER).write_bytes(tail)
             os.truncate(path, 0)
 
 
 def lines(folder: Path) -> list[str]:
     """What a job's processes have printed, process by process, every line after the name of its process."""
-    found = []
+    output = []
     for path in sorted(folder.glob("*.log")):
         older = path.with_name(path.name + _OLDER)
         for part in (older, path):
             if part.exists():
-                found += [f"{path.stem} | {line}" for line in part.read_text(errors="replace").splitlines()]
-    return found
+                output += [f"{path.stem} | {line}" for line in part.read_text(errors="replace").splitlines()]
+    return output
 
 
 def follow_lines(folder: Path, ended: Callable[[], bool], pause: Callable[[float], None] = time.sleep) -> Iterator[str]:

@@ -38,16 +38,16 @@ class OwnFolder:
         if path.parent not in _parents():
             return f"it is not in {SHORT}"
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except (OSError, ValueError):
             return "there is no such folder"
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             return "it is no folder"
-        if found.st_uid != os.geteuid():
+        if status.st_uid != os.geteuid():
             return "it is another user's"
         if not self.inode:
             return "an older RollMux did not note which folder it made"
-        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+        if (status.st_dev, status.st_ino) != (self.device, self.inode):
             return "it is another folder than the one that was made"
         return None
 
@@ -56,7 +56,7 @@ class OwnFolder:
         if self.doubt() is None:
             shutil.rmtree(self.path, ignore_errors=True)
 
-    def left(self) -> str | None:
+    def leftover(self) -> str | None:
         """A line on what is not touched and may have to be removed by hand; None where there is nothing in doubt."""
         doubt = self.doubt()
         if doubt is None or not os.path.isabs(self.path) or not os.path.lexists(self.path):
@@ -68,8 +68,8 @@ class OwnFolder:
 def make_own_folder() -> OwnFolder:
     """Make a folder with a short path."""
     path = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None)
-    made = os.lstat(path)
-    return OwnFolder(path, made.st_dev, made.st_ino)
+    status = os.lstat(path)
+    return OwnFolder(path, status.st_dev, status.st_ino)
 
 
 def _parents() -> tuple[Path, ...]:

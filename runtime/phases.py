@@ -64,7 +64,7 @@ class Session(Protocol):
 
 
 _session: Session | None = None  # of this process; a controller sets it
-_held: set[tuple[int, str]] = set()  # ids of jobs, and the phases that they are in
+_phases_in_use: set[tuple[int, str]] = set()  # ids of jobs, and the phases that they are in
 
 
 def set_session(session: Session | None) -> None:
@@ -87,14 +87,14 @@ def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
         def run(self: Any, *arguments: Any, **options: Any) -> Any:
             if _session is None:
                 return method(self, *arguments, **options)
-            if (id(self), name) in _held:  # by the method that has called this one, of the class below
+            if (id(self), name) in _phases_in_use:  # by the method that has called this one, of the class below
                 return method(self, *arguments, **options)
-            _held.add((id(self), name))
+            _phases_in_use.add((id(self), name))
             try:
                 with _session.hold(self, name):
                     return method(self, *arguments, **options)
             finally:
-                _held.discard((id(self), name))
+                _phases_in_use.discard((id(self), name))
 
         run.rollmux_phase = name  # type: ignore[attr-defined]
         return run  # type: ignore[return-value]

@@ -124,7 +124,7 @@ def profile(spec: JobSpec, rounds: int) -> EngineProfile:
     try:
         measurer = Measurer(engine, files.vocabulary, _SEED, now)
         prompt = max(len(ids) for prompts, _ in checks for ids in prompts)
-        found = measure(measurer, Grid.up_to(batch, prompt, settings.max_tokens), rounds, checks)
+        figures = measure(measurer, Grid.up_to(batch, prompt, settings.max_tokens), rounds, checks)
         switches = _switches(engine, measurer, dict(files.tensors()), cold_s, rounds)
     finally:
         engine.close()
@@ -132,13 +132,13 @@ def profile(spec: JobSpec, rounds: int) -> EngineProfile:
     number_bytes, memory_gb = (2.0, _device_gb()) if gpu else (4.0, _host_gb())
     weights_gb = shape.parameters * number_bytes / 1e9
     kv_tokens = int((memory_gb * spec.rollout.tensor_parallel - weights_gb) * 1e9 / (shape.cached * number_bytes))
-    timing = fit(found, kv_tokens)
+    timing = fit(figures, kv_tokens)
     name = f"{torch.cuda.get_device_name(0) if gpu else platform.machine()} {type(engine).__name__} {spec.id}"
     return EngineProfile(
         job=spec.id,
         engine=type(engine).__name__,
         timing=timing,
-        checks=tuple(_compared(timing, found.rollouts[place :: len(checks)], cap) for place, (_, cap) in enumerate(checks)),
+        checks=tuple(_compared(timing, figures.rollouts[place :: len(checks)], cap) for place, (_, cap) in enumerate(checks)),
         switches=switches,
         hardware=as_hardware(name, shape, timing, number_bytes, memory_gb, switches.sync_s),
     )
@@ -201,9 +201,9 @@ def _host_gb() -> float:
     return _HOST_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
-def profile_tables(found: EngineProfile) -> RenderableType:
+def profile_tables(profile: EngineProfile) -> RenderableType:
     """What `rollmux profile` prints."""
-    parts, timing = make_table("part of the model", "fitted"), found.timing
+    parts, timing = make_table("part of the model", "fitted"), profile.timing
     for name, value in (
         ("decode step, fixed", f"{1e3 * timing.step_s:.3f} ms"),
         ("weights, a step", f"{1e3 * timing.weights_s:.3f} ms"),
@@ -215,14 +215,14 @@ def profile_tables(found: EngineProfile) -> RenderableType:
     ):
         parts.add_row(name, value)
     checks = make_table("rollout", "mean tokens", "predicted", "measured", "error")
-    for check in found.checks:
+    for check in profile.checks:
         name = f"{check.responses} responses of at most {check.cap}"
         figures = (f"{check.mean_tokens:.1f}", f"{check.predicted_s:.3f} s", f"{check.measured_s:.3f} s")
         checks.add_row(name, *figures, f"{100 * check.error:+.1f}%")
-    others, switches = make_table("", "seconds"), found.switches
+    others, switches = make_table("", "seconds"), profile.switches
     others.add_row("cold start: engine and weights", f"{switches.cold_s:.3f}")
     others.add_row(f"warm switch: offload ({switches.host_gb:.3f} GB) and restore", f"{switches.warm_s:.3f}")
     others.add_row("sync: new weights into the engine", f"{switches.sync_s:.3f}")
     note = "responses end by themselves; the fit saw none of them. Seconds of computing time on a CPU, of the clock on a GPU"
-    title = f"{found.job} in {found.engine}: {found.hardware.name}"
+    title = f"{profile.job} in {profile.engine}: {profile.hardware.name}"
     return Group(heading(title), parts, heading("Prediction against rollouts"), checks, Text(note, style="dim"), others)

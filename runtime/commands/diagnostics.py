@@ -26,11 +26,11 @@ def compare(
     from runtime.compare import comparison_table
     from runtime.journal import read_run
 
-    found = compare_run(read_run(folder))
+    comparison = compare_run(read_run(folder))
     if format is TableOrJson.json:
-        typer.echo(to_json(found), nl=False)
+        typer.echo(to_json(comparison), nl=False)
     else:
-        show(comparison_table(found))
+        show(comparison_table(comparison))
 
 
 def doctor(format: How = TableOrJson.table) -> None:

@@ -77,8 +77,8 @@ def logs(
             if not nobody.has_journal:
                 raise
     if Path(job).name != job or not home.is_dir():
-        known = [path.name for path in home.parent.iterdir()] if home.parent.is_dir() else []
-        raise InputError(f"job {job}: no process of such a job has begun at {folder_of(at)}{did_you_mean(job, known)}")
+        names = [path.name for path in home.parent.iterdir()] if home.parent.is_dir() else []
+        raise InputError(f"job {job}: no process of such a job has begun at {folder_of(at)}{did_you_mean(job, names)}")
     for line in lines(home):
         typer.echo(line)
 

@@ -23,10 +23,10 @@ def replay(
     from runtime.journal import JOURNAL, read_facts
     from runtime.journal_replay import replay_journal
 
-    found = replay_journal(read_facts(folder / JOURNAL))
-    for line in found.lines:
+    differences = replay_journal(read_facts(folder / JOURNAL))
+    for line in differences.lines:
         typer.echo(line)
-    compared = f"{found.placements} placements, {found.nodes} changes of nodes and {found.permits} permits"
-    typer.echo(f"{compared} compared: {len(found.lines)} differences")
-    if found.lines:
+    counts = f"{differences.placements} placements, {differences.nodes} changes of nodes and {differences.permits} permits"
+    typer.echo(f"{counts} compared: {len(differences.lines)} differences")
+    if differences.lines:
         raise typer.Exit(1)

@@ -61,10 +61,10 @@ def profile(
         raise InputError(f"--out {out}: must be a .json file in a folder that is there")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # one core, before torch counts them
         os.environ[name] = "1"
-    found = measured(with_engine(subject(target, job), None if engine is None else engine.value), rounds)
+    engine_profile = measured(with_engine(subject(target, job), None if engine is None else engine.value), rounds)
     if out is not None:
-        write_whole(out, found.hardware.to_json())
+        write_whole(out, engine_profile.hardware.to_json())
     if format is TableOrJson.json:
-        typer.echo(to_json(found.as_report()), nl=False)
+        typer.echo(to_json(engine_profile.as_report()), nl=False)
     else:
-        show(profile_tables(found))
+        show(profile_tables(engine_profile))

@@ -87,17 +87,17 @@ def _run_alone(plan: RunPlan, outcome: str) -> str:
         own, folder = tuple(node for node in plan.nodes if node.name in names), Path(plan.folder) / "solo" / spec.id
         if outcome != "done" or not own:
             continue
-        begun = record.solo.get(spec.id)
-        if begun is None or begun.ended is None or begun.ended.outcome != "done":
+        solo = record.solo.get(spec.id)
+        if solo is None or solo.ended is None or solo.ended.outcome != "done":
             typer.echo(f"{spec.id} alone:")
-            outcome = execute(replace(alone(plan, spec, own, folder), resume=begun is not None), typer.echo)
+            outcome = execute(replace(alone(plan, spec, own, folder), resume=solo is not None), typer.echo)
     return outcome
 
 
 def _report(folder: Path, outcome: str) -> str:
     record = read_run(folder)
-    found = write_report(folder, record)
-    show(summary(found))
+    files = write_report(folder, record)
+    show(summary(files))
     return "failed" if outcome == "done" and record.failed else outcome
 
 
@@ -117,23 +117,25 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     record = read_run(folder)
     for failed in record.failed:
         raise InputError(f"job {failed.job_id}: fails in its profile: {failed.problem}")
-    known = [record.jobs[spec.id] for spec in jobs.jobs if spec.id in record.jobs]
-    if len(known) == len(jobs.jobs):  # else the user has stopped it
-        arriving = tuple(job.model_copy(update={"arrival_s": spec.arrival_s}) for job, spec in zip(known, jobs.jobs, strict=True))
+    profiled = [record.jobs[spec.id] for spec in jobs.jobs if spec.id in record.jobs]
+    if len(profiled) == len(jobs.jobs):  # else the user has stopped it
+        arriving = tuple(
+            job.model_copy(update={"arrival_s": spec.arrival_s}) for job, spec in zip(profiled, jobs.jobs, strict=True)
+        )
         scenario = Scenario(version=1, cluster=cluster, jobs=arriving)
         show(plan_tables(policy, admit_all(scenario, make_runnable(policy, seed))))
 
 
 def nodes_wanted(jobs: Jobs) -> dict[Pool, int]:
     """Nodes that this machine is carved into: what the file says, else as many as the largest job asks for."""
-    wanted: dict[Pool, int] = {}
+    counts: dict[Pool, int] = {}
     for pool in POOLS:
         most: int | None = getattr(jobs.cluster, pool).max_nodes if jobs.cluster else None
-        wanted[pool] = most or max(getattr(job, pool).nodes for job in jobs.jobs)
-    return wanted
+        counts[pool] = most or max(getattr(job, pool).nodes for job in jobs.jobs)
+    return counts
 
 
-def cluster_of(given: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[Node]) -> Cluster:
+def cluster_of(cluster: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[Node]) -> Cluster:
     """What the policy sees: the given prices and limits, with as many nodes and as much memory as there is.
 
     Without any a node costs 1 $/h, so that dollars are node-hours.
@@ -142,22 +144,22 @@ def cluster_of(given: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[N
         InputError: a job asks for more nodes than there are; one line.
     """
     plain = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0)
-    given = given or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
+    cluster = cluster or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
     pools: dict[str, PoolSpec] = {}
     for pool in POOLS:
         own = [node for node in nodes if node.pool == pool]
         for job in jobs:
             if getattr(job, pool).nodes > len(own):
-                asked = getattr(job, pool).nodes
-                raise InputError(f"job {job.id}: {pool}.nodes: asks for {asked} nodes; there are {len(own)} of this pool")
-        spec: PoolSpec = getattr(given, pool)
+                nodes_asked = getattr(job, pool).nodes
+                raise InputError(f"job {job.id}: {pool}.nodes: asks for {nodes_asked} nodes; there are {len(own)} of this pool")
+        spec: PoolSpec = getattr(cluster, pool)
         memory_gb = _USABLE * min(node.memory_gb for node in own)
         limits = {
             "max_nodes": min(spec.max_nodes or len(own), len(own)),
             "node_memory_gb": memory_gb if spec.node_memory_gb is None else min(memory_gb, spec.node_memory_gb),
         }
         pools[pool] = spec.model_copy(update=limits)
-    return given.model_copy(update=pools)
+    return cluster.model_copy(update=pools)
 
 
 def nodes_of(record: RunRecord, spec: JobSpec) -> tuple[Node, ...]:
@@ -167,8 +169,8 @@ def nodes_of(record: RunRecord, spec: JobSpec) -> tuple[Node, ...]:
         if part.job_id == spec.id and not part.profile and part.ok:
             names |= dict.fromkeys(part.nodes)
     by_name = record.nodes
-    found = [by_name[name] for name in names]
-    return tuple(node for pool in POOLS for node in [node for node in found if node.pool == pool][: getattr(spec, pool).nodes])
+    matches = [by_name[name] for name in names]
+    return tuple(node for pool in POOLS for node in [node for node in matches if node.pool == pool][: getattr(spec, pool).nodes])
 
 
 def alone(plan: RunPlan, spec: JobSpec, nodes: tuple[Node, ...], folder: Path) -> RunPlan:

@@ -41,16 +41,16 @@ def serve(
     from runtime.signals import listening
 
     require("run", "serve")
-    given = load_cluster(cluster) if cluster is not None else None
+    limits = load_cluster(cluster) if cluster is not None else None
     make_runnable(policy or POLICY, seed)
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder)
     folder = folder.resolve()
     try:
-        with listening(), take_lock(folder / DRIVER_LOCK), head(folder, address, typer.echo) as where:
+        with listening(), take_lock(folder / DRIVER_LOCK), head(folder, address, typer.echo) as service:
             from runtime.service.serve_loop import ServiceOptions, serve_loop  # not before the environment is prepared for Ray
 
-            serve_loop(folder, where, ServiceOptions(policy, dispatch, seed, given), typer.echo)
+            serve_loop(folder, service, ServiceOptions(policy, dispatch, seed, limits), typer.echo)
     except KeyboardInterrupt:
         typer.echo("stopped at once")
         raise

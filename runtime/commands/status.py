@@ -70,15 +70,15 @@ def _watch(report: Any, format: TableOrJson) -> None:
             while True:
                 live.update(Group(*status_tables(report())), refresh=True)
                 pause(_EVERY_S)
-    told, told_s = None, 0.0
+    shown, told_s = None, 0.0
     while True:
-        found = report()
-        now = _without_clocks(found)
-        if now != told or monotonic() - told_s >= _AGAIN_S:
-            told, told_s = now, monotonic()
+        current = report()
+        now = _without_clocks(current)
+        if now != shown or monotonic() - told_s >= _AGAIN_S:
+            shown, told_s = now, monotonic()
             if format is TableOrJson.table:
                 typer.echo(strftime("%Y-%m-%d %H:%M:%S"))
-            _print(found, format)
+            _print(current, format)
         pause(_EVERY_S)
 
 

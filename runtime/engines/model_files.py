@@ -56,15 +56,15 @@ class ModelFiles:
         Raises:
             InputError: a name is missing or unknown, or a shape differs.
         """
-        found = {name: tensor for name, tensor in weights.items() if not (self.tied and name == OUTPUT)}
+        stored = {name: tensor for name, tensor in weights.items() if not (self.tied and name == OUTPUT)}
         for name, shape in self.shapes.items():
-            if name not in found:
+            if name not in stored:
                 raise InputError(f"{name}: missing from the new weights")
-            if tuple(found[name].shape) != shape:
-                raise InputError(f"{name}: the new weights have shape {tuple(found[name].shape)}, the model has {shape}")
-        if len(found) > len(self.shapes):
-            raise InputError(f"{min(found.keys() - self.shapes.keys())}: not a weight of the model")
-        return found
+            if tuple(stored[name].shape) != shape:
+                raise InputError(f"{name}: the new weights have shape {tuple(stored[name].shape)}, the model has {shape}")
+        if len(stored) > len(self.shapes):
+            raise InputError(f"{min(stored.keys() - self.shapes.keys())}: not a weight of the model")
+        return stored
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Each weight on disk, on the CPU, one at a time."""

@@ -11,7 +11,7 @@ from rollmux_env.errors import InputError
 from runtime.engines.interface import COLDEST, HOTTEST, Response, Sampling
 
 
-def begun(
+def initial_responses(
     prompts: Sequence[Sequence[int]], sampling: Sampling, resume: Sequence[Response], vocabulary: int, max_length: int
 ) -> list[Response | None]:
     """For each prompt the unfinished response that it goes on with, or None.
@@ -33,14 +33,14 @@ def begun(
             raise InputError(f"prompt {index}: {total} exceed the longest context, {max_length}")
         if min(prompt) < 0 or max(prompt) >= vocabulary:
             raise InputError(f"prompt {index}: a token is outside of the vocabulary of {vocabulary}")
-    found: list[Response | None] = [None] * len(prompts)
+    first: list[Response | None] = [None] * len(prompts)
     for response in resume:
-        if not 0 <= response.prompt < len(prompts) or found[response.prompt] is not None:
+        if not 0 <= response.prompt < len(prompts) or first[response.prompt] is not None:
             raise InputError(f"resume: prompt {response.prompt} is not there, or twice")
         if response.finished or len(response.token_ids) >= sampling.max_tokens:
             raise InputError(f"resume: the response to prompt {response.prompt} is finished")
-        found[response.prompt] = response
-    return found
+        first[response.prompt] = response
+    return first
 
 
 def numbers(seed: int, stream: int, count: int) -> NDArray[np.float64]:

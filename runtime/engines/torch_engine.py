@@ -16,7 +16,7 @@ from torch import Tensor
 
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.engines.model_files import ModelFiles, read_model_files
-from runtime.engines.requests import begun, numbers
+from runtime.engines.requests import initial_responses, numbers
 from runtime.residency.footprint import Footprint
 from runtime.residency.offload import Offloader
 
@@ -56,7 +56,7 @@ class TorchEngine:
     ) -> list[Response]:
         """See `Engine.generate`."""
         self._awake()
-        earlier = begun(prompts, sampling, resume, self._files.vocabulary, self._max_length)
+        earlier = initial_responses(prompts, sampling, resume, self._files.vocabulary, self._max_length)
         if not prompts:
             return []
         contexts = [tuple(prompt) + (old.token_ids if old else ()) for prompt, old in zip(prompts, earlier, strict=True)]

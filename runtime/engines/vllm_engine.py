@@ -26,7 +26,7 @@ from runtime.engines.deaths import dies_with_its_processes
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.engines.model_files import OUTPUT, read_model_files
 from runtime.engines.probe import avoid_faults, missing_features
-from runtime.engines.requests import begun, request_seed
+from runtime.engines.requests import initial_responses, request_seed
 from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage, pieces
@@ -66,7 +66,7 @@ class VllmEngine:
         self._asleep = False
         self._stage: WeightStage | None = None
         self._devices = tensor_parallel
-        self._held = 0  # bytes on all devices
+        self._device_bytes = 0  # bytes on all devices
         _environment(threads, self._gpu)
         torch.set_num_threads(threads)
         # On a CPU a prompt is read in one step: vLLM 0.32 fails there where one that has a seed is split over two.
@@ -84,7 +84,7 @@ class VllmEngine:
         untied: dict[str, Any] = (
             {"hf_overrides": {"tie_word_embeddings": False}, "load_format": "dummy"} if self._files.tied else {}
         )
-        with _as_a_guest(), self._measured():
+        with _as_a_guest(), self._count_memory():
             if missing := missing_features():
                 raise InputError(f"the installed vLLM lacks {', '.join(missing)}")
             avoid_faults()
@@ -110,7 +110,7 @@ class VllmEngine:
             self._load(dict(self._files.tensors()))
         self._weight_bytes = sum(self._llm.collective_rpc("weight_bytes"))
         if not self._gpu:
-            self._held = self._weight_bytes + kv_bytes
+            self._device_bytes = self._weight_bytes + kv_bytes
 
     @dies_with_its_processes
     def generate(
@@ -125,7 +125,7 @@ class VllmEngine:
     ) -> list[Response]:
         """See `Engine.generate`."""
         self._awake()
-        earlier = begun(prompts, sampling, resume, self._files.vocabulary, self._max_length)
+        earlier = initial_responses(prompts, sampling, resume, self._files.vocabulary, self._max_length)
         engine, rows = self._llm.llm_engine, dict[str, int]()  # those that run, by the name of their request
         tokens = [list(old.token_ids) if old else [] for old in earlier]
         logprobs = [list(old.logprobs) if old else [] for old in earlier]
@@ -181,7 +181,7 @@ class VllmEngine:
     def offload(self) -> Footprint:
         """See `Engine.offload`. On a CPU everything stays, and so says the footprint; on GPUs what CUDA itself holds does."""
         if self._gpu and not self._asleep:
-            with self._measured():
+            with self._count_memory():
                 self._llm.sleep(level=1)
             self._asleep = True
         return self._footprint()
@@ -190,7 +190,7 @@ class VllmEngine:
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
         """See `Engine.restore`."""
         new = self._files.checked(weights) if weights is not None else None
-        with self._measured():
+        with self._count_memory():
             if self._asleep:
                 self._llm.wake_up(tags=["weights"])
             if new is not None and version is not None:
@@ -219,15 +219,15 @@ class VllmEngine:
         return getattr(getattr(core, "engine_core", None), "model_executor", None)
 
     def _footprint(self) -> Footprint:
-        return Footprint(self._held, self._weight_bytes if self._asleep else 0)
+        return Footprint(self._device_bytes, self._weight_bytes if self._asleep else 0)
 
     @contextmanager
-    def _measured(self) -> Iterator[None]:
+    def _count_memory(self) -> Iterator[None]:
         """Count what happens to the device's free memory meanwhile: the permit says that nobody else is on it."""
         before = torch.cuda.mem_get_info()[0] if self._gpu else 0
         yield
         after = torch.cuda.mem_get_info()[0] if self._gpu else 0
-        self._held += (before - after) * self._devices
+        self._device_bytes += (before - after) * self._devices
 
     def _load(self, weights: dict[str, Tensor]) -> None:
         if self._files.tied:

@@ -26,9 +26,9 @@ def check_run(record: RunRecord) -> None:
     numbers: dict[str, list[int]] = defaultdict(list)
     for iteration in record.iterations:
         numbers[iteration.job_id].append(iteration.number)
-    for job_id, found in numbers.items():
-        if found != [*range(len(found))]:
-            raise InvariantError(f"R1: the iterations of job {job_id} are numbered {found}")
+    for job_id, counts in numbers.items():
+        if counts != [*range(len(counts))]:
+            raise InvariantError(f"R1: the iterations of job {job_id} are numbered {counts}")
     check_clock([event.at_s for event in record.log])
     by_node: dict[str, list[PhaseSlice]] = defaultdict(list)
     for part in record.phases:
@@ -44,23 +44,23 @@ def check_run(record: RunRecord) -> None:
 def _check_memory(record: RunRecord) -> None:
     """Assert R4, of what jobs kept on a node after their last phase there, until they left."""
     limits = {name: getattr(record.started.cluster, node.pool).node_memory_gb for name, node in record.nodes.items()}
-    gone = [(event.at_s, event.job_id) for event in record.log if isinstance(event, Departed)]
-    kept: dict[tuple[str, str], PhaseSlice] = {}  # by job and pool
+    departures = [(event.at_s, event.job_id) for event in record.log if isinstance(event, Departed)]
+    resident: dict[tuple[str, str], PhaseSlice] = {}  # by job and pool
     for part in sorted(record.phases, key=lambda part: part.end_s):
-        while gone and gone[0][0] <= part.start_s:
-            _, job_id = gone.pop(0)
-            kept = {key: other for key, other in kept.items() if key[0] != job_id}
-        kept[part.job_id, part.pool] = part
+        while departures and departures[0][0] <= part.start_s:
+            _, job_id = departures.pop(0)
+            resident = {key: other for key, other in resident.items() if key[0] != job_id}
+        resident[part.job_id, part.pool] = part
         for node in part.nodes:
-            held_gb = sum(other.host_gb for other in kept.values() if node in other.nodes)
+            held_gb = sum(other.host_gb for other in resident.values() if node in other.nodes)
             if limits[node] is not None and held_gb > limits[node]:
                 raise InvariantError(f"R4: {node} holds {held_gb:.3f} GB of {limits[node]:g}")
 
 
-def _check_shares(node: str, held: list[tuple[Span, str]]) -> None:
-    held.sort(key=lambda pair: (pair[0].from_s, pair[0].until_s))
-    for k, (span, job_id) in enumerate(held):
-        for other, other_id in held[k + 1 :]:
+def _check_shares(node: str, spans: list[tuple[Span, str]]) -> None:
+    spans.sort(key=lambda pair: (pair[0].from_s, pair[0].until_s))
+    for k, (span, job_id) in enumerate(spans):
+        for other, other_id in spans[k + 1 :]:
             if other.from_s >= span.until_s:
                 break
             if other.tail == span.tail or span.share + other.share > 1 + 1e-9:

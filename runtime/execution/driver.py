@@ -57,7 +57,7 @@ class RunDriver:
             log.journal.close()
             raise
         if observer is not None:
-            self.run.observer, log.observe = observer, observer.written
+            self.run.observer, log.observe = observer, observer.on_entries
         self.lifecycle = JobLifecycle(self.run, processes, stays)
         self.profiling = Profiling(self.run, self.lifecycle)
         self.calls = JobCalls(self.run, self.lifecycle, self.profiling)
@@ -72,8 +72,8 @@ class RunDriver:
             started = Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
             log.write(started, *(Submitted(0.0, spec) for spec in plan.specs))
         state = run.scheduler.state
-        known = {*state.waiting, *run.scheduler.seats}
-        coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in known]
+        placed_ids = {*state.waiting, *run.scheduler.seats}
+        coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in placed_ids]
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))
         run.spawn(self.lifecycle.patrol())
@@ -122,7 +122,7 @@ class RunDriver:
                 "group": handle.group,
                 "iteration": handle.iteration,
                 "holds": handle.hold.pool if handle.hold else None,
-                "waits": handle.wanted is not None and not handle.wanted.done(),
+                "waits": handle.permit is not None and not handle.permit.done(),
                 "progress": how_far(handle.progress),
                 "gone": handle.gone,
             }

@@ -70,10 +70,10 @@ class JobCalls:
         handle.asked_s, handle.parts = run.log.now(), parts
         if pool == "rollout":
             handle.began_s = handle.asked_s
-        handle.wanted = asyncio.get_running_loop().create_future()
+        handle.permit = asyncio.get_running_loop().create_future()
         if run.present(handle):
             run.tell(facts.Ready(job_id, pool, parts))
-        await handle.wanted
+        await handle.permit
 
     async def release(self, job_id: str, report: Report) -> None:
         """A phase is over."""
@@ -89,7 +89,7 @@ class JobCalls:
             return
         seconds = report.done_s - report.run_s
         if handle.iteration == PROFILE:
-            self._profiling.measured(handle, report)
+            self._profiling.add_measurement(handle, report)
         else:
             handle.busy_s[handle.pool_of(hold.pool)] += busy_s(done)
         handle.hold = None
@@ -117,11 +117,11 @@ class JobCalls:
         run = self._run
         handle = run.handles[job_id]
         handle.progress[who] = (done, total, tokens)
-        finished, total, _ = how_far(handle.progress)
+        responses, total, _ = how_far(handle.progress)
         share, hold = run.scheduler.migrates_at, handle.hold
         if share is None or hold is None or hold.pool != "rollout" or handle.past_threshold or not run.present(handle):
             return
-        if share * total <= finished < total:
+        if share * total <= responses < total:
             handle.past_threshold = True
             run.tell(facts.Threshold(job_id))
 
@@ -154,12 +154,12 @@ class JobCalls:
             if handle.passes:
                 self._run.order(handle)
             else:
-                passed = handle.passed
+                profile_over = handle.profile_over
                 more = self._profiling.next_round()
                 handle.stand()
                 self._run.tell(facts.Profiled(handle.id), *more)
-                if passed is not None and not passed.done():
-                    passed.set_result(None)
+                if profile_over is not None and not profile_over.done():
+                    profile_over.set_result(None)
             return
         self._iterated(handle, done)
 

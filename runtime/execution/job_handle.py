@@ -40,12 +40,12 @@ class JobHandle:
         checkpoint: the last one. keeping_s: how long writing it took. deaths: since it had done as many. restarted: why it is made
             anew. busy_s: node-seconds of its phases, by pool.
         since_s: it has had no need to wait since; None while it waits. began_s: when its rollout was ready.
-        hold: its permit. asked_s: when it asked for one. wanted, next: the permit and the order that it waits for.
+        hold: its permit. asked_s: when it asked for one. permit, next: the permit and the order that it waits for.
         parts: what its rollout nodes are cut into, of a job that can do with a part of them. uses: numbers of those that its
             rollout is to use; knows: of those that it knows of. past_threshold: its rollout has reached that of migration.
         changed: is set, and made anew, when these change or the rollout is over. progress: of the phase, by who counts.
-        passes: of the profiler, that it still has to make. passed: they are over, or it has ended. measured, sync_s, movable: what
-            they have shown.
+        passes: of the profiler, that it still has to make. profile_over: they are over, or it has ended. measurements, sync_s,
+            movable: what they have shown.
         end: why its processes are being ended, if they are. again: whether it is then made anew. cleared: they have ended.
         moving: it is to go to another place. gone: it has come to its end, or another handle stands for it.
     """
@@ -68,7 +68,7 @@ class JobHandle:
     began_s: float | None = None
     hold: Hold | None = None
     asked_s: float = 0.0
-    wanted: asyncio.Future[None] | None = None
+    permit: asyncio.Future[None] | None = None
     next: asyncio.Future[Order | None] | None = None
     parts: tuple[Node, ...] = ()
     uses: tuple[int, ...] = ()
@@ -78,8 +78,8 @@ class JobHandle:
     progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     workers: list[Any] = field(default_factory=list)
     passes: int = 0
-    passed: asyncio.Future[None] | None = None
-    measured: dict[str, Measured] = field(default_factory=dict)
+    profile_over: asyncio.Future[None] | None = None
+    measurements: dict[str, Measured] = field(default_factory=dict)
     sync_s: float = 0.0
     movable: bool = True
     end: End | None = None
@@ -126,26 +126,26 @@ class JobHandle:
 
     def refuse(self, error: Exception) -> None:
         """Wake it where it waits, with an error."""
-        for waits in (self.wanted, self.next):
+        for waits in (self.permit, self.next):
             if waits is not None and not waits.done():
                 waits.set_exception(error)
 
     def end_profile(self) -> None:
         """Nobody is to wait for its profile any more."""
-        if self.passed is not None and not self.passed.done():
-            self.passed.set_result(None)
+        if self.profile_over is not None and not self.profile_over.done():
+            self.profile_over.set_result(None)
 
     def pool_of(self, phase: Pool) -> Pool:
         """Whose nodes a phase holds: a co-located job's rollouts hold training nodes."""
         return self.nodes[phase][0].pool
 
-    def so_far(self, left: int | None) -> Progress:
+    def so_far(self, iterations_left: int | None) -> Progress:
         """What it has done since it arrived.
 
         Args:
-            left: iterations that it had to do then; some may have been done before.
+            iterations_left: iterations that it had to do then; some may have been done before.
         """
-        before = self.spec.iterations - (left or 0)
+        before = self.spec.iterations - (iterations_left or 0)
         return Progress(self.id, max(0, self.iteration - before), self.busy_s["rollout"], self.busy_s["training"])
 
     def slice(self, report: Report, now_s: float, spans: tuple[Span, ...], ok: bool = True) -> PhaseSlice:
@@ -180,8 +180,12 @@ class JobHandle:
 
 def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int]:
     """(finished, all, tokens) of a phase, from what each of its processes says."""
-    told = progress.values()
-    return sum(done for done, _, _ in told), max((total for _, total, _ in told), default=0), sum(tokens for _, _, tokens in told)
+    counts = progress.values()
+    return (
+        sum(done for done, _, _ in counts),
+        max((total for _, total, _ in counts), default=0),
+        sum(tokens for _, _, tokens in counts),
+    )
 
 
 def busy_s(part: PhaseSlice) -> float:

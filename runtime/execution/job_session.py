@@ -41,19 +41,19 @@ class JobSession:
         self._logs = logs
         self._nodes: Nodes = {}
         self._offset_s = 0.0
-        self._held = False  # the permit of a rollout, by `initialise`
+        self._has_permit = False  # the permit of a rollout, by `initialise`
         self._next: PhaseOfJob = "rollout"
         self._prepared = False
-        self._loaded: set[str] = set()  # pools on which the job's state has been since it was made
+        self._pools_loaded: set[str] = set()  # pools on which the job's state has been since it was made
         self.parts: tuple[int, ...] = ()
         self._reporter, self._watch = ProgressReporter(coordinator, spec.id, "job"), Watch(coordinator, spec.id)
         self.progress, self.stops = self._reporter.tell, self._watch.stops
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the coordinator, as this job, and wait for the answer."""
-        given = [plain(argument) for argument in arguments]
+        values = [plain(argument) for argument in arguments]
         try:
-            return ray.get(self._coordinator.ask.remote(method, self._spec.id, *given))
+            return ray.get(self._coordinator.ask.remote(method, self._spec.id, *values))
         except ray.exceptions.RayTaskError as error:
             raise (error.cause or error) from None
 
@@ -82,7 +82,7 @@ class JobSession:
 
     def iteration_done(self) -> None:
         """Make sure that an iteration had its phases."""
-        if self._next == "train" or self._held:
+        if self._next == "train" or self._has_permit:
             raise OutOfOrder("the step ended without a training; an iteration is a rollout, a training and a sync")
         self._next = "rollout"
 
@@ -100,8 +100,8 @@ class JobSession:
         runtime_hook.stages = {}
         yield
         done_s = self.now()
-        self._held = True
-        self._loaded.clear()
+        self._has_permit = True
+        self._pools_loaded.clear()
         self._release(Report("init", True, begun_s, begun_s, done_s, stages=dict(runtime_hook.stages), cold=True))
         self.where = ""
 
@@ -120,20 +120,20 @@ class JobSession:
         pool = POOL_OF[phase]
         parts = tuple(job.parts()) if phase == "rollout" and hasattr(job, "parts") else ()
         self.parts = tuple(range(len(parts)))
-        if self._held or self.worst_case or len(parts) < 2:  # the first rollout, and a measured one, have all of their nodes
+        if self._has_permit or self.worst_case or len(parts) < 2:  # the first rollout, and a measured one, have all of their nodes
             parts = ()
-        if not self._held:
+        if not self._has_permit:
             self.ask("acquire", pool, parts)
         if parts:
             self.parts = self.ask("parts")
             self._watch.renew()
-        self._held = False
+        self._has_permit = False
         begun_s = self.now()
         if not self.workers:
             move_process(self._nodes[pool])
         runtime_hook.stages = {}
-        cold = pool not in self._loaded
-        self._loaded.add(pool)
+        cold = pool not in self._pools_loaded
+        self._pools_loaded.add(pool)
         load_s = self._timed(job, "load", phase)[0]
         run_s = self.now()
         yield
@@ -204,11 +204,11 @@ class JobSession:
     def _host_gb(self, pool: Pool, footprint: Any) -> float:
         """Host memory of the job on a node: what its processes there have, and what they keep for the next phase."""
         mine = [handle for handle in self.workers if handle.node in self._nodes[pool]]
-        measured = {handle.node.name: 0.0 for handle in mine}
+        by_node = {handle.node.name: 0.0 for handle in mine}
         for handle, (_, own_gb) in zip(mine, ray.get([handle.actor.identity.remote() for handle in mine]), strict=True):
-            measured[handle.node.name] += own_gb
+            by_node[handle.node.name] += own_gb
         kept_gb = footprint.host / 1e9 if isinstance(footprint, Footprint) else 0.0
-        return kept_gb + (max(measured.values()) if measured else resident_gb())
+        return kept_gb + (max(by_node.values()) if by_node else resident_gb())
 
     def _check_order(self, phase: PhaseOfJob) -> None:
         expected = self._next
@@ -254,8 +254,8 @@ class _Handle:
         self.target = target
 
     def call(self, method: str, *arguments: Any) -> _Call:
-        given = [argument.reference if isinstance(argument, _Call) else argument for argument in arguments]
-        return _Call(self, self.actor.call.remote(method, *given))
+        values = [argument.reference if isinstance(argument, _Call) else argument for argument in arguments]
+        return _Call(self, self.actor.call.remote(method, *values))
 
     def close(self) -> None:
         with contextlib.suppress(ray.exceptions.RayError):

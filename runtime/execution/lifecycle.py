@@ -7,7 +7,7 @@ import asyncio
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
-from runtime.checkpoints import Found, newest
+from runtime.checkpoints import ResumePoint, newest
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.messages import End, Report
 from runtime.execution.nodes import POOLS
@@ -42,7 +42,7 @@ class JobLifecycle:
     async def _watch(self, handle: JobHandle) -> None:
         """Wait for a controller's end, whatever it is."""
         run = self._run
-        end = await self._processes.ended(handle)
+        end = await self._processes.wait(handle)
         if end.outcome == "full":
             problem = f"job {handle.id}: its checkpoint cannot be written: {end.problem}"
             raise InputError(f"{problem}: free some room, then go on with `rollmux run --resume {run.plan.folder}`")
@@ -69,18 +69,18 @@ class JobLifecycle:
         if handle.gone or handle.end is not None or run.over.done():
             return
         machines = {node.machine for pool in POOLS for node in run.nodes.nodes(pool)}  # type: ignore[attr-defined]
-        dead = await self._processes.dead(machines) if again else set()
+        dead_machines = await self._processes.dead_machines(machines) if again else set()
         if handle.gone or handle.end is not None:
             return
         handle.end, handle.again = end, again
         if handle.id in run.scheduler.seats:
-            run.tell(facts.Failed(handle.id), *self._lost(dead))
+            run.tell(facts.Failed(handle.id), *self._losses(dead_machines))
         else:  # it has no nodes: the scheduler need not know
-            if dead:
-                run.tell(*self._lost(dead))
+            if dead_machines:
+                run.tell(*self._losses(dead_machines))
             self.evict(handle)
 
-    def _lost(self, machines: set[str]) -> list[facts.Fact]:
+    def _losses(self, machines: set[str]) -> list[facts.Fact]:
         nodes = [node for pool in POOLS for node in self._run.nodes.nodes(pool)]
         names = sorted(node.name for node in nodes if node.machine in machines)  # type: ignore[attr-defined]
         for name in names:
@@ -91,10 +91,10 @@ class JobLifecycle:
         """End a job now, whatever it does."""
         run = self._run
         run.log.say(f"{handle.id}: cancelled")
-        begun = handle.end is not None
+        ending = handle.end is not None
         handle.end, handle.again = End("cancelled"), False
         note = Cancelled(run.log.now(), handle.id)
-        if begun:
+        if ending:
             run.log.write(note)
         else:
             run.tell(facts.Failed(handle.id), notes=(note,))
@@ -107,9 +107,9 @@ class JobLifecycle:
         if handle.end is None:
             handle.again = True
             names = sorted({node.name for nodes in handle.nodes.values() for node in nodes})
-            left = {node.name for pool in POOLS for node in self._run.nodes.nodes(pool)} - self._run.scheduler.missing
-            gone = [name for name in names if name not in left]
-            why = f"its node {gone[0]} has gone" if gone else "it is to move, but has workers and no checkpoint"
+            present = {node.name for pool in POOLS for node in self._run.nodes.nodes(pool)} - self._run.scheduler.missing
+            absent = [name for name in names if name not in present]
+            why = f"its node {absent[0]} has gone" if absent else "it is to move, but has workers and no checkpoint"
             handle.end = End("died", "step", why)
         self._run.spawn(self._clear(handle))
 
@@ -117,22 +117,22 @@ class JobLifecycle:
         """End a job's processes, and then let the scheduler know."""
         run, job_id = self._run, handle.id
         await self._processes.kill(handle)
-        found = await asyncio.to_thread(newest, run.checkpoints(job_id), max(0, handle.iteration))
+        resume = await asyncio.to_thread(newest, run.checkpoints(job_id), max(0, handle.iteration))
         handle.cleared.set()
         if handle.gone:  # it has come to its end meanwhile
             return
-        cut = self._cut(handle)
+        slices = self._interrupted_slice(handle)
         assert handle.end is not None
         if handle.again and run.stopping:
-            self._halt(handle, *cut)
+            self._halt(handle, *slices)
         elif handle.again and handle.deaths + 1 < DEATHS:
-            self._begin_anew(handle, found, cut)
+            self._begin_anew(handle, resume, slices)
         else:
-            self._give_up(handle, cut)
+            self._give_up(handle, slices)
         handle.end_profile()
         self.check_over()
 
-    def _cut(self, handle: JobHandle) -> tuple[Fact, ...]:
+    def _interrupted_slice(self, handle: JobHandle) -> tuple[Fact, ...]:
         """The phase that a job does not end."""
         if handle.hold is None:
             return ()
@@ -141,11 +141,11 @@ class JobLifecycle:
         spans = self._run.scheduler.spans(handle.id, now_s) if handle.hold.pool == "rollout" else ()
         return (handle.slice(report, now_s, spans, ok=False),)
 
-    def _give_up(self, handle: JobHandle, cut: tuple[Fact, ...]) -> None:
+    def _give_up(self, handle: JobHandle, slices: tuple[Fact, ...]) -> None:
         """A job has come to a bad end."""
         run, end = self._run, handle.end
         assert end is not None
-        notes = cut
+        notes = slices
         if end.outcome != "cancelled":
             problem = end.problem
             if handle.again:
@@ -158,37 +158,39 @@ class JobLifecycle:
         run.tell(facts.Cleared(handle.id), *([facts.Failed(handle.id)] if waits else []), notes=notes)
         handle.stand()
 
-    def _begin_anew(self, handle: JobHandle, found: Found, cut: tuple[Fact, ...]) -> None:
+    def _begin_anew(self, handle: JobHandle, resume: ResumePoint, slices: tuple[Fact, ...]) -> None:
         """A job that has died is made anew, and arrives again if it had a place."""
         run, job_id = self._run, handle.id
         assert handle.end is not None
-        begins = min(found.iterations, max(0, handle.iteration))
+        begins = min(resume.iterations, max(0, handle.iteration))
         why = handle.end.problem
-        note = Restarted(run.log.now(), job_id, begins, found.problems[0] if found.problems else why)
+        note = Restarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
         run.log.say(f"{job_id}: {why}; goes on at iteration {begins + 1}")
-        begun = JobHandle(handle.spec, job=handle.job, iteration=begins, begins=begins, done=handle.done, deaths=handle.deaths + 1)
-        begun.checkpoint = str(found.folder) if found.folder is not None else None
-        begun.restarted = note.why
+        successor = JobHandle(
+            handle.spec, job=handle.job, iteration=begins, begins=begins, done=handle.done, deaths=handle.deaths + 1
+        )
+        successor.checkpoint = str(resume.folder) if resume.folder is not None else None
+        successor.restarted = note.why
         placed = run.scheduler.state.is_running(job_id)
         handle.gone = True
         handle.stand()
-        run.handles[job_id] = begun
-        told: list[facts.Fact] = [facts.Cleared(job_id)]
+        run.handles[job_id] = successor
+        news: list[facts.Fact] = [facts.Cleared(job_id)]
         problem = None
-        if placed and begun.job is not None:
-            problem = run.beyond(begun.spec) or run.too_large(begun.job)
+        if placed and successor.job is not None:
+            problem = run.beyond(successor.spec) or run.too_large(successor.job)
             if problem is None:
-                told.append(self.arrival(begun))
-        self.start(begun)
-        run.tell(*told, notes=(*cut, note))
+                news.append(self.arrival(successor))
+        self.start(successor)
+        run.tell(*news, notes=(*slices, note))
         if problem is not None:
-            run.refuse(begun, problem)
+            run.refuse(successor, problem)
 
     def arrival(self, handle: JobHandle) -> facts.Arrived:
         """A job that is known wants a place, for the iterations that it has left."""
         assert handle.job is not None
-        left = {"arrival_s": self._run.log.now(), "iterations": handle.spec.iterations - handle.begins}
-        return facts.Arrived(handle.job.model_copy(update=left))
+        changes = {"arrival_s": self._run.log.now(), "iterations": handle.spec.iterations - handle.begins}
+        return facts.Arrived(handle.job.model_copy(update=changes))
 
     def enlist(self, handle: JobHandle) -> None:
         """Hand a job to the policy, if there are nodes for it at all."""
@@ -201,11 +203,11 @@ class JobLifecycle:
     def check_over(self) -> None:
         """End the run when nobody is left, or when those who are left wait for ever."""
         run = self._run
-        left = [handle for handle in run.handles.values() if not handle.gone and handle.controller is not None]
+        active = [handle for handle in run.handles.values() if not handle.gone and handle.controller is not None]
         if run.over.done():
             return
         if run.stopping:
-            if not left:
+            if not active:
                 run.over.set_result("stopped")
         elif run.coming:
             return
@@ -215,13 +217,13 @@ class JobLifecycle:
                 return
             run.refuse(run.handles[run.scheduler.state.waiting[0]], waits_for_ever(run.scheduler.state))
             self.check_over()
-        elif not left and not self._stays:
+        elif not active and not self._stays:
             run.over.set_result("done")
 
     async def patrol(self) -> None:
         """Look for jobs that hang, and for machines that have gone."""
         run = self._run
-        looked_s = run.log.now()
+        last_look_s = run.log.now()
         while True:
             await asyncio.sleep(_PATROL_S)
             now_s = run.log.now()
@@ -233,11 +235,11 @@ class JobLifecycle:
                     where = handle.hold.pool if handle.hold else "step"
                     what = f"its {where}" if handle.hold else "what it does between its phases"
                     await self.fail(handle, End("died", where, f"{what} hangs: it has not ended after {limit_s:.0f} s"), True)
-            if now_s - looked_s > _LOOK_S:
-                looked_s = now_s
+            if now_s - last_look_s > _LOOK_S:
+                last_look_s = now_s
                 machines = {node.machine for pool in POOLS for node in run.nodes.nodes(pool)}  # type: ignore[attr-defined]
-                if lost := self._lost(await self._processes.dead(machines)):
-                    run.tell(*lost)
+                if losses := self._losses(await self._processes.dead_machines(machines)):
+                    run.tell(*losses)
 
     def _deadline_s(self, handle: JobHandle) -> float:
         """How long a job may take for what it does now."""

@@ -22,30 +22,30 @@ _ANSWERS_S = 5.0  # a machine that is there takes a connection within this time
 _MOST_THREADS = 16  # of a CPU node's processes; more do not help the models that run on CPUs
 
 
-def find_nodes(machines: Sequence[Mapping[str, Any]], wanted: Mapping[Pool, int], here: str) -> tuple[Node, ...]:
+def find_nodes(machines: Sequence[Mapping[str, Any]], nodes_wanted: Mapping[Pool, int], here: str) -> tuple[Node, ...]:
     """The nodes of a run.
 
     Args:
         machines: as `ray.nodes()` lists them.
-        wanted: nodes of each pool, where this machine is carved up.
+        nodes_wanted: nodes of each pool, where this machine is carved up.
         here: id of the Ray node that is this machine.
 
     Raises:
         InputError: one pool has no node, or this machine cannot be cut into so many; one line.
     """
     alive = sorted((machine for machine in machines if machine["Alive"]), key=lambda machine: str(machine["NodeID"]))
-    named = [
+    pools = [
         (machine, {pool: int(machine["Resources"].get(RESOURCE[pool], 0)) for pool in POOLS})
         for machine in alive
         if any(machine["Resources"].get(resource, 0) >= 1 for resource in RESOURCE.values())
     ]
-    if not named:
+    if not pools:
         own = next(machine for machine in alive if machine["NodeID"] == here)
-        return _carve([(own, dict(wanted))], here=True)
+        return _carve([(own, dict(nodes_wanted))], here=True)
     for pool in POOLS:
-        if not any(counts[pool] for _, counts in named):
+        if not any(counts[pool] for _, counts in pools):
             raise InputError(f"--address: no machine of the cluster has the resource {RESOURCE[pool]}, so there is no {pool} node")
-    return _carve(named)
+    return _carve(pools)
 
 
 def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]], here: bool = False) -> tuple[Node, ...]:
@@ -106,8 +106,8 @@ def dead_machines(machines: Collection[str]) -> set[str]:
     """
     import ray
 
-    known = {str(machine["NodeID"]): machine for machine in ray.nodes()}  # type: ignore[no-untyped-call]
-    return {name for name in machines if name not in known or not _answers(known[name])}
+    by_id = {str(machine["NodeID"]): machine for machine in ray.nodes()}  # type: ignore[no-untyped-call]
+    return {name for name in machines if name not in by_id or not _answers(by_id[name])}
 
 
 def _answers(machine: Mapping[str, Any]) -> bool:

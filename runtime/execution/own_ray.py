@@ -37,14 +37,14 @@ def started_processes(folder: OwnFolder) -> list[int]:
     if folder.doubt() is not None:
         return []
     mark = f"{MARK}={folder.path}\0".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if not entry.name.isdigit() or entry.stat().st_uid != os.geteuid():
                 continue
             if (mark in (entry / "environ").read_bytes() or _holds(entry, folder.path)) and _alive(entry):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def end_processes(folder: OwnFolder, grace_s: float) -> None:

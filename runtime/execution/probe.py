@@ -53,11 +53,11 @@ class Timings:
 
     def bounds(self, job_ids: Sequence[str]) -> list[Bound]:
         """One for each way of pairing a rollout with the training of the other job."""
-        found = []
+        bounds = []
         for a, b in (job_ids, job_ids[::-1]):
             keys: tuple[tuple[str, Pool], tuple[str, Pool]] = ((a, "rollout"), (b, "training"))
             alone, paired = ([self._seconds[mode, *key] for key in keys] for mode in ("alone", "paired"))
             if all((*alone, *paired)):
                 names = f"{a} rollout", f"{b} training"
-                found.append(Bound(names, (fmean(alone[0]), fmean(alone[1])), (fmean(paired[0]), fmean(paired[1]))))
-        return found
+                bounds.append(Bound(names, (fmean(alone[0]), fmean(alone[1])), (fmean(paired[0]), fmean(paired[1]))))
+        return bounds

@@ -40,7 +40,7 @@ class Processes:
         logs = str(Path(self._folder) / LOGS / handle.id)
         handle.controller = actor.remote(handle.spec, self._coordinator, logs, handle.restarted)
 
-    async def ended(self, handle: JobHandle) -> End:
+    async def wait(self, handle: JobHandle) -> End:
         """Wait for the end of a job's controller, whatever it is."""
         try:
             end: End = await handle.controller.run.remote()
@@ -63,6 +63,6 @@ class Processes:
         """A controller that has come to its end is needed no more."""
         ray.kill(handle.controller)
 
-    async def dead(self, machines: Collection[str]) -> set[str]:
+    async def dead_machines(self, machines: Collection[str]) -> set[str]:
         """Those of some machines that are no longer there."""
         return await asyncio.to_thread(dead_machines, machines)

@@ -107,11 +107,11 @@ def save_profile(key: str, profile: Profile) -> None:
 
 def _source(spec: JobSpec) -> str:
     """Digest of the module of the job's own class or task, and of the package around it: a change of the code is noticed."""
-    named = spec.job_class or (spec.task.name if spec.task and ":" in spec.task.name else None)
-    if named is None:
+    target = spec.job_class or (spec.task.name if spec.task and ":" in spec.task.name else None)
+    if target is None:
         return ""
     digest = hashlib.sha256()
-    for path in source_files(named.partition(":")[0], spec.folder):
+    for path in source_files(target.partition(":")[0], spec.folder):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
@@ -135,5 +135,5 @@ def _version(name: str) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of what a run depends on, of those that are installed."""
-    found = {name: _version(name) for name in ("rollmux", "ray", *_VERSIONS[1:])}
-    return {"python": sys.version.split()[0]} | {name: version for name, version in found.items() if version}
+    by_package = {name: _version(name) for name in ("rollmux", "ray", *_VERSIONS[1:])}
+    return {"python": sys.version.split()[0]} | {name: version for name, version in by_package.items() if version}

@@ -35,7 +35,7 @@ class Profiling:
         self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
         self._rounds: list[Mode] = ["alone", "paired"] if run.plan.bounds else []
         self._probe = OverlapProbe()
-        self._probed: list[JobHandle] = []
+        self._probe_jobs: list[JobHandle] = []
         self._timings = Timings()
 
     async def bring_all(self, coming: Sequence[JobHandle]) -> None:
@@ -57,12 +57,12 @@ class Profiling:
         for handle in present:
             if not handle.gone and (handle.job is None or not run.plan.only_profile):
                 self._lifecycle.start(handle)
-        while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
-            for handle in unknown:
+        while unprofiled := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
+            for handle in unprofiled:
                 if problem := run.beyond(handle.spec):
                     run.refuse(handle, problem)
-            if able := [handle for handle in unknown if not handle.gone]:
-                await self._profile(able, keys)
+            if placeable := [handle for handle in unprofiled if not handle.gone]:
+                await self._profile(placeable, keys)
         for handle in [run.handles[job_id] for job_id in ids]:  # one that has died meanwhile is another one now
             run.coming -= 1
             if run.plan.only_profile:
@@ -92,7 +92,7 @@ class Profiling:
 
     def _learn_measured(self, handle: JobHandle, key: str) -> None:
         """Learn and keep what a job's own pass has measured."""
-        parts = handle.measured
+        parts = handle.measurements
         profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=handle.sync_s, movable=handle.movable)
         self._learn(handle, profile, False)
         save_profile(key, profile)
@@ -105,27 +105,27 @@ class Profiling:
         """Let jobs run a worst-case iteration each, and some more where bounds are asked for."""
         self._batch = [*handles]
         self._begin(handles, 1)
-        passed = [handle.passed for handle in handles if handle.passed is not None]
+        passes = [handle.profile_over for handle in handles if handle.profile_over is not None]
         self._run.tell(facts.Unprofiled({handle.id: self._needs(handle) for handle in handles}))
-        await asyncio.wait(passed)
+        await asyncio.wait(passes)
         for handle in handles:
-            if not handle.gone and handle.measured.keys() == {"rollout", "training"}:
+            if not handle.gone and handle.measurements.keys() == {"rollout", "training"}:
                 self._run.attempt(handle, "profile", self._learn_measured, handle, keys[handle.id])
-        while going := [h.passed for h in self._probed if h.passed is not None and not h.passed.done()]:
-            await asyncio.wait(going)  # a round of the probe begins when the last one ends
-        if self._probed:
+        while pending := [h.profile_over for h in self._probe_jobs if h.profile_over is not None and not h.profile_over.done()]:
+            await asyncio.wait(pending)  # a round of the probe begins when the last one ends
+        if self._probe_jobs:
             self._tell_bounds()
 
     @staticmethod
     def _begin(handles: Sequence[JobHandle], passes: int) -> None:
         """Jobs are to do so many passes."""
         for handle in handles:
-            handle.passed, handle.passes = asyncio.get_running_loop().create_future(), passes
+            handle.profile_over, handle.passes = asyncio.get_running_loop().create_future(), passes
 
     def _tell_bounds(self) -> None:
         """Write down what the probe has found."""
-        log, probed, self._probed = self._run.log, self._probed, []
-        bounds = self._timings.bounds([handle.id for handle in probed])
+        log, handles, self._probe_jobs = self._run.log, self._probe_jobs, []
+        bounds = self._timings.bounds([handle.id for handle in handles])
         log.write(*bounds)
         for bound in bounds:
             log.say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
@@ -135,16 +135,16 @@ class Profiling:
         """Nodes that a job asks for."""
         return {"rollout": handle.spec.rollout.nodes, "training": handle.spec.training.nodes}
 
-    def measured(self, handle: JobHandle, report: Report) -> None:
+    def add_measurement(self, handle: JobHandle, report: Report) -> None:
         """A phase of a pass is over."""
         hold = handle.hold
         assert hold is not None
-        if handle in self._probed:
+        if handle in self._probe_jobs:
             if hold.paired == (self._probe.mode == "paired"):
                 self._timings.add(self._probe.mode, handle.id, hold.pool, report.done_s - report.run_s)
             return
         cold_s = report.run_s - report.begun_s
-        handle.measured[hold.pool] = Measured(
+        handle.measurements[hold.pool] = Measured(
             seconds=report.done_s - report.run_s, warm_s=report.warm_s, cold_s=cold_s, host_gb=report.host_gb
         )
 
@@ -157,14 +157,16 @@ class Profiling:
             return []
         if any(other.passes and not other.gone and other.end is None for other in self._batch):
             return []
-        whole = [one for one in self._batch if one.measured.keys() == {"rollout", "training"} and not one.gone and one.end is None]
-        if len(whole) < 2:
-            self._rounds = [] if self._probed else self._rounds
+        profiled = [
+            one for one in self._batch if one.measurements.keys() == {"rollout", "training"} and not one.gone and one.end is None
+        ]
+        if len(profiled) < 2:
+            self._rounds = [] if self._probe_jobs else self._rounds
             return []
-        self._batch = self._probed = whole[:2]
+        self._batch = self._probe_jobs = profiled[:2]
         self._probe.mode = self._rounds.pop(0)
-        self._begin(self._probed, _PASSES[self._probe.mode])
-        return [facts.Unprofiled({one.id: self._needs(one) for one in self._probed}, self._probe)]
+        self._begin(self._probe_jobs, _PASSES[self._probe.mode])
+        return [facts.Unprofiled({one.id: self._needs(one) for one in self._probe_jobs}, self._probe)]
 
     def _node_types(self) -> list[Node]:
         return [next(node for node in self._run.plan.nodes if node.pool == pool) for pool in ("rollout", "training")]

@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.files import write_whole
 from rollmux_env.validation_errors import one_line
-from runtime.answers import answered
+from runtime.answers import result_of
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes
@@ -32,12 +32,12 @@ _GRACE_S = 5.0
 
 
 @contextlib.contextmanager
-def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | None = None) -> Iterator[tuple[Node, ...]]:
+def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | None = None) -> Iterator[tuple[Node, ...]]:
     """Ray for the time of a run: one of our own on this machine, or a cluster that is there.
 
     Args:
         address: of a cluster to join; None starts one here and ends it afterwards, with all of its processes.
-        wanted: nodes of each pool, where this machine is carved up.
+        counts: nodes of each pool, where this machine is carved up.
         note: a file that says which Ray of ours is running, for whoever has to end it should this process be killed (`end_left`).
 
     Returns:
@@ -65,7 +65,7 @@ def ray_session(address: str | None, wanted: Mapping[Pool, int], note: Path | No
             check_signals()  # one that SIGTERM has ended too
             raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
-        yield find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())
+        yield find_nodes(machines, counts, ray.get_runtime_context().get_node_id())
     finally:
         with shielded():
             ray.shutdown()
@@ -90,7 +90,7 @@ def end_left(note: Path, say: Callable[[str], None]) -> None:
     except ValidationError:  # an older RollMux wrote the path alone
         folder = OwnFolder(text)
     end_processes(folder, 0.0)
-    if line := folder.left():
+    if line := folder.leftover():
         say(line)
     folder.remove()
     note.unlink(missing_ok=True)
@@ -126,11 +126,11 @@ def coordinator_options() -> dict[str, Any]:
     return {"num_cpus": 0, "max_concurrency": 1000, "scheduling_strategy": here}
 
 
-def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], told: int = 0) -> str:
+def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said: int = 0) -> str:
     """Wait for the end of what a coordinator does, and stop it when the user asks, by Ctrl-C or SIGTERM.
 
     Args:
-        outcome: the call that ends with it. told: lines that were said before.
+        outcome: the call that ends with it. lines_said: lines that were said before.
 
     Raises:
         As `execute`; RayActorError: the coordinator has died.
@@ -140,21 +140,21 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], told: int 
         with allowing(1) as presses:
             while not ray.wait([outcome], timeout=_WATCH_S)[0]:
                 check_signals()
-                told = _tell(coordinator, told, say)
+                lines_said = _tell(coordinator, lines_said, say)
                 if presses() and not stopping:
                     stopping = True
                     say("stopping at the next phase boundary; Ctrl-C again stops at once")
                     coordinator.stop.remote()
-            _tell(coordinator, told, say)
-            return str(answered(outcome))
+            _tell(coordinator, lines_said, say)
+            return str(result_of(outcome))
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, InputError | PlanError | InvariantError):
             raise error.cause from None
         raise
 
 
-def _tell(coordinator: Any, told: int, say: Callable[[str], None]) -> int:
-    lines = answered(coordinator.news.remote(told))
+def _tell(coordinator: Any, lines_said: int, say: Callable[[str], None]) -> int:
+    lines = result_of(coordinator.news.remote(lines_said))
     for line in lines:
         say(line)
-    return told + len(lines)
+    return lines_said + len(lines)

@@ -22,9 +22,9 @@ from runtime.record import RunRecord
 
 def recall(plan: RunPlan, nodes: NodePool) -> tuple[RunRecord, State]:
     """What the journal knows; the nodes are assigned as they were, as far as they are there by name."""
-    known = read_facts(Path(plan.folder) / JOURNAL)
-    record = record_of(known)
-    nodes.restore(fact for fact in known if isinstance(fact, Assigned | Returned))
+    entries = read_facts(Path(plan.folder) / JOURNAL)
+    record = record_of(entries)
+    nodes.restore(fact for fact in entries if isinstance(fact, Assigned | Returned))
     return record, state_of(record)
 
 
@@ -58,17 +58,17 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
     handle.job = state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id)
     handle.done = sum(done.job_id == job_id for done in record.iterations)
-    ended = {failed.job_id for failed in record.failed} | {cancelled.job_id for cancelled in record.cancelled}
-    if handle.done == handle.spec.iterations or job_id in ended:
+    over = {failed.job_id for failed in record.failed} | {cancelled.job_id for cancelled in record.cancelled}
+    if handle.done == handle.spec.iterations or job_id in over:
         handle.gone = True
         return
-    found = newest(folder, handle.done)
-    drop(folder, above=found.iterations)
-    handle.iteration = handle.begins = found.iterations
-    handle.checkpoint = str(found.folder) if found.folder is not None else None
+    resume = newest(folder, handle.done)
+    drop(folder, above=resume.iterations)
+    handle.iteration = handle.begins = resume.iterations
+    handle.checkpoint = str(resume.folder) if resume.folder is not None else None
     if state.knows(job_id):
         row = state.row(job_id)
         handle.busy_s = {pool: float(getattr(state.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}
-        why = found.problems[0] if found.problems else "the run was resumed"
+        why = resume.problems[0] if resume.problems else "the run was resumed"
         notes.append(Restarted(run.log.now(), job_id, handle.begins, why))
         run.log.say(f"{job_id}: goes on at iteration {handle.begins + 1}")

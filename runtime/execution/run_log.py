@@ -61,6 +61,6 @@ class RunLog:
         return self._lines[max(0, behind - self._dropped) :]
 
     @property
-    def said(self) -> int:
+    def line_count(self) -> int:
         """How many lines there have been."""
         return self._dropped + len(self._lines)

@@ -36,10 +36,10 @@ CHECKPOINTS = "checkpoints"  # folder of the run's, with one of each job
 class Observer(Protocol):
     """Who watches a run, and changes nothing of it."""
 
-    def written(self, entries: tuple[Fact, ...]) -> None:
+    def on_entries(self, entries: tuple[Fact, ...]) -> None:
         """Facts are in the journal."""
 
-    def carried_out(self, command: Command) -> None:
+    def on_command(self, command: Command) -> None:
         """A command of the scheduler's has been."""
 
 
@@ -73,21 +73,21 @@ class RunState:
         self.observer: Observer | None = None
         self.evict: Callable[[JobHandle], None] = lambda _: None
 
-    def tell(self, *told: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
+    def tell(self, *news: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
         """Something has happened: decide, write down, carry out.
 
         Args:
             notes: what else is to be in the journal of it, in front of what follows.
         """
         try:
-            step = self.scheduler.step(self.log.now(), told)
+            step = self.scheduler.step(self.log.now(), news)
             self.log.write(*notes, *step.entries)
             for entry in step.entries:
                 self._announce(entry)
             for command in step.commands:
                 self._carry_out(command)
                 if self.observer is not None:
-                    self.observer.carried_out(command)
+                    self.observer.on_command(command)
         except Exception as error:
             self.fail(error)
             raise
@@ -121,9 +121,9 @@ class RunState:
                 handle.hold = Hold(phase, handle.asked_s, now_s, switched, paired)
                 handle.progress, handle.past_threshold = {}, False
                 handle.uses = handle.knows = parts
-                assert handle.wanted is not None
-                if not handle.wanted.done():
-                    handle.wanted.set_result(None)
+                assert handle.permit is not None
+                if not handle.permit.done():
+                    handle.permit.set_result(None)
                 handle.since_s = now_s
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
                 handle.uses = parts
@@ -135,8 +135,8 @@ class RunState:
             case commands.Wait():
                 self.log.say(f"{handle.id}: waits for nodes")
             case commands.AtRisk(_, slowdown, moved):
-                known = self.scheduler.state.job(handle.id)
-                risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {known.slo:g} at most"
+                job = self.scheduler.state.job(handle.id)
+                risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {job.slo:g} at most"
                 self.log.say(risk if moved else f"{risk}; there is no better place for it now")
 
     def order(self, handle: JobHandle) -> None:
@@ -154,10 +154,10 @@ class RunState:
     def beyond(self, spec: JobSpec) -> str | None:
         """Why there can be no place for a job, if there can be none."""
         for pool in POOLS:
-            asked = getattr(spec, pool).nodes
+            nodes_asked = getattr(spec, pool).nodes
             there = sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))
-            if asked > there:
-                return f"{pool}.nodes: asks for {asked} nodes; there are {there} of this pool left"
+            if nodes_asked > there:
+                return f"{pool}.nodes: asks for {nodes_asked} nodes; there are {there} of this pool left"
         return None
 
     def too_large(self, job: Job) -> str | None:

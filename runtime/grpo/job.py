@@ -39,9 +39,9 @@ class Grpo:
         self._spec = spec
         self._engines: list[WorkerHandle] = []
         self._ranks: list[WorkerHandle] = []
-        self._sampled: list[Any] = []
+        self._samples: list[Any] = []
         self._machines: list[str] = []  # of the engines
-        self._kept: list[Kept] = []
+        self._weights: list[Kept] = []
         self._checkpoint: Path | None = None
         self._rounds = rounds_of(spec)
         self._complete: list[int] = []  # prompts of the iteration in hand
@@ -65,37 +65,41 @@ class Grpo:
     def offload(self, phase: PhaseOfJob) -> Footprint:
         """Move their state to host memory; returns what the fullest node keeps of it."""
         workers = self._engines if phase == "rollout" else self._ranks
-        kept = self._stages([worker.call("offload") for worker in workers])
+        footprints = self._stages([worker.call("offload") for worker in workers])
         share = len(workers) // len(runtime_hook.nodes(POOL_OF[phase]))  # workers of a node come one after the other
-        return max((sum(kept[k : k + share], Footprint()) for k in range(0, len(kept), share)), key=lambda part: part.host)
+        return max(
+            (sum(footprints[k : k + share], Footprint()) for k in range(0, len(footprints), share)), key=lambda part: part.host
+        )
 
     @phase("rollout")
     def rollout(self) -> None:
         """Sample and reward the responses that the iteration trains on; every engine its share of them."""
         number, worst_case = max(runtime_hook.iteration, 0), runtime_hook.worst_case
-        due = self._rounds.next()
-        shares = due.shares(len(self._engines))
+        this_round = self._rounds.next()
+        shares = this_round.shares(len(self._engines))
         total = sum(len(share.prompts) * share.responses for share in shares if share.wanted)
-        begun = [self._engines[k].call("begin", number, worst_case, total, share, self._news) for k, share in enumerate(shares)]
+        beginnings = [
+            self._engines[k].call("begin", number, worst_case, total, share, self._news) for k, share in enumerate(shares)
+        ]
         if len(runtime_hook.parts) < len(self._engines):  # beside a migrated tail
             self._hand_over(range(len(self._engines)), runtime_hook.parts)
         parts = runtime_hook.parts
-        while any(runtime_hook.wait([*begun, *(self._engines[part].call("sample") for part in parts)])[len(begun) :]):
-            begun, before = [], parts
+        while any(runtime_hook.wait([*beginnings, *(self._engines[part].call("sample") for part in parts)])[len(beginnings) :]):
+            beginnings, before = [], parts
             parts = runtime_hook.regroup(self._leave)
             self._stages([self._engines[part].call("restore") for part in parts if part not in before])
             self._hand_over(before, parts)
-        found = runtime_hook.wait([worker.call("results") for worker in self._engines])
-        self._complete = [prompt for part in found for prompt in part["complete"]]
-        self._news = merged({}, [part["anchors"] for part in found])
-        self._sampled = [worker.call("take") for worker in self._engines]
-        responses = sum(part["responses"] for part in found)
+        results = runtime_hook.wait([worker.call("results") for worker in self._engines])
+        self._complete = [prompt for part in results for prompt in part["complete"]]
+        self._news = merged({}, [part["anchors"] for part in results])
+        self._samples = [worker.call("take") for worker in self._engines]
+        responses = sum(part["responses"] for part in results)
         for name in ("reward", "response_tokens", "cut_off"):
-            runtime_hook.report(**{name: sum(part[name] * part["responses"] for part in found) / responses})
+            runtime_hook.report(**{name: sum(part[name] * part["responses"] for part in results) / responses})
         if self._spec.rollout.policy == "tail-batching":
-            runtime_hook.report(long_round=due.long, queue=len(self._rounds.queue))
+            runtime_hook.report(long_round=this_round.long, queue=len(self._rounds.queue))
         if self._spec.rewards.timeout == "adaptive":
-            runtime_hook.report(stopped_rewards=sum(part["stopped"] for part in found))
+            runtime_hook.report(stopped_rewards=sum(part["stopped"] for part in results))
 
     def parts(self) -> list[Node]:
         """A part of the rollout nodes for each engine: some are enough for a rollout."""
@@ -107,20 +111,20 @@ class Grpo:
 
     def _hand_over(self, before: Iterable[int], parts: Sequence[int]) -> None:
         """Let what is not over go on with these engines: a share with its own, if it is among them."""
-        given = [self._engines[part].call("leave") for part in before]
+        shares = [self._engines[part].call("leave") for part in before]
         whose: dict[int, list[int]] = {part: [] for part in parts}
         for place in range(len(self._engines)):
             whose[place if place in whose else parts[place % len(parts)]].append(place)
-        runtime_hook.wait([self._engines[part].call("join", places, *given) for part, places in whose.items()])
+        runtime_hook.wait([self._engines[part].call("join", places, *shares) for part, places in whose.items()])
 
     @phase("train")
     def train(self) -> None:
         """Update the weights with what was sampled, which has to be of the very weights that are updated."""
-        metrics = runtime_hook.wait([worker.call("update", *self._sampled) for worker in self._ranks])[0]
+        metrics = runtime_hook.wait([worker.call("update", *self._samples) for worker in self._ranks])[0]
         runtime_hook.report(**metrics)
-        whole = self._spec.sync.topology == "flat"
-        self._kept = runtime_hook.wait([worker.call("keep_weights", whole) for worker in self._ranks])
-        self._sampled = []
+        flat = self._spec.sync.topology == "flat"
+        self._weights = runtime_hook.wait([worker.call("keep_weights", flat) for worker in self._ranks])
+        self._samples = []
         if not runtime_hook.worst_case:
             self._rounds.done(self._complete)
             self._anchors = merged(self._anchors, [self._news])
@@ -128,19 +132,19 @@ class Grpo:
     @phase("sync")
     def sync(self) -> None:
         """Stage the new weights in host memory of every rollout worker."""
-        plan = make_plan([kept.ranges for kept in self._kept], self._machines, self._spec.sync.topology)
+        plan = make_plan([weights.ranges for weights in self._weights], self._machines, self._spec.sync.topology)
         addresses = runtime_hook.wait([worker.call("open_inbox") for worker in self._engines])
-        version, layout = self._kept[0].version, self._kept[0].layout
+        version, layout = self._weights[0].version, self._weights[0].layout
         transfer = Transfer(version, layout, plan, tuple(addresses), secrets.token_bytes(16))
         receiving = [worker.call("stage", transfer) for worker in self._engines]
         sending = [worker.call("send", transfer) for worker in self._ranks]
         try:
-            sent = runtime_hook.wait(sending)
+            sizes = runtime_hook.wait(sending)
             runtime_hook.wait(receiving)
         except RuntimeError:  # a process that has died is the reason, if there is one
             runtime_hook.wait([worker.call("ready") for worker in self._ranks + self._engines])
             raise
-        runtime_hook.report(sync_link_bytes=sum(sent), sync_weight_bytes=layout.nbytes)
+        runtime_hook.report(sync_link_bytes=sum(sizes), sync_weight_bytes=layout.nbytes)
 
     def profile(self) -> None:
         """One iteration with every response at its longest; weights and optimizer are then as they were."""

@@ -100,14 +100,14 @@ class Rewards:
         try:
             with self._lock:
                 limit_s = self._timeout.seconds(test)
-            found = runner.score(example, decode(), limit_s)
+            outcome = runner.score(example, decode(), limit_s)
         finally:
             self._idle.put(runner)
         with self._lock:
-            if found is None:
+            if outcome is None:
                 self._stopped += 1
                 return FAILED
-            reward, seconds = found
+            reward, seconds = outcome
             if reward >= self._correct and self.learning and seconds > self._timeout.anchors.get(test, 0.0):
                 self._timeout.correct(test, seconds)
                 self._news.add(test)
@@ -122,8 +122,8 @@ def name_of(example: Example) -> str:
 def merged(anchors: Mapping[str, float], news: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Anchors, the largest of each test."""
     timeout = RewardTimeout(anchors)
-    for found in news:
-        timeout.learn(found)
+    for update in news:
+        timeout.learn(update)
     return timeout.anchors
 
 
@@ -145,10 +145,10 @@ class RewardProcess:
             RuntimeError: as `tasks.score`, or the process has died; one line.
         """
         line = self._line or self._start()
-        found: tuple[float, float] | None = self._asked(line, (example, response), limit_s)
-        if found is None:
+        answer: tuple[float, float] | None = self._asked(line, (example, response), limit_s)
+        if answer is None:
             self.close()
-        return found
+        return answer
 
     def close(self) -> None:
         """Kill it, and what it has started."""
@@ -177,11 +177,11 @@ class RewardProcess:
             line.send(what)
             if not line.poll(limit_s):
                 return None
-            found = line.recv()
+            answer = line.recv()
         except (EOFError, ConnectionError):
             status = self._process.wait() if self._process else 0
             self.close()
             raise RuntimeError(f"the process of the job's rewards ended with status {status}") from None
-        if isinstance(found, str):
-            raise RuntimeError(found)
-        return found
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return answer

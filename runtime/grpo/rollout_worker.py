@@ -156,13 +156,13 @@ class RolloutWorker:
 
     def leave(self) -> tuple[Share, ...]:
         """Give up the shares that are not over."""
-        left = [share for share in self._shares if not share.over]
+        unfinished = [share for share in self._shares if not share.over]
         self._shares = [share for share in self._shares if share.over]
-        return tuple(share.packed() for share in left)
+        return tuple(share.packed() for share in unfinished)
 
-    def join(self, places: Collection[int], *given: tuple[Share, ...]) -> None:
+    def join(self, places: Collection[int], *messages: tuple[Share, ...]) -> None:
         """Take over those of the shares given that are at these places."""
-        self._shares += [self._running(share) for shares in given for share in shares if share.place in places]
+        self._shares += [self._running(share) for shares in messages for share in shares if share.place in places]
 
     def results(self) -> dict[str, Any]:
         """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them; and what the
@@ -195,10 +195,10 @@ class RolloutWorker:
         assert self._spec.task is not None
         examples: dict[int, Any] = {}
         for first, count in _runs(share.round.prompts):
-            found = self._task.prompts(count, first)
-            if len(found) != count:
-                raise RuntimeError(f"{self._spec.task.name}: prompts({count}, {first}) gives {len(found)} of {count} examples")
-            examples |= dict(zip(range(first, first + count), found, strict=True))
+            prompts = self._task.prompts(count, first)
+            if len(prompts) != count:
+                raise RuntimeError(f"{self._spec.task.name}: prompts({count}, {first}) gives {len(prompts)} of {count} examples")
+            examples |= dict(zip(range(first, first + count), prompts, strict=True))
         tokens = {number: tuple(self._tokenizer(example.prompt)["input_ids"]) for number, example in examples.items()}
         most = self._spec.algorithm.max_prompt_tokens
         for prompt in tokens.values():

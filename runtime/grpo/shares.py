@@ -95,12 +95,12 @@ class RunningShare:
         """A response has come to its end; those that are to be dropped for it."""
         return self._count(key, response) if key in self._running else []  # or it was dropped in the same instant
 
-    def _count(self, key: Key, response: Response, known: float | None = None) -> list[Key]:
-        if known is None:
+    def _count(self, key: Key, response: Response, known_reward: float | None = None) -> list[Key]:
+        if known_reward is None:
             reward = self._rewarded(self._examples[key[0]], response)
         else:
             reward = Future[float]()
-            reward.set_result(known)
+            reward.set_result(known_reward)
         del self._running[key]
         self._finished.append((key, response, reward))
         dropped = self._race.finished(*key)

@@ -28,7 +28,7 @@ class TrainingWorker:
     def __init__(self, spec: JobSpec, rank: int, world: int, node: Node) -> None:
         self._spec, self._rank, self._world, self._node = spec, rank, world, node
         self._before: Any = None  # the state that a profile is to leave
-        self._kept: Any = None  # version, layout and bytes of weights that are to be sent
+        self._pending_weights: Any = None  # version, layout and bytes of weights that are to be sent
 
     def ready(self) -> bool:
         """The process is there."""
@@ -86,7 +86,7 @@ class TrainingWorker:
             footprint = self._trainer.offload()
         return footprint, stage.seconds
 
-    def update(self, *taken: Sequence[Sampled]) -> dict[str, float]:
+    def update(self, *parts: Sequence[Sampled]) -> dict[str, float]:
         """Train on an iteration's responses, as each engine has them.
 
         Raises:
@@ -95,10 +95,10 @@ class TrainingWorker:
         """
         from runtime.training.batch import make_batch
 
-        sampled = sorted(chain.from_iterable(taken), key=lambda part: part.place)
-        prompts = [prompt for part in sampled for prompt in part.prompts]
-        responses = [response for part in sampled for response in part.responses]
-        rewards = [reward for part in sampled for reward in part.rewards]
+        ordered = sorted(chain.from_iterable(parts), key=lambda part: part.place)
+        prompts = [prompt for part in ordered for prompt in part.prompts]
+        responses = [response for part in ordered for response in part.responses]
+        rewards = [reward for part in ordered for reward in part.rewards]
         version = self._trainer.updates
         versions = sorted({response.version for response in responses})
         if versions != [version]:
@@ -125,7 +125,7 @@ class TrainingWorker:
             ranges = ((0, layout.nbytes),)
         else:
             ranges, data = (), torch.empty(0, dtype=torch.uint8)
-        self._kept = trainer.updates, data
+        self._pending_weights = trainer.updates, data
         return Kept(trainer.updates, layout, ranges)
 
     def send(self, transfer: Transfer) -> int:
@@ -136,7 +136,7 @@ class TrainingWorker:
         """
         from runtime.sync.streams import send_streams
 
-        (version, data), self._kept = self._kept, None
+        (version, data), self._pending_weights = self._pending_weights, None
         return send_streams(self._rank, transfer, version, data)
 
     def write(self, folder: str) -> None:

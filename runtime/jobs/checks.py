@@ -32,13 +32,13 @@ def check_names(job: JobSpec, where: str) -> None:
     with _at(f"{where}.model"):
         longest = _context(job)
     with _at(f"{where}.algorithm"):
-        asked = job.algorithm.max_prompt_tokens + job.algorithm.max_tokens
-        if asked > longest:
-            raise InputError(f"max_prompt_tokens and max_tokens are {asked} together; the model attends to {longest}")
+        tokens = job.algorithm.max_prompt_tokens + job.algorithm.max_tokens
+        if tokens > longest:
+            raise InputError(f"max_prompt_tokens and max_tokens are {tokens} together; the model attends to {longest}")
     with _at(f"{where}.task"):
-        for named in (job.task.name if ":" in job.task.name else None, job.task.reward):
-            if named is not None:
-                find_module(named, job.folder)
+        for target in (job.task.name if ":" in job.task.name else None, job.task.reward):
+            if target is not None:
+                find_module(target, job.folder)
         if job.task.file is not None:
             from runtime.jobs.jsonl import read_lines
 

@@ -61,7 +61,7 @@ class JsonlTask:
 
     def prompts(self, count: int, position: int) -> list[Example]:
         """Examples number `position` and on."""
-        found = []
+        examples = []
         size = len(self._records)
         epoch, order = -1, []
         for number in range(position, position + count):
@@ -69,8 +69,8 @@ class JsonlTask:
                 epoch = number // size
                 order = generator(self._seed, "jsonl", epoch).permutation(size).tolist()
             record = self._records[order[number % size]]
-            found.append(Example(record["prompt"], record.get("answer", ""), record))
-        return found
+            examples.append(Example(record["prompt"], record.get("answer", ""), record))
+        return examples
 
     def reward(self, example: Example, response: str) -> float:
         """What the user's function says, or 1 for the answer itself, but for white space around it."""

@@ -83,8 +83,8 @@ def local_directory(path: Path) -> Path:
     name = one_line(str(path), 4096)
     if not path.is_dir():
         raise InputError(f"{name}: there is no such folder; a model is `tiny` or a Hugging Face directory on this machine")
-    wanted = {"config.json": "config.json", "weights as *.safetensors": "*.safetensors", "a tokenizer": "tokenizer*"}
-    for what, pattern in wanted.items():
+    patterns = {"config.json": "config.json", "weights as *.safetensors": "*.safetensors", "a tokenizer": "tokenizer*"}
+    for what, pattern in patterns.items():
         if not any(path.glob(pattern)):
             raise InputError(f"{name}: holds no {what.removeprefix('a ')}; a Hugging Face directory of a model has {what}")
     return path.resolve()
@@ -143,8 +143,8 @@ def _make_tiny(path: Path, model: ModelSpec, seed: int) -> None:
     config.save_pretrained(path)
     write_whole(path / "model.safetensors", save(weights, metadata={"format": "pt"}))
     _make_tokenizer().save_pretrained(path)
-    missing = [name for name in _FILES if not (path / name).is_file()]
-    assert not missing, missing
+    absent = [name for name in _FILES if not (path / name).is_file()]
+    assert not absent, absent
     for name in os.listdir(path):
         (path / name).chmod(0o444)
 

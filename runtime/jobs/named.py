@@ -18,18 +18,18 @@ def located(folder: str | Path, name: str) -> Path:
     return Path(folder, os.path.expanduser(name))
 
 
-def find_module(named: str, folder: str) -> None:
+def find_module(target: str, folder: str) -> None:
     """Make sure that the module of a module:Name is there, by its file; nothing is imported.
 
     Raises:
         InputError: it is not; one line.
     """
-    module = named.partition(":")[0]
+    module = target.partition(":")[0]
     if locate_module(module, folder) is None:
         raise InputError(f"there is no module {describe(module)} in {one_line(folder) or 'the working folder'}, or installed")
 
 
-def load_named(named: str, folder: str) -> Any:
+def load_named(target: str, folder: str) -> Any:
     """Import what a module:Name stands for, installed or else in a folder. It is the user's code: in the job's own processes alone.
 
     Raises:
@@ -37,13 +37,13 @@ def load_named(named: str, folder: str) -> Any:
     """
     if folder and folder not in sys.path:
         sys.path.append(folder)  # behind all that is installed
-    module, _, name = named.partition(":")
+    module, _, name = target.partition(":")
     try:
         imported = importlib.import_module(module)
     except Exception as error:  # what a user's module raises while it is imported
-        raise InputError(f"{named}: {_describe_error(error)}") from None
+        raise InputError(f"{target}: {_describe_error(error)}") from None
     if not hasattr(imported, name):
-        raise InputError(f"{named}: the module {module} has no {name}")
+        raise InputError(f"{target}: the module {module} has no {name}")
     return getattr(imported, name)
 
 

@@ -253,11 +253,11 @@ class Jobs(FileModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Jobs:
-        seen: dict[str, int] = {}
+        first: dict[str, int] = {}
         for k, job in enumerate(self.jobs):
-            if job.id in seen:
-                raise field_error(f"'{job.id}' is also the id of jobs[{seen[job.id]}]", "jobs", k, "id")
-            seen[job.id] = k
+            if job.id in first:
+                raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
+            first[job.id] = k
             for name in ("rollout", "training") if self.cluster else ():
                 most, nodes = getattr(self.cluster, name).max_nodes, getattr(job, name).nodes
                 if most is not None and nodes > most:

@@ -112,11 +112,11 @@ class LongTail:
 
     def prompts(self, count: int, position: int) -> list[Example]:
         """Examples number `position` and on."""
-        found = []
+        examples = []
         for number in range(position, position + count):
             kind = generator(self._seed, "long-tail", number).choice(5, p=self.SHARES)
-            found.append(Example(f"{number % 1000:03}{'ABCDE'[kind]}", "afkpu"[kind]))
-        return found
+            examples.append(Example(f"{number % 1000:03}{'ABCDE'[kind]}", "afkpu"[kind]))
+        return examples
 
     def reward(self, example: Example, response: str) -> float:
         """Share of the response that is the answer's letter; 0 of an empty one."""
@@ -170,12 +170,12 @@ def score(task: Task, example: Example, response: str) -> float:
     Raises:
         RuntimeError: the task's reward raised, or returned no finite number; one line that says for which response.
     """
-    shown = f"the reward of {describe(response)} to the prompt {describe(example.prompt)}"
+    subject = f"the reward of {describe(response)} to the prompt {describe(example.prompt)}"
     try:
-        given = task.reward(example, response)
-        reward = math.nan if isinstance(given, str | bytes) else float(given)
+        value = task.reward(example, response)
+        reward = math.nan if isinstance(value, str | bytes) else float(value)
     except Exception as error:  # whatever a user's function raises
-        raise RuntimeError(f"{shown} failed: {one_line(f'{type(error).__name__}: {error}')}") from error
+        raise RuntimeError(f"{subject} failed: {one_line(f'{type(error).__name__}: {error}')}") from error
     if not math.isfinite(reward):
-        raise RuntimeError(f"{shown} is {describe(given)}, no finite number")
+        raise RuntimeError(f"{subject} is {describe(value)}, no finite number")
     return reward

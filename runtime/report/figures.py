@@ -71,7 +71,7 @@ def iteration_s(iterations: Sequence[Iteration]) -> float | None:
 
 def shared_times(record: RunRecord) -> list[Shared]:
     """The shared time of every group that has one: some are over before their last member begins."""
-    found = []
+    times = []
     for group, jobs in _members(record).items():
         own = {job_id: iterations_of(record, job_id) for job_id in jobs}
         own = {job_id: iterations for job_id, iterations in own.items() if len(iterations) > 1}
@@ -79,8 +79,8 @@ def shared_times(record: RunRecord) -> list[Shared]:
             from_s = max(iterations[0].end_s for iterations in own.values())
             until_s = min(iterations[-1].end_s for iterations in own.values())
             if from_s < until_s:
-                found.append(Shared(group, tuple(own), from_s, until_s))
-    return found
+                times.append(Shared(group, tuple(own), from_s, until_s))
+    return times
 
 
 def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | None] | None:
@@ -165,16 +165,16 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "waits_s": {phase: _mean(part.start_s - part.asked_s for part in _warm_phases(record, job_id, phase)) for phase in PHASES},
         "restarts": sum(fact.job_id == job_id for fact in record.restarted),
         "repeated": sum(done.job_id == job_id for done in record.repeated),
-        "checkpoint_s": _mean(kept.seconds for kept in record.checkpointed if kept.job_id == job_id),
-        "checkpoint_gb": _mean(kept.gb for kept in record.checkpointed if kept.job_id == job_id),
+        "checkpoint_s": _mean(checkpoint.seconds for checkpoint in record.checkpointed if checkpoint.job_id == job_id),
+        "checkpoint_gb": _mean(checkpoint.gb for checkpoint in record.checkpointed if checkpoint.job_id == job_id),
         "host_gb": {phase: max((part.host_gb for part in _phases(record, job_id, phase)), default=None) for phase in PHASES},
     }
 
 
 def _pool(record: RunRecord, lanes: Sequence[Lane], pool: str, span_s: tuple[float, float]) -> dict[str, float] | None:
     """Shares of the pool's provisioned node-seconds."""
-    found = shares(record.phase_runs(), [lane for lane in lanes if lane.pool == pool], *span_s)
-    return found._asdict() if found else None
+    split = shares(record.phase_runs(), [lane for lane in lanes if lane.pool == pool], *span_s)
+    return split._asdict() if split else None
 
 
 def _group(record: RunRecord, lanes: Sequence[Lane], shared: Shared) -> dict[str, Any]:
@@ -198,24 +198,24 @@ def _group(record: RunRecord, lanes: Sequence[Lane], shared: Shared) -> dict[str
 
 def _switches(record: RunRecord, job_id: str) -> dict[str, Any]:
     """Cold and warm switches of both phases, seconds: the whole, and parts by name. A cold one may be that of the profile."""
-    found = {}
+    by_phase = {}
     for phase in PHASES:
         every = [part for part in record.phases if part.job_id == job_id and part.pool == phase and part.ok]
-        made = [part for part in every if part.phase == "init"]
+        inits = [part for part in every if part.phase == "init"]
         cold = [part for part in every if part.cold and part.phase == phase]
         ready = [part for part in _phases(record, job_id, phase) if not part.cold]
         cold_s = _mean(part.load_s for part in cold)
-        if cold_s is not None and made:
-            cold_s += fmean(part.end_s - part.start_s for part in made)
+        if cold_s is not None and inits:
+            cold_s += fmean(part.end_s - part.start_s for part in inits)
         warm_s = _mean(part.load_s + part.offload_s for part in ready)
-        found[phase] = {
+        by_phase[phase] = {
             "cold_s": cold_s,
             "warm_s": warm_s,
             "times_faster": cold_s / warm_s if cold_s and warm_s else None,
-            "cold_stages_s": _stages([*made, *cold]),
+            "cold_stages_s": _stages([*inits, *cold]),
             "warm_stages_s": _stages(ready) | _parts(ready),
         }
-    return found
+    return by_phase
 
 
 def _parts(parts: Sequence[PhaseSlice]) -> dict[str, float]:
@@ -280,5 +280,5 @@ def _finite(value: float | None) -> float | None:
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    listed = list(values)
-    return fmean(listed) if listed else None
+    items = list(values)
+    return fmean(items) if items else None

@@ -32,14 +32,14 @@ def write_report(folder: Path, record: RunRecord) -> dict[str, Any]:
     Raises:
         InputError: a file cannot be written; one line.
     """
-    found = figures(record)
-    write_whole(folder / RESULTS, to_json(found))
+    report = figures(record)
+    write_whole(folder / RESULTS, to_json(report))
     write_whole(folder / TRACE, trace_of(record))
     picture = gantt_of(record)
     if picture is not None:
         write_whole(folder / GANTT, picture)
     write_events(folder / TENSORBOARD, record)
-    return found
+    return report
 
 
 def trace_of(record: RunRecord) -> str:
@@ -67,18 +67,18 @@ def gantt_of(record: RunRecord) -> bytes | None:
 
 def leased(record: RunRecord) -> list[Lane]:
     """The nodes that were lent to jobs for their profiles."""
-    taken: dict[str, tuple[str, int, float]] = {}
+    open_leases: dict[str, tuple[str, int, float]] = {}
     lanes: list[Lane] = []
     last_s = max([record.ended.at_s if record.ended else 0.0, *(part.end_s for part in record.phases)])
     facts = [fact for fact in record.assigned if fact.group == LEASE]
     changes: list[Assigned | Returned] = [*facts, *record.returned]
     for fact in sorted(changes, key=lambda fact: fact.at_s):
-        if fact.node in taken:
-            pool, number, since_s = taken.pop(fact.node)
+        if fact.node in open_leases:
+            pool, number, since_s = open_leases.pop(fact.node)
             lanes.append(Lane(LEASE, pool, number, since_s, fact.at_s))
         if isinstance(fact, Assigned):
-            taken[fact.node] = (fact.pool, fact.number, fact.at_s)
-    return lanes + [Lane(LEASE, pool, number, since_s, last_s) for pool, number, since_s in taken.values()]
+            open_leases[fact.node] = (fact.pool, fact.number, fact.at_s)
+    return lanes + [Lane(LEASE, pool, number, since_s, last_s) for pool, number, since_s in open_leases.values()]
 
 
 def write_events(folder: Path, record: RunRecord) -> None:
@@ -94,13 +94,13 @@ def write_events(folder: Path, record: RunRecord) -> None:
 
 def scalars(record: RunRecord, job_id: str) -> Sequence[tuple[str, float, int, float]]:
     """(tag, value, iteration, seconds since the run began) of a job."""
-    found = []
+    points = []
     for iteration in record.iterations:
         if iteration.job_id == job_id:
             values = {f"job/{name}": value for name, value in iteration.metrics.items()}
             values["seconds/iteration"] = iteration.end_s - iteration.start_s
-            found += [(tag, value, iteration.number, iteration.end_s) for tag, value in values.items()]
+            points += [(tag, value, iteration.number, iteration.end_s) for tag, value in values.items()]
     for part in record.phases:
         if part.job_id == job_id and not part.profile and part.ok and part.phase != "init":
-            found.append((f"seconds/{part.phase}", part.end_s - part.start_s, part.iteration, part.end_s))
-    return found
+            points.append((f"seconds/{part.phase}", part.end_s - part.start_s, part.iteration, part.end_s))
+    return points

@@ -42,29 +42,31 @@ def _jobs(figures: Mapping[str, Any]) -> RenderableType:
 
 def _pools(figures: Mapping[str, Any]) -> RenderableType:
     table = make_table("", "running", "switching", "bubble")
-    for pool, found in figures["pools"].items():
-        _add_shares(table, f"{pool} pool, whole run", found)
+    for pool, shares in figures["pools"].items():
+        _add_shares(table, f"{pool} pool, whole run", shares)
     for group in figures["groups"]:
-        for pool, found in group["pools"].items():
+        for pool, shares in group["pools"].items():
             when = f"{group['jobs'][0]} alone, warm" if len(group["jobs"]) == 1 else f"group {group['group']} while it is shared"
-            _add_shares(table, f"{pool}, {when}", found)
+            _add_shares(table, f"{pool}, {when}", shares)
     return table
 
 
-def _add_shares(table: Any, name: str, found: Mapping[str, float] | None) -> None:
-    if found:
-        table.add_row(name, *(f"{100 * found[key]:.1f}%" for key in ("running", "switching", "bubble")))
+def _add_shares(table: Any, name: str, shares: Mapping[str, float] | None) -> None:
+    if shares:
+        table.add_row(name, *(f"{100 * shares[key]:.1f}%" for key in ("running", "switching", "bubble")))
 
 
 def _switches(figures: Mapping[str, Any]) -> RenderableType:
     table = make_table("job", "phase", "cold", "warm", "faster", "stages of the cold one, of the warm one", left=2)
     table.columns[-1].justify = "left"
     for job_id, phases in figures["switches"].items():
-        for phase, found in phases.items():
-            if found["cold_s"] is None and found["warm_s"] is None:
+        for phase, switches in phases.items():
+            if switches["cold_s"] is None and switches["warm_s"] is None:
                 continue  # it failed before
-            stages = "; ".join(filter(None, (_stages(found["cold_stages_s"]), _stages(found["warm_stages_s"]))))
-            table.add_row(job_id, phase, _short(found["cold_s"]), _short(found["warm_s"]), _times(found["times_faster"], 0), stages)
+            stages = "; ".join(filter(None, (_stages(switches["cold_stages_s"]), _stages(switches["warm_stages_s"]))))
+            table.add_row(
+                job_id, phase, _short(switches["cold_s"]), _short(switches["warm_s"]), _times(switches["times_faster"], 0), stages
+            )
     return table
 
 

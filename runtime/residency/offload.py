@@ -87,7 +87,7 @@ class Offloader:
         Valid inside the context.
         """
         places = {storage._cdata: (offset, size) for storage, offset, size in self._parked} if self.offloaded else {}
-        found = {}
+        parts = {}
         for (name, _), tensor in zip(tensors.items(), _local(tensors.values()), strict=True):
             local = tensor.detach()
             place = places.get(local.untyped_storage()._cdata)
@@ -95,9 +95,9 @@ class Offloader:
                 offset, size = place
                 flat = self._segment.bytes[offset : offset + size].view(local.dtype)
                 local = flat.as_strided(local.size(), local.stride(), flat.storage_offset() + local.storage_offset())
-            found[name] = local
+            parts[name] = local
         try:
-            yield found
+            yield parts
         finally:
             if self.offloaded and self._segment is not None:
                 self._segment.unmap_pages()

@@ -46,7 +46,7 @@ class WeightStage:
         self._segment: Segment | None = None
         self._layout = Layout((), 0)
         self._first = 0  # where the weights' bytes begin in the segment
-        self._received: list[tuple[int, int]] = []  # disjoint, sorted: first byte, behind the last
+        self._ranges: list[tuple[int, int]] = []  # disjoint, sorted: first byte, behind the last
         self._lock = Lock()  # of what was received
 
     def begin(self, layout: Layout, version: int) -> None:
@@ -57,7 +57,7 @@ class WeightStage:
             self._segment = Segment(len(header) + layout.nbytes, self._pinned)
             self._segment.bytes[: len(header)].copy_(torch.frombuffer(bytearray(header), dtype=torch.uint8))
             self._layout, self._first, self.path = layout, len(header), self._segment.path
-        self._received, self.version = [], version
+        self._ranges, self.version = [], version
 
     def receive(self, version: int, offset: int, data: Tensor) -> None:
         """Take a piece.
@@ -88,13 +88,13 @@ class WeightStage:
         assert self._segment is not None
         fill(self._segment.bytes[self._first + start : self._first + end])
         with self._lock:
-            self._received.insert(self._check(version, start, end), (start, end))
+            self._ranges.insert(self._check(version, start, end), (start, end))
 
     def _check(self, version: int, start: int, end: int) -> int:
         """Where among what was received some bytes belong."""
-        place = bisect(self._received, (start, end))
-        before = self._received[place - 1][1] if place else 0
-        behind = self._received[place][0] if place < len(self._received) else self._layout.nbytes
+        place = bisect(self._ranges, (start, end))
+        before = self._ranges[place - 1][1] if place else 0
+        behind = self._ranges[place][0] if place < len(self._ranges) else self._layout.nbytes
         if self._segment is None or version != self.version:
             raise ValueError(f"weights of version {version} came, {self.version} is expected")
         if start < before or end > behind:
@@ -104,7 +104,7 @@ class WeightStage:
     @property
     def complete(self) -> bool:
         """Every byte of the version is here."""
-        return self._segment is not None and sum(end - start for start, end in self._received) == self._layout.nbytes
+        return self._segment is not None and sum(end - start for start, end in self._ranges) == self._layout.nbytes
 
     def weights(self) -> dict[str, Tensor]:
         """The staged weights, without a copy; valid until the next `begin`.
@@ -113,7 +113,7 @@ class WeightStage:
             RuntimeError: they are not complete.
         """
         if self._segment is None or not self.complete:
-            here = sum(end - start for start, end in self._received)
+            here = sum(end - start for start, end in self._ranges)
             raise RuntimeError(
                 f"weights of version {self.version} are not complete: {here} of {self._layout.nbytes} bytes are here"
             )
@@ -127,5 +127,5 @@ class WeightStage:
         """Give the memory back. Again: no effect."""
         if self._segment is not None:
             self._segment.close()
-        self._segment, self.version, self.path, self._received = None, None, None, []
+        self._segment, self.version, self.path, self._ranges = None, None, None, []
         self._layout = Layout((), 0)

@@ -75,8 +75,8 @@ def find(folder: Path) -> ServiceAddress | None:
     """
     path = folder / SERVICE
     try:
-        where = TypeAdapter(ServiceAddress).validate_json(path.read_bytes())
-        return where if where.token is None else replace(where, token=str(token_of(folder)))
+        address = TypeAdapter(ServiceAddress).validate_json(path.read_bytes())
+        return address if address.token is None else replace(address, token=str(token_of(folder)))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
@@ -88,10 +88,10 @@ def token_of(folder: Path) -> Path:
     return folder.resolve() / _TOKEN
 
 
-def announce(folder: Path, where: ServiceAddress) -> None:
+def announce(folder: Path, address: ServiceAddress) -> None:
     """Let clients find a service; only its owner may read how."""
     path = folder / SERVICE
-    write_whole(path, TypeAdapter(dict[str, str | int | None]).dump_json(asdict(where)))
+    write_whole(path, TypeAdapter(dict[str, str | int | None]).dump_json(asdict(address)))
     path.chmod(0o600)
 
 
@@ -100,10 +100,10 @@ def withdraw(folder: Path) -> None:
     (folder / SERVICE).unlink(missing_ok=True)
 
 
-def prepare_environment(where: ServiceAddress) -> None:
+def prepare_environment(address: ServiceAddress) -> None:
     """Set what Ray reads when it is imported: a Ray of a service's own listens on loopback alone, and asks for a token."""
-    if where.ray is not None:
+    if address.ray is not None:
         stay_on_loopback()
-    if where.token is not None:
+    if address.token is not None:
         os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN_PATH"] = where.token
+        os.environ["RAY_AUTH_TOKEN_PATH"] = address.token

@@ -11,7 +11,7 @@ from typing import Any
 from rollmux_env.errors import InputError
 from rollmux_env.extras import require
 from rollmux_env.validation_errors import one_line
-from runtime.answers import answered
+from runtime.answers import result_of
 from runtime.execution.own_ray import ENVIRONMENT
 from runtime.service.address import ServiceAddress, find, folder_of, prepare_environment
 from runtime.signals import check_signals, masked
@@ -53,7 +53,7 @@ class Client:
         import ray
 
         try:
-            return answered(getattr(self._actor, method).remote(*arguments), _ANSWERS_S)
+            return result_of(getattr(self._actor, method).remote(*arguments), _ANSWERS_S)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, InputError):
                 raise error.cause from None
@@ -73,18 +73,18 @@ def connected(at: Path | None) -> Iterator[Client]:
         InputError: (NoService) no service runs there, or what it takes to ask is not installed; one line.
     """
     folder = folder_of(at)
-    where = find(folder)
-    if where is None or not where.answers():
+    address = find(folder)
+    if address is None or not address.answers():
         raise _nobody(folder)
     require("run", "a service")
-    prepare_environment(where)
+    prepare_environment(address)
     import ray
 
-    join(where)
+    join(address)
     check_signals()
     try:
         try:
-            actor = ray.get_actor(where.actor, namespace=where.namespace)
+            actor = ray.get_actor(address.actor, namespace=address.namespace)
         except ValueError:
             raise _nobody(folder) from None
         yield Client(folder, actor)
@@ -93,7 +93,7 @@ def connected(at: Path | None) -> Iterator[Client]:
             ray.shutdown()
 
 
-def join(where: ServiceAddress) -> None:
+def join(address: ServiceAddress) -> None:
     """Join the Ray of a service.
 
     Raises:
@@ -107,9 +107,9 @@ def join(where: ServiceAddress) -> None:
         os.environ.setdefault(name, value)
     try:
         with masked():
-            ray.init(address=where.address, namespace=where.namespace, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(address=address.address, namespace=address.namespace, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(f"--address {where.address}: {one_line(str(error), 500)}") from None
+        raise InputError(f"--address {address.address}: {one_line(str(error), 500)}") from None
 
 
 def _nobody(folder: Path) -> NoService:

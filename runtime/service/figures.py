@@ -25,13 +25,13 @@ class Usage:
 
     def __init__(self) -> None:
         self.since_s = 0.0
-        self._held: deque[tuple[Pool, Span]] = deque()
+        self._spans: deque[tuple[Pool, Span]] = deque()
 
-    def held(self, pool: Pool, spans: Iterable[Span], now_s: float) -> None:
+    def add(self, pool: Pool, spans: Iterable[Span], now_s: float) -> None:
         """A phase is over that held nodes, or parts of them."""
-        self._held += ((pool, span) for span in spans)
-        while self._held and self._held[0][1].until_s < now_s - _SPAN_S:
-            self._held.popleft()
+        self._spans += ((pool, span) for span in spans)
+        while self._spans and self._spans[0][1].until_s < now_s - _SPAN_S:
+            self._spans.popleft()
 
     def share(self, pool: Pool, nodes: int, holding: Iterable[Span], now_s: float) -> float:
         """Share of the last minutes' node-seconds of a pool.
@@ -40,7 +40,7 @@ class Usage:
             nodes: all of the pool's. holding: what the phases that run have held until now.
         """
         from_s = max(self.since_s, now_s - _SPAN_S)
-        spans = [*(span for held, span in self._held if held == pool), *holding]
+        spans = [*(span for other, span in self._spans if other == pool), *holding]
         busy_s = sum(span.share * max(0.0, span.until_s - max(span.from_s, from_s)) for span in spans)
         return min(1.0, busy_s / (nodes * (now_s - from_s))) if nodes and now_s > from_s else 0.0
 
@@ -59,7 +59,7 @@ class Figures:
         self.usage = Usage()
         self.metrics = Metrics()
         self._run: RunState | None = None
-        self._kept: set[str] = set()  # jobs that have kept their permit for what follows
+        self._keep_permit: set[str] = set()  # jobs that have kept their permit for what follows
         self._late: set[str] = set()
 
     def begin(self, run: RunState, record: RunRecord | None) -> None:
@@ -71,13 +71,13 @@ class Figures:
         self._run = run
         if record is None:
             return
-        self.written((*record.cancelled, *record.failed))
+        self.on_entries((*record.cancelled, *record.failed))
         for done in record.iterations:
             self.reported[done.job_id] = done.metrics
             if done.number + 1 == run.handles[done.job_id].spec.iterations:
                 self.ends.setdefault(done.job_id, ("done", ""))
 
-    def written(self, entries: tuple[Fact, ...]) -> None:
+    def on_entries(self, entries: tuple[Fact, ...]) -> None:
         """Facts are in the journal."""
         assert self._run is not None
         for entry in entries:
@@ -91,7 +91,7 @@ class Figures:
                     if handle.iteration == handle.spec.iterations:
                         self.ends.setdefault(job_id, ("done", ""))
                 case PhaseSlice(ok=True):
-                    self._held(entry)
+                    self._phase_over(entry)
                 case Iteration():
                     self._iterated(entry)
         review = self._run.scheduler.review
@@ -99,7 +99,7 @@ class Figures:
             self._late.discard(job_id)
             self.metrics.write("rollmux_at_risk", 0.0, job=job_id)
 
-    def carried_out(self, command: Command) -> None:
+    def on_command(self, command: Command) -> None:
         """A command of the scheduler's has been."""
         if isinstance(command, Grant) and self._run is not None:
             handle = self._run.handles[command.job_id]
@@ -107,17 +107,17 @@ class Figures:
             pool = handle.pool_of(command.phase)
             self.metrics.write("rollmux_permits", 1.0, pool=pool)
             self.metrics.write("rollmux_permit_wait_seconds", max(0.0, handle.hold.start_s - handle.asked_s), pool=pool)
-            self._kept.discard(command.job_id)
+            self._keep_permit.discard(command.job_id)
 
-    def _held(self, part: PhaseSlice) -> None:
+    def _phase_over(self, part: PhaseSlice) -> None:
         """A phase is over."""
-        if part.job_id in self._kept:  # it had the permit of the one before
-            self._kept.discard(part.job_id)
+        if part.job_id in self._keep_permit:  # it had the permit of the one before
+            self._keep_permit.discard(part.job_id)
         else:
             self.metrics.write("rollmux_permit_latency_seconds", max(0.0, part.permit_s), pool=part.pool)
         if part.phase == "init":
-            self._kept.add(part.job_id)
-        self.usage.held(part.pool, part.held(), part.end_s)
+            self._keep_permit.add(part.job_id)
+        self.usage.add(part.pool, part.held(), part.end_s)
 
     def _iterated(self, done: Iteration) -> None:
         """An iteration is over, and what the scheduler makes of it is known."""

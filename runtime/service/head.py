@@ -33,14 +33,14 @@ def find_running(folder: Path, say: Callable[[str], None]) -> ServiceAddress | N
     Args:
         say: takes a line, where it is not known to be ours, and is left alone.
     """
-    where = find(folder)
-    if where is None:
+    address = find(folder)
+    if address is None:
         return None
-    home = where.home
-    if where.answers() and (home is None or not where.inode or started_processes(home)):  # 0: an older RollMux's, alive
-        prepare_environment(where)
-        return where
-    stop_head(where, say)
+    home = address.home
+    if address.answers() and (home is None or not address.inode or started_processes(home)):  # 0: an older RollMux's, alive
+        prepare_environment(address)
+        return address
+    stop_head(address, say)
     withdraw(folder)
     return None
 
@@ -61,33 +61,37 @@ def start_head(folder: Path, say: Callable[[str], None]) -> ServiceAddress:
     own = make_own_folder()
     home = own.path
     port, clients, metrics, agent = _free_ports(4)
-    where = ServiceAddress(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home, device=own.device, inode=own.inode)
-    announce(folder, where)  # so that whoever comes after an abrupt end knows what there is to clean up
-    prepare_environment(where)
+    address = ServiceAddress(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home, device=own.device, inode=own.inode)
+    announce(folder, address)  # so that whoever comes after an abrupt end knows what there is to clean up
+    prepare_environment(address)
     os.environ.update({MARK: home, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}})
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}"]
     command += [f"--temp-dir={home}", "--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats"]
     command += [f"--object-store-memory={OBJECTS}", f"--metrics-export-port={metrics}", f"--dashboard-agent-listen-port={agent}"]
     command += [f"--ray-client-server-port={clients}", "--min-worker-port=0", "--max-worker-port=0", "--log-style=record"]
-    with tempfile.TemporaryFile() as said:  # not a pipe, which Ray's own processes would keep open
+    with tempfile.TemporaryFile() as output:  # not a pipe, which Ray's own processes would keep open
         try:
             check_signals()
-            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True) as starts:
+            with subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            ) as starts:
                 try:
                     failed = _status(starts) != 0
                 finally:
                     starts.kill()
         except BaseException:
             with shielded():
-                stop_head(where, say)
+                stop_head(address, say)
                 withdraw(folder)
             raise
         if failed:
-            said.seek(0)
-            stop_head(where, say)
+            output.seek(0)
+            stop_head(address, say)
             withdraw(folder)
-            raise InputError(f"Ray does not start: {one_line(' '.join(said.read().decode(errors='replace').split())[-400:], 500)}")
-    return where
+            raise InputError(
+                f"Ray does not start: {one_line(' '.join(output.read().decode(errors='replace').split())[-400:], 500)}"
+            )
+    return address
 
 
 def _status(starts: subprocess.Popen[bytes]) -> int | None:
@@ -115,40 +119,42 @@ def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Itera
     Raises:
         InputError: it does not start; one line.
     """
-    where = find_running(folder, say) or (ServiceAddress(address, actor_name()) if address is not None else start_head(folder, say))
+    service = find_running(folder, say) or (
+        ServiceAddress(address, actor_name()) if address is not None else start_head(folder, say)
+    )
     try:
         check_signals()
-        yield where
+        yield service
     finally:
         with shielded():
-            stop_head(where, say)
+            stop_head(service, say)
             withdraw(folder)
 
 
-def stop_head(where: ServiceAddress, say: Callable[[str], None]) -> None:
+def stop_head(address: ServiceAddress, say: Callable[[str], None]) -> None:
     """End all processes of a service's own Ray, living or half dead, and remove its files.
 
     Args:
         say: as for `standing`.
     """
-    if (home := where.home) is not None:
+    if (home := address.home) is not None:
         end_processes(home, grace_s=0.0)
-        if line := home.left():
+        if line := home.leftover():
             say(line)
         home.remove()
-    if where.token is not None:  # by `find` or `start_head`, and so the one in the service's folder
-        Path(where.token).unlink(missing_ok=True)
+    if address.token is not None:  # by `find` or `start_head`, and so the one in the service's folder
+        Path(address.token).unlink(missing_ok=True)
 
 
 def _free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    while len(found) < count:
+    ports: list[int] = []
+    while len(ports) < count:
         port = secrets.choice(_PORTS)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if port not in found:
-            found.append(port)
-    return found
+        if port not in ports:
+            ports.append(port)
+    return ports

@@ -12,7 +12,7 @@ import ray
 
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster
-from runtime.answers import answered
+from runtime.answers import result_of
 from runtime.commands.options import DISPATCH, POLICY
 from runtime.commands.running import cluster_of
 from runtime.execution.nodes import POOLS, find_nodes
@@ -38,11 +38,11 @@ class ServiceOptions:
     cluster: Cluster | None = None
 
 
-def serve_loop(folder: Path, where: ServiceAddress, wish: ServiceOptions, say: Callable[[str], None]) -> None:
+def serve_loop(folder: Path, address: ServiceAddress, wish: ServiceOptions, say: Callable[[str], None]) -> None:
     """Serve until the user stops it; the service has ended then, however that comes about.
 
     Args:
-        folder: of the service, locked. where: its Ray, which this process was prepared for.
+        folder: of the service, locked. address: its Ray, which this process was prepared for.
         say: takes a line about what happens.
 
     Raises:
@@ -51,53 +51,53 @@ def serve_loop(folder: Path, where: ServiceAddress, wish: ServiceOptions, say: C
     """
     service = None
     try:
-        join(where)
+        join(address)
         check_signals()
-        where = replace(where, address=ray.get_runtime_context().gcs_address)
-        service = _find(where)
+        address = replace(address, address=ray.get_runtime_context().gcs_address)
+        service = _find(address)
         if service is not None:
             say("the service that was started here before is alive; its own settings hold")
         while True:
             began_s = monotonic()
             try:
-                told = answered(service.told.remote()) if service is not None else 0
-                service = service or _start(folder, where, wish)
-                announce(folder, where)
+                lines_said = result_of(service.told.remote()) if service is not None else 0
+                service = service or _start(folder, address, wish)
+                announce(folder, address)
                 say(f"serving from {folder}: rollmux submit FILE --at {folder}")
-                watch(service, service.ended.remote(), say, told)
+                watch(service, service.ended.remote(), say, lines_said)
                 break
             except ray.exceptions.RayActorError:
-                if not where.answers():
+                if not address.answers():
                     raise InputError(f"Ray has ended; `rollmux serve {folder}` goes on from the journal") from None
                 if monotonic() - began_s < _SETTLED_S:
                     raise InputError(
                         "the coordinator has died, soon after its start; `rollmux serve` goes on from the journal"
                     ) from None
                 say("the coordinator has died; another one goes on from the journal")
-                service, where = None, replace(where, actor=f"{where.actor}-again")
+                service, address = None, replace(address, actor=f"{address.actor}-again")
     finally:
         with shielded():
-            if where.answers():  # else there is nobody to tell, and Ray would try for a minute
+            if address.answers():  # else there is nobody to tell, and Ray would try for a minute
                 if service is not None:
                     ray.kill(service)
                 ray.shutdown()
 
 
-def _find(where: ServiceAddress) -> Any:
+def _find(address: ServiceAddress) -> Any:
     try:
-        service = ray.get_actor(where.actor, namespace=where.namespace)
-        answered(service.told.remote(), timeout_s=30)
+        service = ray.get_actor(address.actor, namespace=address.namespace)
+        result_of(service.told.remote(), timeout_s=30)
     except (ValueError, ray.exceptions.RayError):
         return None
     return service
 
 
-def _start(folder: Path, where: ServiceAddress, wish: ServiceOptions) -> Any:
+def _start(folder: Path, address: ServiceAddress, wish: ServiceOptions) -> Any:
     plan = _plan(folder, wish)
-    options = {**coordinator_options(), "name": where.actor, "namespace": where.namespace, "lifetime": "detached"}
+    options = {**coordinator_options(), "name": address.actor, "namespace": address.namespace, "lifetime": "detached"}
     service: Any = ray.remote(Service).options(**options).remote(plan)
     try:
-        answered(service.begin.remote())
+        result_of(service.begin.remote())
     except ray.exceptions.RayTaskError as error:
         ray.kill(service)
         raise (error.cause or error) from None
@@ -118,18 +118,18 @@ def _plan(folder: Path, wish: ServiceOptions) -> RunPlan:
         cluster = cluster_of(wish.cluster, (), nodes)
         return RunPlan((), cluster, nodes, wish.policy or POLICY, wish.dispatch or DISPATCH, wish.seed, str(folder))
     record = read_run(folder)
-    started = record.started
+    start = record.started
     for option in ("policy", "dispatch"):
-        wished, known = getattr(wish, option), getattr(started, option)
-        if wished not in (None, known):
-            raise InputError(f"--{option} {wished}: the service in {folder} was begun with {known} and goes on with it")
+        value, recorded = getattr(wish, option), getattr(start, option)
+        if value not in (None, recorded):
+            raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and goes on with it")
     if wish.cluster is not None:
         raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")
-    nodes = _nodes({pool: getattr(started.cluster, pool).max_nodes or 1 for pool in POOLS})
+    nodes = _nodes({pool: getattr(start.cluster, pool).max_nodes or 1 for pool in POOLS})
     specs = tuple(fact.spec for fact in record.submitted)
-    return RunPlan(specs, started.cluster, nodes, started.policy, started.dispatch, started.seed, str(folder), resume=True)
+    return RunPlan(specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True)
 
 
-def _nodes(wanted: dict[Pool, int]) -> tuple[Node, ...]:
+def _nodes(counts: dict[Pool, int]) -> tuple[Node, ...]:
     machines = ray.nodes()  # type: ignore[no-untyped-call]
-    return find_nodes(machines, wanted, ray.get_runtime_context().get_node_id())
+    return find_nodes(machines, counts, ray.get_runtime_context().get_node_id())

@@ -75,7 +75,7 @@ class Service:
         Raises:
             InputError: one has a name that was used before, or asks for more nodes than there are: none is taken; one line.
         """
-        driver, run = self._begun()
+        driver, run = self._running()
         if run.stopping or run.over.done():
             raise InputError("the service is stopping; it takes no more jobs")
         for spec in specs:
@@ -84,13 +84,13 @@ class Service:
             if problem := run.beyond(spec):
                 raise InputError(f"job {spec.id}: {problem}")
         now_s = run.log.now()
-        taken = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
-        run.log.write(*(Submitted(now_s, spec) for spec in taken))
-        for spec in taken:
+        dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
+        run.log.write(*(Submitted(now_s, spec) for spec in dated))
+        for spec in dated:
             run.handles[spec.id] = JobHandle(spec)
             run.log.say(f"{spec.id}: submitted")
-        run.coming += len(taken)
-        run.spawn(driver.profiling.bring_all([run.handles[spec.id] for spec in taken]))
+        run.coming += len(dated)
+        run.spawn(driver.profiling.bring_all([run.handles[spec.id] for spec in dated]))
 
     async def cancel(self, job_id: str) -> None:
         """End a job now, whatever it does.
@@ -98,7 +98,7 @@ class Service:
         Raises:
             InputError: there is no such job, or it has ended; one line.
         """
-        lives, handle = self._begun()[0].lifecycle, self._known(job_id)
+        lives, handle = self._running()[0].lifecycle, self._handle_of(job_id)
         if job_id in self._figures.ends:
             raise InputError(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
         await lives.cancel(handle)
@@ -106,7 +106,7 @@ class Service:
 
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; `runtime.service.snapshot` says what is in it."""
-        return make_report(take_snapshot(self._begun()[1], self._figures))
+        return make_report(take_snapshot(self._running()[1], self._figures))
 
     async def state_of(self, job_id: str) -> str:
         """What a job does: one of `runtime.service.report.STATES`.
@@ -114,7 +114,7 @@ class Service:
         Raises:
             InputError: there is no such job.
         """
-        return state_of_job(self._begun()[1], self._figures, self._known(job_id))
+        return state_of_job(self._running()[1], self._figures, self._handle_of(job_id))
 
     async def metrics(self) -> list[Sample]:
         """The figures that are exported to Prometheus."""
@@ -123,19 +123,19 @@ class Service:
 
     async def news(self, behind: int) -> list[str]:
         """Lines about what has happened, those after the first `behind`, as far as they are still known."""
-        return self._begun()[1].log.lines(behind)
+        return self._running()[1].log.lines(behind)
 
     async def told(self) -> int:
         """How many lines there have been."""
-        return self._begun()[1].log.said
+        return self._running()[1].log.line_count
 
-    def _begun(self) -> tuple[RunDriver, RunState]:
+    def _running(self) -> tuple[RunDriver, RunState]:
         if self._driver is None:
             raise InputError("the service has not begun")
         return self._driver, self._driver.run
 
-    def _known(self, job_id: str) -> JobHandle:
-        handle = self._begun()[1].handles.get(job_id)
+    def _handle_of(self, job_id: str) -> JobHandle:
+        handle = self._running()[1].handles.get(job_id)
         if handle is None:
             raise InputError(f"job {job_id}: this service has no such job")
         return handle
@@ -148,7 +148,7 @@ class Service:
             await asyncio.to_thread(trim, Path(self._plan.folder) / LOGS)
 
     def _gauge(self) -> None:
-        snapshot, metrics = take_snapshot(self._begun()[1], self._figures), self._figures.metrics
+        snapshot, metrics = take_snapshot(self._running()[1], self._figures), self._figures.metrics
         for pool, view in snapshot.pools.items():
             for state in ("busy", "idle", "free"):
                 metrics.write("rollmux_nodes", getattr(view, state), pool=pool, state=state)

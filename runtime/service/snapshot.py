@@ -108,7 +108,7 @@ def state_of_job(run: RunState, figures: Figures, handle: JobHandle) -> JobState
 def _job(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
     job_id, state, review = handle.id, run.scheduler.state, run.scheduler.review
     pace = review.paces.get(job_id) if review is not None else None
-    known = state.job(job_id) if state.knows(job_id) else handle.job
+    job = state.job(job_id) if state.knows(job_id) else handle.job
     iteration_s = pace.iteration_s if pace else None
     reward = figures.reported.get(job_id, {}).get("reward")
     names = {node.name for nodes in handle.nodes.values() for node in nodes} if handle.group is not None else set()
@@ -121,7 +121,7 @@ def _job(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
         iteration=max(handle.done, 0),
         of=handle.spec.iterations,
         iteration_s=iteration_s,
-        slowdown=iteration_s / known.solo_s if iteration_s is not None and known is not None else None,
+        slowdown=iteration_s / job.solo_s if iteration_s is not None and job is not None else None,
         slo=handle.spec.slo,
         at_risk=review is not None and job_id in review.late,
         reward=reward if reward is not None and isfinite(reward) else None,

@@ -44,11 +44,11 @@ class Stream:
         return length(self.ranges)
 
 
-def make_plan(held: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topology) -> tuple[Stream, ...]:
+def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topology) -> tuple[Stream, ...]:
     """The streams of a sync.
 
     Args:
-        held: what each training rank holds; `flat` looks at rank 0 alone, which has to hold everything.
+        parts: what each training rank holds; `flat` looks at rank 0 alone, which has to hold everything.
         nodes: the rollout node of each rollout worker; workers of a node stand together.
 
     Returns:
@@ -59,16 +59,16 @@ def make_plan(held: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topol
     if topology == "flat":
         firsts = [k for k, node in enumerate(nodes) if node not in nodes[:k]]
         ways = [tuple(k for k, node in enumerate(nodes) if node == nodes[first]) for first in firsts]
-        streams = [Stream(number, 0, way, held[0], 0) for number, way in enumerate(ways)]
+        streams = [Stream(number, 0, way, parts[0], 0) for number, way in enumerate(ways)]
     else:
-        count = max(len(held), len(nodes))
+        count = max(len(parts), len(nodes))
         streams = []
         for number in range(count):
-            rank = number % len(held)
-            mine = range(rank, count, len(held))  # numbers of the rank's streams
-            total, place = length(held[rank]), mine.index(number)
+            rank = number % len(parts)
+            mine = range(rank, count, len(parts))  # numbers of the rank's streams
+            total, place = length(parts[rank]), mine.index(number)
             start, end = total * place // len(mine), total * (place + 1) // len(mine)
-            streams.append(Stream(number, rank, _way(number % len(nodes), nodes), cut(held[rank], start, end), start))
+            streams.append(Stream(number, rank, _way(number % len(nodes), nodes), cut(parts[rank], start, end), start))
     return tuple(stream for stream in streams if stream.ranges)
 
 
@@ -110,11 +110,11 @@ def _way(entry: int, nodes: Sequence[Hashable]) -> tuple[int, ...]:
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> Ranges:
     """Without empty ranges, and with neighbours made one."""
-    joined: list[tuple[int, int]] = []
+    ranges_out: list[tuple[int, int]] = []
     for first, behind in ranges:
         if first == behind:
             continue
-        if joined and joined[-1][1] == first:
-            first = joined.pop()[0]
-        joined.append((first, behind))
-    return tuple(joined)
+        if ranges_out and ranges_out[-1][1] == first:
+            first = ranges_out.pop()[0]
+        ranges_out.append((first, behind))
+    return tuple(ranges_out)

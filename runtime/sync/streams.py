@@ -76,15 +76,15 @@ class Inbox:
             RuntimeError: a stream broke, or brought something else; one line. The stage is incomplete then.
         """
         stage.begin(transfer.layout, transfer.version)
-        missing = {stream.number: stream for stream in transfer.streams if worker in stream.way}
-        behind = {number: stream.way[stream.way.index(worker) + 1 :] for number, stream in missing.items()}
-        with _Connections() as connections, ThreadPoolExecutor(max(len(missing), 1)) as threads:
+        expected = {stream.number: stream for stream in transfer.streams if worker in stream.way}
+        behind = {number: stream.way[stream.way.index(worker) + 1 :] for number, stream in expected.items()}
+        with _Connections() as connections, ThreadPoolExecutor(max(len(expected), 1)) as threads:
             connections.add(self._server)
             with connections.failing(f"weights of version {transfer.version} broke at rollout worker {worker}"):
                 to = _announce(connections, transfer, {number: way[0] for number, way in behind.items() if way})
-                while missing:
+                while expected:
                     source = connections.add(self._server.accept()[0])
-                    stream = _announced(source, transfer, missing)
+                    stream = _announced(source, transfer, expected)
                     if stream is not None:
                         on = to.get(stream.number)
                         threads.submit(_receive, connections, source, on, worker, transfer, stream, stage)
@@ -114,9 +114,9 @@ def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor) -> i
         connections.failing(f"weights of version {transfer.version} broke at training rank {rank}"),
     ):
         to = _announce(connections, transfer, {stream.number: stream.way[0] for stream in mine})
-        wanted = max((stream.first + stream.nbytes for stream in mine), default=0)
-        if version != transfer.version or len(data) != wanted:
-            raise RuntimeError(f"it holds {len(data)} bytes of version {version}, {wanted} are to be sent")
+        needed = max((stream.first + stream.nbytes for stream in mine), default=0)
+        if version != transfer.version or len(data) != needed:
+            raise RuntimeError(f"it holds {len(data)} bytes of version {version}, {needed} are to be sent")
         for stream in mine:
             threads.submit(_send, connections, to[stream.number], transfer, stream, data.numpy().data)
     return sum(HEADER_BYTES + stream.nbytes for stream in mine)
@@ -219,7 +219,7 @@ def _header(transfer: Transfer, stream: Stream) -> bytes:
     return _HEADER.pack(transfer.token, transfer.version, stream.number, stream.nbytes)
 
 
-def _announced(source: socket.socket, transfer: Transfer, missing: dict[int, Stream]) -> Stream | None:
+def _announced(source: socket.socket, transfer: Transfer, expected: dict[int, Stream]) -> Stream | None:
     """The stream that a new connection announces, taken out of those that are missing; None of a stranger's.
 
     Raises:
@@ -234,7 +234,7 @@ def _announced(source: socket.socket, transfer: Transfer, missing: dict[int, Str
     if token != transfer.token:
         _end(source)
         return None
-    stream = missing.pop(number, None)
+    stream = expected.pop(number, None)
     if stream is None or (version, nbytes) != (transfer.version, stream.nbytes):
         raise RuntimeError(f"stream {number} brings {nbytes} bytes of version {version}")
     return stream

@@ -122,7 +122,7 @@ def minibatches(batch: Batch, count: int, rank: int, world: int, micro_batch: in
         micro_batch: most responses in one pass.
     """
     lengths = batch.lengths()
-    cut = []
+    batches = []
     for rows in torch.arange(len(batch.tokens)).tensor_split(min(count, len(batch.tokens))):
         dealt = rows[lengths[rows].argsort(descending=True, stable=True)]
         short = -len(dealt) % world
@@ -133,5 +133,5 @@ def minibatches(batch: Batch, count: int, rank: int, world: int, micro_batch: in
         for part, real in zip(torch.split(own, micro_batch), torch.split(own_counts, micro_batch), strict=True):
             piece = batch.rows(part)
             pieces.append(Batch(piece.tokens, piece.mask & real[:, None], piece.logprobs, piece.advantages))
-        cut.append(Minibatch(int(batch.mask[rows].sum()), tuple(pieces)))
-    return cut
+        batches.append(Minibatch(int(batch.mask[rows].sum()), tuple(pieces)))
+    return batches

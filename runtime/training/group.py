@@ -87,7 +87,7 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
-def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def full_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A copy on the CPU of a tensor of which every rank has a shard; every rank calls it."""
     full = tensor.detach()
     full = full.full_tensor() if hasattr(full, "full_tensor") else full

@@ -27,12 +27,12 @@ from runtime.training.group import (
     all_finite,
     copy_shard,
     first_device,
+    full_copy,
     join_group,
     leave_group,
     load_sharded,
     own_part,
     reshard,
-    whole,
 )
 from runtime.training.loss import SUMS, grpo_sums, token_logprobs
 
@@ -211,7 +211,7 @@ class Trainer:
         """Go on from a state, of a trainer with any number of ranks; on a CPU with as many, to the bit.
 
         Args:
-            tensors: those of `state`, whole, on every rank. info: its JSON.
+            tensors: those of `state`, full_copy, on every rank. info: its JSON.
 
         Raises:
             InputError: a tensor is missing, unknown or of another shape, or a count is none; nothing is changed.
@@ -281,7 +281,7 @@ class Trainer:
     def _step(self, number: int, of: int) -> float:
         """One optimizer step; returns the gradient's norm over all ranks."""
         norm = nn.utils.clip_grad_norm_(self._names.values(), self.settings.max_grad_norm)
-        length = float(whole(norm))
+        length = float(full_copy(norm))
         if not torch.isfinite(torch.tensor(length)):
             self._optimizer.zero_grad()
             raise TrainingError(
@@ -298,7 +298,7 @@ class Trainer:
     ) -> dict[str, Tensor]:
         gathered = {}
         for name, tensor in tensors.items():
-            copy = whole(tensor, dtype)
+            copy = full_copy(tensor, dtype)
             if everywhere or self._rank == 0:
                 gathered[name] = copy
         return gathered
@@ -308,12 +308,12 @@ class Trainer:
 
     def _tensors(self) -> dict[str, Tensor]:
         """All that is offloaded."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for k, model in enumerate(self._models()):
-            found |= {f"{k}.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+            tensors |= {f"{k}.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
         for k, entry in enumerate(self._optimizer.state.values()):
-            found |= {f"state.{k}.{name}": tensor for name, tensor in entry.items()}
-        return found
+            tensors |= {f"state.{k}.{name}": tensor for name, tensor in entry.items()}
+        return tensors
 
     def _must_be_here(self) -> None:
         if self._closed or self._offloader.offloaded:

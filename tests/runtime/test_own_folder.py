@@ -44,9 +44,9 @@ def bystander(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_what_was_made_is_ours_and_is_removed(own: OwnFolder) -> None:
     (Path(own.path) / "file").touch()
-    assert own.doubt() is None and own.left() is None
+    assert own.doubt() is None and own.leftover() is None
     own.remove()
-    assert not Path(own.path).exists() and own.doubt() == "there is no such folder" and own.left() is None
+    assert not Path(own.path).exists() and own.doubt() == "there is no such folder" and own.leftover() is None
 
 
 def test_what_is_named_like_ours_is_not_ours(own: OwnFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_folder_that_has_taken_the_place_of_ours_is_left_alone(own: OwnFolder)
     try:
         own.remove()
         assert Path(own.path).is_dir()
-        assert "another folder than the one that was made" in (own.left() or "")
+        assert "another folder than the one that was made" in (own.leftover() or "")
     finally:
         moved.rmdir()
 

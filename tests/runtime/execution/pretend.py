@@ -45,7 +45,7 @@ class Pretended(Processes):
         handle.controller = object()
         self.living[handle] = asyncio.ensure_future(self._live(handle))
 
-    async def ended(self, handle: JobHandle) -> End:
+    async def wait(self, handle: JobHandle) -> End:
         try:
             return await self.living[handle]
         except asyncio.CancelledError:
@@ -58,8 +58,8 @@ class Pretended(Processes):
     def drop(self, handle: JobHandle) -> None:
         return
 
-    async def dead(self, machines: Collection[str]) -> set[str]:
-        return await super().dead(machines) if self.died else set()
+    async def dead_machines(self, machines: Collection[str]) -> set[str]:
+        return await super().dead_machines(machines) if self.died else set()
 
     async def _live(self, handle: JobHandle) -> End:
         assert self.driver is not None

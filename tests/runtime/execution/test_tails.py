@@ -153,7 +153,7 @@ def test_a_job_that_cannot_do_with_a_part_waits_and_is_never_asked(run: Running,
     wide = {"rollout": {"nodes": 2}, "options": {"folder": str(tmp_path)}, "slo": 1000.0}
     jobs = [
         {"id": "tailed", "class": "waiting_jobs:TailedUntilAsked", **wide},
-        {"id": "whole", "class": "waiting_jobs:StaysUntilBegun", **wide},
+        {"id": "whole", "class": "waiting_jobs:WaitsForTailed", **wide},
     ]
     outcome, record, _ = run(jobs, on=on, dispatch="round-robin,migrate=0.8")
     assert outcome == "done" and not record.failed

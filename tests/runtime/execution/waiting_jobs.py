@@ -39,10 +39,10 @@ class StaysUntilMoved(Sleeper):
 
 
 class TailedUntilAsked(Tailed):
-    """Its first rollout has a tail until it is asked to leave a part of its nodes.
+    """Its second rollout has a tail until it is asked to leave a part of its nodes; the first one has all of them.
 
     Args:
-        folder: where it says that this rollout has begun.
+        folder: where it says that it has come.
     """
 
     def __init__(self, folder: str, **more: Any) -> None:
@@ -53,7 +53,8 @@ class TailedUntilAsked(Tailed):
     def rollout(self) -> None:
         hook = rollmux.runtime_hook
         if hook.iteration == 0:
-            (self.folder / "begun").touch()
+            (self.folder / "come").touch()
+        if hook.iteration == 1:
             hook.progress(9, 10)
             while not hook.stops():
                 time.sleep(0.01)
@@ -61,17 +62,16 @@ class TailedUntilAsked(Tailed):
         super().rollout()
 
 
-class StaysUntilBegun(Sleeper):
-    """Does not end its first training before another job's first rollout has begun, so that it waits for that one later."""
+class WaitsForTailed(Sleeper):
+    """Does not end its first sync before another job's first rollout, so that its later rollouts wait for that one's."""
 
     def __init__(self, folder: str, **more: Any) -> None:
         super().__init__(**more)
         self.folder = Path(folder)
 
-    @rollmux.phase("train")
-    def train(self) -> None:
-        super().train()
-        while rollmux.runtime_hook.iteration == 0 and not (self.folder / "begun").exists():
+    @rollmux.phase("sync")
+    def sync(self) -> None:
+        while rollmux.runtime_hook.iteration == 0 and not (self.folder / "come").exists():
             time.sleep(0.01)
 
 

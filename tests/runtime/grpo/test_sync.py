@@ -107,7 +107,7 @@ def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine], lis
     held = ((0, cut),), ((cut, LAYOUT.nbytes),) if cut < LAYOUT.nbytes else ()
     kept = [Kept(5, LAYOUT, ranges) for ranges in held]
     made._engines, made._machines = [Handle(engine) for engine in engines], ["x", "x", "y"]  # noqa: SLF001 (would be processes)
-    made._ranks, made._kept = [Handle(rank) for rank in ranks], kept  # noqa: SLF001 (of the same)
+    made._ranks, made._weights = [Handle(rank) for rank in ranks], kept  # noqa: SLF001 (of the same)
     return made, engines, ranks
 
 

@@ -61,12 +61,12 @@ def held(from_s: float, until_s: float, *names: str) -> list[Span]:
 def test_utilization_counts_what_held_nodes_in_the_last_minutes() -> None:
     usage = Usage()
     assert usage.share("rollout", 2, [], 0.0) == 0.0
-    usage.held("rollout", held(10.0, 40.0, "rollout-0"), 40.0)
-    usage.held("training", held(40.0, 50.0, "training-0", "training-1"), 50.0)
+    usage.add("rollout", held(10.0, 40.0, "rollout-0"), 40.0)
+    usage.add("training", held(40.0, 50.0, "training-0", "training-1"), 50.0)
     assert usage.share("rollout", 2, [], 100.0) == pytest.approx(0.15)
     assert usage.share("rollout", 2, held(80.0, 100.0, "rollout-0"), 100.0) == pytest.approx(0.25)
     assert usage.share("training", 2, [], 100.0) == pytest.approx(0.1)
-    usage.held("rollout", held(1000.0, 1030.0, "rollout-0"), 1030.0)
+    usage.add("rollout", held(1000.0, 1030.0, "rollout-0"), 1030.0)
     assert usage.share("rollout", 2, [], 1100.0) == pytest.approx(0.05)  # 30 of 600 node-seconds
     usage.since_s = 1000.0
     assert usage.share("rollout", 2, [], 1100.0) == pytest.approx(0.15)  # nothing is known of before
@@ -74,7 +74,7 @@ def test_utilization_counts_what_held_nodes_in_the_last_minutes() -> None:
 
 def test_utilization_counts_a_shared_node_by_the_parts_that_are_held() -> None:
     usage = Usage()
-    usage.held("rollout", [Span("rollout-0", 0.0, 4.0, 1.0, False), Span("rollout-0", 4.0, 8.0, 0.25, True)], 8.0)
+    usage.add("rollout", [Span("rollout-0", 0.0, 4.0, 1.0, False), Span("rollout-0", 4.0, 8.0, 0.25, True)], 8.0)
     beside = [Span("rollout-0", 4.0, 8.0, 0.75, False)]
     assert usage.share("rollout", 1, beside, 8.0) == 1.0 and usage.share("rollout", 2, [], 10.0) == 5.0 / 20.0
     assert usage.share("training", 1, [], 8.0) == 0.0
