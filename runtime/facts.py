@@ -1,5 +1,7 @@
 """What happens in a run, a fact each: what the journal keeps, in the order in which it happened.
 
+A new fact is a class here, in `Fact`, and a field of `RunRecord`; a test holds them together.
+
 Times are seconds since the run began, by the coordinator's clock, which stands still between a kill and a resume.
 """
 

@@ -25,25 +25,17 @@ from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.facts import (
-    Assigned,
-    Bound,
-    Cancelled,
-    Checkpointed,
     Ended,
     Fact,
-    Failed,
     Iteration,
     PhaseSlice,
-    Profiled,
     Relaunched,
     Restarted,
-    Returned,
     Started,
-    Submitted,
     SyncSlice,
 )
 from runtime.jobs.spec import JobSpec
-from runtime.record import RunRecord
+from runtime.record import RunRecord, fields_of_kinds
 
 JOURNAL = "journal.sqlite"
 DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
@@ -52,20 +44,6 @@ SCHEMA = 2
 _BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked)
 _BATCH = 32  # facts; more of the batched kinds are never lost
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Fact)) if isinstance(kind, type)}
-_FIELDS: dict[type, str] = {
-    Submitted: "submitted",
-    Relaunched: "relaunched",
-    Cancelled: "cancelled",
-    Profiled: "profiled",
-    Bound: "bounds",
-    Assigned: "assigned",
-    Returned: "returned",
-    PhaseSlice: "phases",
-    SyncSlice: "syncs",
-    Checkpointed: "checkpointed",
-    Restarted: "restarted",
-    Failed: "failed",
-}
 
 
 def _seed_of_policies(database: sqlite3.Connection) -> None:
@@ -251,6 +229,7 @@ def read_run(folder: Path) -> RunRecord:
 def record_of(facts: Iterable[Fact]) -> RunRecord:
     """Facts by kind; an iteration that its job has been set back behind is among those that are repeated."""
     by_field: dict[str, list[Any]] = defaultdict(list)
+    fields = fields_of_kinds()
     start: Started | None = None
     end: Ended | None = None
     for fact in facts:
@@ -261,7 +240,7 @@ def record_of(facts: Iterable[Fact]) -> RunRecord:
         elif isinstance(fact, Iteration):
             by_field["iterations"].append(fact)
         else:
-            by_field[_FIELDS.get(type(fact), "log")].append(fact)
+            by_field[fields[type(fact)]].append(fact)
         if isinstance(fact, Relaunched):
             end = None
         if isinstance(fact, Restarted):

@@ -7,6 +7,8 @@ that every group had, and `RunRecord.phase_runs` the phases, so that whatever re
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from typing import get_args, get_origin, get_type_hints
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.replay.run import PhaseRun
@@ -75,14 +77,9 @@ class RunRecord:
     @property
     def last_s(self) -> float:
         """The last time that the record knows, seconds."""
-        times = [self.ended.at_s if self.ended else 0.0, *(event.at_s for event in self.log)]
-        times += [fact.at_s for fact in self.assigned] + [fact.at_s for fact in self.returned]
-        times += [fact.at_s for fact in self.submitted] + [fact.at_s for fact in self.cancelled]
-        times += [fact.at_s for fact in self.profiled] + [fact.at_s for fact in self.relaunched]
-        times += [fact.at_s for fact in self.restarted] + [fact.at_s for fact in self.failed]
-        times += [part.end_s for part in self.phases] + [part.end_s for part in self.syncs]
-        times += [part.end_s for part in self.iterations] + [part.end_s for part in self.repeated]
-        return max(times)
+        every = (fact for name in {*fields_of_kinds().values(), "repeated"} for fact in getattr(self, name))
+        times = (float(getattr(fact, "at_s", getattr(fact, "end_s", 0.0))) for fact in every)
+        return max(self.ended.at_s if self.ended else 0.0, *times, 0.0)
 
     def wall_s(self, at_s: float) -> float:
         """Seconds since 1970 at a time of the run."""
@@ -111,3 +108,15 @@ class RunRecord:
                 place = (part.iteration, part.group, part.pool, tuple(nodes))
                 runs.append(PhaseRun(part.job_id, phase, *place, from_s, until_s, switches_s, share))
         return runs
+
+
+@cache
+def fields_of_kinds() -> dict[type, str]:
+    """The field of `RunRecord` that keeps the facts of a kind, as the types of the fields say."""
+    fields: dict[type, str] = {}
+    for name, hint in get_type_hints(RunRecord).items():
+        if get_origin(hint) is tuple:
+            kind = get_args(hint)[0]
+            for one in get_args(kind) or (kind,):
+                fields.setdefault(one, name)
+    return fields

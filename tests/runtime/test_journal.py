@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -42,6 +43,7 @@ from runtime.facts import (
 )
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import JOURNAL, LOCK, SCHEMA, Journal, is_begun, read_facts, read_run, record_of, state_of, take_lock
+from runtime.record import fields_of_kinds
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
 CLUSTER = Cluster(rollout=POOL, training=POOL, migration_s=1.0)
@@ -110,6 +112,10 @@ def test_facts_come_back_as_they_were(tmp_path: Path) -> None:
     assert record.bounds[0].gain == pytest.approx(2 / 1.2)
     (run,) = record.phase_runs()
     assert (run.job_id, run.phase, run.start_s) == ("a", "rollout", 1.1) and run.switch_s == pytest.approx(0.1)
+
+
+def test_every_kind_of_fact_has_a_field_of_the_record() -> None:
+    assert {*fields_of_kinds(), Started, Ended} == {*get_args(Fact)}
 
 
 def test_placements_are_on_the_disk_at_once_and_phases_soon(tmp_path: Path) -> None:
