@@ -44,10 +44,10 @@ def with_room(env: DispatchVectorEnv, spans: int = ROOM) -> DispatchVectorEnv:
     return env
 
 
-def spans_of(group: Group, groups: Groups) -> list[Span]:
-    """The same of the arrays."""
+def spans_of(group: Group, groups: Groups, e: int = 0) -> list[Span]:
+    """The same of row `e` of the arrays."""
     found = []
-    for span in groups.history[0, : groups.clocks["spans"][0]]:
+    for span in groups.history[e, : groups.clocks["spans"][e]]:
         mask = int(span["nodes"])
         nodes = tuple(range(group.training_nodes))
         if mask != TRAINING_POOL:
