@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +33,10 @@ from runtime.facts import (
     Submitted,
 )
 from runtime.jobs.spec import parse_jobs
+from runtime.journal import JOURNAL
+from tests.conftest import Command
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
 NODES = tuple(Node(f"{pool}-0", pool, "machine", (0,), (), 8.0, "1 core") for pool in ("rollout", "training"))
@@ -151,3 +158,14 @@ def test_a_problem_names_its_invariant(number: str, changed: object) -> None:
     assert callable(changed)
     facts = [fact for before in killed_run() for fact in changed(before)]
     assert any(line.startswith(number) for line in audit(facts).problems), problems(facts)
+
+
+def test_the_command_prints_what_is_wrong(command: Command, tmp_path: Path) -> None:
+    shutil.copy(FIXTURES / "finished-run" / JOURNAL, tmp_path)
+    status, out, _ = command("journal", "audit", str(tmp_path))
+    assert status == 0 and out.startswith("2 jobs (2 done), 8 iterations") and out.endswith(": 0 problems\n")
+    with closing(sqlite3.connect(tmp_path / JOURNAL)) as database, database:
+        database.execute("DELETE FROM facts WHERE number = (SELECT min(number) FROM facts WHERE kind = 'Iteration')")
+    status, out, _ = command("journal", "audit", str(tmp_path))
+    assert status == 1 and out.startswith("A1: job ") and out.endswith(" problems\n") and "A2: " in out
+    assert command("journal", "audit", str(tmp_path / "none"))[0] == 2
