@@ -133,9 +133,7 @@ def play(env: PlacementVectorEnv, rng: np.random.Generator) -> tuple[list[Episod
 
 def what_happened(run: Run, waited: bool, moves: bool) -> Counter[str]:
     """How often what the streams are to bring about came about."""
-    times: dict[type, list[float]] = {
-        kind: [e.now_s for e in run.log if isinstance(e, kind)] for kind in (Departed, Resumed, Moved)
-    }
+    times = {kind: [e.at_s for e in run.log if isinstance(e, kind)] for kind in (Departed, Resumed, Moved)}
     together = len(times[Departed]) - len(set(times[Departed]))
     arrivals = {job.arrival_s for job in run.scenario.jobs}
     return Counter(
