@@ -32,7 +32,7 @@ endif
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/rollmux bench production --stays fixed -p solo -p colocated -p random -p rollmux -p consolidate -p optimal --out demo
+	@$(BIN)/rollmux bench production --set stays=fixed -p solo -p colocated -p random -p rollmux -p consolidate -p optimal --out demo
 	@$(BIN)/rollmux bench production -p solo -p colocated -p rollmux -p consolidate -p optimal-work
 	@$(BIN)/rollmux trace micro-temporal --from 1 --out demo
 	@rm -rf demo/run # a folder holds one run

@@ -8,10 +8,9 @@ from policies.commands.bench import bench
 from policies.commands.explain import explain
 from policies.commands.plan import plan
 from policies.commands.trace import trace
-from rollmux_env.cli import with_workload_options
 
 
 def mount(app: typer.Typer) -> None:
     """Add the commands of this package."""
-    for command in (plan, with_workload_options(bench), explain, with_workload_options(trace)):
+    for command in (plan, bench, explain, trace):
         app.command(rich_help_panel="Schedule")(command)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from rollmux_env.errors import InputError
+from rollmux_env.key_values import parse_pairs, parse_value
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import not_one_of
 
@@ -44,18 +44,11 @@ def make_with(label: str, name: str, factory: Callable[..., Made], pairs: Iterab
         InputError: a pair is malformed, repeated, or not accepted by the factory; one line.
     """
     known = _parameters(factory)
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.isidentifier() or key in options:
-            raise InputError(f"{label}: '{pair}' is not an option of the form key=value, given once")
+    options = {key: parse_value(text) for key, text in parse_pairs(label, pairs).items()}
+    for key in options:
         if key not in known:
             has = ", ".join(sorted(known)) or "none"
             raise InputError(f"{label}: {name} has no option '{key}'; it has {has}{did_you_mean(key, known)}")
-        try:
-            options[key] = json.loads(text)
-        except ValueError:
-            options[key] = text
     if seed is not None and "seed" in known:
         options.setdefault("seed", seed)
     try:

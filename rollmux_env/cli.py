@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,94 +12,15 @@ if TYPE_CHECKING:
     from rollmux_env.scenario import Scenario
 
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed.")]
-_WORKLOAD = "Workload"
-
-
-def _workload_options(
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Number of jobs.", rich_help_panel=_WORKLOAD, show_default=False)
-    ] = None,
-    stays: Annotated[
-        str,
-        typer.Option(
-            "--stays",
-            metavar="iterations|fixed",
-            help="Give jobs fixed work, or a fixed stay (the paper's accounting).",
-            rich_help_panel=_WORKLOAD,
-        ),
-    ] = "iterations",
-    slo: Annotated[
-        str | None,
-        typer.Option(
-            "--slo", metavar="LOW,HIGH", help="Draw SLOs uniformly from this range.", rich_help_panel=_WORKLOAD, show_default=False
-        ),
-    ] = None,
-    max_group_size: Annotated[
-        int, typer.Option("--group-size", min=1, help="Maximum jobs per group.", rich_help_panel=_WORKLOAD)
-    ] = 5,
-    switches: Annotated[
-        bool, typer.Option("--switches", help="Give jobs warm and cold start times.", rich_help_panel=_WORKLOAD)
-    ] = False,
-    semantics: Annotated[
-        str,
-        typer.Option(
-            "--semantics",
-            metavar="default|paper",
-            help="`paper`: use the SLOs and training nodes that the paper's reported figures need.",
-            rich_help_panel=_WORKLOAD,
-        ),
-    ] = "default",
-    profile: Annotated[
-        str, typer.Option("--profile", metavar="NAME", help="Phase times for the jobs of a trace.", rich_help_panel=_WORKLOAD)
-    ] = "mixed",
-    csv: Annotated[
-        Path | None,
-        typer.Option("--csv", metavar="FILE", help="The trace, for `philly`.", rich_help_panel=_WORKLOAD, show_default=False),
-    ] = None,
-    virtual_cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--virtual-cluster",
-            metavar="NAME",
-            help="Use only this cluster's rows of the trace.",
-            rich_help_panel=_WORKLOAD,
-            show_default=False,
-        ),
-    ] = None,
-    window_start_h: Annotated[
-        float, typer.Option("--window-start", metavar="HOURS", help="Start of the window in the trace.", rich_help_panel=_WORKLOAD)
-    ] = 0.0,
-    window_h: Annotated[
-        float | None,
-        typer.Option(
-            "--window", metavar="HOURS", help="Length of the window in the trace.", rich_help_panel=_WORKLOAD, show_default=False
-        ),
-    ] = None,
-    min_stay_h: Annotated[
-        float, typer.Option("--min-stay", metavar="HOURS", help="Shortest stay to use from the trace.", rich_help_panel=_WORKLOAD)
-    ] = 0.0,
-    max_stay_h: Annotated[
-        float | None,
-        typer.Option(
-            "--max-stay", metavar="HOURS", help="Longest stay to use from the trace.", rich_help_panel=_WORKLOAD, show_default=False
-        ),
-    ] = None,
-) -> None:
-    """The options that `with_workload_options` adds to a command; names are those of `WorkloadOptions`."""
-
-
-def with_workload_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of workloads; it gets them as one mapping, `workload`, of those that the user set."""
-    added = inspect.signature(_workload_options, eval_str=True).parameters
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "workload"]
-
-    @wraps(command)
-    def taking_options(**given: Any) -> None:
-        workload = {name: given.pop(name) for name in added}
-        command(**given, workload={name: value for name, value in workload.items() if value != added[name].default})
-
-    taking_options.__signature__ = inspect.Signature([*own, *added.values()])  # type: ignore[attr-defined]
-    return taking_options
+WorkloadSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Option of the workload, as in stays=fixed; can be repeated (`rollmux workload --help` lists the keys).",
+        show_default=False,
+    ),
+]
 
 
 def _print_version(wanted: bool) -> None:
@@ -128,7 +47,7 @@ def mount(app: typer.Typer) -> None:
     app.callback()(_before_commands)
     app.command(rich_help_panel="Scenario files")(validate)
     app.command(rich_help_panel="Scenario files")(schema)
-    app.command(rich_help_panel="Scenario files")(with_workload_options(workload))
+    app.command(rich_help_panel="Scenario files")(workload)
 
 
 def validate(file: Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file.", show_default=False)]) -> None:
@@ -157,47 +76,48 @@ def schema() -> None:
 
 def workload(
     name: Annotated[str, typer.Argument(metavar="NAME", help="production, mixed, ...; see docs/reference/workloads.md.")],
-    workload: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Output file, .json or .yaml.", show_default=False)],
+    settings: WorkloadSettings = None,
     seed: Seed = 0,
 ) -> None:
     """Write a workload as a scenario file.
 
-    Examples: `rollmux workload production --stays fixed --out stream.yaml`
+    Keys of --set (docs/reference/workloads.md has the defaults):
 
-    `rollmux workload philly --csv trace.csv --virtual-cluster 6c71a0 --out philly.json`
+    jobs: number of jobs
+    stays: `iterations`, fixed work, or `fixed`, fixed stays (the paper's accounting)
+    slo: [LOW,HIGH], the range of SLOs
+    max_group_size: maximum jobs in a group
+    switches: true for warm and cold start times
+    semantics: `paper` for the SLOs and training nodes that the paper's figures need
+    csv, profile: trace of philly, and whose phase times its jobs get
+    virtual_cluster: use only this cluster's rows of the trace
+    window_start_h, window_h: use only this window of the trace
+    min_stay_h, max_stay_h: use only stays in this range
+
+    Examples: `rollmux workload production --set stays=fixed --out stream.yaml`
+
+    `rollmux workload philly --set csv=trace.csv --set virtual_cluster=6c71a0 --out philly.json`
     """
     from rollmux_env.workloads.text import write_scenario
 
-    scenario = make_scenario(name, seed, workload)
+    scenario = make_scenario(name, seed, settings or [])
     write_scenario(out, scenario)
     typer.echo(f"{out}: {len(scenario.jobs)} jobs, sha256 {scenario.sha256}")
 
 
-def make_scenario(name: str, seed: int, options: dict[str, Any]) -> Scenario:
-    """A workload from the command's options.
+def make_scenario(name: str, seed: int, settings: Iterable[str]) -> Scenario:
+    """Generate a workload from values of `--set`.
 
     Raises:
         InputError: an unknown workload, or options that it does not take; one line.
     """
     from rollmux_env.errors import InputError
     from rollmux_env.workloads import make_workload
-    from rollmux_env.workloads.options import WorkloadOptions
+    from rollmux_env.workloads.options import WorkloadOptions, parse_options
 
-    chosen = dict(options)
-    if "slo" in chosen:
-        try:
-            chosen["slo"] = tuple(float(bound) for bound in chosen["slo"].split(","))
-        except ValueError:
-            raise InputError(f"--slo {chosen['slo']}: must be two numbers, as in 1,2") from None
     try:
-        return make_workload(name, WorkloadOptions(seed=seed, **chosen))
+        return make_workload(name, parse_options(settings, seed))
     except InputError as error:
-        field, colon, problem = str(error).partition(": ")
-        raise InputError(f"{spelled(field)}{colon}{problem}") from None
-
-
-def spelled(name: str) -> str:
-    """An option of workloads as the user writes it: `--window` for `window_h`; what is none of them as it is."""
-    options = inspect.signature(_workload_options, eval_str=True).parameters
-    return str(options[name].annotation.__metadata__[0].default) if name in options else name  # typer: of Annotated, the spelling
+        of_option = str(error).partition(":")[0] in WorkloadOptions.__dataclass_fields__
+        raise InputError(f"--set {error}" if of_option else str(error)) from None

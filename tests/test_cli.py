@@ -74,7 +74,7 @@ def test_schema_is_a_json_schema(command: Command) -> None:
 
 def test_a_written_workload_can_be_benched(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "stream.yaml"
-    assert command("workload", "mixed", "--jobs", "12", "--slo", "1.2,1.8", "--out", str(file))[0] == 0
+    assert command("workload", "mixed", "--set", "jobs=12", "--set", "slo=[1.2,1.8]", "--out", str(file))[0] == 0
     status, out, _ = command("bench", str(file), "-p", "solo", "-p", "rollmux", "--check", "--format", "json")
     report = json.loads(out)
     assert status == 0
@@ -86,7 +86,7 @@ def test_a_written_workload_can_be_benched(command: Command, tmp_path: Path) -> 
 def test_bench_prints_the_same_bytes_but_for_the_timings(command: Command) -> None:
     def untimed() -> dict[str, object]:
         report: dict[str, object] = json.loads(
-            command("bench", "production", "--jobs", "40", "-p", "rollmux", "-p", "random", "--format", "json")[1]
+            command("bench", "production", "--set", "jobs=40", "-p", "rollmux", "-p", "random", "--format", "json")[1]
         )
         del report["timings"]
         return report
@@ -95,13 +95,26 @@ def test_bench_prints_the_same_bytes_but_for_the_timings(command: Command) -> No
 
 
 def test_processes_give_the_same_results(command: Command) -> None:
-    arguments = ("bench", "mixed", "--jobs", "15", "--seeds", "2", "-p", "solo", "-p", "random", "--format", "csv")
+    arguments = ("bench", "mixed", "--set", "jobs=15", "--seeds", "2", "-p", "solo", "-p", "random", "--format", "csv")
     assert command(*arguments)[1] == command(*arguments, "--workers", "2")[1]
 
 
 def test_seeds_have_intervals_paired_to_the_baseline(command: Command) -> None:
     status, out, _ = command(
-        "bench", "mixed", "--jobs", "20", "--seeds", "3", "--baseline", "solo", "-p", "rollmux", "-p", "solo", "--format", "json"
+        "bench",
+        "mixed",
+        "--set",
+        "jobs=20",
+        "--seeds",
+        "3",
+        "--baseline",
+        "solo",
+        "-p",
+        "rollmux",
+        "-p",
+        "solo",
+        "--format",
+        "json",
     )
     report = json.loads(out)
     assert status == 0
@@ -169,7 +182,7 @@ def test_plan_says_why_a_job_is_queued_and_only_then(command: Command, tmp_path:
 
 def test_an_interval_of_two_seeds_says_so(command: Command) -> None:
     def notes(seeds: str) -> str:
-        return " ".join(command("bench", "mixed", "--jobs", "5", "-p", "solo", "--seeds", seeds)[1].split())
+        return " ".join(command("bench", "mixed", "--set", "jobs=5", "-p", "solo", "--seeds", seeds)[1].split())
 
     few = "± is the half-width of a 95% interval, paired by seed, and rests on two samples"
     assert few in notes("2") and "±" not in notes("1")
@@ -207,8 +220,12 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "broken file": (("validate", str(folder / "broken.yaml")), "broken.yaml"),
         "a folder": (("validate", str(folder)), str(folder)),
         "neither file nor workload": (("bench", "prodution"), "did you mean production?"),
-        "workload options on a file": (("bench", QUICKSTART, "--group-size", "3"), "(--group-size)"),
-        "an option of another workload": (("bench", "micro-temporal", "--min-stay", "3"), "rollmux: --min-stay: "),
+        "workload options on a file": (("bench", QUICKSTART, "--set", "max_group_size=3"), "(--set max_group_size=3)"),
+        "an option of another workload": (("bench", "micro-temporal", "--set", "min_stay_h=3"), "rollmux: --set min_stay_h: "),
+        "unknown option of a workload": (("bench", "mixed", "--set", "stay=fixed"), "did you mean stays?"),
+        "malformed option of a workload": (("bench", "mixed", "--set", "stays"), "--set: 'stays' is not of the form key=value"),
+        "option of a workload set twice": (("bench", "mixed", "--set", "jobs=2", "--set", "jobs=3"), "'jobs' is set twice"),
+        "seed as an option of a workload": (("bench", "mixed", "--set", "seed=3"), "--set seed: "),
         "unknown policy": (("bench", QUICKSTART, "-p", "optimum"), "not 'optimum'; did you mean optimal?"),
         "unknown option of a policy": (("bench", QUICKSTART, "-p", "rollmux,prunes=false"), "did you mean prune?"),
         "value of a policy's option": (("bench", QUICKSTART, "-p", "rollmux,prune=no"), "prune: must be true or false, not 'no'"),
@@ -231,11 +248,11 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "output below a file": (("bench", QUICKSTART, "--out", str(folder / "file" / "below")), "below"),
         "output nowhere": (("workload", "mixed", "--out", str(folder / "no" / "stream.yaml")), "stream.yaml"),
         "unknown workload": (("workload", "produktion", "--out", str(folder / "a.yaml")), "did you mean production?"),
-        "slo": (("workload", "mixed", "--slo", "high", "--out", str(folder / "a.yaml")), "slo"),
-        "slo order": (("workload", "mixed", "--slo", "2,1", "--out", str(folder / "a.yaml")), "slo"),
-        "stays": (("workload", "mixed", "--stays", "long", "--out", str(folder / "a.yaml")), "stays"),
+        "slo": (("workload", "mixed", "--set", "slo=high", "--out", str(folder / "a.yaml")), "slo"),
+        "slo order": (("workload", "mixed", "--set", "slo=[2,1]", "--out", str(folder / "a.yaml")), "slo"),
+        "stays": (("workload", "mixed", "--set", "stays=long", "--out", str(folder / "a.yaml")), "stays"),
         "philly without a file": (("workload", "philly", "--out", str(folder / "a.yaml")), "csv"),
-        "broken csv": (("workload", "philly", "--csv", str(folder / "broken.csv"), "--out", str(folder / "a.yaml")), "line 2"),
+        "broken csv": (("workload", "philly", "--set", f"csv={folder / 'broken.csv'}", "--out", str(folder / "a.yaml")), "line 2"),
         "no such suite": (("bench", "--suite", "prodution"), "did you mean production?"),
         "a file and a suite": (("bench", QUICKSTART, "--suite", "mixed"), "suite"),
         "neither a file nor a suite": (("bench",), "suite"),
@@ -248,7 +265,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
             ("bench", QUICKSTART, "--fidelity", "fluid", "--rollout-policy", "plain"),
             "--rollout-policy",
         ),
-        "a suite has its own stays": (("bench", "--suite", "mixed", "--stays", "fixed"), "stays"),
+        "a suite has its own stays": (("bench", "--suite", "mixed", "--set", "stays=fixed"), "--set"),
         "dispatch in a fluid replay": (("bench", QUICKSTART, "--dispatch", "fifo", "--fidelity", "fluid"), "--dispatch"),
         "no such dispatch": (("bench", QUICKSTART, "--fidelity", "event", "--dispatch", "lifo"), "round-robin"),
         "events of a yardstick": (("bench", QUICKSTART, "--fidelity", "event", "-p", "optimal"), "optimal"),

@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from policies.dispatch import DISPATCH
 from policies.registry import LEARNED, PLACEMENT
 from policies.rollout import ROLLOUT
 from rollmux_env.bench.suites import SUITES
-from rollmux_env.workloads import WORKLOADS
+from rollmux_env.workloads import WORKLOADS, WorkloadOptions
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```", re.S | re.M)
+WORKLOAD_KEYS = {option.name for option in fields(WorkloadOptions)} - {"seed"}
 PACKAGES = "rollmux_env|policies|trainers|runtime"
 
 
@@ -61,6 +63,8 @@ def check(text: str, known: dict[str, Any]) -> None:
         options = {option for param in known[words[0]].params for option in (*param.opts, *param.secondary_opts)}
         given = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
         assert given <= options | {"--help", "-h"}, f"rollmux {' '.join(words)}"
+        settings = [words[k + 1].partition("=")[0] for k, word in enumerate(words) if word == "--set" and words[0] != "train"]
+        assert {*settings} <= {*WORKLOAD_KEYS, "key"}, words
         policies = [words[k + 1].split(",")[0] for k, word in enumerate(words) if word in ("-p", "--policy")]
         assert all(name in PLACEMENT or ":" in name or name == "NAME" for name in policies), words
     for words in commands(text, "python"):
@@ -78,6 +82,12 @@ def test_every_command_on_a_page_is_one(page: Path, known: dict[str, Any]) -> No
 def test_every_command_in_a_help_text_is_one(known: dict[str, Any]) -> None:
     for command in known.values():
         check(command.help, known)
+
+
+def test_every_option_of_a_workload_is_documented_and_in_the_help(known: dict[str, Any]) -> None:
+    page = (ROOT / "docs" / "reference" / "workloads.md").read_text()
+    assert {key for key in WORKLOAD_KEYS if f"`{key}`" not in page} == set()
+    assert {key for key in WORKLOAD_KEYS if not re.search(rf"\b{key}\b", known["workload"].help)} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
+from rollmux_env.key_values import parse_pairs, parse_value
 from rollmux_env.reading import read_mapping
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import field_error, field_of, format_error, problems
@@ -168,7 +169,7 @@ def read_config(name: str, changes: Sequence[str] = ()) -> Config:
         near = did_you_mean(name, presets)
         raise InputError(f"{name}: is neither a file nor a preset; presets are {', '.join(presets)}{near}")
     data = read_mapping(path)
-    keys = [_set(data, change) for change in changes]
+    keys = [_set(data, key, parse_value(text)) for key, text in parse_pairs("--set", changes).items()]
     return check_config(data, name, keys)
 
 
@@ -199,16 +200,9 @@ def preset_names() -> list[str]:
     )
 
 
-def _set(data: dict[str, Any], change: str) -> tuple[str, ...]:
-    """Carry out `key.key=value`; returns the keys."""
-    name, equals, text = change.partition("=")
+def _set(data: dict[str, Any], name: str, value: Any) -> tuple[str, ...]:
+    """Set the value of a key such as `ppo.n_steps`; returns the keys that lead to it."""
     keys = tuple(name.split("."))
-    if not equals or not all(keys):
-        raise InputError(f"--set {change}: is not of the form key=value")
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
     at = data
     for key in keys[:-1]:
         at = at.setdefault(key, {})

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from policies.commands.options import Fidelity, Format, find_scenario
 from policies.commands.suite import run_suite
-from rollmux_env.cli import Seed
+from rollmux_env.cli import Seed, WorkloadSettings
 
 
 def bench(
-    workload: dict[str, Any],
     target: Annotated[
         str | None, typer.Argument(metavar="FILE|WORKLOAD", help="A scenario file, or the name of a workload.", show_default=False)
     ] = None,
@@ -67,12 +66,13 @@ def bench(
             show_default=False,
         ),
     ] = None,
+    settings: WorkloadSettings = None,
 ) -> None:
     """Compare policies on a scenario file or a workload: dollars, SLOs, GPUs.
 
     Examples: `rollmux bench examples/quickstart.yaml -p solo -p rollmux`
 
-    `rollmux bench production --stays fixed --seeds 5 -p solo -p rollmux`
+    `rollmux bench production --set stays=fixed --seeds 5 -p solo -p rollmux`
 
     `rollmux bench examples/models.yaml --rollout-policy tail-batching -p solo -p rollmux`
 
@@ -86,7 +86,7 @@ def bench(
             "--dispatch": dispatch,
             "--fidelity": fidelity,
             "--rollout-policy": rollout_policy,
-            **workload,
+            "--set": settings,
         }
         for option, value in fixed.items():
             if value:
@@ -120,7 +120,7 @@ def bench(
         make_policy(name)
     if out:
         make_folder(out)
-    scenarios = {number: find_scenario(target, number, workload) for number in range(seed, seed + (seeds or 1))}
+    scenarios = {number: find_scenario(target, number, settings or []) for number in range(seed, seed + (seeds or 1))}
     tasks = [Task(name, number, scenarios[number], rule, check, inside) for number in scenarios for name in names]
     results = tracked(run_tasks(make_policy, tasks, workers), [f"{task.spec}, seed {task.seed}" for task in tasks])
     rows = compare(results, base)
@@ -135,7 +135,7 @@ def bench(
         from rollmux_env.report.tables import comparison_table, show
 
         over = f"{seeds} seeds" if seeds and seeds > 1 else f"seed {seed}"
-        options = "".join(f", {key} {value}" for key, value in workload.items())
+        options = "".join(f", {pair.replace('=', ' ', 1)}" for pair in settings or [])
         within = f", rollouts {rollout_policy}" if rollout_policy else ""
         replay = f"{order} event replay{within}" if rule else "fluid replay"
         show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}", rows, base, seeds or 1))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollmux_env.cli import make_scenario, spelled
+from rollmux_env.cli import make_scenario
 
 if TYPE_CHECKING:
     from rollmux_env.scenario import Scenario
@@ -42,18 +43,18 @@ class Fidelity(StrEnum):
     event = "event"
 
 
-def find_scenario(target: str, seed: int, workload: dict[str, Any]) -> Scenario:
-    """Load the scenario of a file, which is the same for every seed, or generate that of a workload."""
+def find_scenario(target: str, seed: int, settings: Sequence[str]) -> Scenario:
+    """Load the scenario of a file, which is the same for every seed, or generate that of a workload with values of `--set`."""
     from rollmux_env.errors import InputError
     from rollmux_env.scenario import load_scenario
     from rollmux_env.suggestions import did_you_mean
     from rollmux_env.workloads import WORKLOADS
 
     if target in WORKLOADS:
-        return make_scenario(target, seed, workload)
+        return make_scenario(target, seed, settings)
     if not Path(target).suffix and not Path(target).exists():
         near = did_you_mean(target, WORKLOADS)
         raise InputError(f"{target}: is neither a file nor a workload; workloads are {', '.join(WORKLOADS)}{near}")
-    if workload:
-        raise InputError(f"{target}: a scenario file takes no options of a workload ({', '.join(map(spelled, workload))})")
+    if settings:
+        raise InputError(f"{target}: a scenario file takes no options of a workload (--set {settings[0]})")
     return load_scenario(target)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from policies.commands.options import PolicyName, find_scenario
-from rollmux_env.cli import Seed
+from rollmux_env.cli import Seed, WorkloadSettings
 
 
 def trace(
     target: Annotated[
         str, typer.Argument(metavar="FILE|WORKLOAD", help="A scenario file, or the name of a workload.", show_default=False)
     ],
-    workload: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the pictures to this folder.", show_default=False)],
     policy: PolicyName = "rollmux",
     dispatch: Annotated[
@@ -32,6 +31,7 @@ def trace(
     hours: Annotated[
         float | None, typer.Option("--hours", metavar="HOURS", help="Length of the window. (default: six meta-iterations)")
     ] = None,
+    settings: WorkloadSettings = None,
     seed: Seed = 0,
 ) -> None:
     """Draw an event replay: a Gantt chart of a group (PNG) and a trace for ui.perfetto.dev.
@@ -45,7 +45,7 @@ def trace(
     from rollmux_env.report.pictures import write_pictures
 
     placement, order = make_runnable(policy, seed), make_dispatch(dispatch)
-    scenario = find_scenario(target, seed, workload)
+    scenario = find_scenario(target, seed, settings or [])
     run = replay_events(scenario, placement, order, seed, keep_phases=True, rollout=make_rollout("plain"))
     for line in write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours):
         typer.echo(line)

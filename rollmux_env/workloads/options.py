@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from rollmux_env.errors import InputError
+from rollmux_env.key_values import parse_pairs, parse_value
+from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe, not_one_of
 
 MAX_JOBS = 1_000_000
+_TEXTS = ("csv", "virtual_cluster", "profile")  # a virtual cluster may be called 103959
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class WorkloadOptions:
             _whole("jobs", self.jobs, 1, MAX_JOBS)
         _whole("max_group_size", self.max_group_size, 1, 2**31)
         _one_of("stays", self.stays, ("iterations", "fixed"))
+        if not isinstance(self.switches, bool):
+            raise InputError(f"switches: must be true or false, not {describe(self.switches)}")
         _one_of("semantics", self.semantics, ("default", "paper"))
         if self.slo is not None:
             if not isinstance(self.slo, tuple) or len(self.slo) != 2:
@@ -78,6 +84,22 @@ class WorkloadOptions:
             if option.name not in used and getattr(self, option.name) != option.default:
                 has = ", ".join(sorted(used))
                 raise InputError(f"{option.name}: the workload {workload} has no such option; it has {has}")
+
+
+def parse_options(pairs: Iterable[str], seed: int) -> WorkloadOptions:
+    """The options that pairs such as `stays=fixed` and `slo=[1.2,1.8]` set.
+
+    Raises:
+        InputError: a malformed pair, an unknown key or a value out of range; one line.
+    """
+    known = [option.name for option in fields(WorkloadOptions) if option.name != "seed"]
+    values: dict[str, Any] = {}
+    for key, text in parse_pairs("--set", pairs).items():
+        if key not in known:
+            raise InputError(f"--set {key}: workloads have no such option; they have {', '.join(known)}{did_you_mean(key, known)}")
+        value = text if key in _TEXTS else parse_value(text)
+        values[key] = tuple(value) if isinstance(value, list) else value
+    return WorkloadOptions(seed=seed, **values)
 
 
 def _whole(name: str, value: Any, low: int, high: int) -> None:

@@ -1,7 +1,8 @@
-"""`rollmux journal`: what is asked of the journal of a run."""
+"""`rollmux journal`: checks of the journal of a run."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +10,11 @@ import typer
 
 journal = typer.Typer(no_args_is_help=True, help="Check the journal of a run.")
 
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a service.", show_default=False)]
+
 
 @journal.command()
-def replay(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a service.", show_default=False)],
-) -> None:
+def replay(folder: Folder) -> None:
     """Feed a recorded run through the scheduler once more and print what it decides differently.
 
     Exit status 1 where there is a difference.
@@ -23,10 +24,31 @@ def replay(
     from runtime.journal import JOURNAL, read_facts
     from runtime.journal_replay import replay_journal
 
-    found = replay_journal(read_facts(folder / JOURNAL))
-    for line in found.lines:
+    differences = replay_journal(read_facts(folder / JOURNAL))
+    for line in differences.lines:
         typer.echo(line)
-    compared = f"{found.placements} placements, {found.nodes} changes of nodes and {found.permits} permits"
-    typer.echo(f"{compared} compared: {len(found.lines)} differences")
-    if found.lines:
+    compared = f"{differences.placements} placements, {differences.nodes} changes of nodes and {differences.permits} permits"
+    typer.echo(f"{compared} compared: {len(differences.lines)} differences")
+    if differences.lines:
+        raise typer.Exit(1)
+
+
+@journal.command()
+def audit(folder: Folder) -> None:
+    """Check that a run lost and doubled nothing: jobs, iterations, nodes, placements and times, over kills and resumes.
+
+    Prints a line for every problem, with the number of the property (docs/reference/chaos.md). Exit status 1 where there is one.
+
+    Example: `rollmux journal audit run`
+    """
+    from runtime.audit import audit as audit_facts
+    from runtime.journal import JOURNAL, read_facts
+
+    report = audit_facts(read_facts(folder / JOURNAL))
+    for problem in report.problems:
+        typer.echo(problem)
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in Counter(report.jobs.values()).items())
+    repeated = f"{report.iterations} iterations, {report.repeated} repeated after {report.restarts} restarts of jobs"
+    typer.echo(f"{len(report.jobs)} jobs ({outcomes}), {repeated}, {report.relaunches} resumes: {len(report.problems)} problems")
+    if report.problems:
         raise typer.Exit(1)

@@ -39,7 +39,7 @@ def test_the_names() -> None:
         ("fifo,migrate=soon", "migrate must be a number between 0 and 1, not soon"),
         ("fifo,migrates=0.8", "fifo has no option 'migrates'; it has careful, migrate"),
         ("fifo,careful=true", "careful must be true or false, and goes with migrate"),
-        ("fifo,migrate=0.8,migrate=0.8", "'migrate=0.8' is not an option of the form key=value, given once"),
+        ("fifo,migrate=0.8,migrate=0.8", "'migrate' is set twice"),
         ("learned:no/such.safetensors", "no/such.safetensors: No such file"),
     ],
 )

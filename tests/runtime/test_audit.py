@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,9 +33,13 @@ from runtime.facts import (
     Submitted,
 )
 from runtime.jobs.spec import parse_jobs
+from runtime.journal import JOURNAL
+from tests.conftest import Command
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
-NODES = tuple(Node(f"{pool}-0", pool, "machine", (0,), (), 8.0, "1 core") for pool in ("rollout", "training"))  # type: ignore[arg-type]
+NODES = tuple(Node(f"{pool}-0", pool, "machine", (0,), (), 8.0, "1 core") for pool in ("rollout", "training"))
 SPECS = parse_jobs(
     {"version": 1, "jobs": [{"id": name, "iterations": 3, "slo": 9, "class": "a:B"} for name in "ab"]}, "test", Path()
 ).jobs
@@ -66,20 +73,26 @@ def killed_run() -> list[Fact]:
         Arrived(0.0, JOBS[1]),
         Admitted(0.0, "b", BESIDE),
     ]
-    again = [
+    again: list[Fact] = [
         Departed(6.0, "a"),
         Restarted(6.0, "a", 1, "its controller has died"),
         Arrived(6.0, JOBS[0]),
         Admitted(6.0, "a", BESIDE),
     ]
-    resumed = [
+    resumed: list[Fact] = [
         Relaunched(14.0, 2e9, NODES, {}),
         Departed(14.0, "b"),
         Restarted(14.0, "b", 1, "the run was resumed"),
         Arrived(14.0, JOBS[1]),
         Admitted(14.0, "b", BESIDE),
     ]
-    end = [Departed(28.0, "a"), Departed(28.0, "b"), Returned(28.0, "rollout-0"), Returned(28.0, "training-0"), Ended(28.0, "done")]
+    end: list[Fact] = [
+        Departed(28.0, "a"),
+        Departed(28.0, "b"),
+        Returned(28.0, "rollout-0"),
+        Returned(28.0, "training-0"),
+        Ended(28.0, "done"),
+    ]
     return [
         *begin,
         *turn("a", 0, 0.0),
@@ -145,3 +158,14 @@ def test_a_problem_names_its_invariant(number: str, changed: object) -> None:
     assert callable(changed)
     facts = [fact for before in killed_run() for fact in changed(before)]
     assert any(line.startswith(number) for line in audit(facts).problems), problems(facts)
+
+
+def test_the_command_prints_what_is_wrong(command: Command, tmp_path: Path) -> None:
+    shutil.copy(FIXTURES / "finished-run" / JOURNAL, tmp_path)
+    status, out, _ = command("journal", "audit", str(tmp_path))
+    assert status == 0 and out.startswith("2 jobs (2 done), 8 iterations") and out.endswith(": 0 problems\n")
+    with closing(sqlite3.connect(tmp_path / JOURNAL)) as database, database:
+        database.execute("DELETE FROM facts WHERE number = (SELECT min(number) FROM facts WHERE kind = 'Iteration')")
+    status, out, _ = command("journal", "audit", str(tmp_path))
+    assert status == 1 and out.startswith("A1: job ") and out.endswith(" problems\n") and "A2: " in out
+    assert command("journal", "audit", str(tmp_path / "none"))[0] == 2

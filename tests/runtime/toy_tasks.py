@@ -10,16 +10,14 @@ from runtime.jobs.tasks import Example
 
 
 class Poison:
-    def __init__(self, seed: int, kind: str = "") -> None:
-        self.kind = kind
+    def __init__(self, seed: int) -> None:
+        pass
 
     def prompts(self, count: int, position: int) -> list[Example]:
-        return [Example("1", "1")] * (1 if self.kind == "short" else count)
+        return [Example("1", "1")] * count
 
     def reward(self, example: Example, response: str) -> float:
-        if self.kind == "raises":
-            raise ValueError("no verifier")
-        return float("nan")
+        raise ValueError("no verifier")
 
 
 class Trap(Poison):

@@ -195,7 +195,7 @@ def test_several_seeds_a_table_and_references_once(tmp_path: Path, command: Comm
     [
         (("toyy",), "presets are"),
         (("nowhere.yaml",), "nowhere.yaml"),
-        (("toy", "--set", "steps"), "--set steps: is not of the form key=value"),
+        (("toy", "--set", "steps"), "--set: 'steps' is not of the form key=value"),
         (("toy", "--set", "stepss=3"), "--set: stepss: is not a key"),
         (("toy", "--set", "ppo.n_steps=1.5"), "--set: ppo.n_steps: must be a whole number, not 1.5"),
         (("toy", "--set", "ppo.clip_range.low=1"), "ppo.clip_range"),

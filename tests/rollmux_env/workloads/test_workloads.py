@@ -54,6 +54,7 @@ def test_an_unknown_workload_is_answered_with_the_names() -> None:
         ({"jobs": 2.0}, "jobs: must be a whole number from 1"),
         ({"max_group_size": 0}, "max_group_size: must be a whole number"),
         ({"stays": "equal"}, "stays: must be one of iterations, fixed, not 'equal'"),
+        ({"switches": "no"}, "switches: must be true or false, not 'no'"),
         ({"semantics": "mine"}, "semantics: must be one of default, paper"),
         ({"slo": (0.9, 2.0)}, "slo: must be a number of at least 1, not 0.9"),
         ({"slo": (1.5, 1.2)}, "slo: must be a number of at least 1.5, not 1.2"),

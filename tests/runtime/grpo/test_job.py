@@ -73,6 +73,7 @@ def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, .
     assert {part.group for part in record.phases if part.job_id == "mover" and not part.profile} == {0, 1}
 
 
+@pytest.mark.long
 def test_a_migrated_tail_samples_and_trains_the_same(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
     first = next(node for node in nodes if node.pool == "rollout")
     on = (*nodes, replace(first, name="rollout-1"))  # on the same core: what is asked here is not speed
@@ -99,20 +100,15 @@ def test_a_migrated_tail_samples_and_trains_the_same(run: Running, nodes: tuple[
 
 
 def test_what_is_wrong_with_a_job_is_said_of_that_job(run: Running) -> None:
-    poison = {"name": "tests.runtime.toy_tasks:Poison"}
     jobs = [
         toy("good", 0.02, 3),
-        job("raises", task={**poison, "options": {"kind": "raises"}}),
-        job("nan", task={**poison, "options": {"kind": "nan"}}),
-        job("short", task={**poison, "options": {"kind": "short"}}),
+        job("raises", task={"name": "tests.runtime.toy_tasks:Poison"}),
         job("diverges", algorithm={**SMALL["algorithm"], "learning_rate": 1e15, "max_grad_norm": 1e15}),
     ]
     _, record, _ = run(jobs)
     problems = {failed.job_id: (failed.where, failed.problem) for failed in record.failed}
-    assert problems.keys() == {"raises", "nan", "short", "diverges"}
+    assert problems.keys() == {"raises", "diverges"}
     assert problems["raises"][0] == "rollout" and problems["raises"][1].endswith("failed: ValueError: no verifier")
-    assert problems["nan"][0] == "rollout" and problems["nan"][1].endswith("is nan, no finite number")
-    assert problems["short"][0] == "rollout" and problems["short"][1].endswith(":Poison: prompts(4, 0) gives 1 of 4 examples")
     assert "finite" in problems["diverges"][1] or "nan" in problems["diverges"][1]
     assert sum(done.job_id == "good" for done in record.iterations) == 3
     check_run(record)

@@ -152,6 +152,13 @@ def test_a_reward_that_is_none_fails_the_rollout(workers: list[RolloutWorker], m
         workers[0].results()
 
 
+def test_a_task_that_gives_too_few_examples_is_named(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LongTail, "prompts", lambda self, count, position: [Example("1", "1")])
+    due = Rounds(6, 3, 1.0).next()
+    with pytest.raises(RuntimeError, match=r"long-tail: prompts\(\d+, 0\) gives 1 of \d+ examples"):
+        begin(workers, due)
+
+
 def test_nothing_waits_for_a_slow_reward_but_training(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
     slow, called = Event(), list[str]()
 
