@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +131,14 @@ class Watching(Replayed):
                 carry_out(state.copy(), row, True)
             assert taken in rows.plans
             carry_out(state, taken, True)
+
+
+def total(found: Iterable[Counter[str]]) -> Counter[str]:
+    """The sum of counts."""
+    everything: Counter[str] = Counter()
+    for counts in found:
+        everything += counts
+    return everything
 
 
 def bytes_of(envs: BaseVectorEnv, choose: Callable[[Any], Any], seed: int, steps: int) -> bytes:

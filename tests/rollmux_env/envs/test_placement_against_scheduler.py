@@ -21,7 +21,7 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
-from tests.rollmux_env.envs.playing import Episode, Replayed
+from tests.rollmux_env.envs.playing import Episode, Replayed, total
 
 BATCH = 50  # streams of one cluster, side by side
 ROWS = 128  # more than any decision here has
@@ -115,8 +115,10 @@ def random_scenario(rng: np.random.Generator, cluster: dict[str, Any]) -> Scenar
 def play(env: PlacementVectorEnv, rng: np.random.Generator) -> tuple[list[Episode], list[list[Snapshot]]]:
     """One episode a stream with random choices of those that may be made."""
     env.reset(seed=0, options={"stream_seed": [*range(env.num_envs)]})
-    episodes, snapshots = [Episode() for _ in range(env.num_envs)], [[] for _ in range(env.num_envs)]
-    over, streams, info = np.zeros(env.num_envs, dtype=np.bool_), env.streams, {}
+    episodes = [Episode() for _ in range(env.num_envs)]
+    snapshots: list[list[Snapshot]] = [[] for _ in range(env.num_envs)]
+    over, streams = np.zeros(env.num_envs, dtype=np.bool_), env.streams
+    info: dict[str, Any] = {}
     while not over.all():
         mask = env.action_masks()
         actions = (rng.random(mask.shape) * mask).argmax(1)
@@ -133,9 +135,7 @@ def play(env: PlacementVectorEnv, rng: np.random.Generator) -> tuple[list[Episod
 
 def what_happened(run: Run, waited: bool, moves: bool) -> Counter[str]:
     """How often what the streams are to bring about came about."""
-    times: dict[type, list[float]] = {
-        kind: [e.now_s for e in run.log if isinstance(e, kind)] for kind in (Departed, Resumed, Moved)
-    }
+    times = {kind: [e.at_s for e in run.log if isinstance(e, kind)] for kind in (Departed, Resumed, Moved)}
     together = len(times[Departed]) - len(set(times[Departed]))
     arrivals = {job.arrival_s for job in run.scenario.jobs}
     return Counter(
@@ -174,11 +174,11 @@ def hold_to_the_scheduler(seed: int) -> Counter[str]:
 
 
 def test_streams_go_as_in_the_scheduler() -> None:
-    happened = sum((hold_to_the_scheduler(seed) for seed in range(6)), Counter())
+    happened = total(hold_to_the_scheduler(seed) for seed in range(6))
     assert len(happened) == 8, happened
 
 
 @pytest.mark.long
 def test_ten_thousand_streams_go_as_in_the_scheduler() -> None:
-    happened = sum((hold_to_the_scheduler(seed) for seed in range(1000, 1000 + 10_000 // BATCH)), Counter())
+    happened = total(hold_to_the_scheduler(seed) for seed in range(1000, 1000 + 10_000 // BATCH))
     assert len(happened) == 8 and min(happened.values()) >= 500, happened
