@@ -22,8 +22,8 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_policy
 from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.bench.streams import sampled
-from rollmux_env.envs.dispatch.group import SHAPES, SKEWS, Shapes
-from rollmux_env.envs.dispatch.replayed import figures, replay_group
+from rollmux_env.envs.dispatch.generator import SHAPES, SKEWS, RandomGroups
+from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.report.tables import show
@@ -86,7 +86,7 @@ def main() -> None:
 
 def _play(dispatch: DispatchPolicy, shape: str, skew: float, seeds: range) -> Found:
     """Figures of a policy by name, one a seed."""
-    generator = Shapes(shape, skew)
+    generator = RandomGroups(shape, skew)
     found = []
     for seed in seeds:
         group = generator.group(seed)

@@ -14,7 +14,7 @@ from types import ModuleType
 
 ENVIRONMENTS = {
     "RollMux/Placement-v0": ("rollmux_env.envs.placement.scalar:PlacementEnv", "rollmux_env.envs.placement.env:PlacementVectorEnv"),
-    "RollMux/Dispatch-v0": ("rollmux_env.envs.dispatch.scalar:DispatchEnv", "rollmux_env.envs.dispatch.vector:DispatchVectorEnv"),
+    "RollMux/Dispatch-v0": ("rollmux_env.envs.dispatch.scalar:DispatchEnv", "rollmux_env.envs.dispatch.env:DispatchVectorEnv"),
 }
 """By id: the environment of one stream, and the natively vectorised one."""
 

@@ -104,10 +104,7 @@ def _feed(facts: Sequence[Fact], record: RunRecord, items: list[_Item], did: _Di
         try:
             if item.relaunch >= 0:
                 scheduler = _relaunched(facts, record, item.relaunch, now_s)
-            known = [
-                fact for fact in item.facts if not isinstance(fact, told.Ready | told.Finished) or fact.job_id in scheduler.seats
-            ]
-            step: Step = scheduler.step(now_s, known)
+            step: Step = scheduler.step(now_s, [fact for fact in item.facts if _concerns(scheduler, fact)])
         except (ValueError, KeyError, PlanError, InvariantError) as error:
             return [f"at {now_s:.3f} s: {type(error).__name__}: {error}"]
         did.add(step.entries)
@@ -118,9 +115,8 @@ def _feed(facts: Sequence[Fact], record: RunRecord, items: list[_Item], did: _Di
 
 
 def _concerns(scheduler: Scheduler, fact: told.Fact) -> bool:
-    """Whether a fact is not about a phase of a job that has no seat."""
-    phases = (told.Ready, told.Finished, told.Synced)
-    return not isinstance(fact, phases) or getattr(fact, "job_id", None) in scheduler.seats
+    """Whether the scheduler was told: not of a phase of a job that has no seat."""
+    return not isinstance(fact, told.Ready | told.Finished | told.Synced) or fact.job_id in scheduler.seats
 
 
 def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:

@@ -14,11 +14,11 @@ from pydantic import Field
 
 from policies.dispatch import make_dispatch
 from policies.placement.policy_file import PolicyConfig
-from rollmux_env.envs.dispatch.group import Shapes
-from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
-from rollmux_env.envs.dispatch.replayed import figures, replay_group
+from rollmux_env.envs.dispatch.env import DispatchVectorEnv
+from rollmux_env.envs.dispatch.generator import RandomGroups
+from rollmux_env.envs.dispatch.observation import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
+from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Reference, Work
-from rollmux_env.envs.dispatch.vector import DispatchVectorEnv
 from trainers.config import Settings
 from trainers.problem import Figures
 
@@ -46,9 +46,9 @@ class DispatchProblem(Settings):
         _ = self.generator
 
     @cached_property
-    def generator(self) -> Shapes:
+    def generator(self) -> RandomGroups:
         """The generator of groups."""
-        return Shapes(self.shape, self.skew, self.rounds)
+        return RandomGroups(self.shape, self.skew, self.rounds)
 
     def training(self, streams: int) -> DispatchVectorEnv:
         """See `Problem`."""

@@ -17,9 +17,11 @@ from rollmux_env.errors import InputError
 
 Arrays = dict[str, NDArray[Any]]
 
-# Attributes that are no state: scratch, and settings, which whoever makes the environment gives. Version 0.1.0 saved `_space` and
-# `_prune` as well.
-_NO_STATE = ("_desk", "_scratch", "_space", "_rules", "_limits", "_prune")
+# Attributes that are no state: scratch, and settings, which whoever makes the environment gives.
+_NO_STATE = ("_workspace", "_scratch", "_rules", "_limits")
+# What version 0.1.0 saved besides, and under other names.
+_FORMER_NO_STATE = ("_desk", "_space", "_prune")
+_FORMER_NAMES = {"_seen.": "_observations.", "_groups.luck": "_groups.durations", "_groups.runners": "_groups.progress"}
 
 
 def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:
@@ -44,7 +46,7 @@ def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> No
         InputError: the state is of an environment with other arrays; one line that names the first.
     """
     leaves = dict(_leaves(environment))
-    arrays, plain = ({name: saved[name] for name in saved if name.split(".")[0] not in _NO_STATE} for saved in (arrays, plain))
+    arrays, plain = _present_names(arrays), _present_names(plain)
     if different := sorted(set(leaves) ^ (set(arrays) | set(plain))):
         raise InputError(f"environment.{different[0]}: is in only one of the saved environment and this one")
     for name, value in leaves.items():
@@ -61,6 +63,16 @@ def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> No
                 raise InputError(f"environment.{name}: is no state of a random generator: {error}") from None
         elif plain.get(name) != _plain(value):
             _set(environment, name, plain[name])
+
+
+def _present_names(saved: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier version saved, under the names of this one."""
+    present = {}
+    for name, value in saved.items():
+        if name.split(".")[0] not in (*_NO_STATE, *_FORMER_NO_STATE):
+            former = next((former for former in _FORMER_NAMES if name.startswith(former)), "")
+            present[_FORMER_NAMES.get(former, "") + name.removeprefix(former)] = value
+    return present
 
 
 def _as_bytes(records: NDArray[Any]) -> NDArray[np.uint8]:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from policies.placement.scorer import random_weights
 from rollmux_env.envs.placement.actions import choice_table
 from rollmux_env.envs.placement.env import PlacementVectorEnv
-from rollmux_env.envs.placement.observation import observed_table
+from rollmux_env.envs.placement.observation import observation_table
 from rollmux_env.envs.placement.step import step_all
 from rollmux_env.envs.placement.types import CONSOLIDATE, OVER, Rules, Streams, stream_table
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.feature_tables import Observed, Workspace, make_workspace
+from rollmux_env.kernel.feature_tables import Observations, Workspace, make_workspace
 from rollmux_env.kernel.features import own_usd
 from rollmux_env.kernel.neighbourhood.table import Scratch, make_scratch
 from rollmux_env.kernel.tables import Floats, Limits, Records
@@ -163,11 +163,11 @@ def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
 
 
 @compiled
-def choose(net: Net, learned: bool, streams: Streams, s: int, choices: Records, seen: Observed, rows: Array) -> int:
+def choose(net: Net, learned: bool, streams: Streams, s: int, choices: Records, observations: Observations, rows: Array) -> int:
     """The base policy's choice in stream s: the network's, or Algorithm 1's without pruning, which moves nothing."""
     c = streams.clock[s]
     if learned:
-        return best_row(net, seen.job[s], seen.candidates[s], seen.cluster[s], seen.mask[s], rows)
+        return best_row(net, observations.job[s], observations.candidates[s], observations.cluster[s], observations.mask[s], rows)
     return 0 if c.asks == CONSOLIDATE else cheapest_row(choices[s], c.choices)
 
 
@@ -192,7 +192,7 @@ class Copy(NamedTuple):
     choices: Records
     workspace: Workspace
     scratch: Scratch | None
-    seen: Observed
+    observations: Observations
     nothing: Streams
 
 
@@ -207,7 +207,7 @@ def look_ahead(
         out: (A, H, 3) dollars, work in hours of T_solo, and work in dollars of the jobs' own nodes; NaN of choices not played.
     """
     actions = np.zeros(1, np.int64)
-    rows = np.empty(copy.seen.candidates.shape[1:], np.float32)
+    rows = np.empty(copy.observations.candidates.shape[1:], np.float32)
     before, after = np.zeros(2), np.zeros(2)
     from_s = streams.clock[s].now_s
     for k in range(choices.shape[1]):
@@ -223,7 +223,7 @@ def look_ahead(
         c = copy.streams.clock[0]
         while True:
             began_h = (c.now_s - from_s) / 3600.0
-            step_all(copy.streams, actions, rules, copy.choices, copy.workspace, copy.scratch, copy.seen, copy.nothing)
+            step_all(copy.streams, actions, rules, copy.choices, copy.workspace, copy.scratch, copy.observations, copy.nothing)
             hours = c.hours
             work_so_far(copy.streams, 0, rules.limits, after)
             for h in range(base.horizons_h.shape[0]):
@@ -234,7 +234,7 @@ def look_ahead(
             before[:] = after
             if c.asks == OVER or began_h + hours > base.last_h:
                 break
-            actions[0] = choose(base.net, base.learned, copy.streams, 0, copy.choices, copy.seen, rows)
+            actions[0] = choose(base.net, base.learned, copy.streams, 0, copy.choices, copy.observations, rows)
 
 
 class Player:
@@ -246,23 +246,23 @@ class Player:
     """
 
     def __init__(self, env: PlacementVectorEnv, weights: dict[str, Array] | None) -> None:
-        observed = env.single_observation_space
-        job, row, cluster = (observed[name].shape[-1] for name in ("job", "candidates", "cluster"))  # type: ignore[index]
+        space = env.single_observation_space
+        job, row, cluster = (space[name].shape[-1] for name in ("job", "candidates", "cluster"))  # type: ignore[index]
         self._env = env
         self._net = net_of(weights or random_weights(job, row, cluster, (8, 8), 0))
         self._learned = weights is not None
         sizes = env.generator.jobs, env.generator.cluster.max_group_size, env.generator.nodes, env.generator.steps
-        rows, moves = observed["candidates"].shape[0], env._rules.moves  # type: ignore[index]
+        rows, moves = space["candidates"].shape[0], env._rules.moves  # type: ignore[index]
         streams, nothing = stream_table(1, *sizes), stream_table(0, *sizes)
         jobs, groups = streams.jobs[0], streams.groups[0]
         workspace, scratch = make_workspace(jobs, groups), make_scratch(jobs, groups, rows - 1) if moves else None
-        self._copy = Copy(streams, choice_table(streams, rows), workspace, scratch, observed_table(1, rows, moves), nothing)
-        self._rows = np.zeros(observed["candidates"].shape, dtype=np.float32)  # type: ignore[index]
+        self._copy = Copy(streams, choice_table(streams, rows), workspace, scratch, observation_table(1, rows, moves), nothing)
+        self._rows = np.zeros(space["candidates"].shape, dtype=np.float32)  # type: ignore[index]
 
     def choose(self, s: int) -> int:
         """The base policy's choice in stream s."""
         env = self._env
-        return choose(self._net, self._learned, env._streams, s, env._choices, env._seen, self._rows)
+        return choose(self._net, self._learned, env._streams, s, env._choices, env._observations, self._rows)
 
     def look_ahead(self, horizon_h: float) -> Floats:
         """(A, 3) of the choices in the first stream: dollars, and work in hours and in dollars, as in `look_ahead`."""

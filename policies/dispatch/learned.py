@@ -1,6 +1,6 @@
 """`learned:default`, `learned:PATH`: a network that scores what each member of a group may do.
 
-It uses the observation of training (`rollmux_env.envs.dispatch.looks`) and chooses among the rows that the mask allows.
+It uses the observation of training (`rollmux_env.envs.dispatch.features`) and chooses among the rows that the mask allows.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import numpy as np
 
 from policies.placement.policy_file import read_policy
 from policies.placement.scorer import score
-from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES, Looks, look_tables, write_look
-from rollmux_env.envs.dispatch.tables import GROUP, MEMBER, MOST_NODES, NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, Records
+from rollmux_env.envs.dispatch.features import write_observation
+from rollmux_env.envs.dispatch.observation import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES, observation_table
+from rollmux_env.envs.dispatch.types import GROUP, MEMBER, MOST_NODES, NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.feature_tables import Observations
+from rollmux_env.kernel.tables import Records
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
 _RUNS = {None: NOTHING, "rollout": ROLLOUT, "training": TRAINING, "tail": TAIL}
@@ -44,14 +47,14 @@ class Learned:
 
     def choose(self, group: Dispatcher) -> Request | Member | None:
         """The best of what may be chosen now."""
-        shown, looks, members = observe(group)
-        count = write_look(shown[0], members, looks.job[0], looks.candidates[0], looks.cluster[0], looks.mask[0])
+        record, out, members = observe(group)
+        count = write_observation(record[0], members, out.job[0], out.candidates[0], out.cluster[0], out.mask[0])
         if count == 0:
             return None
-        rows = np.flatnonzero(looks.mask[0])
+        rows = np.flatnonzero(out.mask[0])
         row = int(rows[0])
         if len(rows) > 1:
-            row = int(rows[score(self._weights, looks.job[0], looks.candidates[0, rows], looks.cluster[0]).argmax()])
+            row = int(rows[score(self._weights, out.job[0], out.candidates[0, rows], out.cluster[0]).argmax()])
         if row == 0:
             return None
         member = list(group.members)[row - 1]
@@ -59,18 +62,18 @@ class Learned:
         return waiting[0] if waiting else member
 
 
-def observe(group: Dispatcher) -> tuple[Records, Looks, Records]:
-    """A group as records: (1,) the group, empty arrays for what is seen of it, and (n,) its members."""
+def observe(group: Dispatcher) -> tuple[Records, Observations, Records]:
+    """A group as records: (1,) the group, empty arrays for its observation, and (n,) its members."""
     everyone = list(group.members)
     members = np.zeros(len(everyone), dtype=MEMBER)
     row = {member.job_id: k for k, member in enumerate(everyone)}
-    shown = np.zeros(1, dtype=GROUP)
+    record = np.zeros(1, dtype=GROUP)
     for entry, member, nodes in zip(members, everyone, _rollout_nodes(everyone), strict=True):
         entry["nodes"] = nodes
         if member.runs == "tail":
-            shown["tails"] |= nodes
+            record["tails"] |= nodes
         elif member.runs is not None:
-            shown["busy"] |= (nodes if member.runs == "rollout" else 0) or TRAINING_POOL
+            record["busy"] |= (nodes if member.runs == "rollout" else 0) or TRAINING_POOL
         entry["turn_rollout"], entry["turn_training"] = member.turn["rollout"], member.turn["training"]
         entry["runs"], entry["passed"], entry["since_s"] = _RUNS[member.runs], member.passed, member.since_s
         entry["rollout_s"], entry["training_s"] = member.expected_s("rollout"), member.expected_s("training")
@@ -81,8 +84,8 @@ def observe(group: Dispatcher) -> tuple[Records, Looks, Records]:
         entry = members[row[request.member.job_id]]
         entry["waits"] = ROLLOUT if request.phase == "rollout" else TRAINING
         entry["number"], entry["overtaken"] = request.number, request.overtaken
-    shown["n"], shown["now_s"] = len(everyone), group.now_s
-    return shown, look_tables(1, len(everyone) + 1), members
+    record["n"], record["now_s"] = len(everyone), group.now_s
+    return record, observation_table(1, len(everyone) + 1), members
 
 
 def _rollout_nodes(everyone: Sequence[Member]) -> list[int]:

@@ -20,7 +20,7 @@ from rollmux_env.validation_errors import describe, not_one_of
 
 Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
-Stepped = tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]
+StepResult = tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]
 
 
 class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC):
@@ -33,14 +33,16 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
 
     Args:
         num_envs: streams side by side.
-        seen: (E, ...) arrays of what is observed, which a subclass writes; one of them is `mask`, (E, A).
-        observed: space of one stream's observations.
+        observations: (E, ...) arrays that a subclass writes; one of them is `mask`, (E, A).
+        space: of one stream's observations.
 
     Raises:
         InputError: a render mode that there is not.
     """
 
-    def __init__(self, num_envs: int, seen: NamedTuple, observed: spaces.Dict, render_mode: str | None, autoreset: bool) -> None:
+    def __init__(
+        self, num_envs: int, observations: NamedTuple, space: spaces.Dict, render_mode: str | None, autoreset: bool
+    ) -> None:
         modes = self.metadata["render_modes"]
         if render_mode is not None and render_mode not in modes:
             raise InputError(f"render_mode: {not_one_of(render_mode, modes)}")
@@ -48,11 +50,11 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         self.render_mode = render_mode
         self.autoreset = autoreset
         self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP if autoreset else AutoresetMode.DISABLED}
-        self.single_observation_space = observed
-        self.single_action_space = spaces.Discrete(observed["mask"].shape[0])  # type: ignore[index]
+        self.single_observation_space = space
+        self.single_action_space = spaces.Discrete(space["mask"].shape[0])  # type: ignore[index]
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._seen: Any = seen
+        self._observations: Any = observations
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._seeds = np.zeros(num_envs, dtype=np.int64)
         self._draws: list[np.random.Generator] = []
@@ -71,16 +73,16 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             InputError: seeds or a mask that are none, or not one a stream.
         """
         options = options or {}
-        which = self._masked(options.get("reset_mask"))
-        given = self._given(options.get("stream_seed"))
+        which = self._streams_in(options.get("reset_mask"))
+        seeds = self._stream_seeds(options.get("stream_seed"))
         if seed is not None or not self._draws:
             self._seed(seed)
-        self._begin(which, [self._draw(s) for s in which] if given is None else [given[s] for s in which])
-        return self._observation(), self._marked(self._told(), self._all)
+        self._begin(which, [self._draw(s) for s in which] if seeds is None else [seeds[s] for s in which])
+        return self._observation(), self._with_masks(self._info(), self._all)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(E, A) True where a choice may be made, of all streams at once; sb3-contrib's name for it."""
-        mask: NDArray[np.int8] = self._seen.mask
+        mask: NDArray[np.int8] = self._observations.mask
         return mask.astype(np.bool_)
 
     @abstractmethod
@@ -95,13 +97,13 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
     def _figures(self) -> Info:
         """(E,) figures of the streams so far, by name."""
 
-    def _told(self) -> Info:
+    def _info(self) -> Info:
         """(E,) what `info` says of every reset and step."""
         return {"stream_seed": self._seeds.copy()}
 
-    def _stepped(self, rewards: NDArray[Any], over: NDArray[np.bool_], told: Info) -> Stepped:
-        """What a step returns, after ended streams have been started anew; `told` is of the decision that was taken."""
-        info = self._marked(told, self._all)
+    def _finish_step(self, rewards: NDArray[Any], over: NDArray[np.bool_], info: Info) -> StepResult:
+        """What a step returns, after ended streams have been started anew; `info` is of the decision that was taken."""
+        info = self._with_masks(info, self._all)
         if over.any() and not self.autoreset:
             info.update(self._summary(over))
         elif over.any():
@@ -109,18 +111,18 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             info["final_info"], info["_final_info"] = self._summary(over), over
             which = np.flatnonzero(over)
             self._begin(which, [self._draw(s) for s in which])
-        info.update(self._marked(self._told(), self._all))
+        info.update(self._with_masks(self._info(), self._all))
         return self._observation(), rewards, over, np.zeros(self.num_envs, dtype=np.bool_), info
 
     def _summary(self, over: NDArray[np.bool_]) -> Info:
-        return self._marked({"stream_seed": self._seeds.copy(), **self._figures()}, over)
+        return self._with_masks({"stream_seed": self._seeds.copy(), **self._figures()}, over)
 
-    def _marked(self, values: Info, where: NDArray[np.bool_]) -> Info:
+    def _with_masks(self, values: Info, where: NDArray[np.bool_]) -> Info:
         """Values, and in which streams they are meant, as Gymnasium has it."""
         return {**values, **{f"_{name}": where for name in values}}
 
     def _observation(self) -> Observation:
-        return {name: column.copy() for name, column in self._seen._asdict().items()}
+        return {name: column.copy() for name, column in self._observations._asdict().items()}
 
     def _begin(self, which: NDArray[np.int64], seeds: Sequence[int]) -> None:
         for s, seed in zip(which.tolist(), seeds, strict=True):
@@ -143,7 +145,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             raise InputError(f"seed: must be a number or {self.num_envs} of them, not {len(seeds)}")
         self._draws = [seeding.np_random(given)[0] for given in seeds]
 
-    def _given(self, value: Any) -> list[int] | None:
+    def _stream_seeds(self, value: Any) -> list[int] | None:
         """One stream seed a stream."""
         if value is None:
             return None
@@ -154,7 +156,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             raise InputError(f"stream_seed: must be a whole number, at least 0, or {self.num_envs} of them, not {describe(value)}")
         return [int(seed) for seed in seeds]
 
-    def _masked(self, value: Any) -> NDArray[np.int64]:
+    def _streams_in(self, value: Any) -> NDArray[np.int64]:
         """The streams that a mask names; all without one."""
         mask = self._all.tolist() if value is None else value.tolist() if isinstance(value, np.ndarray) else value
         if (

@@ -39,7 +39,7 @@ from rollmux_env.kernel.valuation import (
 _CANDIDATES = len(CANDIDATE_FEATURES)
 
 
-class Observed(NamedTuple):
+class Observations(NamedTuple):
     """What a learner sees: (E, ...) numbers as `rollmux_env.kernel.features` defines them, and the mask."""
 
     job: NDArray[np.float32]
@@ -105,7 +105,7 @@ def place_values(view: View, job: int, place: Records, workspace: Workspace, out
 
 @compiled(arrays=False)
 def features_of_places(
-    view: View, known_stays: bool, first_s: float, job: int, rows: Records, workspace: Workspace, out: Observed
+    view: View, known_stays: bool, first_s: float, job: int, rows: Records, workspace: Workspace, out: Observations
 ) -> None:
     """Write the features of a waiting job's candidates, as those of the first stream.
 

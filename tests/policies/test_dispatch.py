@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from policies.dispatch import DISPATCH, make_dispatch
-from rollmux_env.envs.dispatch.group import Shapes
-from rollmux_env.envs.dispatch.replayed import figures, replay_group
+from rollmux_env.envs.dispatch.generator import RandomGroups
+from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from tests.oracle.draw import examples
@@ -194,6 +194,6 @@ def test_groups_of_the_papers_kinds_are_not_slower_than_in_strict_round_robin(di
     for shape in ("shared", "spatial"):
         usd = []
         for name in ("round-robin", dispatch):
-            groups = [Shapes(shape, 0.5, rounds=10).group(seed) for seed in range(6)]
+            groups = [RandomGroups(shape, 0.5, rounds=10).group(seed) for seed in range(6)]
             usd.append(sum(figures(group, replay_group(group, make_dispatch(name)))["usd_per_work_hour"] for group in groups))
         assert usd[1] < usd[0]

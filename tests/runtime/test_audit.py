@@ -39,7 +39,7 @@ from tests.conftest import Command
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
-NODES = tuple(Node(f"{pool}-0", pool, "machine", (0,), (), 8.0, "1 core") for pool in ("rollout", "training"))  # type: ignore[arg-type]
+NODES = tuple(Node(f"{pool}-0", pool, "machine", (0,), (), 8.0, "1 core") for pool in ("rollout", "training"))
 SPECS = parse_jobs(
     {"version": 1, "jobs": [{"id": name, "iterations": 3, "slo": 9, "class": "a:B"} for name in "ab"]}, "test", Path()
 ).jobs
@@ -73,20 +73,26 @@ def killed_run() -> list[Fact]:
         Arrived(0.0, JOBS[1]),
         Admitted(0.0, "b", BESIDE),
     ]
-    again = [
+    again: list[Fact] = [
         Departed(6.0, "a"),
         Restarted(6.0, "a", 1, "its controller has died"),
         Arrived(6.0, JOBS[0]),
         Admitted(6.0, "a", BESIDE),
     ]
-    resumed = [
+    resumed: list[Fact] = [
         Relaunched(14.0, 2e9, NODES, {}),
         Departed(14.0, "b"),
         Restarted(14.0, "b", 1, "the run was resumed"),
         Arrived(14.0, JOBS[1]),
         Admitted(14.0, "b", BESIDE),
     ]
-    end = [Departed(28.0, "a"), Departed(28.0, "b"), Returned(28.0, "rollout-0"), Returned(28.0, "training-0"), Ended(28.0, "done")]
+    end: list[Fact] = [
+        Departed(28.0, "a"),
+        Departed(28.0, "b"),
+        Returned(28.0, "rollout-0"),
+        Returned(28.0, "training-0"),
+        Ended(28.0, "done"),
+    ]
     return [
         *begin,
         *turn("a", 0, 0.0),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from rollmux import command
-from rollmux_env.cluster.events import Admitted
-from runtime.facts import Assigned, Fact, PhaseSlice
+from rollmux_env.cluster.events import Admitted, Departed
+from runtime.facts import Assigned, Fact, PhaseSlice, SyncSlice
 from runtime.journal import JOURNAL, read_facts
 from runtime.journal_replay import replay_journal
+from tests.conftest import Command
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RUNS = ("finished-run", "interrupted-run", "service")
@@ -49,7 +52,36 @@ def test_what_was_decided_otherwise_is_told() -> None:
     assert any(line.startswith("permits ") for line in lines)
 
 
-def test_the_command_prints_the_differences() -> None:
-    runner = CliRunner()
-    done = runner.invoke(command(), ["journal", "replay", str(FIXTURES / "service")])
-    assert done.exit_code == 0 and done.output.endswith("permits compared: 0 differences\n")
+def test_a_sync_that_ends_after_its_job_has_left_is_no_difference() -> None:
+    facts = read_facts(FIXTURES / "service" / JOURNAL)
+    at, left = [(k, fact) for k, fact in enumerate(facts) if isinstance(fact, Departed)][-1]
+    late = SyncSlice(left.job_id, False, 0, ("rollout-0",), left.at_s, left.at_s + 1.0, ())
+    assert replay_journal([*facts[: at + 1], late, *facts[at + 1 :]]).lines == ()
+
+
+def tampered(folder: Path, kind: str, **values: Any) -> Path:
+    """The journal of a finished run in another folder; the last fact of a kind says something else there."""
+    copy = folder / "run"
+    shutil.copytree(FIXTURES / "finished-run", copy)
+    with closing(sqlite3.connect(copy / JOURNAL)) as database, database:
+        number, body = database.execute("SELECT number, body FROM facts WHERE kind = ? ORDER BY number DESC", [kind]).fetchone()
+        database.execute("UPDATE facts SET body = ? WHERE number = ?", [json.dumps({**json.loads(body), **values}), number])
+    return copy
+
+
+def test_the_command_prints_the_differences(command: Command, tmp_path: Path) -> None:
+    status, out, err = command("journal", "replay", str(FIXTURES / "service"))
+    assert (status, err) == (0, "") and out.endswith("permits compared: 0 differences\n")
+    status, out, err = command("journal", "replay", str(tampered(tmp_path, "Assigned", node="rollout-9")))
+    *lines, last = out.splitlines()
+    assert (status, err) == (1, "") and lines and last.endswith(f"permits compared: {len(lines)} differences")
+    assert any(line.startswith("nodes ") and "rollout-9" in line for line in lines)
+
+
+@pytest.mark.parametrize("content", [None, "", "no database"])
+def test_a_folder_that_holds_no_run_is_one_line(command: Command, tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / JOURNAL).write_text(content)
+    status, out, err = command("journal", "replay", str(tmp_path))
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1 and err.startswith(f"rollmux: {tmp_path / JOURNAL}: ")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from policies.dispatch import make_dispatch
-from rollmux_env.envs.dispatch.replayed import figures, replay_group
+from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.errors import InputError
 from trainers.config import check_config, read_config
 from trainers.env_state import load_state, state_of

@@ -108,6 +108,9 @@ def test_a_state_goes_on_exactly() -> None:
         assert all((one[0][name] == other[0][name]).all() for name in one[0])
         assert (one[1] == other[1]).all()
         assert (one[4]["stream_seed"] == other[4]["stream_seed"]).all()
+        (ours, numbers), (theirs, others) = state_of(first), state_of(second)
+        assert numbers == others
+        assert [name for name in ours if ours[name].tobytes() != theirs[name].tobytes()] == []  # scratch leaves nothing in it
 
 
 def test_a_state_of_another_environment_is_refused() -> None:

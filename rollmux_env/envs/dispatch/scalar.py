@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rollmux_env.envs.base import BaseEnv
-from rollmux_env.envs.dispatch.group import Generator
+from rollmux_env.envs.dispatch.env import DispatchVectorEnv
+from rollmux_env.envs.dispatch.generator import Generator
 from rollmux_env.envs.dispatch.reward import Reward
-from rollmux_env.envs.dispatch.vector import DispatchVectorEnv
 from rollmux_env.timing.tail import TailModel
 
 
@@ -38,7 +38,7 @@ class DispatchEnv(BaseEnv):
 
     ## Observation Space
 
-    A `Dict` of float32 boxes within [-1, 1]; `rollmux_env.envs.dispatch.looks` names every column.
+    A `Dict` of float32 boxes within [-1, 1]; `rollmux_env.envs.dispatch.observation` names every column.
 
     | Key | Shape | What |
     |---|---|---|
@@ -72,16 +72,16 @@ class DispatchEnv(BaseEnv):
 
     | Argument | Default | What |
     |---|---|---|
-    | `generator` | `Shapes()` | where groups come from: a `rollmux_env.envs.dispatch.group.Generator` |
+    | `generator` | `RandomGroups()` | where groups come from: a `rollmux_env.envs.dispatch.generator.Generator` |
     | `reward` | `Work()` | a `rollmux_env.envs.dispatch.reward.Reward` |
     | `tails` | `TailModel()` | the inside of a rollout: a `rollmux_env.timing.tail.TailModel` |
     | `render_mode` | `None` | `rgb_array` or `ansi` |
 
     ```python
     import gymnasium, rollmux_env.envs
-    from rollmux_env.envs.dispatch.group import Shapes
+    from rollmux_env.envs.dispatch.generator import RandomGroups
 
-    env = gymnasium.make("RollMux/Dispatch-v0", generator=Shapes("spatial", skew=0.5))
+    env = gymnasium.make("RollMux/Dispatch-v0", generator=RandomGroups("spatial", skew=0.5))
     ```
 
     ## Version History

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.envs.dispatch.tables import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, Groups
+from rollmux_env.envs.dispatch.types import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL, Groups
 
 WIDTH = 72  # characters of a lane of text
 _BUBBLE = "#f3e3d3"
@@ -35,7 +35,7 @@ def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
     ]
     tails = int(groups.groups["tails"][e])
     for k, member in enumerate(groups.members[e, : groups.groups["n"][e]]):
-        nodes, start_s = int(member["nodes"]), float(groups.runners["start_s"][e, k])
+        nodes, start_s = int(member["nodes"]), float(groups.progress["start_s"][e, k])
         if member["runs"] == ROLLOUT:
             bars.append(Bar(k, ROLLOUT, nodes & ~tails, start_s, now_s, 1.0))
             bars.append(Bar(k, ROLLOUT, nodes & tails, start_s, now_s, 1 - share))

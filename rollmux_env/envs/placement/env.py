@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.regroupings import placements
 from rollmux_env.cluster.state import limits_of
-from rollmux_env.envs.base import BaseVectorEnv, Info, Stepped
+from rollmux_env.envs.base import BaseVectorEnv, Info, StepResult
 from rollmux_env.envs.placement.actions import choice_table
 from rollmux_env.envs.placement.generator import Workload
-from rollmux_env.envs.placement.observation import observation_space, observed_table
+from rollmux_env.envs.placement.observation import observation_space, observation_table
 from rollmux_env.envs.placement.reward import Dollars, Interval, Reward
 from rollmux_env.envs.placement.step import SKIP, step_all
 from rollmux_env.envs.placement.stream import Generator, Stream
@@ -56,8 +56,8 @@ class PlacementVectorEnv(BaseVectorEnv):
             raise InputError(f"num_envs: must be at least 1, not {num_envs}")
         if candidates < 2:
             raise InputError(f"candidates: must be at least 2, not {candidates}")
-        seen = observed_table(num_envs, candidates, moves)
-        super().__init__(num_envs, seen, observation_space(candidates, moves), render_mode, autoreset)
+        observations = observation_table(num_envs, candidates, moves)
+        super().__init__(num_envs, observations, observation_space(candidates, moves), render_mode, autoreset)
         self.generator: Generator = Workload(generator) if isinstance(generator, str) else generator
         self.reward: Reward = Dollars() if reward is None else reward
         cluster = self.generator.cluster
@@ -70,7 +70,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         self._reference = stream_table(num_envs if self.reward.reference else 0, *sizes)
         self._choices = choice_table(self._streams, candidates)
         jobs, groups = self._streams.jobs[0], self._streams.groups[0]
-        self._desk = make_workspace(jobs, groups)
+        self._workspace = make_workspace(jobs, groups)
         self._scratch = make_scratch(jobs, groups, candidates - 1) if moves else None
         self._solo_usd = np.ones(num_envs)
         clock = self._streams.clock
@@ -103,17 +103,17 @@ class PlacementVectorEnv(BaseVectorEnv):
         """
         return self._choices
 
-    def step(self, actions: NDArray[np.int64]) -> Stepped:
+    def step(self, actions: NDArray[np.int64]) -> StepResult:
         """Carry out one decision in every stream and bring it to the next."""
         self._advance(np.asarray(actions, dtype=np.int64))
         rewards = np.asarray(self.reward(self._interval), dtype=np.float64)
         over = self._streams.clock["asks"] == OVER
         gamma = self.reward.gamma_per_hour
-        told = {
+        info = {
             "invalid_action": self._interval.invalid == 1,
             "discount": np.ones(self.num_envs) if gamma == 1 else gamma**self._interval.hours,
         }
-        return self._stepped(rewards, over, told)
+        return self._finish_step(rewards, over, info)
 
     def plan_of(self, s: int, action: int) -> Plan:
         """What an action of stream `s` means, as a policy would say it; job ids are those of `generator.scenario`.
@@ -161,10 +161,12 @@ class PlacementVectorEnv(BaseVectorEnv):
         self._advance(actions)
 
     def _advance(self, actions: NDArray[np.int64]) -> None:
-        step_all(self._streams, actions, self._rules, self._choices, self._desk, self._scratch, self._seen, self._reference)
+        step_all(
+            self._streams, actions, self._rules, self._choices, self._workspace, self._scratch, self._observations, self._reference
+        )
 
-    def _told(self) -> Info:
-        return {"truncated": self._streams.clock["overflow"] == 1, **super()._told()}
+    def _info(self) -> Info:
+        return {"truncated": self._streams.clock["overflow"] == 1, **super()._info()}
 
     def _figures(self) -> Info:
         clock = self._streams.clock

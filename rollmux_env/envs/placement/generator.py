@@ -83,13 +83,13 @@ class Workload:
         gb: Floats
         nodes: Ints
         if self.name == "production":
-            drawn = draw_production(options)
-            times = drawn.arrivals_s, drawn.stays_s
+            jobs = draw_production(options)
+            times = jobs.arrivals_s, jobs.stays_s
             rows, types = _types(options.semantics == "paper")
-            columns = types[[rows[kind] for kind in drawn.kinds]]
+            columns = types[[rows[kind] for kind in jobs.kinds]]
             rollout_s, training_s = columns[:, 0].copy(), columns[:, 1].copy()
             gb, nodes = columns[:, 2:4], columns[:, 4:6].astype(np.int64)
-            slos = drawn.slos
+            slos = jobs.slos
         else:
             times = draw_times(options)
             cells = draw_profile(self.name, options, len(times[0]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from gymnasium import spaces
 
-from rollmux_env.kernel.feature_tables import Observed
+from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, PLACE_FEATURES
 
 
@@ -26,9 +26,9 @@ def observation_space(candidates: int, moves: bool) -> spaces.Dict:
     )
 
 
-def observed_table(streams: int, candidates: int, moves: bool) -> Observed:
+def observation_table(streams: int, candidates: int, moves: bool) -> Observations:
     """Arrays for the observations of E streams, which the kernel writes."""
-    return Observed(
+    return Observations(
         job=np.zeros((streams, len(JOB_FEATURES)), dtype=np.float32),
         candidates=np.zeros((streams, candidates, len(candidate_names(moves))), dtype=np.float32),
         cluster=np.zeros((streams, len(CLUSTER_FEATURES)), dtype=np.float32),

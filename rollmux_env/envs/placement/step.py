@@ -9,7 +9,7 @@ from rollmux_env.envs.placement.dynamics import admit, defer, look_for_moves, mo
 from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, LATER, OVER, Rules, Streams, begin_interval, view_of
 from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.feature_tables import Observed, Workspace, begin_group, begin_values, place_values
+from rollmux_env.kernel.feature_tables import Observations, Workspace, begin_group, begin_values, place_values
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, Out, candidate_features, cluster_features, job_features, shared_features
 from rollmux_env.kernel.neighbourhood.table import Scratch
 from rollmux_env.kernel.row_features import move_features
@@ -61,9 +61,9 @@ def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: in
 
 @compiled(arrays=False)
 def _observe_places(
-    streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observed
+    streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observations
 ) -> None:
-    """Write what is seen of a waiting job and its places."""
+    """Write the observation of a waiting job and its places."""
     c = streams.clock[s]
     view = view_of(streams, s, rules.limits)
     job, known = c.admitted, rules.known_stays
@@ -92,7 +92,7 @@ def _observe_places(
 
 @compiled(arrays=False)
 def _observe_moves(view: View, known_stays: bool, choices: Records, count: int, out: Out) -> None:
-    """Write what is seen of the moves of running jobs."""
+    """Write the observation of the moves of running jobs."""
     rates = present_rates(view)
     unit_usd = rates[1] / max(rates[3], 1)
     for k in range(count):
@@ -101,7 +101,7 @@ def _observe_moves(view: View, known_stays: bool, choices: Records, count: int, 
 
 @compiled(arrays=False)
 def _observe(
-    streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observed
+    streams: Streams, s: int, rules: Rules, choices: Records, workspace: Workspace, scratch: Scratch | None, out: Observations
 ) -> None:
     """Write what a learner sees."""
     c = streams.clock[s]
@@ -160,7 +160,7 @@ def step_all(
     choices: Records,
     workspace: Workspace,
     scratch: Scratch | None,
-    out: Observed,
+    out: Observations,
     reference: Streams,
 ) -> None:
     """Carry out one decision in every stream that is not over, and bring it to the next that has a feasible choice.

@@ -27,6 +27,7 @@ from rollmux_env.kernel.neighbourhood.table import (
     add_move,
     begin_row,
     change_group,
+    clear_unused_moves,
     falls_short,
     keep_group,
     leave_nodes,
@@ -203,4 +204,5 @@ def enumerate_moves(view: View, valuation: Valuation, scratch: Scratch, choices:
     for k in range(count):
         choices[1 + k] = kept[rank[k]]
         choices[1 + k].allowed = 1
+        clear_unused_moves(choices[1 + k])
     return count, found[1]

@@ -205,6 +205,15 @@ def keep_group(row: Records, values: Floats) -> None:
 
 
 @compiled(arrays=False)
+def clear_unused_moves(row: Records) -> None:
+    """Zero what earlier rows left behind the last move: a row is a function of its decision alone, which exact resume relies on."""
+    for k in range(row.n_moves, row.job.shape[0]):
+        row.job[k] = row.group[k] = row.new_nodes[k] = 0
+        for v in range(row.nodes.shape[1]):
+            row.nodes[k, v] = 0
+
+
+@compiled(arrays=False)
 def price_of(scratch: Scratch, limits: Limits, migration_h: float, k: int) -> float:
     """What is paid for the nodes that a job leaves, until its pause ends, $."""
     return float((scratch.freed[k, 0] * limits.rollout_usd + scratch.freed[k, 1] * limits.training_usd) * migration_h)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ FILES = sorted(FOLDER.glob("*.json"))
 EXAMPLES = {path.stem: json.loads(path.read_text()) for path in FILES}
 
 
-def assert_same(found, expected, where=""):
+def assert_same(found: Any, expected: Any, where: str = "") -> None:
     """Equal in all that `expected` has, tuples and lists alike; numbers to the six places of the files."""
     if isinstance(expected, dict):
         for key in expected:
@@ -37,12 +38,12 @@ def assert_same(found, expected, where=""):
         assert found == expected, where
 
 
-def test_all_examples_are_here():
+def test_all_examples_are_here() -> None:
     assert len(EXAMPLES) == 7
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_plan(name):
+def test_plan(name: str) -> None:
     expected = EXAMPLES[name]["expected"]["plan"]
     found = admit_all(parse_scenario(EXAMPLES[name]["scenario"]), Algorithm1())
     assert_same([asdict(decision) for decision in found.decisions], expected["decisions"])
@@ -53,7 +54,7 @@ def test_plan(name):
 @pytest.mark.parametrize(
     ("name", "policy"), [(name, p) for name in EXAMPLES for p in ("rollmux", "solo") if f"bench_{p}" in EXAMPLES[name]["expected"]]
 )
-def test_bench(name, policy):
+def test_bench(name: str, policy: str) -> None:
     expected = EXAMPLES[name]["expected"][f"bench_{policy}"]
     scenario = parse_scenario(EXAMPLES[name]["scenario"])
     found = metrics(replay(scenario, Algorithm1() if policy == "rollmux" else Solo(), check=True)).as_dict()
@@ -62,7 +63,7 @@ def test_bench(name, policy):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_plain_definitions_give_the_same(name):
+def test_the_plain_definitions_give_the_same(name: str) -> None:
     scenario, expected = EXAMPLES[name]["scenario"], EXAMPLES[name]["expected"]
     assert_same(planner.plan(scenario), expected["plan"])
     assert_same(naive_replay(scenario), expected["bench_rollmux"])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,14 +14,17 @@ from policies.dispatch import DISPATCH, make_dispatch
 from policies.dispatch.round_robin import RoundRobin
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.alone import Colocated, Solo
-from rollmux_env.cluster.events import Departed, Moved, Placement, Progressed, isolated
-from rollmux_env.cluster.plan import Move, Place
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, isolated
+from rollmux_env.cluster.plan import Move, Place, Plan, Policy
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
+from rollmux_env.kernel.tables import Floats
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
-from rollmux_env.scenario import parse_scenario
+from rollmux_env.replay.run import Run
+from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 from rollmux_env.timing.tail import TailModel
 from tests.oracle import draw
 from tests.oracle.draw import examples
@@ -30,7 +33,7 @@ POOL = {"gpus_per_node": 1, "usd_per_gpu_hour": 36}
 NOISY = {"actual": {"mean_fraction": 0.6, "cv": 0.4}}
 
 
-def job(name, rollout=10, training=5, arrival=0, **more):
+def job(name: str, rollout: Any = 10, training: Any = 5, arrival: float = 0, **more: Any) -> dict[str, Any]:
     """A job of the two phases; `rollout` and `training` may be whole blocks."""
     stay = {} if "duration_s" in more else {"iterations": 10}
     phases = {"rollout": rollout, "training": training}
@@ -38,7 +41,7 @@ def job(name, rollout=10, training=5, arrival=0, **more):
     return {"id": name, "arrival_s": arrival, "slo": 4, **stay, **phases, **more}
 
 
-def scenario(*jobs, **cluster):
+def scenario(*jobs: dict[str, Any], **cluster: Any) -> Scenario:
     return parse_scenario({"version": 1, "cluster": {"rollout": POOL, "training": POOL, **cluster}, "jobs": list(jobs)})
 
 
@@ -55,10 +58,11 @@ class Together:
     seen: list[tuple[float, str, float]] = field(default_factory=list)
     keeps_slo: bool = False
 
-    def decide(self, state, event):
+    def decide(self, state: State, event: Event) -> Plan:
         self.seen += [(event.at_s, name, state.iterations_done(name)) for group in state.group_list() for name in group.jobs]
         if isinstance(event, Departed):
             return self.moves.get(event.job_id, ())
+        assert isinstance(event, Arrived)
         name = event.job.id
         if not state.order.size:
             return (Place(name, isolated(event.job)),)
@@ -66,20 +70,20 @@ class Together:
         return (Place(name, Placement(group, self.pins.get(name, (0,)), self.new.get(name, 0))),)
 
 
-def played(problem, policy=None, dispatch="round-robin", seed=0, **more):
+def played(problem: Scenario, policy: Policy | None = None, dispatch: str = "round-robin", seed: int = 0, **more: Any) -> Run:
     return replay_events(problem, policy or Together(), make_dispatch(dispatch), seed, check=True, keep_phases=True, **more)
 
 
-def departures(run):
+def departures(run: Run) -> dict[str, float]:
     return {event.job_id: event.at_s for event in run.log if isinstance(event, Departed)}
 
 
-def starts(run, phase="rollout"):
+def starts(run: Run, phase: str = "rollout") -> list[tuple[str, float]]:
     return [(entry.job_id, entry.start_s) for entry in sorted(run.phases, key=lambda entry: entry.start_s) if entry.phase == phase]
 
 
 @pytest.mark.parametrize("dispatch", DISPATCH)
-def test_a_job_alone_takes_exactly_its_solo_run(dispatch):
+def test_a_job_alone_takes_exactly_its_solo_run(dispatch: str) -> None:
     switch = {"switch": {"warm_s": 1.7, "cold_s": 38.8}}
     drift = [{"iteration": 30, "rollout": 1.3, "training": 1.1}]
     entry = job(
@@ -87,15 +91,15 @@ def test_a_job_alone_takes_exactly_its_solo_run(dispatch):
     )
     problem = scenario({**entry, "iterations": 600, "slo": 1})
     run = played(problem, Solo(), dispatch)
-    assert departures(run)["a"] == run.solo_s["a"]
+    assert run.solo_s is not None and departures(run)["a"] == run.solo_s["a"]
     found = metrics(run)
     assert found.slo_attainment_observed == 1
     assert found.work_h == pytest.approx(600 * (133.8 + 112.8 + 3.1) / 3600)
 
 
-def test_warm_and_cold_starts_by_hand():
+def test_warm_and_cold_starts_by_hand() -> None:
     """Two jobs on one node pair, rollout 10 and training 5. Cold starts: 3 and 2 of a, 6 and 4 of b; warm ones 1 and 0.5."""
-    switches = {
+    switches: dict[str, list[dict[str, Any]]] = {
         "a": [{"switch": {"warm_s": 1, "cold_s": 3}}, {"switch": {"warm_s": 0.5, "cold_s": 2}}],
         "b": [{"switch": {"warm_s": 1, "cold_s": 6}}, {"switch": {"warm_s": 0.5, "cold_s": 4}}],
     }
@@ -110,7 +114,7 @@ def test_warm_and_cold_starts_by_hand():
     assert metrics(run).utilization == {"rollout": pytest.approx(60 / 78.5), "training": pytest.approx(30 / 78.5)}
 
 
-def test_no_warm_start_where_the_node_last_ran_the_same_job():
+def test_no_warm_start_where_the_node_last_ran_the_same_job() -> None:
     switch = {"switch": {"warm_s": 1, "cold_s": 3}}
     jobs = [job(n, {"worst_case_s": 10, **switch}, 5, iterations=3) for n in "ab"]
     run = played(scenario(*jobs), Together(pins={"b": ()}, new={"b": 1}))
@@ -119,7 +123,7 @@ def test_no_warm_start_where_the_node_last_ran_the_same_job():
 
 @given(members=draw.group_members())
 @examples(60)
-def test_the_steady_pace_is_the_kernels_period(members):
+def test_the_steady_pace_is_the_kernels_period(members: list[draw.Member]) -> None:
     """Any pinning, any sync, training rescaled to the pool."""
     nodes = sorted({node for member in members for node in member[3]})
     first, *rest = members
@@ -129,9 +133,9 @@ def test_the_steady_pace_is_the_kernels_period(members):
     for k, (rollout, training, sync, pins) in enumerate(listed):
         block = {"worst_case_s": 2 * training, "nodes": 2 if k == 0 else 1, **({"by_nodes": {2: training}} if k else {})}
         jobs.append(job(f"j{k}", {"worst_case_s": rollout, "nodes": len(pins)}, block, sync_s=sync, iterations=260))
-    pins = {f"j{k}": tuple(nodes.index(node) for node in member[3]) for k, member in enumerate(listed)}
+    places = {f"j{k}": tuple(nodes.index(node) for node in member[3]) for k, member in enumerate(listed)}
     problem = scenario(*jobs)
-    run = played(problem, Together(pins))
+    run = played(problem, Together(places))
     state = State(problem.cluster, observed=True)
     for event in run.log[: 2 * len(jobs)]:
         apply(state, event)
@@ -141,16 +145,14 @@ def test_the_steady_pace_is_the_kernels_period(members):
 
 
 @st.composite
-def shared_groups(draw_):
+def shared_groups(draw_: st.DrawFn) -> tuple[Scenario, dict[str, tuple[int, ...]]]:
     """Jobs that join one group over time and leave it again, without sync; some rollouts span two or three of its three nodes."""
     count = draw_(st.integers(1, 6))
-    jobs, pins = (
-        [job("j0", {"worst_case_s": draw_(st.integers(1, 20)), "nodes": 3}, draw_(st.integers(1, 20)), duration_s=6000.0)],
-        {},
-    )
+    jobs = [job("j0", {"worst_case_s": draw_(st.integers(1, 20)), "nodes": 3}, draw_(st.integers(1, 20)), duration_s=6000.0)]
+    pins: dict[str, tuple[int, ...]] = {}
     for k in range(1, count):
         wanted = tuple(sorted(draw_(st.sets(st.integers(0, 2), min_size=1, max_size=3))))
-        stay = draw_(st.sampled_from([{"duration_s": 500.0}, {"duration_s": 1700.0}, {"iterations": 20}]))
+        stay: dict[str, Any] = draw_(st.sampled_from([{"duration_s": 500.0}, {"duration_s": 1700.0}, {"iterations": 20}]))
         rollout = {"worst_case_s": draw_(st.integers(1, 20)), "nodes": len(wanted)}
         jobs.append(job(f"j{k}", rollout, draw_(st.integers(1, 20)), draw_(st.integers(0, 3000)), **stay))
         pins[f"j{k}"] = wanted
@@ -159,7 +161,7 @@ def shared_groups(draw_):
 
 @given(shared_groups())
 @examples(80)
-def test_at_worst_cases_it_agrees_with_the_fluid_replay(drawn):
+def test_at_worst_cases_it_agrees_with_the_fluid_replay(drawn: tuple[Scenario, dict[str, tuple[int, ...]]]) -> None:
     """The progress of every job differs by at most about one meta-iteration per membership change of its group."""
     problem, pins = drawn
     fluid, event = replay(problem, Together(pins)), played(problem, Together(pins))
@@ -174,7 +176,7 @@ def test_at_worst_cases_it_agrees_with_the_fluid_replay(drawn):
         assert event.state.row(entry.id) == row
 
 
-def test_at_worst_cases_a_long_production_like_stay_costs_the_same():
+def test_at_worst_cases_a_long_production_like_stay_costs_the_same() -> None:
     """Ten jobs, two a group, hundreds of iterations: what entering and leaving take is below one percent."""
     jobs = [job(f"j{k}", 100 + k, 90 - k, arrival=500 * k, iterations=400) for k in range(10)]
     problem = scenario(*jobs)
@@ -187,7 +189,7 @@ def test_at_worst_cases_a_long_production_like_stay_costs_the_same():
 @pytest.mark.parametrize("dispatch", DISPATCH)
 @given(data=draw.scenarios(max_jobs=8), noise=st.booleans())
 @examples(25)
-def test_any_scenario_ends_with_every_job_done_and_no_node_used_twice(dispatch, data, noise):
+def test_any_scenario_ends_with_every_job_done_and_no_node_used_twice(dispatch: str, data: dict[str, Any], noise: bool) -> None:
     if noise:
         for entry in data["jobs"]:
             entry["rollout"].update(NOISY)
@@ -204,7 +206,7 @@ def test_any_scenario_ends_with_every_job_done_and_no_node_used_twice(dispatch, 
         ]
         assert gone[entry.id] == pytest.approx(own[-1].end_s + entry.sync_s)
         if entry.duration_s is not None:  # it left at the end of the first iteration that ended when its stay was over
-            over_s = next(event.at_s for event in run.log if getattr(event, "placement", 0) and event.job_id == entry.id)
+            over_s = next(event.at_s for event in run.log if isinstance(event, Admitted | Moved) and event.job_id == entry.id)
             over_s += entry.duration_s
             ends = [phase.end_s + entry.sync_s for phase in own if phase.phase == "training"]
             assert ends[-1] >= over_s - 1e-5
@@ -214,37 +216,38 @@ def test_any_scenario_ends_with_every_job_done_and_no_node_used_twice(dispatch, 
         assert a[:3] != b[:3] or a[4] <= b[3]
 
 
-def noisy_jobs(count=8, **more):
+def noisy_jobs(count: int = 8, **more: Any) -> list[dict[str, Any]]:
     return [
         job(f"j{k}", {"worst_case_s": 10 + k, **NOISY}, {"worst_case_s": 14 - k, **NOISY}, arrival=60 * k, iterations=40, **more)
         for k in range(count)
     ]
 
 
-def as_text(run):
+def as_text(run: Run) -> str:
     values = metrics(run).as_dict()
     return json.dumps([values, run.phases, [str(event) for event in run.log]])
 
 
 @pytest.mark.parametrize("dispatch", DISPATCH)
-def test_the_same_seed_gives_the_same_bytes(dispatch):
+def test_the_same_seed_gives_the_same_bytes(dispatch: str) -> None:
     first, second, other = (played(scenario(*noisy_jobs()), Algorithm1(), dispatch, seed) for seed in (3, 3, 4))
     assert as_text(first) == as_text(second)
     assert as_text(first) != as_text(other)
 
 
-def test_two_policies_meet_the_same_luck():
+def test_two_policies_meet_the_same_luck() -> None:
     seconds = []
     for policy, dispatch in ((Algorithm1(), "round-robin"), (Solo(), "fifo"), (Colocated(), "longest-first")):
         run = played(scenario(*noisy_jobs()), policy, dispatch, seed=5)
         seconds.append({phase[:3]: phase.end_s - phase.start_s for phase in run.phases})
+        assert run.solo_s is not None
         assert run.solo_s == pytest.approx({j: sum(s for k, s in seconds[0].items() if k[0] == j) for j in run.solo_s})
     for other in seconds[1:]:
         assert other == pytest.approx(seconds[0])
 
 
 @pytest.mark.parametrize("dispatch", DISPATCH)
-def test_nothing_depends_on_what_has_not_happened_yet(dispatch):
+def test_nothing_depends_on_what_has_not_happened_yet(dispatch: str) -> None:
     """Two streams that differ only in the future give the same decisions and phases until they diverge."""
     changed_s = 5 * 60.0
     jobs = noisy_jobs()
@@ -258,7 +261,7 @@ def test_nothing_depends_on_what_has_not_happened_yet(dispatch):
 
 
 @pytest.mark.parametrize("dispatch", DISPATCH)
-def test_drift_that_is_still_to_come_changes_nothing_before_it(dispatch):
+def test_drift_that_is_still_to_come_changes_nothing_before_it(dispatch: str) -> None:
     jobs = noisy_jobs()
     drifting = [{**jobs[0], "drift": [{"iteration": 20, "rollout": 3.0}]}, *jobs[1:]]
     runs = [played(scenario(*listed), Algorithm1(), dispatch) for listed in (jobs, drifting)]
@@ -271,12 +274,12 @@ def test_drift_that_is_still_to_come_changes_nothing_before_it(dispatch):
     assert as_text(runs[0]) != as_text(runs[1])
 
 
-def test_drift_by_hand():
+def test_drift_by_hand() -> None:
     run = played(scenario(job("a", iterations=4, drift=[{"iteration": 1, "rollout": 2}, {"iteration": 3, "training": 3}])))
     assert [phase.end_s - phase.start_s for phase in run.phases] == [10, 5, 20, 5, 20, 5, 10, 15]
 
 
-def test_training_takes_its_time_at_the_groups_pool():
+def test_training_takes_its_time_at_the_groups_pool() -> None:
     jobs = [job("a", 10, {"worst_case_s": 5, "nodes": 2}), job("b", 10, {"worst_case_s": 8, "by_nodes": {2: 4.5}, **NOISY})]
     run = played(scenario(*jobs), seed=9)
     shared = [phase for phase in run.phases if phase.phase == "training" and phase.job_id == "b"]
@@ -285,14 +288,14 @@ def test_training_takes_its_time_at_the_groups_pool():
     assert {phase.nodes for phase in shared} == {(0, 1)}
 
 
-def test_sync_delays_the_next_rollout_and_the_departure_and_holds_no_node():
+def test_sync_delays_the_next_rollout_and_the_departure_and_holds_no_node() -> None:
     run = played(scenario(job("a", sync_s=4, iterations=2), job("b", 2, 1, iterations=2)))
     assert starts(run) == [("a", 0), ("b", 10), ("a", 19), ("b", 29)]
     assert departures(run) == {"b": 35, "a": 38}
 
 
-def test_colocated_jobs_run_both_phases_in_turn_on_training_nodes():
-    own = {"colocated": {"nodes": 2, "rollout_s": 7, "training_s": 4}}
+def test_colocated_jobs_run_both_phases_in_turn_on_training_nodes() -> None:
+    own: dict[str, Any] = {"colocated": {"nodes": 2, "rollout_s": 7, "training_s": 4}}
     run = played(scenario(job("a", iterations=3, sync_s=9, **own)), Colocated())
     assert [(phase.pool, phase.nodes, phase.start_s) for phase in run.phases[:3]] == [
         ("training", (0, 1), 0),
@@ -303,13 +306,13 @@ def test_colocated_jobs_run_both_phases_in_turn_on_training_nodes():
     assert metrics(run).utilization == {"rollout": None, "training": 1}
 
 
-def test_a_policy_sees_the_iterations_that_were_finished_and_no_more():
+def test_a_policy_sees_the_iterations_that_were_finished_and_no_more() -> None:
     policy = Together()
     played(scenario(job("a", iterations=9), job("b", arrival=74, iterations=2), job("c", arrival=76, iterations=1)), policy)
     assert [done for at, name, done in policy.seen if name == "a"][:2] == [4, 5]
 
 
-def test_a_log_replayed_gives_the_same_state():
+def test_a_log_replayed_gives_the_same_state() -> None:
     run = played(scenario(*noisy_jobs()), Algorithm1())
     state = State(run.scenario.cluster, observed=True)
     for event in run.log:
@@ -319,7 +322,7 @@ def test_a_log_replayed_gives_the_same_state():
     assert state.jobs.rollout_busy_s.tolist() == run.state.jobs.rollout_busy_s.tolist()
 
 
-def test_a_move_by_hand():
+def test_a_move_by_hand() -> None:
     """Three jobs on rollout nodes of their own. When c leaves, a is moved to a pair of its own and pauses for 7 s.
 
     It has done two iterations and drops the third, which began at 35. The node that it leaves is paid for until the pause ends.
@@ -339,16 +342,17 @@ def test_a_move_by_hand():
     assert [dict(zip(run.time_s, run.training_nodes, strict=True))[at_s] for at_s in (0, 41, 48)] == [1, 2, 2]
 
 
-def test_a_moved_job_is_a_member_at_once_and_enters_at_the_next_meta_iteration_after_its_pause():
+def test_a_moved_job_is_a_member_at_once_and_enters_at_the_next_meta_iteration_after_its_pause() -> None:
     """At 33 a is moved to b's pair; its pause ends at 53. A job that comes at 40 runs before it, but is behind it in order."""
     jobs = [job("x", 30, 3, iterations=1), job("a", 6, 3), job("b", 6, 3, iterations=30), job("late", 6, 3, arrival=40)]
 
     class Policy:
         keeps_slo = False
 
-        def decide(self, state, event):
+        def decide(self, state: State, event: Event) -> Plan:
             if isinstance(event, Departed):
                 return (Move("a", Placement(state.group_of("b").id, (0,))),) if event.job_id == "x" else ()
+            assert isinstance(event, Arrived)
             joins = Placement(state.group_of("b").id, (0,)) if event.job.id == "late" else isolated(event.job)
             return (Place(event.job.id, joins),)
 
@@ -359,13 +363,13 @@ def test_a_moved_job_is_a_member_at_once_and_enters_at_the_next_meta_iteration_a
     assert next(at_s for name, at_s in after if name == "a") == 63
 
 
-def test_a_dispatcher_knows_when_its_members_joined():
+def test_a_dispatcher_knows_when_its_members_joined() -> None:
     """A network goes by what a member has left of its SLO since then."""
 
     class Spy(RoundRobin):
         joined: ClassVar[dict[tuple[int, str], float]] = {}
 
-        def choose(self, group):
+        def choose(self, group: Dispatcher) -> Request | Member | None:
             self.joined.update({(id(group), member.job_id): member.joined_s for member in group.members})
             return super().choose(group)
 
@@ -376,35 +380,35 @@ def test_a_dispatcher_knows_when_its_members_joined():
     assert sorted(Spy.joined.values()) == [100, 107, 111.5, moved_s]
 
 
-def test_a_stay_that_is_over_ends_with_the_iteration():
+def test_a_stay_that_is_over_ends_with_the_iteration() -> None:
     run = played(scenario(job("a", duration_s=31.0), job("b", arrival=100, duration_s=3.0), job("c", arrival=200, duration_s=30.0)))
     assert departures(run) == {"a": 45, "b": 115, "c": 230}
 
 
-def test_jobs_that_wait_for_ever_are_an_error():
+def test_jobs_that_wait_for_ever_are_an_error() -> None:
     class Never:
         keeps_slo = False
 
-        def decide(self, state, event):
+        def decide(self, state: State, event: Event) -> Plan:
             return ()
 
     with pytest.raises(PlanError, match="1 jobs wait for ever, the first is a"):
         played(scenario(job("a")), Never())
 
 
-def test_phases_are_kept_when_asked_for():
+def test_phases_are_kept_when_asked_for() -> None:
     run = replay_events(scenario(job("a")), Solo(), make_dispatch("fifo"), seed=0)
     assert run.phases == []
 
 
-def test_the_fluid_replay_has_no_observed_attainment():
+def test_the_fluid_replay_has_no_observed_attainment() -> None:
     problem = scenario(job("a"))
     assert "slo_attainment_observed" not in metrics(replay(problem, Solo())).as_dict()
     keys = list(metrics(played(problem, Solo())).as_dict())
     assert keys.index("slo_attainment_observed") == keys.index("slo_attainment") + 1
 
 
-def test_observed_attainment_is_against_the_same_luck():
+def test_observed_attainment_is_against_the_same_luck() -> None:
     """Twice the worst case by drift: the planned SLO is missed, the observed one kept. A slow partner breaks the latter."""
     doubled = [{"iteration": 0, "rollout": 2, "training": 2}]
     found = metrics(played(scenario(job("a", slo=1.5, drift=doubled))))
@@ -420,11 +424,11 @@ class Halves(TailModel):
 
     rate = 0.8
 
-    def draw(self, generator, at, count):
+    def draw(self, generator: np.random.Generator, at: float, count: int) -> tuple[Floats, Floats]:
         return np.full(count, 0.5), np.full(count, 1.5)
 
 
-def test_long_tail_migration_by_hand():
+def test_long_tail_migration_by_hand() -> None:
     """Two jobs on one node pair, rollout 40 and training 10; a tail of 20 s moves in 2 s and then takes 30.
 
     a: 0 to 20, then its tail until 52, training until 62. b from 20 on at 0.8: 25.6 s of it at 52, when it is past its own
@@ -446,9 +450,9 @@ def test_long_tail_migration_by_hand():
     assert metrics(run).utilization["rollout"] == pytest.approx(node_s / departures(run)["a"])
 
 
-def held(run):
+def held(run: Run) -> float:
     """The most that the shares of a node add up to."""
-    changes = {}
+    changes: dict[tuple[int, str, int], list[tuple[float, float]]] = {}
     for phase in run.phases:
         for node in phase.nodes:
             own = changes.setdefault((phase.group, phase.pool, node), [])
@@ -460,7 +464,7 @@ def held(run):
 @pytest.mark.parametrize("dispatch", ["round-robin,migrate=0.8", "fifo,migrate=0.8", "longest-first,migrate=0.5"])
 @given(data=draw.scenarios(max_jobs=6), seed=st.integers(0, 3))
 @examples(25)
-def test_with_migration_no_node_does_more_than_its_whole(dispatch, data, seed):
+def test_with_migration_no_node_does_more_than_its_whole(dispatch: str, data: dict[str, Any], seed: int) -> None:
     for entry in data["jobs"]:
         entry["rollout"] |= NOISY
         entry["training"] |= NOISY
@@ -473,9 +477,9 @@ def test_with_migration_no_node_does_more_than_its_whole(dispatch, data, seed):
 
 
 @pytest.mark.parametrize("name", ["round-robin", "fifo"])
-def test_where_nobody_shares_a_rollout_node_migration_changes_nothing(name):
+def test_where_nobody_shares_a_rollout_node_migration_changes_nothing(name: str) -> None:
     jobs = [job(n, {"worst_case_s": r, **NOISY}, {"worst_case_s": 5, **NOISY}) for n, r in (("a", 10), ("b", 14))]
-    pins = {"b": ()}
+    pins: dict[str, tuple[int, ...]] = {"b": ()}
     runs = [played(scenario(*jobs), Together(pins, {"b": 1}), dispatch) for dispatch in (name, f"{name},migrate=0.8")]
     assert departures(runs[0]) == pytest.approx(departures(runs[1]), rel=1e-12)
     assert runs[0].solo_s == runs[1].solo_s

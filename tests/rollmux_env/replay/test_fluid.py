@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,12 +13,13 @@ from hypothesis import strategies as st
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.alone import Colocated, Solo
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Resumed
-from rollmux_env.cluster.plan import Move
+from rollmux_env.cluster.plan import Move, Policy
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_clock
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
-from rollmux_env.scenario import parse_scenario
+from rollmux_env.replay.run import Run
+from rollmux_env.scenario import Scenario, parse_scenario
 from tests.oracle import planner
 from tests.oracle.draw import examples, scenarios
 from tests.oracle.replay import replay as naive_replay
@@ -26,15 +29,15 @@ from tests.rollmux_env.replay.restless import Never, Restless, Scripted, cost_of
 PAIR_USD = 8 * 1.85 + 8 * 5.28  # a rollout node and a training node, $/h
 
 
-def scenario_of(*jobs, **cluster):
+def scenario_of(*jobs: dict[str, Any], **cluster: Any) -> Scenario:
     return parse_scenario({"version": 1, "cluster": {**CLUSTER, **cluster}, "jobs": list(jobs)})
 
 
-def run(policy, *jobs, **cluster):
+def run(policy: Policy, *jobs: dict[str, Any], **cluster: Any) -> Run:
     return replay(scenario_of(*jobs, **cluster), policy, check=True)
 
 
-def close(found, expected):
+def close(found: Any, expected: Any) -> None:
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
         for key in expected:
@@ -48,7 +51,7 @@ def close(found, expected):
 @pytest.mark.parametrize(("policy", "decide"), [(Algorithm1, planner.choose), (Solo, planner.choose_solo)], ids=["rollmux", "solo"])
 @examples(120)
 @given(scenario=scenarios())
-def test_replay_is_the_naive_one(policy, decide, scenario):
+def test_replay_is_the_naive_one(policy: Callable[[], Policy], decide: Callable[..., Any], scenario: dict[str, Any]) -> None:
     found = metrics(replay(parse_scenario(scenario), policy(), check=True)).as_dict()
     expected = naive_replay(scenario, decide)
     close({key: found[key] for key in expected}, expected)
@@ -56,7 +59,7 @@ def test_replay_is_the_naive_one(policy, decide, scenario):
 
 @examples(60)
 @given(scenario=scenarios(fine=True))
-def test_replay_of_fine_durations_is_the_naive_one(scenario):
+def test_replay_of_fine_durations_is_the_naive_one(scenario: dict[str, Any]) -> None:
     found = metrics(replay(parse_scenario(scenario), Algorithm1(), check=True)).as_dict()
     expected = naive_replay(scenario)
     close({key: found[key] for key in expected}, expected)
@@ -65,7 +68,7 @@ def test_replay_of_fine_durations_is_the_naive_one(scenario):
 @pytest.mark.parametrize("keeps_slo", [True, False])
 @examples(80)
 @given(scenario=scenarios(max_jobs=12), seed=st.integers(0, 999))
-def test_invariants_hold_under_a_restless_policy(keeps_slo, scenario, seed):
+def test_invariants_hold_under_a_restless_policy(keeps_slo: bool, scenario: dict[str, Any], seed: int) -> None:
     checked = parse_scenario(scenario)
     done = replay(checked, Restless(seed, keeps_slo), check=True)
     found = metrics(done)
@@ -82,7 +85,7 @@ def test_invariants_hold_under_a_restless_policy(keeps_slo, scenario, seed):
 
 @examples(60)
 @given(scenario=scenarios(limited=False))
-def test_cost_is_that_of_the_log(scenario):
+def test_cost_is_that_of_the_log(scenario: dict[str, Any]) -> None:
     checked = parse_scenario(scenario)
     done = replay(checked, Algorithm1(), check=True)
     assert metrics(done).cost_usd == pytest.approx(cost_of_log(checked, done.log), rel=1e-9, abs=1e-9)
@@ -90,14 +93,14 @@ def test_cost_is_that_of_the_log(scenario):
 
 @examples(20)
 @given(scenario=scenarios(), seed=st.integers(0, 9))
-def test_same_seed_same_bytes(scenario, seed):
+def test_same_seed_same_bytes(scenario: dict[str, Any], seed: int) -> None:
     checked = parse_scenario(scenario)
     first, second = (replay(checked, Restless(seed, True)) for _ in range(2))
     assert first.log == second.log
     assert json.dumps(metrics(first).as_dict()) == json.dumps(metrics(second).as_dict())
 
 
-def test_one_job_by_hand():
+def test_one_job_by_hand() -> None:
     """10 + 5 s, 240 iterations: an hour alone on one rollout and two training nodes."""
     job = make_job("a", 10, 5, iterations=240, training={"nodes": 2}, arrival_s=500)
     found = metrics(run(Solo(), job))
@@ -110,7 +113,7 @@ def test_one_job_by_hand():
     assert found.utilization == {"rollout": pytest.approx(2 / 3), "training": pytest.approx(1 / 3)}
 
 
-def test_jobs_that_arrive_together_are_taken_in_the_files_order():
+def test_jobs_that_arrive_together_are_taken_in_the_files_order() -> None:
     """Both would fit the first group; whoever is first opens it, and the other packs."""
     for names in ("ab", "ba"):
         done = run(Algorithm1(), *[make_job(name, 5, 5, slo=4) for name in names])
@@ -118,14 +121,14 @@ def test_jobs_that_arrive_together_are_taken_in_the_files_order():
         assert admitted == [(names[0], "isolated"), (names[1], "direct_packing")]
 
 
-def test_a_file_need_not_be_in_order_of_arrival():
+def test_a_file_need_not_be_in_order_of_arrival() -> None:
     done = run(Solo(), make_job("late", arrival_s=50), make_job("early", arrival_s=20), make_job("first", arrival_s=0))
     assert [e.job.id for e in done.log if isinstance(e, Arrived)] == ["first", "early", "late"]
     assert [e.at_s for e in done.log if isinstance(e, Arrived)] == [0, 20, 50]
 
 
 @pytest.mark.parametrize(("gap_s", "shared"), [(0, True), (5e-7, True), (2e-6, False)])
-def test_times_within_a_microsecond_are_one_instant(gap_s, shared):
+def test_times_within_a_microsecond_are_one_instant(gap_s: float, shared: bool) -> None:
     """b arrives just before a leaves; in one instant the departure comes first, so b finds no group to join."""
     jobs = [make_job("a", slo=9, duration_s=100), make_job("b", 1, 1, slo=99, arrival_s=100 - gap_s)]
     done = run(Algorithm1(), *jobs)
@@ -134,7 +137,7 @@ def test_times_within_a_microsecond_are_one_instant(gap_s, shared):
     assert max(done.rollout_nodes) == 1  # at no instant are both groups there
 
 
-def test_departures_then_the_queue_then_arrivals():
+def test_departures_then_the_queue_then_arrivals() -> None:
     """One node pair; b waits for it, c arrives at the moment when it is free: b has it, c waits."""
     limits = {pool: {**CLUSTER[pool], "max_nodes": 1} for pool in ("rollout", "training")}
     jobs = [make_job(name, 10, 30, duration_s=100, arrival_s=at_s, slo=1) for name, at_s in [("a", 0), ("b", 50), ("c", 100)]]
@@ -144,7 +147,7 @@ def test_departures_then_the_queue_then_arrivals():
     assert found.hours == pytest.approx(300 / 3600)
 
 
-def test_the_queue_is_served_until_one_does_not_fit():
+def test_the_queue_is_served_until_one_does_not_fit() -> None:
     """The head of the queue needs both nodes: whoever fits in behind it waits too."""
     limits = {pool: {**CLUSTER[pool], "max_nodes": 2} for pool in ("rollout", "training")}
     jobs = [
@@ -156,7 +159,7 @@ def test_the_queue_is_served_until_one_does_not_fit():
     assert [(e.job_id, e.at_s) for e in done.log if isinstance(e, Admitted)] == [("a", 0), ("wide", 100), ("small", 200)]
 
 
-def test_a_move_by_hand():
+def test_a_move_by_hand() -> None:
     """a and b alone, 20 s an iteration; c leaves at 1000 s and b joins a, with a pause of 300 s and then 20 s an iteration.
 
     Four pairs of nodes cost: a 2000 s, b's own till 1300 s, c 1000 s. b does 50 iterations by 1000 s, has a pause, and the
@@ -173,13 +176,13 @@ def test_a_move_by_hand():
     assert found.cost_usd == pytest.approx(PAIR_USD * (2300 + 1300 + 1000) / 3600)
     assert found.slowdown == pytest.approx({"a": 1, "b": 1.15, "c": 1})
     assert found.hours == pytest.approx(2300 / 3600)
-    assert (found.migrations, found.work_h) == (1, pytest.approx(250 * 20 / 3600))
+    assert found.migrations == 1 and found.work_h == pytest.approx(250 * 20 / 3600)
     assert found.peak_gpus == {"rollout": 24, "training": 24}
     node_s = 2300 + 1300 + 1000
     assert found.utilization == pytest.approx({"rollout": 2500 / node_s, "training": 2500 / node_s})
 
 
-def test_a_fixed_stay_is_longer_by_the_pause():
+def test_a_fixed_stay_is_longer_by_the_pause() -> None:
     jobs = [
         make_job("a", iterations=500, slo=4),
         make_job("b", duration_s=3000, slo=4),
@@ -191,25 +194,25 @@ def test_a_fixed_stay_is_longer_by_the_pause():
     assert found.slowdown["b"] == pytest.approx(3500 / (3000 / 20) / 20)
 
 
-def test_a_pause_of_nothing_costs_nothing():
+def test_a_pause_of_nothing_costs_nothing() -> None:
     jobs = [make_job("a", iterations=100, slo=4), make_job("b", iterations=100, slo=4), make_job("c", iterations=50, slo=4)]
     done = run(Scripted("c", Move("b", Placement(0, (0,), 0))), *jobs, migration_s=0)
     assert metrics(done).cost_usd == pytest.approx(PAIR_USD * (2000 + 1000 + 1000) / 3600)
     assert metrics(done).slowdown == pytest.approx({"a": 1, "b": 1, "c": 1})
 
 
-def test_a_move_without_slack_is_refused():
+def test_a_move_without_slack_is_refused() -> None:
     jobs = [make_job("a", slo=1.2, iterations=100), make_job("b", slo=1.2, iterations=100), make_job("c", iterations=50, slo=4)]
     with pytest.raises(PlanError, match=r"^P7: job b"):
         run(Scripted("c", Move("b", Placement(0, (0,), 0))), *jobs)
 
 
-def test_a_policy_that_never_places_is_told_so():
+def test_a_policy_that_never_places_is_told_so() -> None:
     with pytest.raises(PlanError, match="2 jobs wait for ever, the first is a"):
         run(Never(), make_job("a"), make_job("b", arrival_s=5))
 
 
-def test_nodes_for_nothing():
+def test_nodes_for_nothing() -> None:
     free = {pool: {**CLUSTER[pool], "usd_per_gpu_hour": 0} for pool in ("rollout", "training")}
     found = metrics(run(Algorithm1(), make_job("a", 5, 5), make_job("b", 5, 5), **free))
     assert (found.cost_usd, found.usd_per_hour, found.usd_per_work_hour, found.slo_attainment) == (0, 0, 0, 1)
@@ -217,7 +220,7 @@ def test_nodes_for_nothing():
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-5, 1e5, 1e9])
 @pytest.mark.parametrize("policy", [Algorithm1, Solo, Colocated])
-def test_extreme_durations(policy, scale):
+def test_extreme_durations(policy: Callable[[], Policy], scale: float) -> None:
     """Beside one another on one time line, and still: no job lost, slowdowns of 1 to the SLO, costs in proportion."""
     jobs = [
         make_job("a", 10 * scale, 10 * scale, slo=1.5, iterations=10),
@@ -231,13 +234,13 @@ def test_extreme_durations(policy, scale):
 
 
 @pytest.mark.parametrize("stay", [{"duration_s": 1e-9}, {"iterations": 1}])
-def test_a_stay_that_vanishes_beside_its_arrival_is_an_error(stay):
+def test_a_stay_that_vanishes_beside_its_arrival_is_an_error(stay: dict[str, float] | dict[str, int]) -> None:
     """A nanosecond cannot be added to 1e9 seconds in floating point: there is no slowdown to report."""
     with pytest.raises(InputError, match=r"^job a: its stay is too short to be measured at 1e\+09 s$"):
         metrics(run(Solo(), make_job("a", 1e-9, 1e-9, arrival_s=1e9, **stay)))
 
 
-def test_colocated_by_hand():
+def test_colocated_by_hand() -> None:
     """Without a block of its own: training nodes alone, both phases in turn, no sync."""
     jobs = [
         make_job("a", 10, 5, iterations=240, training={"nodes": 2}),

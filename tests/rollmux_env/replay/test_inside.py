@@ -36,14 +36,14 @@ def played(policy: str, dispatch: str = "round-robin", placement: str = "rollmux
     tails = TailModel(share=0.5)
     return replay_events(
         pair(),
-        make_policy(placement),
+        make_policy(placement),  # type: ignore[arg-type]
         make_dispatch(dispatch),
         0,
         check=True,
         keep_phases=True,
         tails=tails,
         rollout=make_rollout(policy),
-    )  # type: ignore[arg-type]
+    )
 
 
 def phases(run: Run, job_id: str, *kinds: str) -> list[PhaseRun]:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from rollmux_env.kernel.tables import Floats
 from rollmux_env.replay.sampling import Durations
-from rollmux_env.scenario import parse_scenario
+from rollmux_env.scenario import Job, parse_scenario
 
 
-def job(name="a", **changes):
+def job(name: str = "a", **changes: Any) -> Job:
     entry = {
         "id": name,
         "arrival_s": 0,
@@ -21,14 +24,14 @@ def job(name="a", **changes):
     return parse_scenario({"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": [entry]}).jobs[0]
 
 
-def drawn(job, seed, count):
+def drawn(job: Job, seed: int, count: int) -> tuple[Floats, Floats]:
     durations = Durations(job, seed)
     while len(durations.rollout) < count:
         durations.extend()
     return np.array(durations.rollout[:count]), np.array(durations.training[:count])
 
 
-def test_mean_and_coefficient_of_variation():
+def test_mean_and_coefficient_of_variation() -> None:
     rollout, training = drawn(job(), 0, 200_000)
     assert rollout.mean() == pytest.approx(0.6, rel=0.005)
     assert rollout.std() / rollout.mean() == pytest.approx(0.4, rel=0.01)
@@ -38,7 +41,7 @@ def test_mean_and_coefficient_of_variation():
     assert abs(np.corrcoef(rollout, training)[0, 1]) < 0.01
 
 
-def test_the_cap_holds_what_would_pass_the_worst_case_at_it():
+def test_the_cap_holds_what_would_pass_the_worst_case_at_it() -> None:
     free = drawn(job(), 0, 5000)[0]
     entry = {"worst_case_s": 10, "actual": {"mean_fraction": 0.6, "cv": 0.4}}
     capped = drawn(job(rollout=entry), 0, 5000)[0]
@@ -46,13 +49,13 @@ def test_the_cap_holds_what_would_pass_the_worst_case_at_it():
     assert np.array_equal(capped, np.minimum(free, 1.0))
 
 
-def test_without_actual_every_iteration_takes_the_worst_case():
+def test_without_actual_every_iteration_takes_the_worst_case() -> None:
     plain = {"worst_case_s": 10}
     rollout, training = drawn(job(rollout=plain, training=plain), 3, 1000)
     assert set(rollout) == set(training) == {1.0}
 
 
-def test_draws_depend_on_seed_job_phase_and_iteration_alone():
+def test_draws_depend_on_seed_job_phase_and_iteration_alone() -> None:
     first = drawn(job(), 7, 100)
     later = drawn(job(arrival_s=5000, sync_s=3, slo=2), 7, 3000)
     assert np.array_equal(first[0], later[0][:100])
@@ -64,7 +67,7 @@ def test_draws_depend_on_seed_job_phase_and_iteration_alone():
             assert not np.any(a == b)
 
 
-def test_drift_takes_the_last_entry_that_has_begun_and_may_pass_the_worst_case():
+def test_drift_takes_the_last_entry_that_has_begun_and_may_pass_the_worst_case() -> None:
     drift = [{"iteration": 2, "rollout": 1.5}, {"iteration": 300, "rollout": 0.5, "training": 3.0}]
     plain = {"worst_case_s": 10}
     rollout, training = drawn(job(rollout=plain, training=plain, drift=drift), 0, 600)
@@ -72,7 +75,7 @@ def test_drift_takes_the_last_entry_that_has_begun_and_may_pass_the_worst_case()
     assert list(training) == [1.0] * 300 + [3.0] * 300
 
 
-def test_a_solo_run_starts_cold_once():
+def test_a_solo_run_starts_cold_once() -> None:
     rollout = {"worst_case_s": 10, "switch": {"warm_s": 1, "cold_s": 20}}
     training = {"worst_case_s": 5, "switch": {"warm_s": 1, "cold_s": 30}}
     durations = Durations(job(rollout=rollout, training=training, sync_s=2), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -72,7 +73,7 @@ class OwnNodes:
             raise InvariantError("R9: the third instant")
 
 
-def approximately(values: dict) -> dict:
+def approximately(values: dict[str, Any]) -> dict[str, Any]:
     return {
         key: approximately(value) if isinstance(value, dict) else pytest.approx(value, rel=1e-6, abs=1e-5)
         for key, value in values.items()
@@ -81,7 +82,7 @@ def approximately(values: dict) -> dict:
 
 @given(data=scenarios(limited=False))
 @examples(60)
-def test_it_is_measured_as_an_event_log_is(data: dict) -> None:
+def test_it_is_measured_as_an_event_log_is(data: dict[str, Any]) -> None:
     scenario = parse_scenario(data)
     run = replay(scenario, Solo())
     found = replay_yardstick(scenario, OwnNodes(scenario))

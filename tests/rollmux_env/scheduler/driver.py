@@ -31,7 +31,7 @@ class Node:
 
 
 def make_nodes(pairs: int) -> tuple[Node, ...]:
-    return tuple(Node(f"{pool}-{k}", pool) for pool in ("rollout", "training") for k in range(pairs))  # type: ignore[arg-type]
+    return tuple(Node(f"{pool}-{k}", pool) for pool in ("rollout", "training") for k in range(pairs))
 
 
 def make_cluster(pairs: int) -> Cluster:

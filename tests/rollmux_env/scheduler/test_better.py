@@ -11,8 +11,8 @@ from rollmux_env.scheduler.better import better_place
 
 
 def job(name: str, rollout_s: float, training_s: float, slo: float = 2.0) -> Job:
-    phases = {"rollout": Phase(worst_case_s=rollout_s), "training": Training(worst_case_s=training_s)}
-    return Job(id=name, arrival_s=0.0, iterations=100, slo=slo, **phases)
+    rollout, training = Phase(worst_case_s=rollout_s), Training(worst_case_s=training_s)
+    return Job(id=name, arrival_s=0.0, iterations=100, slo=slo, rollout=rollout, training=training)
 
 
 def two_in_a_group(nodes: int = 2, pause_s: float = 0.0) -> State:

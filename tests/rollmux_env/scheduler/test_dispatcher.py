@@ -1,30 +1,32 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 
 from policies.dispatch import DISPATCH, make_dispatch
 from policies.dispatch.round_robin import RoundRobin
-from rollmux_env.scheduler.dispatcher import Dispatcher, Permit
+from rollmux_env.scheduler.dispatcher import Dispatcher, Permit, Request
+from rollmux_env.scheduler.dispatcher import Member as GroupMember
 from tests.oracle import period
-from tests.oracle.draw import examples, group_members
-from tests.rollmux_env.scheduler.driving import Player, Watched, drive, lively_groups
+from tests.oracle.draw import Member, examples, group_members
+from tests.rollmux_env.scheduler.driving import Player, Ran, Watched, drive, lively_groups
 
 
-def constant(rollout, training):
+def constant(rollout: float, training: float) -> Callable[[str, int], float]:
     return lambda phase, _: rollout if phase == "rollout" else training
 
 
-def on_node(ran, node):
+def on_node(ran: list[Ran], node: object) -> list[Ran]:
     return sorted((phase for phase in ran if node in phase.nodes), key=lambda phase: phase.start)
 
 
 @pytest.mark.parametrize("name", DISPATCH)
 @given(players=lively_groups())
 @examples(60)
-def test_no_node_runs_two_phases_and_every_iteration_is_a_rollout_then_a_training(name, players):
+def test_no_node_runs_two_phases_and_every_iteration_is_a_rollout_then_a_training(name: str, players: list[Player]) -> None:
     ran = drive(make_dispatch(name), players, 300)
     for node in {node for phase in ran for node in phase.nodes}:
         for before, after in itertools.pairwise(on_node(ran, node)):
@@ -43,7 +45,7 @@ def test_no_node_runs_two_phases_and_every_iteration_is_a_rollout_then_a_trainin
 @pytest.mark.parametrize("name", DISPATCH)
 @given(players=lively_groups())
 @examples(60)
-def test_nobody_starves_whoever_joins_and_leaves(name, players):
+def test_nobody_starves_whoever_joins_and_leaves(name: str, players: list[Player]) -> None:
     watched = Watched(make_dispatch(name))
     ran = drive(watched, players, 400)
     assert max(watched.overtaken, default=0) <= 2 * len(players)
@@ -57,7 +59,7 @@ def test_nobody_starves_whoever_joins_and_leaves(name, players):
 
 @given(players=lively_groups())
 @examples(150)
-def test_round_robin_is_strict_on_every_node_whoever_joins_and_leaves(players):
+def test_round_robin_is_strict_on_every_node_whoever_joins_and_leaves(players: list[Player]) -> None:
     """Of two members that share a node, from the later one's first phase on, they take turns until one of them leaves."""
     ran = drive(RoundRobin(), players, 300)
     in_order = sorted(players, key=lambda player: player.joins)
@@ -75,7 +77,7 @@ def test_round_robin_is_strict_on_every_node_whoever_joins_and_leaves(players):
 
 @given(members=group_members())
 @examples(150)
-def test_round_robin_runs_at_the_exact_period(members):
+def test_round_robin_runs_at_the_exact_period(members: list[Member]) -> None:
     """Of durations that never change, starts repeat after some meta-iterations, each a period long."""
     players = [Player(f"j{k}", tuple(m[3]), constant(m[0], m[1]), sync=m[2]) for k, m in enumerate(members)]
     exact = float(period.period(members))
@@ -87,7 +89,7 @@ def test_round_robin_runs_at_the_exact_period(members):
     assert (last[rounds - 1] - last[rounds - 121]) / 120 == pytest.approx(exact, rel=1e-9)
 
 
-def test_a_job_joins_at_the_next_meta_iteration():
+def test_a_job_joins_at_the_next_meta_iteration() -> None:
     """On one node pair: a is in its rollout when b comes, so b is part of a's second iteration."""
     a = Player("a", (0,), constant(10, 5))
     b = Player("b", (0,), constant(3, 4), joins=1)
@@ -104,13 +106,13 @@ def test_a_job_joins_at_the_next_meta_iteration():
     ]
 
 
-def test_jobs_that_join_together_begin_together():
+def test_jobs_that_join_together_begin_together() -> None:
     """Nothing of the first meta-iteration has begun when the second joins, so it takes part in it."""
     ran = drive(RoundRobin(), [Player("a", (0,), constant(10, 5)), Player("b", (1,), constant(3, 4))], 40)
     assert [(phase.job, phase.start) for phase in ran if phase.phase == "training"][:2] == [("a", 10), ("b", 15)]
 
 
-def test_a_paused_member_keeps_its_place_and_holds_nobody_up():
+def test_a_paused_member_keeps_its_place_and_holds_nobody_up() -> None:
     """It joins between two others, is ready only later, and then comes between them in every meta-iteration."""
     dispatcher = Dispatcher(RoundRobin())
     for job in ("a", "late", "z"):
@@ -128,7 +130,7 @@ def test_a_paused_member_keeps_its_place_and_holds_nobody_up():
     assert rollouts == "azazalzalzal"
 
 
-def test_one_that_leaves_does_so_at_the_end_of_its_iteration():
+def test_one_that_leaves_does_so_at_the_end_of_its_iteration() -> None:
     dispatcher = Dispatcher(RoundRobin())
     dispatcher.joined("a", (0,), 1, 1)
     dispatcher.ready("a", "rollout")
@@ -143,7 +145,7 @@ def test_one_that_leaves_does_so_at_the_end_of_its_iteration():
     assert dispatcher.permits() == []
 
 
-def test_one_that_waits_for_its_rollout_leaves_at_once():
+def test_one_that_waits_for_its_rollout_leaves_at_once() -> None:
     dispatcher = Dispatcher(RoundRobin())
     dispatcher.joined("a", (0,), 1, 1)
     dispatcher.ready("a", "rollout")
@@ -151,7 +153,7 @@ def test_one_that_waits_for_its_rollout_leaves_at_once():
     assert dispatcher.permits() == []
 
 
-def test_one_that_is_gone_frees_its_nodes():
+def test_one_that_is_gone_frees_its_nodes() -> None:
     dispatcher = Dispatcher(RoundRobin())
     dispatcher.joined("a", (0, 3), 1, 1)
     dispatcher.joined("b", (3,), 1, 1)
@@ -162,7 +164,7 @@ def test_one_that_is_gone_frees_its_nodes():
     assert dispatcher.permits() == [("b", "rollout")]
 
 
-def test_reports_that_cannot_be_are_refused():
+def test_reports_that_cannot_be_are_refused() -> None:
     dispatcher = Dispatcher(RoundRobin())
     dispatcher.joined("a", (0,), 1, 1)
     with pytest.raises(ValueError, match="is a member already"):
@@ -171,9 +173,9 @@ def test_reports_that_cannot_be_are_refused():
         dispatcher.finished("a", "rollout", 1)
 
 
-def test_a_policy_cannot_give_a_node_twice():
+def test_a_policy_cannot_give_a_node_twice() -> None:
     class Careless:
-        def choose(self, group):
+        def choose(self, group: Dispatcher) -> Request:
             return group.waiting[0]
 
     dispatcher = Dispatcher(Careless())
@@ -184,7 +186,7 @@ def test_a_policy_cannot_give_a_node_twice():
         dispatcher.permits()
 
 
-def reach_threshold(dispatcher, jobs="ab"):
+def reach_threshold(dispatcher: Dispatcher, jobs: str = "ab") -> None:
     """Job a runs its rollout on node 0 past the threshold; the others wait for the node."""
     for name in jobs:
         dispatcher.joined(name, (0,), 10, 5)
@@ -193,7 +195,7 @@ def reach_threshold(dispatcher, jobs="ab"):
     dispatcher.threshold("a")
 
 
-def test_a_tail_keeps_a_share_and_the_next_rollout_has_the_node():
+def test_a_tail_keeps_a_share_and_the_next_rollout_has_the_node() -> None:
     dispatcher = Dispatcher(RoundRobin(migrate=0.8))
     reach_threshold(dispatcher)
     assert [member.job_id for member in dispatcher.movable] == ["a"]
@@ -206,7 +208,7 @@ def test_a_tail_keeps_a_share_and_the_next_rollout_has_the_node():
     assert dispatcher.permits() == [("a", "training")]
 
 
-def test_a_node_holds_one_tail_at_a_time():
+def test_a_node_holds_one_tail_at_a_time() -> None:
     dispatcher = Dispatcher(RoundRobin(migrate=0.8))
     reach_threshold(dispatcher, "abc")
     assert dispatcher.permits() == [("b", "rollout")]
@@ -217,7 +219,7 @@ def test_a_node_holds_one_tail_at_a_time():
     assert dispatcher.permits() == [("c", "rollout")] and dispatcher.migrations == ["b"]
 
 
-def test_nobody_migrates_for_nobody():
+def test_nobody_migrates_for_nobody() -> None:
     dispatcher = Dispatcher(RoundRobin(migrate=0.8))
     dispatcher.joined("a", (0,), 10, 5)
     dispatcher.joined("b", (1,), 10, 5)
@@ -229,7 +231,7 @@ def test_nobody_migrates_for_nobody():
     assert dispatcher.permits() == [("b", "rollout")] and dispatcher.migrations == []
 
 
-def test_one_that_goes_takes_its_tail_along():
+def test_one_that_goes_takes_its_tail_along() -> None:
     dispatcher = Dispatcher(RoundRobin(migrate=0.8))
     reach_threshold(dispatcher)
     dispatcher.permits()
@@ -237,9 +239,9 @@ def test_one_that_goes_takes_its_tail_along():
     assert (dispatcher.busy, dispatcher.tails) == (2, 0)
 
 
-def test_a_policy_cannot_migrate_what_is_not_movable():
+def test_a_policy_cannot_migrate_what_is_not_movable() -> None:
     class Careless:
-        def choose(self, group):
+        def choose(self, group: Dispatcher) -> Request | GroupMember:
             return next(iter(group.members)) if group.busy else group.waiting[0]
 
     dispatcher = Dispatcher(Careless())

@@ -35,7 +35,9 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: len(self.driver.workers) < len(NAMES) and not self.driver.scheduler.stopped)
     @rule(profiled=st.booleans(), parts=st.booleans(), wide=st.booleans(), iterations=st.integers(1, 5))
     def submit(self, profiled: bool, parts: bool, wide: bool, iterations: int) -> None:
-        left = len(self.driver.scheduler.nodes.nodes("rollout")), len(self.driver.scheduler.nodes.nodes("training"))
+        nodes = self.driver.scheduler.nodes
+        assert nodes is not None
+        left = len(nodes.nodes("rollout")), len(nodes.nodes("training"))
         if min(left) == 0:
             return
         name = NAMES[len(self.driver.workers)]

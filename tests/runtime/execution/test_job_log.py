@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from runtime.execution.job_log import iteration_line, start_line
 from runtime.execution.messages import Order
-from runtime.facts import Node
+from runtime.execution.nodes import POOLS
+from runtime.facts import Node, Pool
 
-NODES = {pool: (Node(f"{pool}-0", pool, "m", (0,), (), 8.0, "1 core"),) for pool in ("rollout", "training")}
+NODES: dict[Pool, tuple[Node, ...]] = {pool: (Node(f"{pool}-0", pool, "m", (0,), (), 8.0, "1 core"),) for pool in POOLS}
 
 
 def test_an_iteration_is_a_line_with_reward_and_loss_first() -> None:

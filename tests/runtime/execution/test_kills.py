@@ -162,7 +162,9 @@ def test_whatever_the_jobs_and_the_kills_the_state_is_what_replaying_gives(
     tmp_path_factory: pytest.TempPathFactory, iterations: list[int], late: int, policy: str, kills: list[int]
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
-    jobs = [{"id": f"j{k}", "iterations": n, "arrival_s": 0.02 * (k >= late)} for k, n in enumerate(iterations)]
+    jobs: list[dict[str, Any]] = [
+        {"id": f"j{k}", "iterations": n, "arrival_s": 0.02 * (k >= late)} for k, n in enumerate(iterations)
+    ]
     plan = plan_of(folder, jobs, policy=policy)
     outcome = "begun"
     for dies_at in [*kills, -1]:

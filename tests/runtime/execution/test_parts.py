@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,10 +126,11 @@ def test_the_record_of_a_run_is_checked() -> None:
     record = record_of(FACTS)
     check_run(record)
     first = record.phases[0]
-    for change, number in [
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"start_s": 1.5, "end_s": 2.5}, "R3"),
         ({"asked_s": 9.0}, "R2"),
-    ]:
+    ]
+    for change, number in changes:
         with pytest.raises(InvariantError, match=number):
             check_run(replace(record, phases=(first, replace(first, job_id="b", **change))))
     with pytest.raises(InvariantError, match="R1"):

@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.envs.dispatch.group import Group
-from rollmux_env.envs.dispatch.replayed import replay_group
-from rollmux_env.envs.dispatch.steps import Tails, begin
-from rollmux_env.envs.dispatch.tables import TRAINING_POOL, Groups, group_tables
-from rollmux_env.envs.dispatch.vector import DispatchVectorEnv, load_group
+from rollmux_env.envs.dispatch.dynamics import begin
+from rollmux_env.envs.dispatch.env import DispatchVectorEnv, load_group
+from rollmux_env.envs.dispatch.replay import replay_group
+from rollmux_env.envs.dispatch.types import TRAINING_POOL, Group, Groups, TailParameters, group_table
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
 MODEL = TailModel()
-TAILS = Tails(MODEL.share, MODEL.rate, MODEL.move_s)
+TAILS = TailParameters(MODEL.share, MODEL.rate, MODEL.move_s)
 ROOM = 20_000  # spans
 
 Span = tuple[Any, ...]  # (job, phase, iteration, nodes, start, end, switch, share)
@@ -32,7 +31,7 @@ def replayed(group: Group, dispatch: DispatchPolicy) -> list[Span]:
 
 def loaded(group: Group) -> Groups:
     """The group as row 0 of its own tables, with room for all its spans, begun."""
-    groups = group_tables(1, len(group.jobs), group.rollout_nodes + 1, 1024, spans=ROOM)
+    groups = group_table(1, len(group.jobs), group.rollout_nodes + 1, 1024, spans=ROOM)
     load_group(groups, 0, group, MODEL)
     begin(groups, 0)
     return groups
@@ -40,15 +39,15 @@ def loaded(group: Group) -> Groups:
 
 def with_room(env: DispatchVectorEnv, spans: int = ROOM) -> DispatchVectorEnv:
     """The environment with another room for the spans of its history; before its first reset."""
-    history = group_tables(env.num_envs, 1, 1, 1, spans).history
+    history = group_table(env.num_envs, 1, 1, 1, spans).history
     env._groups = env.groups._replace(history=history)  # noqa: SLF001 (no user needs more than pictures show)
     return env
 
 
-def spans_of(group: Group, groups: Groups) -> list[Span]:
-    """The same of the arrays."""
+def spans_of(group: Group, groups: Groups, e: int = 0) -> list[Span]:
+    """The same of row `e` of the arrays."""
     found = []
-    for span in groups.history[0, : groups.clocks["spans"][0]]:
+    for span in groups.history[e, : groups.clocks["spans"][e]]:
         mask = int(span["nodes"])
         nodes = tuple(range(group.training_nodes))
         if mask != TRAINING_POOL:

@@ -20,20 +20,20 @@ from policies.dispatch.learned import Learned
 from policies.placement.policy_file import PolicyConfig, write_policy
 from policies.placement.scorer import random_weights, score
 from rollmux_env.envs.dispatch import viewer
-from rollmux_env.envs.dispatch.group import SHAPES, Given, Group, Shapes
-from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
-from rollmux_env.envs.dispatch.replayed import figures, replay_group
+from rollmux_env.envs.dispatch.env import DispatchVectorEnv, figures_of
+from rollmux_env.envs.dispatch.generator import SHAPES, Fixed, RandomGroups
+from rollmux_env.envs.dispatch.observation import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
+from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Work
-from rollmux_env.envs.dispatch.steps import follow_round_robin
-from rollmux_env.envs.dispatch.tables import NOTHING
-from rollmux_env.envs.dispatch.vector import DispatchVectorEnv, figures_of
+from rollmux_env.envs.dispatch.step import follow_round_robin
+from rollmux_env.envs.dispatch.types import NOTHING, Group
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from tests.rollmux_env.envs.dispatch.playing import ROOM, TAILS, loaded, replayed, spans_of, with_room
 from tests.rollmux_env.envs.playing import bytes_of
 
 ID = "RollMux/Dispatch-v0"
-SHORT = Shapes(rounds=4)
+SHORT = RandomGroups(rounds=4)
 
 
 def vector(num_envs: int, **options: Any) -> Any:
@@ -61,7 +61,7 @@ def test_check_env_without_a_warning(options: dict[str, Any]) -> None:
 def test_round_robin_is_the_event_replays_phase_for_phase(shape: str, migrates: bool) -> None:
     dispatch = make_dispatch("round-robin,migrate=0.8" if migrates else "round-robin")
     for seed, skew in enumerate((0.0, 0.5, 1.0)):
-        group = Shapes(shape, skew, rounds=8).group(seed)
+        group = RandomGroups(shape, skew, rounds=8).group(seed)
         groups = loaded(group)
         follow_round_robin(groups, 0, migrates, TAILS)
         spans = spans_of(group, groups)
@@ -84,8 +84,8 @@ def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape: str,
             widths=(16, 16),
         )
         write_policy(tmp_path / "policy.safetensors", config, weights)
-        group = Shapes(shape, 0.5, rounds=6).group(seed)
-        env = with_room(DispatchVectorEnv(1, Given(group), autoreset=False))
+        group = RandomGroups(shape, 0.5, rounds=6).group(seed)
+        env = with_room(DispatchVectorEnv(1, Fixed(group), autoreset=False))
         observation, _ = env.reset(seed=0, options={"stream_seed": 0})
         over = False
         while not over:
@@ -98,7 +98,7 @@ def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape: str,
 
 def test_random_choices_keep_every_invariant() -> None:
     """No node does more than its whole, every iteration is a rollout and then a training, and nobody starves."""
-    env = with_room(DispatchVectorEnv(40, Shapes(rounds=12), autoreset=False))
+    env = with_room(DispatchVectorEnv(40, RandomGroups(rounds=12), autoreset=False))
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(40))})
     choose, over = at_random(1), np.zeros(40, dtype=bool)
     while not over.all():
@@ -110,7 +110,7 @@ def test_random_choices_keep_every_invariant() -> None:
         over |= ended
     for e in range(40):
         group, spans = env.generator.group(e), env.groups.history[e, : env.groups.clocks["spans"][e]]
-        assert (env.groups.runners["iteration"][e, : len(group.jobs)] > 0).all()
+        assert (env.groups.progress["iteration"][e, : len(group.jobs)] > 0).all()
         for bit in range(group.rollout_nodes + 1):
             own = spans[(spans["nodes"] >> bit & 1 == 1) & (spans["end_s"] > spans["start_s"])]
             times = np.concatenate([own["start_s"], own["end_s"]])
@@ -128,7 +128,7 @@ def test_random_choices_keep_every_invariant() -> None:
 
 def test_a_group_in_which_nobody_waits_long_is_as_fast_as_its_jobs_alone() -> None:
     """A rollout each on nodes of their own, trainings short: nearly three jobs' work, less what was planned and not needed."""
-    env = DispatchVectorEnv(1, Shapes("rollout-heavy", 0.0), autoreset=False)
+    env = DispatchVectorEnv(1, RandomGroups("rollout-heavy", 0.0), autoreset=False)
     env.reset(seed=0, options={"stream_seed": 5})
     follow_round_robin(env.groups, 0, False, TAILS)
     found = figures_of(env.groups)
@@ -147,7 +147,7 @@ def test_the_return_is_the_work_and_what_was_lost_against_slos() -> None:
         returns += np.where(over, 0, rewards)
         over |= ended
     clock = env.groups.clocks
-    behind_s = env.groups.runners["behind_s"].sum(1)
+    behind_s = env.groups.progress["behind_s"].sum(1)
     assert returns == pytest.approx((clock["all_work_s"] - first_s - behind_s) / clock["horizon_s"])
 
 
@@ -212,13 +212,13 @@ def test_a_masked_action_does_what_round_robin_does_and_costs() -> None:
 def test_nothing_is_observed_of_what_has_not_happened(first: int) -> None:
     """Groups that differ in their horizon and in all luck from an iteration on look the same until that has made a difference:
     while the clock stands at 0, or nobody has done an iteration."""
-    group = Shapes("rollout-heavy", 0.5, rounds=4).group(1)
+    group = RandomGroups("rollout-heavy", 0.5, rounds=4).group(1)
     longer = Group(group.cluster, group.jobs, group.pins, group.training_nodes, group.horizon_s * 2, group.seed)
-    envs = [DispatchVectorEnv(1, Given(one), autoreset=False) for one in (group, longer)]
+    envs = [DispatchVectorEnv(1, Fixed(one), autoreset=False) for one in (group, longer)]
     observations = [env.reset(seed=0)[0] for env in envs]
-    envs[1].groups.luck[:, :, :, first:] *= 0.9
+    envs[1].groups.durations[:, :, :, first:] *= 0.9
     choose, compared = at_random(0), 0
-    while not any((env.groups.runners["iteration"].max() if first else env.groups.groups["now_s"][0]) > 0 for env in envs):
+    while not any((env.groups.progress["iteration"].max() if first else env.groups.groups["now_s"][0]) > 0 for env in envs):
         assert all(np.array_equal(observations[0][name], observations[1][name]) for name in observations[0])
         compared += 1
         action = choose(observations[0]["mask"])
@@ -227,14 +227,14 @@ def test_nothing_is_observed_of_what_has_not_happened(first: int) -> None:
 
 
 def test_pictures() -> None:
-    env = scalar(generator=Shapes("shared", 0.0), render_mode="rgb_array")
+    env = scalar(generator=RandomGroups("shared", 0.0), render_mode="rgb_array")
     env.reset(seed=0)
     frames = []
     for _ in range(12):
         frames.append(env.render())
         env.step(int(np.flatnonzero(env.unwrapped.action_masks())[-1]))
     assert frames[0].dtype == np.uint8 and frames[0].ndim == 3 and (frames[0] != frames[-1]).any()
-    text = scalar(generator=Shapes("shared", 0.0), render_mode="ansi")
+    text = scalar(generator=RandomGroups("shared", 0.0), render_mode="ansi")
     text.reset(seed=0)
     for _ in range(12):
         text.step(int(np.flatnonzero(text.unwrapped.action_masks())[-1]))
@@ -244,8 +244,8 @@ def test_pictures() -> None:
 
 def test_a_picture_begins_where_the_history_does() -> None:
     """What has been forgotten would look like idle time."""
-    group, share = Shapes("multi-node", 0.0).group(3), TAILS.share
-    envs = [DispatchVectorEnv(1, Given(group), autoreset=False) for _ in range(2)]
+    group, share = RandomGroups("multi-node", 0.0).group(3), TAILS.share
+    envs = [DispatchVectorEnv(1, Fixed(group), autoreset=False) for _ in range(2)]
     for env, spans in zip(envs, (12, ROOM), strict=True):
         with_room(env, spans)
         choose = at_random(0)
@@ -264,10 +264,10 @@ def test_a_picture_begins_where_the_history_does() -> None:
         lambda: DispatchVectorEnv(0),
         lambda: DispatchVectorEnv(1, render_mode="human"),
         lambda: DispatchVectorEnv(1).render(),
-        lambda: Shapes("round"),
-        lambda: Shapes(skew=-1),
-        lambda: Shapes(rounds=0),
-        Given,
+        lambda: RandomGroups("round"),
+        lambda: RandomGroups(skew=-1),
+        lambda: RandomGroups(rounds=0),
+        Fixed,
         lambda: Group(SHORT.group(0).cluster, SHORT.group(0).jobs[:1], ((1,),), 1, 100.0, 0),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollmux_env.cluster.events import Arrived, Event, Placement, isolated
 from rollmux_env.cluster.plan import Place, Plan
 from rollmux_env.cluster.state import State
-from rollmux_env.envs.dispatch.group import Group
+from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.replay.sampling import Durations
@@ -17,7 +17,7 @@ from rollmux_env.timing.tail import TailModel
 def replay_group(group: Group, dispatch: DispatchPolicy, tails: TailModel | None = None) -> Run:
     """Replay a group; its phases are kept. Members leave with the iteration in which their `duration_s` ends, if they have one."""
     scenario = Scenario(version=1, cluster=group.cluster, jobs=group.jobs)
-    return replay_events(scenario, _Pinned(group), dispatch, group.seed, check=True, keep_phases=True, tails=tails)
+    return replay_events(scenario, _PinnedPlacement(group), dispatch, group.seed, check=True, keep_phases=True, tails=tails)
 
 
 def figures(group: Group, run: Run) -> dict[str, float]:
@@ -42,10 +42,10 @@ def figures(group: Group, run: Run) -> dict[str, float]:
             work_s += training_s if name == "training" else job.rollout.worst_case_s
             if name == "training" and phase.end_s + job.sync_s <= group.horizon_s:
                 whole, last_s = whole + 1, max(last_s, phase.end_s + job.sync_s)
-        luck = Durations(job, group.seed)
-        while len(luck.rollout) < whole:
-            luck.extend()
-        over_slo.append(last_s / luck.solo_s(whole) / job.slo if whole else float("inf"))
+        durations = Durations(job, group.seed)
+        while len(durations.rollout) < whole:
+            durations.extend()
+        over_slo.append(last_s / durations.solo_s(whole) / job.slo if whole else float("inf"))
     usd, work_h = group.usd_per_hour * group.horizon_s / 3600, work_s / 3600
     return {
         "cost_usd": usd,
@@ -56,7 +56,7 @@ def figures(group: Group, run: Run) -> dict[str, float]:
     }
 
 
-class _Pinned:
+class _PinnedPlacement:
     """A placement policy that puts a group's jobs where the group has them."""
 
     keeps_slo = False

@@ -1,65 +1,20 @@
-"""Groups to dispatch in: who is in one, on which nodes, and for how long; and what draws them."""
+"""Generators: where an environment's groups come from. The same seed gives the same group."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from rollmux_env.envs.dispatch.tables import MOST_NODES
+from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.period import exact_period, period_bound
-from rollmux_env.scenario import Actual, Cluster, Job, Phase, Training
+from rollmux_env.scenario import Actual, Job, Phase, Training
 from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads.catalogue import memory_gb, paper_cluster, switches
 
 SHAPES = ("temporal", "shared", "rollout-heavy", "spatial", "multi-node")
 SKEWS = (0.0, 0.25, 0.5, 1.0)
-
-
-@dataclass(frozen=True)
-class Group:
-    """A co-execution group and how long to watch it.
-
-    Attributes:
-        cluster: prices of nodes.
-        jobs: its members, in order of admission; all are there at time 0 and stay.
-        pins: the rollout nodes of each, ascending; numbered from 0 on in the order in which members first need them.
-        training_nodes: of the group.
-        horizon_s: seconds until the episode ends.
-        seed: of the sampled durations.
-    """
-
-    cluster: Cluster
-    jobs: tuple[Job, ...]
-    pins: tuple[tuple[int, ...], ...]
-    training_nodes: int
-    horizon_s: float
-    seed: int
-
-    def __post_init__(self) -> None:
-        if not self.jobs or len(self.jobs) != len(self.pins) or not all(self.pins):
-            raise InputError("group: needs members, and at least one rollout node for each")
-        known = 0
-        for pins in self.pins:
-            new = [node for node in pins if node >= known]
-            if list(pins) != sorted(set(pins)) or new != list(range(known, known + len(new))) or known + len(new) >= MOST_NODES:
-                raise InputError(f"group: rollout nodes must be numbered as members first need them, fewer than {MOST_NODES}")
-            known += len(new)
-        if self.training_nodes < 1 or not 0 < self.horizon_s < float("inf"):
-            raise InputError("group: needs a training node and a horizon above 0 s")
-
-    @property
-    def rollout_nodes(self) -> int:
-        """How many it has."""
-        return 1 + max(max(pins) for pins in self.pins)
-
-    @property
-    def usd_per_hour(self) -> float:
-        """Price of its nodes, $/h."""
-        cluster = self.cluster
-        return self.rollout_nodes * cluster.rollout.usd_per_node_hour + self.training_nodes * cluster.training.usd_per_node_hour
 
 
 class Generator(Protocol):
@@ -81,7 +36,7 @@ class Generator(Protocol):
         ...
 
 
-class Given:
+class Fixed:
     """Groups that are given; the seed draws one.
 
     Raises:
@@ -102,8 +57,8 @@ class Given:
         return self._groups[seed % len(self._groups)]
 
 
-class Shapes:
-    """Groups of the paper's kinds, drawn: phases, SLOs, and how far what happens is from what was planned.
+class RandomGroups:
+    """Random groups of the paper's kinds: phases, SLOs, and how far what happens is from what was planned.
 
     | shape | rollout nodes | members |
     |---|---|---|

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from rollmux_env.envs.base import BaseVectorEnv, Info, Stepped
-from rollmux_env.envs.dispatch.group import Generator, Group, Shapes
-from rollmux_env.envs.dispatch.looks import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES, look_tables
+from rollmux_env.envs.base import BaseVectorEnv, Info, StepResult
+from rollmux_env.envs.dispatch.dynamics import begin
+from rollmux_env.envs.dispatch.generator import Generator, RandomGroups
+from rollmux_env.envs.dispatch.observation import observation_space, observation_table
 from rollmux_env.envs.dispatch.reward import Interval, Reward, Work
-from rollmux_env.envs.dispatch.steps import Tails, ask_first, begin, follow_round_robin, step_all
-from rollmux_env.envs.dispatch.tables import Groups, group_tables
+from rollmux_env.envs.dispatch.step import ask_first, follow_round_robin, step_all
+from rollmux_env.envs.dispatch.types import Group, Groups, TailParameters, group_table
 from rollmux_env.envs.dispatch.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.replay.sampling import Durations
@@ -47,33 +47,27 @@ class DispatchVectorEnv(BaseVectorEnv):
     ) -> None:
         if num_envs < 1:
             raise InputError(f"num_envs: must be at least 1, not {num_envs}")
-        self.generator: Generator = Shapes() if generator is None else generator
+        self.generator: Generator = RandomGroups() if generator is None else generator
         self.reward: Reward = Work() if reward is None else reward
         rows = self.generator.members + 1
-        observed: dict[str, spaces.Space[Any]] = {
-            "job": _unit(len(GROUP_FEATURES)),
-            "candidates": _unit(rows, len(ROW_FEATURES)),
-            "cluster": _unit(len(STATE_FEATURES)),
-            "mask": spaces.Box(0, 1, (rows,), np.int8),
-        }
-        super().__init__(num_envs, look_tables(num_envs, rows), spaces.Dict(observed), render_mode, autoreset)
+        super().__init__(num_envs, observation_table(num_envs, rows), observation_space(rows), render_mode, autoreset)
         self._model = TailModel() if tails is None else tails
-        self._tails = Tails(self._model.share, self._model.rate, self._model.move_s)
+        self._tails = TailParameters(self._model.share, self._model.rate, self._model.move_s)
         sizes = self.generator.members, self.generator.nodes + 1, self.generator.iterations
-        self._groups = group_tables(num_envs, *sizes)
+        self._groups = group_table(num_envs, *sizes)
         self._reference_rate = np.zeros(num_envs)  # seconds of work a second
 
     @property
     def groups(self) -> Groups:
         """What is going on in each group: tables with a row per environment, to read and not to change.
 
-        `Groups` in `rollmux_env/envs/dispatch/tables.py` describes them. The rows are overwritten by the next `step`.
+        `Groups` in `rollmux_env/envs/dispatch/types.py` describes them. The rows are overwritten by the next `step`.
         """
         return self._groups
 
-    def step(self, actions: NDArray[np.int64]) -> Stepped:
+    def step(self, actions: NDArray[np.int64]) -> StepResult:
         """Carry out one decision in every group and bring it to the next."""
-        step_all(self._groups, np.asarray(actions, dtype=np.int64), self._seen, self._tails)
+        step_all(self._groups, np.asarray(actions, dtype=np.int64), self._observations, self._tails)
         clock = self._groups.clocks
         seconds = self._groups.groups["now_s"] - clock["since_s"]
         interval = Interval(
@@ -85,7 +79,7 @@ class DispatchVectorEnv(BaseVectorEnv):
             invalid=clock["invalid"],
         )
         rewards = np.asarray(self.reward(interval), dtype=np.float64)
-        return self._stepped(rewards, clock["over"] == 1, {"invalid_action": clock["invalid"] == 1})
+        return self._finish_step(rewards, clock["over"] == 1, {"invalid_action": clock["invalid"] == 1})
 
     def render(self) -> Any:
         """One frame a group: an (H, W, 3) array (`rgb_array`) or a text (`ansi`)."""
@@ -104,7 +98,7 @@ class DispatchVectorEnv(BaseVectorEnv):
 
     def _ask(self, which: NDArray[np.int64]) -> None:
         for e in which:
-            ask_first(self._groups, e, self._seen, self._tails)
+            ask_first(self._groups, e, self._observations, self._tails)
 
     def _figures(self) -> Info:
         return figures_of(self._groups)
@@ -116,7 +110,7 @@ def figures_of(groups: Groups) -> dict[str, NDArray[Any]]:
     clock, now_s = groups.clocks, groups.groups["now_s"]
     work_h = clock["all_work_s"] / 3600
     usd = clock["usd_per_hour"] * now_s / 3600
-    solo_s, ended_s = groups.runners["solo_s"], groups.runners["ended_s"]
+    solo_s, ended_s = groups.progress["solo_s"], groups.progress["ended_s"]
     there = np.arange(groups.members.shape[1]) < groups.groups["n"][:, None]
     over_slo = np.where(solo_s > 0, ended_s / np.maximum(solo_s, 1e-9), np.inf) / np.maximum(groups.members["slo"], 1e-9)
     return {
@@ -125,42 +119,38 @@ def figures_of(groups: Groups) -> dict[str, NDArray[Any]]:
         "usd_per_work_hour": usd / np.maximum(work_h, 1e-9),
         "slo_attainment": np.sum(there & (over_slo <= 1 + 1e-9), axis=1) / np.maximum(groups.groups["n"], 1),
         "worst_over_slo": np.where(there, over_slo, 0.0).max(axis=1),
-        "iterations": np.where(there, groups.runners["iteration"], 0).sum(axis=1),
+        "iterations": np.where(there, groups.progress["iteration"], 0).sum(axis=1),
         "decisions": clock["decisions"].copy(),
         "tails_migrated": clock["migrations"].copy(),
     }
 
 
 def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
-    """Write a group and all its luck into row `e`.
+    """Write a group and all its sampled durations into row `e`.
 
     Raises:
         InputError: more members, nodes or iterations than the tables hold.
     """
-    room, nodes, most = groups.members.shape[1], groups.last.shape[1], groups.luck.shape[3]
+    room, nodes, most = groups.members.shape[1], groups.last.shape[1], groups.durations.shape[3]
     if len(group.jobs) > room or group.rollout_nodes >= nodes:
         raise InputError(f"group: has more than the generator's {room} members or {nodes - 1} rollout nodes")
     groups.groups["n"][e] = len(group.jobs)
     groups.clocks["horizon_s"][e], groups.clocks["usd_per_hour"][e] = group.horizon_s, group.usd_per_hour
     for k, (job, pins) in enumerate(zip(group.jobs, group.pins, strict=True)):
         training_s = job.training_s(group.training_nodes)
-        member, runner = groups.members[e, k], groups.runners[e, k]
+        member, progress = groups.members[e, k], groups.progress[e, k]
         member["nodes"] = sum(1 << (node + 1) for node in pins)
         member["planned_rollout_s"], member["planned_training_s"] = job.rollout.worst_case_s, training_s
         member["sync_s"], member["slo"] = job.sync_s, job.slo
-        runner["base_rollout_s"], runner["base_training_s"] = job.rollout.worst_case_s, training_s
+        progress["base_rollout_s"], progress["base_training_s"] = job.rollout.worst_case_s, training_s
         for name, switch in (("rollout", job.rollout.switch), ("training", job.training.switch)):
-            runner[f"{name}_warm_s"], runner[f"{name}_cold_s"] = switch.warm_s, switch.cold_s
-        luck = Durations(job, group.seed, model, MIGRATES_AT)
+            progress[f"{name}_warm_s"], progress[f"{name}_cold_s"] = switch.warm_s, switch.cold_s
+        durations = Durations(job, group.seed, model, MIGRATES_AT)
         alone_s = 0.0
-        while alone_s < group.horizon_s and len(luck.rollout) < most:
-            luck.extend()
-            alone_s = sum(luck.rollout) * job.rollout.worst_case_s + sum(luck.training) * training_s
+        while alone_s < group.horizon_s and len(durations.rollout) < most:
+            durations.extend()
+            alone_s = sum(durations.rollout) * job.rollout.worst_case_s + sum(durations.training) * training_s
         if alone_s < group.horizon_s:
             raise InputError(f"group: {job.id} can do more than the generator's {most} iterations until the horizon")
-        columns = luck.rollout, luck.training, luck.threshold, luck.stretch
-        groups.luck[e, k, :, : min(most, len(luck.rollout))] = [column[:most] for column in columns]
-
-
-def _unit(*shape: int) -> spaces.Box:
-    return spaces.Box(-1.0, 1.0, shape, np.float32)
+        columns = durations.rollout, durations.training, durations.threshold, durations.stretch
+        groups.durations[e, k, :, : min(most, len(durations.rollout))] = [column[:most] for column in columns]

@@ -1,17 +1,64 @@
-"""Records of groups side by side: what a dispatch policy may see, and what only the simulation knows."""
+"""A co-execution group, and many of them as records: what a dispatch policy may see, and what only the simulation knows."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Records = Any  # a structured array or a row of one, as compiled code reads them by attribute
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import Records
+from rollmux_env.scenario import Cluster, Job
 
 NOTHING, ROLLOUT, TRAINING, TAIL, SYNC = 0, 1, 2, 3, 4
 TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
 MOST_NODES = 61
+
+
+@dataclass(frozen=True)
+class Group:
+    """A co-execution group and how long to watch it.
+
+    Attributes:
+        cluster: prices of nodes.
+        jobs: its members, in order of admission; all are there at time 0 and stay.
+        pins: the rollout nodes of each, ascending; numbered from 0 on in the order in which members first need them.
+        training_nodes: of the group.
+        horizon_s: seconds until the episode ends.
+        seed: of the sampled durations.
+    """
+
+    cluster: Cluster
+    jobs: tuple[Job, ...]
+    pins: tuple[tuple[int, ...], ...]
+    training_nodes: int
+    horizon_s: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not self.jobs or len(self.jobs) != len(self.pins) or not all(self.pins):
+            raise InputError("group: needs members, and at least one rollout node for each")
+        known = 0
+        for pins in self.pins:
+            new = [node for node in pins if node >= known]
+            if list(pins) != sorted(set(pins)) or new != list(range(known, known + len(new))) or known + len(new) >= MOST_NODES:
+                raise InputError(f"group: rollout nodes must be numbered as members first need them, fewer than {MOST_NODES}")
+            known += len(new)
+        if self.training_nodes < 1 or not 0 < self.horizon_s < float("inf"):
+            raise InputError("group: needs a training node and a horizon above 0 s")
+
+    @property
+    def rollout_nodes(self) -> int:
+        """How many it has."""
+        return 1 + max(max(pins) for pins in self.pins)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Price of its nodes, $/h."""
+        cluster = self.cluster
+        return self.rollout_nodes * cluster.rollout.usd_per_node_hour + self.training_nodes * cluster.training.usd_per_node_hour
 
 
 def _record(whole: str, real: str) -> np.dtype[Any]:
@@ -39,7 +86,7 @@ GROUP = _record("n busy tails", "now_s")
 #   began_s: of the phase   start_s, switch_s: of the span in hand, and how long it only switches
 #   *s_done, sum_*_s: finished phases   iteration   solo_s: of finished iterations, alone   ended_s: the last one's end
 #   behind_s: how far it was behind its SLO then
-RUNNER = _record(
+PROGRESS = _record(
     "stamp next rollout_is_cold training_is_cold iteration rollouts_done trainings_done",
     "until_s base_rollout_s base_training_s rollout_warm_s rollout_cold_s training_warm_s training_cold_s rate left_s tail_s "
     "went_s began_s start_s switch_s sum_rollout_s sum_training_s solo_s ended_s behind_s",
@@ -62,28 +109,36 @@ class Groups(NamedTuple):
     """E groups side by side, of at most M members on N nodes (the training nodes count as one), K iterations and L spans.
 
     Attributes:
-        groups, clocks: (E,). members, runners: (E, M). last: (E, N) the member that each node last ran, or -1.
-        luck: (E, M, 4, K) of each iteration: factors of rollout and training, threshold, stretch.
+        groups, clocks: (E,). members, progress: (E, M). last: (E, N) the member that each node last ran, or -1.
+        durations: (E, M, 4, K) sampled for each iteration: factors of rollout and training, threshold, stretch.
         history: (E, L) the latest spans, a ring.
     """
 
     groups: Records
     clocks: Records
     members: Records
-    runners: Records
+    progress: Records
     last: NDArray[np.int64]
-    luck: NDArray[np.float64]
+    durations: NDArray[np.float64]
     history: Records
 
 
-def group_tables(envs: int, members: int, nodes: int, iterations: int, spans: int = 128) -> Groups:
+def group_table(envs: int, members: int, nodes: int, iterations: int, spans: int = 128) -> Groups:
     """Empty tables."""
     return Groups(
         groups=np.zeros(envs, dtype=GROUP),
         clocks=np.zeros(envs, dtype=CLOCK),
         members=np.zeros((envs, members), dtype=MEMBER),
-        runners=np.zeros((envs, members), dtype=RUNNER),
+        progress=np.zeros((envs, members), dtype=PROGRESS),
         last=np.zeros((envs, nodes), dtype=np.int64),
-        luck=np.zeros((envs, members, 4, iterations)),
+        durations=np.zeros((envs, members, 4, iterations)),
         history=np.zeros((envs, spans), dtype=SPAN),
     )
+
+
+class TailParameters(NamedTuple):
+    """What of a `TailModel` the simulation needs: the share that a tail keeps, the speed beside one, seconds of its move."""
+
+    share: float
+    rate: float
+    move_s: float

@@ -1,0 +1,166 @@
+"""The dispatcher's rules stand twice, in the scheduler and in the compiled environment: random groups hold one to the other.
+
+Groups are small and most of their seconds whole, so that phases end together. Choices are random among those that may be made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from policies.dispatch.learned import observe
+from rollmux_env.envs.dispatch.actions import write_mask
+from rollmux_env.envs.dispatch.env import DispatchVectorEnv
+from rollmux_env.envs.dispatch.generator import Fixed
+from rollmux_env.envs.dispatch.replay import figures, replay_group
+from rollmux_env.envs.dispatch.types import MEMBER, NOTHING, Group
+from rollmux_env.kernel.tables import Records
+from rollmux_env.scenario import Actual, Job, Phase, Switch, Training
+from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
+from rollmux_env.workloads.catalogue import paper_cluster
+from tests.rollmux_env.envs.dispatch.playing import replayed, spans_of, with_room
+
+BATCH = 50  # groups side by side
+SPANS = 2_000
+HORIZON_S = 90.0
+WAITING, RUNNING = {"number", "overtaken"}, {"since_s"}  # columns that say something only of who waits, or runs
+
+
+class Decision(NamedTuple):
+    """What there was to choose from, and the row that was chosen."""
+
+    now_s: float
+    mask: list[int]
+    members: Records
+    row: int
+
+
+class Scripted:
+    """Makes the choices of an episode again, and compares what it finds before each with what was there in the environment."""
+
+    migrates_at = 0.8
+
+    def __init__(self, decisions: list[Decision]) -> None:
+        self._left = [*decisions]
+
+    def choose(self, group: Dispatcher) -> Request | Member | None:
+        record, _, members = observe(group)
+        mask = np.zeros(len(members) + 1, dtype=np.int8)
+        count = write_mask(record[0], members, mask)
+        if count == 0:
+            return None
+        row = int(mask.argmax())
+        if mask.sum() > 1:
+            if not self._left:  # the environment's horizon has come
+                return None
+            decision = self._left.pop(0)
+            assert mask.tolist() == decision.mask and group.now_s == pytest.approx(decision.now_s, rel=1e-9)
+            compare(members, decision.members)
+            row = decision.row
+        if row == 0:
+            return None
+        member = list(group.members)[row - 1]
+        return next((request for request in group.waiting if request.member is member), member)
+
+    def check_all_made(self) -> None:
+        assert not self._left
+
+
+def compare(found: Records, expected: Records) -> None:
+    for name in MEMBER.names or ():
+        where = np.ones(len(found), dtype=np.bool_)
+        if name in WAITING:
+            where = found["waits"] != NOTHING
+        elif name in RUNNING:
+            where = found["runs"] != NOTHING
+        np.testing.assert_allclose(found[name][where], expected[name][where], rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def random_group(rng: np.random.Generator, seed: int) -> Group:
+    members, fine = int(rng.integers(1, 5)), rng.random() < 0.3
+    pins: list[tuple[int, ...]] = []
+    for _ in range(members):
+        known = 1 + max((node for own in pins for node in own), default=-1)
+        old = rng.choice(known, rng.integers(0, min(known, 2) + 1), replace=False).tolist() if known else []
+        new = int(rng.integers(0 if old else 1, 3)) if known < 3 else 0
+        pins.append(tuple(sorted([*old, *range(known, known + new)])) or (0,))
+
+    def switch() -> Switch:
+        return Switch(warm_s=float(rng.integers(0, 2)), cold_s=float(rng.integers(0, 3)))
+
+    def actual() -> Actual | None:
+        return Actual(mean_fraction=float(rng.uniform(0.4, 0.9)), cv=0.5) if fine else None
+
+    jobs = tuple(
+        Job(
+            id=f"j{k}",
+            arrival_s=0.0,
+            duration_s=2 * HORIZON_S,
+            slo=float(rng.choice([1, 1.5, 2, 4])),
+            rollout=Phase(nodes=len(own), worst_case_s=float(rng.integers(1, 9)), actual=actual(), switch=switch()),
+            training=Training(worst_case_s=float(rng.integers(1, 6)), actual=actual(), switch=switch()),
+            sync_s=float(rng.choice([0, 0, 1, 2])),
+        )
+        for k, own in enumerate(pins)
+    )
+    return Group(paper_cluster(), jobs, tuple(pins), 1, HORIZON_S, seed)
+
+
+def play(env: DispatchVectorEnv, rng: np.random.Generator) -> list[list[Decision]]:
+    """One episode a group with random choices; waiting, which passes over many phases, is half as likely as another row."""
+    observation, _ = env.reset(seed=0, options={"stream_seed": [*range(env.num_envs)]})
+    decisions: list[list[Decision]] = [[] for _ in range(env.num_envs)]
+    over = env.groups.clocks["over"] == 1
+    while not over.all():
+        mask = observation["mask"]
+        weights = rng.random(mask.shape)
+        weights[:, 0] *= 0.5
+        actions = (weights * mask).argmax(1)
+        for e in np.flatnonzero(~over).tolist():
+            n = int(env.groups.groups["n"][e])
+            now_s = float(env.groups.groups["now_s"][e])
+            decisions[e].append(Decision(now_s, mask[e, : n + 1].tolist(), env.groups.members[e, :n].copy(), int(actions[e])))
+        observation, _, over, _, _ = env.step(actions)
+    return decisions
+
+
+def hold_to_the_dispatcher(seed: int) -> Counter[str]:
+    """Play a batch of groups, and each of them again through the event replay; returns what happened in them."""
+    rng = np.random.default_rng(seed)
+    groups = [random_group(rng, seed * BATCH + k) for k in range(BATCH)]
+    env = with_room(DispatchVectorEnv(BATCH, Fixed(*groups), autoreset=False), SPANS)
+    happened: Counter[str] = Counter()
+    all_decisions = play(env, rng)
+    ours = env._figures()  # noqa: SLF001 (a group without a decision ends before its first step)
+    for e, (group, decisions) in enumerate(zip(groups, all_decisions, strict=True)):
+        policy = Scripted(decisions)
+        spans = spans_of(group, env.groups, e)
+        assert spans == replayed(group, policy)
+        policy.check_all_made()
+        theirs = figures(group, replay_group(group, Scripted(decisions)))
+        assert {name: ours[name][e] for name in theirs} == pytest.approx(theirs, rel=1e-9)
+        ends = [span[5] for span in spans if span[1] != "tail"]
+        happened += Counter(
+            {
+                "decisions": len(decisions),
+                "tails": sum(span[1] == "tail" for span in spans),
+                "phases that end together": len(ends) - len(set(ends)),
+                "waits": sum(decision.row == 0 for decision in decisions),
+                "overdue phases": sum(bool((d.members["overtaken"] >= len(d.members)).any()) for d in decisions),
+            }
+        )
+    return happened
+
+
+def test_groups_go_as_in_the_dispatcher() -> None:
+    happened = sum((hold_to_the_dispatcher(seed) for seed in range(4)), Counter())
+    assert len(happened) == 5, happened
+
+
+@pytest.mark.long
+def test_ten_thousand_groups_go_as_in_the_dispatcher() -> None:
+    happened = sum((hold_to_the_dispatcher(seed) for seed in range(1000, 1000 + 10_000 // BATCH)), Counter())
+    assert len(happened) == 5 and min(happened.values()) >= 1000, happened
