@@ -81,7 +81,7 @@ def _factory(name: str, target: str) -> Callable[..., Any]:
         raise InputError(f"--policy {name}: {module_name} {lacks(error.name or module_name)}") from None
     except (ImportError, SyntaxError, ValueError, TypeError) as error:
         raise InputError(f"--policy {name}: cannot import {module_name}: {error}") from None
-    found = getattr(module, attribute, None)
-    if not callable(found):
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
         raise InputError(f"--policy {name}: {module.__file__ or module_name} has no class '{attribute}'")
-    return found  # type: ignore[no-any-return]
+    return factory  # type: ignore[no-any-return]

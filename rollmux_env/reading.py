@@ -56,35 +56,35 @@ def _integer(text: str) -> int | float:
     return int(text) if len(text) <= 18 else float(text)
 
 
-class _Twice:
+class _DuplicateKey:
     """Stands where a JSON key is given twice, until its path is known."""
 
 
 def _parse_json(text: str) -> Any:
-    found: list[str] = []
+    duplicates: list[str] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key, value in pairs:
             if key in mapping:
-                found.append(key)
-                value = _Twice()
+                duplicates.append(key)
+                value = _DuplicateKey()
             mapping[key] = value
         return mapping
 
-    def twice(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        if isinstance(value, _Twice):
+    def duplicate_paths(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        if isinstance(value, _DuplicateKey):
             yield path
         elif isinstance(value, dict | list):
             for key, below in value.items() if isinstance(value, dict) else enumerate(value):
-                yield from twice(below, (*path, key))
+                yield from duplicate_paths(below, (*path, key))
 
     try:
         data = json.loads(text, object_pairs_hook=unique, parse_int=_integer)
     except json.JSONDecodeError as error:
         raise InputError(f"line {error.lineno}: {error.msg[0].lower()}{error.msg[1:]}") from None
-    if found:
-        raise InputError(f"{path_of(next(twice(data, ()), (found[0],)))}: is given twice")
+    if duplicates:
+        raise InputError(f"{path_of(next(duplicate_paths(data, ()), (duplicates[0],)))}: is given twice")
     return data
 
 
@@ -93,7 +93,7 @@ def _parse_yaml(text: str) -> Any:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        return _Builder(YAML(typ="safe", pure=True).parse(text)).document()
+        return _YamlBuilder(YAML(typ="safe", pure=True).parse(text)).document()
     except MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise InputError(f"{line}{str(error.problem or error.context).partition(chr(10))[0]}") from None
@@ -105,11 +105,11 @@ def _parse_yaml(text: str) -> Any:
         raise InputError(f"is not YAML: {error}") from None
 
 
-class _Builder:
+class _YamlBuilder:
     """Builds values from ruamel.yaml's events.
 
-    Its own constructor takes dates, merge keys and tags, which the core schema does not have, and prints whole values into
-    its messages, which an alias repeated a few times can make as large as memory.
+    Its own constructor takes dates, merge keys and tags, which the core schema does not have. Its error for a duplicate key has
+    no path, and prints whole values, which an alias repeated a few times can make as large as memory.
     """
 
     def __init__(self, events: Iterator[Any]) -> None:
@@ -122,12 +122,12 @@ class _Builder:
         from ruamel.yaml import events as ev
 
         data = None
-        seen = False
+        started = False
         for event in self.events:
             if isinstance(event, ev.DocumentStartEvent):
-                if seen:
+                if started:
                     raise InputError(f"line {event.start_mark.line + 1}: a second document starts here; a file holds one")
-                seen = True
+                started = True
             elif isinstance(event, ev.NodeEvent):
                 data = self.value(event, ())
         return data

@@ -42,7 +42,7 @@ class _Awaited(MetaPathFinder):
         if fullname != _REGISTRY:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
-        spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
+        spec = next((located for finder in others if (located := finder.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Registering(spec.loader, self)
         return spec

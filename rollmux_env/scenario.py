@@ -197,11 +197,11 @@ class Job(FileModel):
 
     @model_validator(mode="after")
     def _one_stay(self) -> Job:
-        given = [name for name in STAYS if name in self.model_fields_set]
-        if len(given) != 1:
-            raise field_error(f"needs exactly one of iterations and duration_s; {'both are' if given else 'neither is'} given")
-        if getattr(self, given[0]) is None:
-            raise field_error("must be a number, not null", given[0])
+        stays = [name for name in STAYS if name in self.model_fields_set]
+        if len(stays) != 1:
+            raise field_error(f"needs exactly one of iterations and duration_s; {'both are' if stays else 'neither is'} given")
+        if getattr(self, stays[0]) is None:
+            raise field_error("must be a number, not null", stays[0])
         return self
 
     @property
@@ -239,11 +239,11 @@ class Scenario(FileModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
-        seen: dict[str, int] = {}
+        first: dict[str, int] = {}
         for k, job in enumerate(self.jobs):
-            if job.id in seen:
-                raise field_error(f"'{job.id}' is also the id of jobs[{seen[job.id]}]", "jobs", k, "id")
-            seen[job.id] = k
+            if job.id in first:
+                raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
+            first[job.id] = k
             for name in ("rollout", "training"):
                 pool: Pool = getattr(self.cluster, name)
                 phase: Phase = getattr(job, name)

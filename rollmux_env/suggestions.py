@@ -43,13 +43,13 @@ def meant_keys(model: type[BaseModel], path: Path) -> list[Path]:
     own = {key for owner in owners for key in _fields(owner)}
     own |= {_BESIDE[key] for key in own if key in _BESIDE}
     near = get_close_matches(word.lower(), [key.lower() for key in own], 1, _NEAR)
-    for found in (
+    for matches in (
         [place for place in in_entry if place[-1] == word],
         [(*parents, key) for key in own if key.lower() in near],
         [place for place in in_file if place[-1] == word],
     ):
-        if found:
-            return sorted(dict.fromkeys(found), key=len)[:_MOST]
+        if matches:
+            return sorted(dict.fromkeys(matches), key=len)[:_MOST]
     return []
 
 

@@ -110,7 +110,7 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
     problems = []
     most = {fact.spec.id: fact.spec.iterations for fact in record.submitted}
     due: Counter[str] = Counter()  # the iteration that is next, by job
-    kept: set[tuple[str, int]] = set()  # checkpoints: a job, and how many iterations it had done
+    checkpoints: set[tuple[str, int]] = set()  # checkpoints: a job, and how many iterations it had done
     over: set[str] = set()
     for fact in facts:
         if isinstance(fact, Failed | Cancelled):
@@ -126,11 +126,11 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> list[str]:
                 problems.append(
                     f"A2: job {fact.job_id} has a checkpoint of {fact.iterations} iterations and did {due[fact.job_id]}"
                 )
-            kept.add((fact.job_id, fact.iterations))
+            checkpoints.add((fact.job_id, fact.iterations))
         elif isinstance(fact, Restarted):
             if fact.iteration > due[fact.job_id]:
                 problems.append(f"A2: job {fact.job_id} goes on at iteration {fact.iteration} when {due[fact.job_id]} was due")
-            elif fact.iteration and (fact.job_id, fact.iteration) not in kept:
+            elif fact.iteration and (fact.job_id, fact.iteration) not in checkpoints:
                 problems.append(f"A2: job {fact.job_id} goes on at iteration {fact.iteration}, of which there is no checkpoint")
             due[fact.job_id] = fact.iteration
     return problems

@@ -33,7 +33,7 @@ def find_references(problem: Problem, settings: Evaluation, file: Path, tell: Ca
     """
     seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
     known = _read(file)
-    found: References = {}
+    references: References = {}
     for policy in settings.references:
         usd = []
         for seed in seeds:
@@ -43,8 +43,8 @@ def find_references(problem: Problem, settings: Evaluation, file: Path, tell: Ca
                 known[key] = problem.reference_usd(policy, seed)
                 write_whole(file, json.dumps(known, indent=1) + "\n")
             usd.append(known[key])
-        found[policy] = np.array(usd)
-    return found
+        references[policy] = np.array(usd)
+    return references
 
 
 def evaluate(

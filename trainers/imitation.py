@@ -33,7 +33,7 @@ from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
 from trainers.lookahead import Player
 from trainers.network import Scorer
-from trainers.teachers import TEACHERS, listen
+from trainers.teachers import TEACHERS, collect_examples
 
 Array = NDArray[np.float32]
 
@@ -159,20 +159,22 @@ def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rn
     player = Player(env, weights)
     parts: list[Labels] = []
     for seed in rng.integers(FIRST_DRAWN_SEED, 2**31, source.streams).tolist():
-        seen, _ = env.reset(options={"stream_seed": seed})
+        observation, _ = env.reset(options={"stream_seed": seed})
         over = False
         while not over:
-            allowed = np.flatnonzero(seen["mask"][0])
+            allowed = np.flatnonzero(observation["mask"][0])
             if allowed.size > 1 and rng.random() < recipe.share:
                 if recipe.teacher == LOOKAHEAD:
                     usd, _, work_usd = player.look_ahead(recipe.horizon_h).T
                     values = (recipe.work_price * work_usd - usd)[None] / _UNIT_USD
                 else:
-                    values = worth(seen)
-                values = np.where(seen["mask"] > 0, values, np.nan).astype(np.float32)
-                parts.append(Labels(seen["job"], seen["candidates"], seen["cluster"], seen["mask"], values))
+                    values = worth(observation)
+                values = np.where(observation["mask"] > 0, values, np.nan).astype(np.float32)
+                parts.append(
+                    Labels(observation["job"], observation["candidates"], observation["cluster"], observation["mask"], values)
+                )
             action = rng.choice(allowed[:6]) if rng.random() < recipe.exploration else player.choose(0)
-            seen, _, ended, _, _ = env.step(np.array([action]))
+            observation, _, ended, _, _ = env.step(np.array([action]))
             over = bool(ended[0])
     return joined(parts)
 
@@ -180,17 +182,17 @@ def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rn
 def _imitated(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
     """Places of a teacher: the value of its row is 1, that of the others 0."""
     generator, width = source.generator(), len(candidate_names(recipe.moves))
-    heard = []
+    examples = []
     for seed in rng.integers(FIRST_DRAWN_SEED, 2**31, source.streams).tolist():
-        heard += listen(generator.scenario(seed), TEACHERS[recipe.teacher](), weights, ROWS_MOST)
-    rows = np.zeros((len(heard), ROWS_MOST, width), dtype=np.float32)
-    mask = np.zeros((len(heard), ROWS_MOST), dtype=np.int8)
-    values = np.full((len(heard), ROWS_MOST), np.nan, dtype=np.float32)
-    for k, (seen, told) in enumerate(heard):
-        count = len(seen.candidates)
-        rows[k, :count], mask[k, :count], values[k, :count] = seen.candidates[:, :width], 1, 0
-        values[k, told] = 1
-    job, cluster = (np.array([getattr(seen, name) for seen, _ in heard]) for name in ("job", "cluster"))
+        examples += collect_examples(generator.scenario(seed), TEACHERS[recipe.teacher](), weights, ROWS_MOST)
+    rows = np.zeros((len(examples), ROWS_MOST, width), dtype=np.float32)
+    mask = np.zeros((len(examples), ROWS_MOST), dtype=np.int8)
+    values = np.full((len(examples), ROWS_MOST), np.nan, dtype=np.float32)
+    for k, (inputs, choice) in enumerate(examples):
+        count = len(inputs.candidates)
+        rows[k, :count], mask[k, :count], values[k, :count] = inputs.candidates[:, :width], 1, 0
+        values[k, choice] = 1
+    job, cluster = (np.array([getattr(inputs, name) for inputs, _ in examples]) for name in ("job", "cluster"))
     return Labels(job, rows, cluster, mask, values)
 
 

@@ -86,8 +86,10 @@ class PointerPolicy(MaskableActorCriticPolicy):
 class PointerQ(QNetwork):
     """Action values of the same network: the value of the decision, and a row's logit as what that choice adds to it."""
 
-    def __init__(self, observation_space: spaces.Dict, action_space: spaces.Discrete, widths: Sequence[int], **given: Any) -> None:
-        super().__init__(observation_space, action_space, **given)
+    def __init__(
+        self, observation_space: spaces.Dict, action_space: spaces.Discrete, widths: Sequence[int], **network: Any
+    ) -> None:
+        super().__init__(observation_space, action_space, **network)
         self.q_net = torch.nn.Sequential()
         self.scorer = Scorer(*shapes(observation_space), widths)
 
@@ -113,9 +115,9 @@ class PointerDQNPolicy(DQNPolicy):
     def make_q_net(self) -> PointerQ:
         """A network of action values."""
         extractor = self.make_features_extractor()
-        given = {"features_extractor": extractor, "features_dim": extractor.features_dim, "net_arch": []}
+        network = {"features_extractor": extractor, "features_dim": extractor.features_dim, "net_arch": []}
         space, actions = cast(spaces.Dict, self.observation_space), cast(spaces.Discrete, self.action_space)
-        return PointerQ(space, actions, self.widths, **given).to(self.device)
+        return PointerQ(space, actions, self.widths, **network).to(self.device)
 
 
 def _score(scorer: Scorer, obs: Observed, sees_mask: bool) -> tuple[Tensor, Tensor]:

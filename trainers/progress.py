@@ -36,7 +36,7 @@ class ProgressPrinter:
         self.bar = bar
         self.seed = seed
         self.steps = steps
-        self.told = 0
+        self.shown = 0
         self.began: tuple[int, float] | None = None
 
     def __call__(self, steps: int, curve: Sequence[Mapping[str, float]]) -> None:
@@ -45,11 +45,11 @@ class ProgressPrinter:
         began, began_s = self.began = self.began or (steps, now_s)
         left_s = (self.steps - steps) * (now_s - began_s) / (steps - began) if steps > began else None
         self.progress.update(self.bar, completed=steps, description=f"seed {self.seed}")
-        for rows in range(self.told or len(curve), len(curve) + 1):
-            if rows > self.told:
+        for rows in range(self.shown or len(curve), len(curve) + 1):
+            if rows > self.shown:
                 line = evaluation_line(curve[:rows], self.steps, left_s if rows == len(curve) else None)
                 self.progress.console.print(f"seed {self.seed}  {line}")
-        self.told = len(curve)
+        self.shown = len(curve)
 
 
 def evaluation_line(curve: Sequence[Mapping[str, float]], steps: int, left_s: float | None) -> str:
@@ -62,8 +62,8 @@ def evaluation_line(curve: Sequence[Mapping[str, float]], steps: int, left_s: fl
     last, best = curve[-1], max(curve, key=lambda row: row["return"])
     figure = main_figure(last)
     since = len(curve) - 1 - curve.index(best)
-    found = f"best {best[figure]:.4f} at {best['steps']:,.0f}" if since else "best so far"
-    parts = [f"{last['steps']:>9,.0f} of {steps:,}", f"{figure.replace('_', ' ')} {last[figure]:.4f} ({found})"]
+    best_so_far = f"best {best[figure]:.4f} at {best['steps']:,.0f}" if since else "best so far"
+    parts = [f"{last['steps']:>9,.0f} of {steps:,}", f"{figure.replace('_', ' ')} {last[figure]:.4f} ({best_so_far})"]
     if last["frames_per_s"]:
         parts.append(f"{last['frames_per_s']:,.0f} decisions/s")
     if left_s:

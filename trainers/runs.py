@@ -87,11 +87,11 @@ def _claim(folder: Path, config: Config, resume: bool) -> None:
         raise InputError(f"--resume: {file}: {different}")
 
 
-def _difference(saved: Any, given: Any, path: Sequence[str] = ()) -> str | None:
+def _difference(saved: Any, present: Any, path: Sequence[str] = ()) -> str | None:
     """Describe the first different value."""
-    if isinstance(saved, dict) and isinstance(given, dict):
-        for key in sorted(saved.keys() | given.keys()):
-            if found := _difference(saved.get(key), given.get(key), (*path, key)):
-                return found
+    if isinstance(saved, dict) and isinstance(present, dict):
+        for key in sorted(saved.keys() | present.keys()):
+            if difference := _difference(saved.get(key), present.get(key), (*path, key)):
+                return difference
         return None
-    return None if saved == given else f"{'.'.join(path)} is {describe(saved)} there, and {describe(given)} here"
+    return None if saved == present else f"{'.'.join(path)} is {describe(saved)} there, and {describe(present)} here"

@@ -22,7 +22,7 @@ from rollmux_env.scenario import Scenario
 
 Weights = dict[str, NDArray[np.float32]]
 Teacher = Callable[[State, Arrived, CandidateTable], int | None]
-Heard = tuple[Features, int]  # of the feasible rows, a new group first, and which of them the teacher takes
+Example = tuple[Features, int]  # of the feasible rows, a new group first, and which of them the teacher takes
 
 
 def consolidate_teacher() -> Teacher:
@@ -75,25 +75,25 @@ def optimum_teacher() -> Teacher:
 TEACHERS: dict[str, Callable[[], Teacher]] = {"consolidate": consolidate_teacher, "optimum": optimum_teacher}
 
 
-def listen(scenario: Scenario, teacher: Teacher, weights: Weights | None, most: int) -> list[Heard]:
-    """Play a stream without moves, and hear where the teacher would place every job.
+def collect_examples(scenario: Scenario, teacher: Teacher, weights: Weights | None, most: int) -> list[Example]:
+    """Play a stream without moves, and collect where the teacher would place every job.
 
     Args:
         weights: of the network that places them; None: the teacher.
         most: rows that are kept of a table: a new group, the teacher's, and the cheapest.
     """
-    policy = _Pupil(teacher, weights, most)
+    policy = _Student(teacher, weights, most)
     replay(scenario, policy)
-    return policy.heard
+    return policy.examples
 
 
-class _Pupil:
-    """Places jobs, and writes down what the teacher would have done."""
+class _Student:
+    """Places jobs, and records what the teacher would have done."""
 
     keeps_slo = True
 
     def __init__(self, teacher: Teacher, weights: Weights | None, most: int) -> None:
-        self.heard: list[Heard] = []
+        self.examples: list[Example] = []
         self._teacher, self._weights, self._most = teacher, weights, most
 
     def decide(self, state: State, event: Event) -> Plan:
@@ -106,17 +106,17 @@ class _Pupil:
         rows = rows[table.feasible[rows]]
         if not rows.size:
             return (Wait(job_id),)
-        told = self._teacher(state, event, table)
+        answer = self._teacher(state, event, table)
         if rows.size > self._most:
-            first = np.where((rows == told) | (rows == rows[0]), -np.inf, table.usd_per_hour[rows])
+            first = np.where((rows == answer) | (rows == rows[0]), -np.inf, table.usd_per_hour[rows])
             rows = rows[np.sort(np.argsort(first, kind="stable")[: self._most])]
-        seen = features(state, table, float(state.job(state.job_id(0)).arrival_s), rows=rows)
-        if told is not None and rows.size > 1:
-            self.heard.append((seen, int(np.flatnonzero(rows == told)[0])))
-        chosen = told
+        inputs = features(state, table, float(state.job(state.job_id(0)).arrival_s), rows=rows)
+        if answer is not None and rows.size > 1:
+            self.examples.append((inputs, int(np.flatnonzero(rows == answer)[0])))
+        chosen = answer
         if self._weights is not None:
             wide = self._weights["skip.weight"].shape[1]
-            chosen = int(rows[np.argmax(score(self._weights, seen.job, seen.candidates[:, :wide], seen.cluster))])
+            chosen = int(rows[np.argmax(score(self._weights, inputs.job, inputs.candidates[:, :wide], inputs.cluster))])
         if chosen is None:
             chosen = int(rows[np.argmin(table.usd_per_hour[rows])])
         return (Place(job_id, table.placement(chosen)),)

@@ -77,11 +77,11 @@ def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
     torch.set_num_threads(run.config.threads)
     env = NativeVecEnv(run.problem.training(run.config.streams))
     model = ALGORITHMS[run.config.algorithm](run.config, env, run.seed)
-    watch = _Watch(run)
+    callback = _RunCallback(run)
     file = run.folder / CHECKPOINT
     resumed = resume and file.exists()
     if resumed:
-        watch.load(load_checkpoint(file, model))
+        callback.load(load_checkpoint(file, model))
     elif run.config.start:
         begin_with(model, run.config.start, run.problem.policy_config(run.config.widths, {}))
     writer = TensorBoard(run.folder, model.num_timesteps)
@@ -89,11 +89,11 @@ def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
     left = run.config.steps - model.num_timesteps
     try:
         if left > 0:
-            model.learn(left, callback=watch, log_interval=None, reset_num_timesteps=not resumed)  # type: ignore[arg-type]
+            model.learn(left, callback=callback, log_interval=None, reset_num_timesteps=not resumed)  # type: ignore[arg-type]
     finally:
         writer.close()
         env.close()
-    return watch.curve
+    return callback.curve
 
 
 def weights_of(model: BaseAlgorithm) -> dict[str, NDArray[np.float32]]:
@@ -109,7 +109,7 @@ class TensorBoard(TensorBoardOutputFormat):
         self._is_closed = False
 
 
-class _Watch(BaseCallback):
+class _RunCallback(BaseCallback):
     """Between two rollouts: evaluates, writes a checkpoint, tells figures, whatever is due.
 
     Attributes:
@@ -172,14 +172,14 @@ class _Watch(BaseCallback):
     def _evaluate(self, steps: int, speed: dict[str, float]) -> None:
         run = self.run
         self.evaluated = steps
-        found = evaluate(run.problem, self.held_out, self.model, run.config.evaluation.first_seed, run.references)
-        for name, value in found.items():
+        figures = evaluate(run.problem, self.held_out, self.model, run.config.evaluation.first_seed, run.references)
+        for name, value in figures.items():
             self.logger.record(f"evaluation/{name}", value)
-        self.curve.append({"steps": steps, **found, **speed})
-        self._write(LAST, steps, found)
-        if found["return"] > self.best:
-            self.best = found["return"]
-            self._write(BEST, steps, found)
+        self.curve.append({"steps": steps, **figures, **speed})
+        self._write(LAST, steps, figures)
+        if figures["return"] > self.best:
+            self.best = figures["return"]
+            self._write(BEST, steps, figures)
         write_whole(run.folder / CURVE, _as_csv(self.curve))
 
     def _write(self, name: str, steps: int, figures: dict[str, float]) -> None:
@@ -192,10 +192,10 @@ class _Watch(BaseCallback):
     def _record_training(self, steps: int) -> dict[str, float]:
         """Means of the episodes since the last time, decisions a second, and the environment's share of that time."""
         if self.episodes:
-            found = {name: [episode[name] for episode in self.episodes] for name in self.episodes[0] if name not in _NO_FIGURES}
-            found |= {"return": [episode["episode"]["r"] for episode in self.episodes]}
-            found |= {"decisions": [episode["episode"]["l"] for episode in self.episodes]}
-            for name, values in sorted(found.items()):
+            figures = {name: [episode[name] for episode in self.episodes] for name in self.episodes[0] if name not in _NO_FIGURES}
+            figures |= {"return": [episode["episode"]["r"] for episode in self.episodes]}
+            figures |= {"decisions": [episode["episode"]["l"] for episode in self.episodes]}
+            for name, values in sorted(figures.items()):
                 self.logger.record(f"rollout/{name}", float(np.mean(values)))
         share = (self._env.seconds - self.env_seconds) / self.seconds if self.seconds else 0.0
         speed = {"frames_per_s": (steps - self.logged) / self.seconds if self.seconds else 0.0, "environment_share": share}

@@ -49,7 +49,7 @@ class NativeVecEnv(VecEnv):
         """First observations of new episodes; seeds and options given before are used up."""
         began = perf_counter()
         seeds = None if self._seeds[0] is None else self._seeds
-        options = {key: [given[key] for given in self._options] for key in self._options[0]}
+        options = {key: [episode[key] for episode in self._options] for key in self._options[0]}
         observation, _ = self.env.reset(seed=seeds, options=options or None)  # type: ignore[arg-type]
         self.returns[:], self.lengths[:] = 0.0, 0
         self.reset_infos = [{} for _ in range(self.num_envs)]

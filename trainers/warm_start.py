@@ -36,8 +36,8 @@ def begin_with(model: BaseAlgorithm, start: Start, wanted: PolicyConfig) -> None
         if getattr(config, name) != getattr(wanted, name):
             raise InputError(f"start.file: {start.file}: its {name} are not this run's")
     network = scorer_of(model)
-    given = {name: array * np.float32(start.sharpness if name in _SCORES else 1) for name, array in weights.items()}
-    known = {name: torch.from_numpy(array) for name, array in given.items() if not name.startswith("value.")}
+    scaled = {name: array * np.float32(start.sharpness if name in _SCORES else 1) for name, array in weights.items()}
+    known = {name: torch.from_numpy(array) for name, array in scaled.items() if not name.startswith("value.")}
     network.load_state_dict(network.state_dict() | known)
     if isinstance(model, DQN):
         model.q_net_target.load_state_dict(model.q_net.state_dict())

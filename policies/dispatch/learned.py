@@ -41,8 +41,8 @@ class Learned:
     def __init__(self, path: str = "default") -> None:
         file = Path(str(files("policies.dispatch") / "weights" / "default.safetensors")) if path == "default" else Path(path)
         config, self._weights = read_policy(file, "dispatch")
-        given = config.job_features, config.candidate_features, config.cluster_features
-        if given != (GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES):
+        features = config.job_features, config.candidate_features, config.cluster_features
+        if features != (GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES):
             raise InputError(f"{file}: rollmux: reads other features than this version of RollMux gives")
 
     def choose(self, group: Dispatcher) -> Request | Member | None:

@@ -78,10 +78,10 @@ class Learned:
         rows = rows[table.feasible[rows]]
         if rows.size == 0:
             return (Wait(job_id),)
-        seen = features(state, table, _first_s(state), self.config.known_stays, rows)
+        inputs = features(state, table, _first_s(state), self.config.known_stays, rows)
         wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)
-        wide[:, : len(CANDIDATE_FEATURES)] = seen.candidates
-        return (Place(job_id, table.placement(int(rows[np.argmax(self._scores(seen.job, wide, seen.cluster))]))),)
+        wide[:, : len(CANDIDATE_FEATURES)] = inputs.candidates
+        return (Place(job_id, table.placement(int(rows[np.argmax(self._scores(inputs.job, wide, inputs.cluster))]))),)
 
     def _regroup(self, state: State, begun: Plan) -> Plan:
         """The moves after what the plan has begun with: of the chains of rows that begin with one of the best-scored, the best.

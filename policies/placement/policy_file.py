@@ -93,11 +93,11 @@ def read_policy(
     config = _config(name, header.pop("__metadata__", None))
     if config.decides != decides:
         raise InputError(f"{name}: is a policy for {config.decides}, not for {decides}")
-    found: dict[str, tuple[object, object]] = {}
+    layout: dict[str, tuple[object, object]] = {}
     for key, entry in header.items():
         shape = entry.get("shape") if isinstance(entry, dict) else None
-        found[key] = (entry.get("dtype"), tuple(shape)) if isinstance(entry, dict) and isinstance(shape, list) else (None, None)
-    _check(name, config, found)
+        layout[key] = (entry.get("dtype"), tuple(shape)) if isinstance(entry, dict) and isinstance(shape, list) else (None, None)
+    _check(name, config, layout)
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -142,18 +142,18 @@ def _config(name: str, metadata: object) -> PolicyConfig:
         raise InputError(f"{name}: {format_error(problems(error)[0], PolicyConfig, _KEY)}") from None
 
 
-def _check(name: str, config: PolicyConfig, found: Mapping[str, tuple[object, object]]) -> None:
+def _check(name: str, config: PolicyConfig, layout: Mapping[str, tuple[object, object]]) -> None:
     """Compare dtypes and shapes with what the config asks for."""
     wanted = config.shapes()
     if 4 * sum(math.prod(shape) for shape in wanted.values()) > LARGEST_BYTES:
         raise InputError(f"{name}: rollmux.widths: asks for more than {LARGEST_BYTES // 2**20} MB of weights")
-    for key in sorted(wanted.keys() | found.keys()):
-        if key not in found:
+    for key in sorted(wanted.keys() | layout.keys()):
+        if key not in layout:
             raise InputError(f"{name}: {key}: is missing")
         if key not in wanted:
             raise InputError(f"{name}: {one_line(key, 60)}: is not a weight of this network")
-        if found[key] != ("F32", wanted[key]):
-            shown = one_line(f"{found[key][0]} {found[key][1]}", 80)
+        if layout[key] != ("F32", wanted[key]):
+            shown = one_line(f"{layout[key][0]} {layout[key][1]}", 80)
             raise InputError(f"{name}: {key}: must be F32 {wanted[key]}, not {shown}")
 
 

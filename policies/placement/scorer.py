@@ -15,7 +15,7 @@ Array = NDArray[np.float32]
 
 def shapes(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """Shape of every weight by name."""
-    found: dict[str, tuple[int, ...]] = {
+    by_name: dict[str, tuple[int, ...]] = {
         "enter.weight": (widths[0], job_dim + cluster_dim),
         "enter.bias": (widths[0],),
         "score.weight": (1, widths[-1]),
@@ -26,23 +26,23 @@ def shapes(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[
     }
     of_row, of_context = candidate_dim, widths[0]
     for k, width in enumerate(widths):
-        found[f"row.{k}.weight"] = (width, of_row)
-        found[f"row.{k}.bias"] = (width,)
-        found[f"context.{k}.weight"] = (width, of_context)
-        found[f"pool.{k}.weight"] = (width, of_context + 2 * width)
-        found[f"pool.{k}.bias"] = (width,)
+        by_name[f"row.{k}.weight"] = (width, of_row)
+        by_name[f"row.{k}.bias"] = (width,)
+        by_name[f"context.{k}.weight"] = (width, of_context)
+        by_name[f"pool.{k}.weight"] = (width, of_context + 2 * width)
+        by_name[f"pool.{k}.bias"] = (width,)
         of_row = of_context = width
-    return found
+    return by_name
 
 
 def random_weights(job_dim: int, candidate_dim: int, cluster_dim: int, widths: Sequence[int], seed: int) -> dict[str, Array]:
     """Weights of a network that has learned nothing, uniform within 1 / sqrt(inputs) as torch begins."""
     rng = np.random.default_rng(seed)
-    found: dict[str, Array] = {}
+    weights: dict[str, Array] = {}
     for name, shape in shapes(job_dim, candidate_dim, cluster_dim, widths).items():
         bound = shape[-1] ** -0.5
-        found[name] = rng.uniform(-bound, bound, shape).astype(np.float32)
-    return found
+        weights[name] = rng.uniform(-bound, bound, shape).astype(np.float32)
+    return weights
 
 
 def score(weights: Mapping[str, Array], job: Array, rows: Array, cluster: Array) -> Array:

@@ -83,8 +83,8 @@ class Reshape(Stay):
 
     def end(self, fleet: Fleet) -> None:
         """Remember how long the responses were that finished."""
-        seen: Floats = np.asarray(np.quantile(fleet.sampled()[fleet.finished], _SHARES), np.float64)
-        self._quantiles = seen if self._quantiles is None else (1 - _NEW) * self._quantiles + _NEW * seen
+        lengths: Floats = np.asarray(np.quantile(fleet.sampled()[fleet.finished], _SHARES), np.float64)
+        self._quantiles = lengths if self._quantiles is None else (1 - _NEW) * self._quantiles + _NEW * lengths
 
     def _next(self, fleet: Fleet) -> Wake:
         while self._looks and self._looks[0] <= fleet.finished.size:
@@ -98,7 +98,7 @@ class Reshape(Stay):
         context, ahead = context[left], forecast(quantiles, sampled[left])
         present = np.searchsorted(self._live, fleet.replica[left])
         stay_s = self._makespan(self._parallel, context, ahead, present, present == present)
-        found: tuple[int, Ints] | None = None
+        best: tuple[int, Ints] | None = None
         best_s = (1 - self._policy.margin) * stay_s
         for parallel in self._timings:
             where = spread(ahead, self._setting.gpus // parallel)
@@ -106,10 +106,10 @@ class Reshape(Stay):
             makespan_s = self._makespan(parallel, context, ahead, where, (where == present) & same)
             makespan_s += 0.0 if same else self._policy.switch_s
             if makespan_s < best_s:
-                best_s, found = makespan_s, (parallel, where)
-        if found is None:
+                best_s, best = makespan_s, (parallel, where)
+        if best is None:
             return
-        parallel, where = found
+        parallel, where = best
         if parallel != self._parallel:
             replicas = [self._timings[parallel]] * (self._setting.gpus // parallel)
             self._live = fleet.add(replicas, parallel, from_s=fleet.now_s + self._policy.switch_s)

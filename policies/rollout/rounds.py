@@ -88,10 +88,10 @@ class Race:
             return [(prompt, other) for other in range(self.round.responses) if other not in counted]
         return [
             (number, other)
-            for number, found in self._finished.items()
-            if number == prompt or len(found) < self.round.needed
+            for number, responses in self._finished.items()
+            if number == prompt or len(responses) < self.round.needed
             for other in range(self.round.responses)
-            if other not in found
+            if other not in responses
         ]
 
     def counted(self, prompt: int) -> list[int]:

@@ -60,17 +60,17 @@ def compare(results: Sequence[Result], baseline: str) -> list[Row]:
 
 
 def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
-    found = [result.outcome.metrics for result in results]
+    metrics_list = [result.outcome.metrics for result in results]
 
     def over_seeds(value: Callable[[Metrics], float]) -> Mean:
-        return mean_interval([value(metrics) for metrics in found])
+        return mean_interval([value(metrics) for metrics in metrics_list])
 
     def to_base(value: Callable[[Metrics], float]) -> Mean:
-        return mean_interval([_ratio(value(b), value(m)) for b, m in zip(base, found, strict=True)])
+        return mean_interval([_ratio(value(b), value(m)) for b, m in zip(base, metrics_list, strict=True)])
 
-    observed = [m.slo_attainment_observed for m in found if m.slo_attainment_observed is not None]
-    admitted = [sum(metrics.admissions.values()) for metrics in found]
-    joined = [sum(metrics.admissions.values()) - metrics.admissions["isolated"] for metrics in found]
+    observed = [m.slo_attainment_observed for m in metrics_list if m.slo_attainment_observed is not None]
+    admitted = [sum(metrics.admissions.values()) for metrics in metrics_list]
+    joined = [sum(metrics.admissions.values()) - metrics.admissions["isolated"] for metrics in metrics_list]
     decisions = [seconds for result in results for seconds in result.outcome.decision_s]
     return Row(
         policy=policy,
@@ -81,8 +81,8 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
         slo_attainment=over_seeds(lambda m: m.slo_attainment),
         slo_attainment_observed=mean_interval(observed) if observed else None,
         slowdown=over_seeds(lambda m: float(np.mean(list(m.slowdown.values())))),
-        rollout_gpus=float(np.mean([metrics.peak_gpus["rollout"] for metrics in found])),
-        training_gpus=float(np.mean([metrics.peak_gpus["training"] for metrics in found])),
+        rollout_gpus=float(np.mean([metrics.peak_gpus["rollout"] for metrics in metrics_list])),
+        training_gpus=float(np.mean([metrics.peak_gpus["training"] for metrics in metrics_list])),
         packed=sum(joined) / max(1, sum(admitted)),
         decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
     )

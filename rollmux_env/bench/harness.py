@@ -85,19 +85,19 @@ def run_task(make: MakeContender, task: Task) -> Result:
         if isinstance(contender, OwnReplay):
             if task.dispatch is not None:
                 raise InputError(f"event replay: {task.spec} is a yardstick with a fluid replay only")
-            found = contender.replay(task.scenario, check=task.check)
+            measured = contender.replay(task.scenario, check=task.check)
         elif task.dispatch is not None:
             migration = migration_of(task.rollout)
             tails = TailModel(share=migration[1]) if migration else None
             run = replay_events(
                 task.scenario, contender, task.dispatch, task.seed, check=task.check, tails=tails, rollout=task.rollout
             )
-            found = outcome(run)
+            measured = outcome(run)
         else:
-            found = outcome(replay(task.scenario, contender, check=task.check))
+            measured = outcome(replay(task.scenario, contender, check=task.check))
     except PlanError as error:
         raise PlanError(f"policy {task.spec}: {error}") from None
-    return Result(task.spec, task.seed, found, perf_counter() - began)
+    return Result(task.spec, task.seed, measured, perf_counter() - began)
 
 
 def run_tasks(make: MakeContender, tasks: list[Task], workers: int = 1) -> Iterator[tuple[int, Result]]:

@@ -80,12 +80,12 @@ def rollout_rows(cases: Sequence[RolloutCase], seeds: Sequence[int], quick: bool
     """Measure every case: one row per case and policy, in order."""
     rows = []
     for case in cases:
-        found = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in case.policies}
-        base = found[case.policies[0]]
+        figures_of = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in case.policies}
+        base = figures_of[case.policies[0]]
         for policy in case.policies:
-            gains = [first / own for first, own in zip(base, found[policy], strict=True)]
+            gains = [first / own for first, own in zip(base, figures_of[policy], strict=True)]
             figures: dict[str, Mean | None] = {SECONDS: None, DOLLARS: None, GAIN: mean_interval(gains)}
-            figures[case.heading] = mean_interval(found[policy])
+            figures[case.heading] = mean_interval(figures_of[policy])
             rows.append(SuiteRow(case.label, policy, figures))
     return rows
 
@@ -152,11 +152,11 @@ def step_s(
     total = 0.0
     for _ in range(ROLLOUTS):
         one = job.next()
-        each_s = training_s / one.kept.size
+        each_s = training_s / one.counted_tokens.size
         now_s, trained = one.moved_s, 0
         for end_s in one.end_s:
             now_s = max(now_s, end_s) + 2 * each_s
-            if now_s > one.seconds or trained == one.kept.size:
+            if now_s > one.seconds or trained == one.counted_tokens.size:
                 break
             trained += 1
         total += one.seconds + (0.0 if stage.hidden else reward_s) + training_s - trained * each_s
@@ -165,7 +165,7 @@ def step_s(
 
 def with_models(scenario: Scenario) -> Scenario:
     """A stream of the catalogue's jobs with phases predicted from their models, and the lengths of docs/reference/timing.md."""
-    kept = ("id", "arrival_s", "iterations", "duration_s", "slo")
+    fields = ("id", "arrival_s", "iterations", "duration_s", "slo")
     jobs = []
     for job in scenario.jobs:
         size, cap = job.id.split("-")[:2]
@@ -176,7 +176,7 @@ def with_models(scenario: Scenario) -> Scenario:
         else:
             lengths = {"published": kind if kind in PUBLISHED else f"7B-{cap}"}
         jobs.append(
-            {key: value for key in kept if (value := getattr(job, key)) is not None}
+            {key: value for key in fields if (value := getattr(job, key)) is not None}
             | {"rollout": {"nodes": job.rollout.nodes}, "training": {"nodes": job.training.nodes}}
             | {"model": {"name": size, "tensor_parallel": 2 if size == "32B" else 1}}
             | {"lengths": {"cap": tokens, "batch": 256, "prompt_tokens": 1024, **lengths}}
@@ -246,20 +246,20 @@ def sweep(policies: Sequence[str], seed: int, makers: Makers) -> list[SweepPoint
             at = _MIDDLE | {varied: value}
             lengths = Lognormal(16384, 700.0, at["tail weight"])
             where = replace(setting("14B", "H20", int(at["GPUs"]), 1, lengths), prompts=int(at["prompts"]))
-            found = {name: _rolled(where, makers.rollout(name), seed) for name in ("plain", *policies)}
+            costs = {name: _rolled(where, makers.rollout(name), seed) for name in ("plain", *policies)}
             for name in policies:
                 unit = 0 if migration_of(makers.rollout(name)) is None else 1
-                points.append(SweepPoint(varied, value, name, found["plain"][unit] / found[name][unit], _UNITS[unit]))
+                points.append(SweepPoint(varied, value, name, costs["plain"][unit] / costs[name][unit], _UNITS[unit]))
     return points
 
 
 def _rolled(where: Setting, policy: RolloutPolicy, seed: int) -> tuple[float, float]:
     """Mean seconds of rollouts, and GPU-seconds that they hold: all until the tail moves, then its share."""
     job, migration = JobRollouts(where, policy, seed), migration_of(policy)
-    seconds, held = 0.0, 0.0
+    seconds, gpu_s = 0.0, 0.0
     for _ in range(ROLLOUTS):
         one = job.next()
         seconds += one.seconds
         moved_s = one.seconds if migration is None else one.done_s(migration[0])
-        held += where.gpus * (moved_s + (migration[1] if migration else 1.0) * (one.seconds - moved_s))
-    return seconds / ROLLOUTS, held / ROLLOUTS
+        gpu_s += where.gpus * (moved_s + (migration[1] if migration else 1.0) * (one.seconds - moved_s))
+    return seconds / ROLLOUTS, gpu_s / ROLLOUTS

@@ -91,10 +91,10 @@ def _changed(scenario: Scenario, changes: list[dict[str, Any]]) -> Scenario:
     return Scenario(version=scenario.version, cluster=scenario.cluster, jobs=jobs)
 
 
-def _billions(job: Job, given: Mapping[str, int] | None) -> int:
-    if given is not None and job.id in given:
-        return given[job.id]
-    size = re.match(r"([1-9][0-9]*)B-", job.id) if given is None else None
+def _billions(job: Job, sizes: Mapping[str, int] | None) -> int:
+    if sizes is not None and job.id in sizes:
+        return sizes[job.id]
+    size = re.match(r"([1-9][0-9]*)B-", job.id) if sizes is None else None
     if size is None:
         raise InputError(f"drift: job {job.id}: the size of its model is not known")
     return int(size[1])

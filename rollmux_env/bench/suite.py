@@ -103,20 +103,20 @@ def suite_rows(suite: Suite, results: Sequence[tuple[Case, Result]]) -> list[Sui
     """Return the table of a suite: one row per case and policy, in order."""
     rows: list[SuiteRow] = []
     for case in suite.cases:
-        found: dict[str, dict[int, Outcome]] = {policy: {} for policy in case.policies}
+        outcomes: dict[str, dict[int, Outcome]] = {policy: {} for policy in case.policies}
         for owner, result in results:
             if owner.label == case.label:
-                found[result.spec][result.seed] = result.outcome
+                outcomes[result.spec][result.seed] = result.outcome
         rows += [
-            SuiteRow(case.label, policy, {column.heading: _figure(column, policy, found) for column in suite.columns})
+            SuiteRow(case.label, policy, {column.heading: _figure(column, policy, outcomes) for column in suite.columns})
             for policy in case.policies
         ]
     return rows
 
 
-def _figure(column: Column, policy: str, found: Mapping[str, Mapping[int, Outcome]]) -> Mean | None:
-    mine = found[policy]
-    base = next((found[name] for name in column.against if name in found), None)
+def _figure(column: Column, policy: str, outcomes: Mapping[str, Mapping[int, Outcome]]) -> Mean | None:
+    mine = outcomes[policy]
+    base = next((outcomes[name] for name in column.against if name in outcomes), None)
     if column.against and base is None:
         return None
     return mean_interval([column.value(mine[seed], base[seed] if base else mine[seed]) for seed in sorted(mine)])

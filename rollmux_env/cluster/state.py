@@ -53,7 +53,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Pause:
     """Nodes that a moved job has left and that are paid for until its pause ends."""
 
     until_s: float
@@ -96,7 +96,7 @@ class State:
         self._rows: dict[str, int] = {}
         self._free_groups: list[int] = []
         self._group_rows: dict[int, int] = {}
-        self._held: list[_Held] = []
+        self._pauses: list[_Pause] = []
 
     @property
     def view(self) -> View:
@@ -131,7 +131,7 @@ class State:
 
     def is_paused(self, job_id: str) -> bool:
         """Whether the job is in the pause of a move."""
-        return any(held.job_id == job_id for held in self._held)
+        return any(pause.job_id == job_id for pause in self._pauses)
 
     def group_row(self, group_id: int) -> int | None:
         """Row of a present group in the group table."""
@@ -187,15 +187,15 @@ class State:
 
     def held_nodes(self) -> tuple[int, int]:
         """Rollout and training nodes that moved jobs have left and that are paid for until their pauses end."""
-        return sum(held.rollout_nodes for held in self._held), sum(held.training_nodes for held in self._held)
+        return sum(pause.rollout_nodes for pause in self._pauses), sum(pause.training_nodes for pause in self._pauses)
 
     def next_resume_s(self) -> float:
         """When the next pause ends; infinite where no job is paused."""
-        return min((held.until_s for held in self._held), default=np.inf)
+        return min((pause.until_s for pause in self._pauses), default=np.inf)
 
     def resuming(self, until_s: float) -> list[str]:
         """Ids of the paused jobs whose pause ends by `until_s`."""
-        return [held.job_id for held in self._held if held.until_s <= until_s]
+        return [pause.job_id for pause in self._pauses if pause.until_s <= until_s]
 
     def _view(self, row: int) -> Group:
         group = self._groups[row]
@@ -215,7 +215,7 @@ class State:
         """A state of its own: what is applied to one of the two does not change the other."""
         twin = copy(self)
         twin._keep(self._jobs.copy(), self._groups.copy())
-        for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_held"):
+        for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_pauses"):
             setattr(twin, name, getattr(self, name).copy())
         return twin
 
@@ -358,15 +358,15 @@ def apply(state: State, event: Event) -> None:
             state._settle(int(state._jobs["group"][row]))
             left = state._leave(row)
             until_s = at_s + state.cluster.migration_s
-            state._held.append(_Held(until_s, job_id, *left))
+            state._pauses.append(_Pause(until_s, job_id, *left))
             state._jobs["paused_until_s"][row] = until_s
             state._jobs["leaves_s"][row] += state.cluster.migration_s
             state._enter(row, placement)
         case Resumed(job_id=job_id):
-            held = next(held for held in state._held if held.job_id == job_id)
-            state._held.remove(held)
-            state.rollout_nodes -= held.rollout_nodes
-            state.training_nodes -= held.training_nodes
+            pause = next(pause for pause in state._pauses if pause.job_id == job_id)
+            state._pauses.remove(pause)
+            state.rollout_nodes -= pause.rollout_nodes
+            state.training_nodes -= pause.training_nodes
         case Departed(job_id=job_id):
             row = state._rows[job_id]
             state._settle(int(state._jobs["group"][row]))

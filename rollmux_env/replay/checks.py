@@ -54,8 +54,8 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
             _require(load_s <= group.period_s * (1 + 1e-9), f"R3: group {group.id} asks too much of a node")
             _require(memory_gb <= limit_gb * (1 + 1e-9), f"R4: a node of group {group.id} holds {memory_gb:g} GB")
         for job in jobs:
-            kept = group.period_s <= job.slo * job.solo_s * (1 + 1e-9)
-            _require(kept or not keeps_slo, f"R6: job {job.id} breaks its SLO in group {group.id}")
+            in_time = group.period_s <= job.slo * job.solo_s * (1 + 1e-9)
+            _require(in_time or not keeps_slo, f"R6: job {job.id} breaks its SLO in group {group.id}")
 
 
 def check_clock(times_s: list[float]) -> None:

@@ -92,7 +92,6 @@ class _RunningJob:
         "cold",
         "durations",
         "group",
-        "held",
         "iteration",
         "job",
         "keys",
@@ -100,6 +99,7 @@ class _RunningJob:
         "left_s",
         "mask",
         "nodes",
+        "nodes_by_share",
         "passed",
         "phase",
         "rate",
@@ -124,7 +124,7 @@ class _RunningJob:
         self.began_s = self.left_s = self.since_s = self.tail_s = 0.0
         self.rate = 1.0
         self.passed = False
-        self.held: dict[float, tuple[int, ...]] = {}
+        self.nodes_by_share: dict[float, tuple[int, ...]] = {}
 
     def enter(self, state: State, group: _Group, seating: Seating) -> None:
         """Take up a placement."""
@@ -235,7 +235,7 @@ class _Replay:
         """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
         tails = job_run.group.tails
         shared = tuple(node for node, bit in job_run.mask.items() if bit & tails)
-        job_run.held = {1.0: tuple(node for node in job_run.mask if node not in shared), 1 - self.tails.share: shared}
+        job_run.nodes_by_share = {1.0: tuple(node for node in job_run.mask if node not in shared), 1 - self.tails.share: shared}
         job_run.rate = job_run.durations.rate[job_run.iteration] if shared else 1.0
         part_s = max(0.0, job_run.left_s - (0.0 if job_run.passed else job_run.tail_s))
         self._wake(job_run, job_run.since_s + part_s / job_run.rate, "rollout" if job_run.passed else "threshold")
@@ -251,13 +251,13 @@ class _Replay:
         self._span(job_run, now_s)
         del job_run.group.rollouts[job_run]
         job_run.group.tails |= job_run.bits
-        job_run.held = {self.tails.share: tuple(job_run.mask)}
+        job_run.nodes_by_share = {self.tails.share: tuple(job_run.mask)}
         rest_s = max(0.0, job_run.left_s) * job_run.durations.stretch[job_run.iteration]
         self._wake(job_run, now_s + job_run.durations.move_s + rest_s, "rollout")
 
     @staticmethod
     def _is_tail(job_run: _RunningJob) -> bool:
-        return bool(job_run.held) and job_run not in job_run.group.rollouts
+        return bool(job_run.nodes_by_share) and job_run not in job_run.group.rollouts
 
     def _after_tail(self, gone: _RunningJob, now_s: float) -> None:
         """A tail is over: rollouts that shared nodes with it have them to themselves."""
@@ -272,7 +272,7 @@ class _Replay:
         """Account for the nodes that a rollout has held since this last changed, and begin anew."""
         start_s, switch_s = job_run.start_s, min(job_run.switch_s, now_s - job_run.start_s)
         phase = "rollout" if job_run in job_run.group.rollouts else "tail"
-        for share, nodes in job_run.held.items():
+        for share, nodes in job_run.nodes_by_share.items():
             job_run.busy_s["rollout"] += max(0.0, now_s - start_s - switch_s) * len(nodes) * share
             if self.keep_phases and nodes and now_s > start_s:
                 place = (job_run.iteration, job_run.group.number, "rollout", nodes)
@@ -316,9 +316,9 @@ class _Replay:
         phase, start_s, switch_s = job_run.phase, job_run.start_s, job_run.switch_s
         assert phase is not None
         job_run.phase = None
-        if job_run.held:
+        if job_run.nodes_by_share:
             self._span(job_run, now_s)
-            job_run.held = {}
+            job_run.nodes_by_share = {}
             if job_run in job_run.group.rollouts:
                 del job_run.group.rollouts[job_run]
             return now_s - job_run.began_s
@@ -327,8 +327,8 @@ class _Replay:
         if self.keep_phases:
             nodes = tuple(range(job_run.nodes[phase])) if pool == "training" else job_run.keys[phase]
             group = job_run.group.number
-            held = (start_s, now_s, min(switch_s, now_s - start_s))
-            self.run.phases.append(PhaseRun(job_run.job.id, phase, job_run.iteration, group, pool, nodes, *held))
+            span = (start_s, now_s, min(switch_s, now_s - start_s))
+            self.run.phases.append(PhaseRun(job_run.job.id, phase, job_run.iteration, group, pool, nodes, *span))
         return now_s - start_s
 
     def _place(self, now_s: float, departing: list[_RunningJob]) -> None:

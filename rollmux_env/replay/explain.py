@@ -16,8 +16,8 @@ from rollmux_env.scenario import Scenario
 
 
 @dataclass
-class _Listener:
-    """A policy that keeps the last candidate table of one job and passes every question on."""
+class _RecordingPolicy:
+    """Delegates to a policy, and records the last candidate table of one job."""
 
     policy: Policy
     job_id: str
@@ -58,18 +58,18 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
     """
     if job_id not in {job.id for job in scenario.jobs}:
         raise InputError(f"--job {job_id}: no such job in the scenario")
-    listener = _Listener(policy, job_id)
-    replay(scenario, listener)
-    table = listener.table
+    recorder = _RecordingPolicy(policy, job_id)
+    replay(scenario, recorder)
+    table = recorder.table
     if table is None:
         raise InputError(f"--job {job_id}: the policy was never asked about it")
-    chosen = _row_of(table, listener.placement)
+    chosen = _row_of(table, recorder.placement)
     prunes = bool(getattr(policy, "prune", False))
     rows = [_alternative(table, row, chosen, prunes) for row in range(len(table))]
-    if chosen is None and listener.placement is not None:
-        rows.append(_outside(listener.placement))
-    outcome = "placed" if listener.placement else "waits: nothing fits"
-    return {"job": job_id, "at_s": listener.at_s, "asked": listener.asked, "outcome": outcome, "alternatives": rows}
+    if chosen is None and recorder.placement is not None:
+        rows.append(_outside(recorder.placement))
+    outcome = "placed" if recorder.placement else "waits: nothing fits"
+    return {"job": job_id, "at_s": recorder.at_s, "asked": recorder.asked, "outcome": outcome, "alternatives": rows}
 
 
 def _row_of(table: CandidateTable, placement: Placement | None) -> int | None:

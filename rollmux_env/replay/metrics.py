@@ -150,16 +150,16 @@ def measure(
     hours = (time_s[-1] - time_s[0]) / 3600
     slowdown: dict[str, float] = {}
     work_s = 0.0
-    kept = kept_observed = 0
+    within_slo = within_slo_observed = 0
     for job in scenario.jobs:
         if departed_s[job.id] <= admitted_s[job.id]:
             raise InputError(f"job {job.id}: its stay is too short to be measured at {admitted_s[job.id]:g} s")
         done = float(state.jobs.done[state.row(job.id)])
         work_s += done * job.solo_s
         slowdown[job.id] = (departed_s[job.id] - admitted_s[job.id]) / done / job.solo_s
-        kept += slowdown[job.id] <= job.slo * (1 + 1e-6)
+        within_slo += slowdown[job.id] <= job.slo * (1 + 1e-6)
         if solo_s is not None:
-            kept_observed += departed_s[job.id] - admitted_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6)
+            within_slo_observed += departed_s[job.id] - admitted_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6)
     busy_s = {"rollout": float(state.jobs.rollout_busy_s.sum()), "training": float(state.jobs.training_busy_s.sum())}
     gpus = {"rollout": scenario.cluster.rollout.gpus_per_node, "training": scenario.cluster.training.gpus_per_node}
     return Metrics(
@@ -168,8 +168,8 @@ def measure(
         usd_per_hour=cost_usd / hours,
         work_h=work_s / 3600,
         usd_per_work_hour=cost_usd / (work_s / 3600),
-        slo_attainment=kept / len(scenario.jobs),
-        slo_attainment_observed=None if solo_s is None else kept_observed / len(scenario.jobs),
+        slo_attainment=within_slo / len(scenario.jobs),
+        slo_attainment_observed=None if solo_s is None else within_slo_observed / len(scenario.jobs),
         slowdown=slowdown,
         wait_s={job_id: admitted_s[job_id] - at for job_id, at in stays.arrived_s.items() if admitted_s[job_id] > at},
         peak_gpus={"rollout": max(rollout_nodes) * gpus["rollout"], "training": max(training_nodes) * gpus["training"]},

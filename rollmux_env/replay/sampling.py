@@ -74,15 +74,15 @@ class Durations:
 
     def _extend_inside(self, first: int) -> None:
         job = self._job
-        seen = [self._profiles[k % len(self._profiles)] for k in range(first, first + _BLOCK)]
-        rollout_s = np.array([one.seconds for one in seen]) / job.rollout.worst_case_s
-        training_s = np.array([padded_training_s(job, one.longest) for one in seen]) / job.training.worst_case_s
+        profiles = [self._profiles[k % len(self._profiles)] for k in range(first, first + _BLOCK)]
+        rollout_s = np.array([one.seconds for one in profiles]) / job.rollout.worst_case_s
+        training_s = np.array([padded_training_s(job, one.longest) for one in profiles]) / job.training.worst_case_s
         self.rollout += (rollout_s * _drift(job, "rollout", first)).tolist()
         self.training += (training_s * _drift(job, "training", first)).tolist()
         if self._at is not None:
-            self.threshold += [one.threshold for one in seen]
-            self.stretch += [one.stretch for one in seen]
-            self.rate += [one.rate for one in seen]
+            self.threshold += [one.threshold for one in profiles]
+            self.stretch += [one.stretch for one in profiles]
+            self.rate += [one.rate for one in profiles]
 
     def solo_s(self, iterations: int) -> float:
         """Seconds of so many iterations, alone on the job's own nodes: one cold start of each phase, no warm ones."""

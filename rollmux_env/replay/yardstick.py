@@ -104,5 +104,5 @@ def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False
         if check:
             active.check()
     rollout_nodes, training_nodes = [rollout for rollout, _ in nodes], [training for _, training in nodes]
-    found = measure(scenario, active.state, stays, time_s, rollout_nodes, training_nodes)
-    return Outcome(found, time_s, rollout_nodes, training_nodes, decision_s)
+    outcome = measure(scenario, active.state, stays, time_s, rollout_nodes, training_nodes)
+    return Outcome(outcome, time_s, rollout_nodes, training_nodes, decision_s)

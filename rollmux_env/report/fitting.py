@@ -56,16 +56,16 @@ def _split(table: Table, width: int) -> list[Table]:
 def _part(table: Table, shown: Sequence[int], widths: Sequence[_Width], width: int) -> Table:
     """Some columns of a table; those with long cells or headings take what is left of the width."""
     part = Table(box=table.box, pad_edge=table.pad_edge, title=table.title)
-    given = {k: widths[k].least for k in shown}
-    left = width - _EDGE - sum(each + _GAP for each in given.values())
+    columns = {k: widths[k].least for k in shown}
+    left = width - _EDGE - sum(each + _GAP for each in columns.values())
     for k in shown:
-        more = max(0, min(left, widths[k].best - given[k]))
-        given[k] += more
+        more = max(0, min(left, widths[k].best - columns[k]))
+        columns[k] += more
         left -= more
     for k in shown:
         column = table.columns[k]
         part.add_column(
-            column.header, justify=column.justify, style=column.style, width=min(given[k], width - _GAP), overflow="fold"
+            column.header, justify=column.justify, style=column.style, width=min(columns[k], width - _GAP), overflow="fold"
         )
     cells = [[*table.columns[k].cells] for k in shown]
     for row, line in zip(table.rows, zip(*cells, strict=True), strict=True):

@@ -82,10 +82,10 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: floa
     axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (pool, own) in zip(axes, rows.items(), strict=True):
         _draw(axis, bars[pool], own, from_s, until_s, colours)
-        found = shares(phases, own, from_s, until_s)
-        assert found is not None
-        switches = f", switches {100 * found.switching:.1f}%" if found.switching > 0.0 else ""
-        axis.set_title(f"{pool.capitalize()} pool: bubbles {100 * found.bubble:.1f}%{switches}", loc="left", fontsize=11)
+        pool_shares = shares(phases, own, from_s, until_s)
+        assert pool_shares is not None
+        switches = f", switches {100 * pool_shares.switching:.1f}%" if pool_shares.switching > 0.0 else ""
+        axis.set_title(f"{pool.capitalize()} pool: bubbles {100 * pool_shares.bubble:.1f}%{switches}", loc="left", fontsize=11)
     axes[-1].set_xlabel(f"{_unit(until_s - from_s)[0]} from the start of the window")
     figure.suptitle(title, fontsize=12)
     figure.tight_layout()

@@ -53,13 +53,13 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Mem
     """
     state = State(cluster, observed=True)
     since_s: dict[int, dict[tuple[str, int], float]] = {}  # when each node of a group was provisioned, by group
-    held: dict[str, list[Lane]] = {}  # by job: nodes that its move left, for the time being without an end
+    vacated: dict[str, list[Lane]] = {}  # by job: nodes that its move left, for the time being without an end
     lanes: list[Lane] = []
     members: dict[tuple[float, int], Membership] = {}
     for event in log:
         at_s = event.at_s
         if isinstance(event, Resumed):
-            lanes += [lane._replace(until_s=at_s) for lane in held.pop(event.job_id, [])]
+            lanes += [lane._replace(until_s=at_s) for lane in vacated.pop(event.job_id, [])]
         if not isinstance(event, Admitted | Moved | Departed):
             apply(state, event)
             continue
@@ -81,10 +81,10 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Mem
             gone = [Lane(number, *node, known.pop(node), inf) for node in [*known] if node not in nodes]
             known.update({node: at_s for node in nodes if node not in known})
             if isinstance(event, Moved):
-                held.setdefault(event.job_id, []).extend(gone)
+                vacated.setdefault(event.job_id, []).extend(gone)
             else:
                 lanes += [lane._replace(until_s=at_s) for lane in gone]
-    lanes += [lane._replace(until_s=state.now_s) for left in held.values() for lane in left]
+    lanes += [lane._replace(until_s=state.now_s) for left in vacated.values() for lane in left]
     lanes += [Lane(number, *node, at_s, state.now_s) for number, known in since_s.items() for node, at_s in known.items()]
     return sorted(lanes), list(members.values())
 

@@ -23,7 +23,7 @@ _CLUSTER = 1  # process and thread of what concerns all groups
 _Record = dict[str, Any]
 
 
-class Aside(NamedTuple):
+class JobSlice(NamedTuple):
     """Something that a job does without holding a node, such as `sync`; a job's in order of time, seconds."""
 
     job_id: str
@@ -40,7 +40,7 @@ def trace_json(
     log: Iterable[Event],
     zero_s: float,
     window_s: tuple[float, float] | None = None,
-    asides: Sequence[Aside] = (),
+    job_slices: Sequence[JobSlice] = (),
 ) -> str:
     """A trace of some groups.
 
@@ -51,7 +51,7 @@ def trace_json(
         log: events to show as instants, in order of time.
         zero_s: the time that is 0 in the trace.
         window_s: leave out slices and instants that are outside.
-        asides: what jobs do beside their phases.
+        job_slices: what jobs do beside their phases.
 
     Returns:
         JSON with a record a line; the same bytes for the same arguments. Times are whole microseconds.
@@ -66,7 +66,7 @@ def trace_json(
     records += [record for event in log if from_s <= event.at_s <= until_s for record in _instants(event, zero_s)]
     inside = [phase for phase in phases if phase.start_s < until_s and phase.end_s > from_s]
     records += _slices(inside, processes, threads, zero_s)
-    beside = [aside for aside in asides if aside.start_s < until_s and aside.end_s > from_s]
+    beside = [job_slice for job_slice in job_slices if job_slice.start_s < until_s and job_slice.end_s > from_s]
     records += _beside(beside, first + len(threads), zero_s)
     lines = ",\n".join(json.dumps(record, separators=(",", ":"), allow_nan=False) for record in records)
     return f'{{"displayTimeUnit":"ms","traceEvents":[\n{lines}\n]}}\n'
@@ -163,17 +163,19 @@ def _tail(
     return [{**head, "ph": "b", "ts": times[0], "args": args}, {**head, "ph": "e", "ts": times[2]}]
 
 
-def _beside(asides: Sequence[Aside], pid: int, zero_s: float) -> list[_Record]:
+def _beside(job_slices: Sequence[JobSlice], pid: int, zero_s: float) -> list[_Record]:
     """A process with a thread a job, and its slices."""
-    threads = {job_id: pid + 1 + number for number, job_id in enumerate(dict.fromkeys(aside.job_id for aside in asides))}
-    records = _label("process", pid, pid, "beside phases", pid) if asides else []
+    threads = {
+        job_id: pid + 1 + number for number, job_id in enumerate(dict.fromkeys(job_slice.job_id for job_slice in job_slices))
+    }
+    records = _label("process", pid, pid, "beside phases", pid) if job_slices else []
     for job_id, tid in threads.items():
         records += _label("thread", pid, tid, job_id, tid)
-    for aside in sorted(asides, key=lambda aside: (threads[aside.job_id], aside.start_s)):
-        start, end = _us(aside.start_s, zero_s), _us(aside.end_s, zero_s)
-        args = {"job": aside.job_id, "phase": aside.what, "iteration": aside.iteration}
-        head = {"ph": "X", "pid": pid, "tid": threads[aside.job_id], "ts": start, "dur": end - start}
-        records.append({**head, "name": aside.what, "cat": aside.what, "args": args})
+    for job_slice in sorted(job_slices, key=lambda job_slice: (threads[job_slice.job_id], job_slice.start_s)):
+        start, end = _us(job_slice.start_s, zero_s), _us(job_slice.end_s, zero_s)
+        args = {"job": job_slice.job_id, "phase": job_slice.what, "iteration": job_slice.iteration}
+        head = {"ph": "X", "pid": pid, "tid": threads[job_slice.job_id], "ts": start, "dur": end - start}
+        records.append({**head, "name": job_slice.what, "cat": job_slice.what, "args": args})
     return records
 
 

@@ -66,11 +66,11 @@ def write_pictures(
     gantt = folder / f"group-{view.group}.png"
     write_whole(gantt, gantt_png(phases, own, view.from_s, view.until_s, f"{title}: group {view.group}, {span}"))
     by_pool = {pool: shares(phases, [lane for lane in own if lane.pool == pool], view.from_s, view.until_s) for pool in POOLS}
-    bubbles = [f"{pool} {100 * found.bubble:.1f}%" for pool, found in by_pool.items() if found]
+    bubbles = [f"{pool} {100 * pool_shares.bubble:.1f}%" for pool, pool_shares in by_pool.items() if pool_shares]
 
     events = run.log
     if group is not None:
-        jobs = {job_id for seen in memberships if seen.group == group for job_id in seen.jobs}
+        jobs = {job_id for membership in memberships if membership.group == group for job_id in membership.jobs}
         events = [event for event in run.log if _job_of(event) in jobs]
     window = None if from_h is None and hours is None else (view.from_s, view.until_s)
     shown = lanes if group is None else own
@@ -113,18 +113,18 @@ def choose_view(
         raise InputError(f"--group {group}: there is no such group; the last one is {last}")
     end_s = max(stay.until_s for stay in stays)
     if from_h is None:
-        held = stays
+        shown = stays
     else:
         from_s = zero_s + 3600 * from_h
         until_s = from_s + 3600 * (hours or 0.0)
-        held = [stay for stay in stays if stay.until_s > from_s and stay.members.at_s <= until_s]
-    if not held:
+        shown = [stay for stay in stays if stay.until_s > from_s and stay.members.at_s <= until_s]
+    if not shown:
         who = "the replay" if group is None else f"group {group}"
         begins_h = (stays[0].members.at_s - zero_s) / 3600
         raise InputError(
             f"--from {from_h:g}: nobody runs then; {who} has jobs from {begins_h:.2f} to {(end_s - zero_s) / 3600:.2f} h"
         )
-    best = max(held, key=lambda stay: (len(stay.members.jobs), stay.seconds, -stay.members.group))
+    best = max(shown, key=lambda stay: (len(stay.members.jobs), stay.seconds, -stay.members.group))
     begin_s = best.members.at_s if from_h is None else from_s
     if hours is not None:
         return View(best.members.group, begin_s, begin_s + 3600 * hours)

@@ -186,8 +186,8 @@ def _cost_over_time(scenario: Scenario, runs: Mapping[str, Sequence[Result]], ov
     grid = _grid(runs)
 
     def thousands(run: Result) -> Floats:
-        found = run.outcome
-        usd_per_hour = np.asarray(found.rollout_nodes) * prices[0] + np.asarray(found.training_nodes) * prices[1]
+        outcome = run.outcome
+        usd_per_hour = np.asarray(outcome.rollout_nodes) * prices[0] + np.asarray(outcome.training_nodes) * prices[1]
         usd = np.concatenate(([0.0], np.cumsum(np.diff(_hours(run)) * usd_per_hour[:-1])))
         return np.asarray(np.interp(grid, _hours(run), usd) / 1000)
 
@@ -242,9 +242,9 @@ def saving_figure(rows: Sequence[Row], baseline: str) -> Figure:
         for position, row in enumerate(rows):
             mean = getattr(row, field)
             axis.barh(position, mean.mean - 1, 0.7, left=1.0, xerr=mean.half_width or 0.0, **_bar(row.policy))
-            kept = "" if row.slo_attainment.mean == 1 else f" ({100 * row.slo_attainment.mean:.0f}% of SLOs)"
+            slo_note = "" if row.slo_attainment.mean == 1 else f" ({100 * row.slo_attainment.mean:.0f}% of SLOs)"
             where = axis.get_yaxis_transform()
-            axis.annotate(f"{mean.mean:.2f}x{kept}", (1.01, position), xycoords=where, va="center", fontsize=9)
+            axis.annotate(f"{mean.mean:.2f}x{slo_note}", (1.01, position), xycoords=where, va="center", fontsize=9)
         axis.axvline(1, color="black", linewidth=0.8)
         axis.margins(x=0.04)
         axis.grid(axis="y", visible=False)

@@ -19,7 +19,7 @@ def tracked(results: Iterable[tuple[int, Result]], names: Sequence[str]) -> list
         results: (index of the task, its result) as they end.
         names: of the tasks.
     """
-    found: dict[int, Result] = {}
+    by_index: dict[int, Result] = {}
     console = Console(stderr=True)
     if not is_compiled(enumerate_candidates):
         console.print("compiling the kernel, once (about 15 s)", style="dim")
@@ -27,7 +27,7 @@ def tracked(results: Iterable[tuple[int, Result]], names: Sequence[str]) -> list
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(names[0], total=len(names))
         for index, result in results:
-            found[index] = result
-            waiting = next((name for k, name in enumerate(names) if k not in found), "")
+            by_index[index] = result
+            waiting = next((name for k, name in enumerate(names) if k not in by_index), "")
             progress.update(bar, advance=1, description=waiting)
-    return [found[index] for index in range(len(names))]
+    return [by_index[index] for index in range(len(names))]

@@ -43,9 +43,9 @@ def make_table(*columns: str, left: int = 1) -> Table:
 
 def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int = 1) -> RenderableType:
     """`bench`: one line per policy over the seeds. `saving` is how many times cheaper it is than the baseline."""
-    kept = "SLO kept" if rows[0].slo_attainment_observed is None else "SLO kept (observed)"
+    slo_heading = "SLO kept" if rows[0].slo_attainment_observed is None else "SLO kept (observed)"
     savings = ("cost $", "saving $", "$/work-h", "saving $/work-h")
-    table = make_table("policy", *savings, kept, "slowdown", "peak GPUs", "packed", "decision")
+    table = make_table("policy", *savings, slo_heading, "slowdown", "peak GPUs", "packed", "decision")
     for row in rows:
         style = "dim" if row.policy == baseline else ""
         table.add_row(

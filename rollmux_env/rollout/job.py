@@ -26,7 +26,7 @@ class Rollout:
         seconds: from its start to its last response that counts, waits for the environment included.
         long: it ran what earlier ones left.
         end_s: (n,) when the responses that finished did, rising.
-        kept: (wanted * needed,) tokens of the responses that count. lost_tokens: sampled for those that do not.
+        counted_tokens: (wanted * needed,) tokens of the responses that count. lost_tokens: sampled for those that do not.
         preemptions, migrations: of responses. moved_s: when one first migrated; infinite where none did.
         busy_gpu_s: seconds of every GPU until its replica had nothing to do any more, summed.
     """
@@ -34,7 +34,7 @@ class Rollout:
     seconds: float
     long: bool
     end_s: Floats
-    kept: Ints
+    counted_tokens: Ints
     lost_tokens: int
     preemptions: int
     migrations: int
@@ -73,13 +73,13 @@ class JobRollouts:
         """
         round = self.rounds.next()
         lengths = self._draw(round)
-        told: list[Rollout] = []
+        rollouts: list[Rollout] = []
         for setting, control in ((self.setting, self.control), *variants):
             fleet, complete = play(setting, control, round, lengths)
-            if not told:
+            if not rollouts:
                 self.rounds.done([round.prompts[g] for g in complete])
-            told.append(_told(fleet, round, complete))
-        return told
+            rollouts.append(_rollout_of(fleet, round, complete))
+        return rollouts
 
     def _draw(self, round: Round) -> Ints:
         """(prompts * responses, turns) the lengths of a round."""
@@ -119,17 +119,17 @@ def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tup
     return fleet, complete[: round.wanted]  # some may have become complete in the same step as the last
 
 
-def _told(fleet: Fleet, round: Round, complete: list[int]) -> Rollout:
+def _rollout_of(fleet: Fleet, round: Round, complete: list[int]) -> Rollout:
     sampled = fleet.sampled()
     counts = np.zeros(len(round.prompts), bool)
     counts[complete] = True
-    kept = sampled[(fleet.state == FINISHED) & np.repeat(counts, round.responses)]
+    counted_tokens = sampled[(fleet.state == FINISHED) & np.repeat(counts, round.responses)]
     return Rollout(
         seconds=fleet.now_s,
         long=round.long,
         end_s=fleet.end_s[fleet.finished],
-        kept=kept,
-        lost_tokens=int(sampled.sum() - kept.sum()),
+        counted_tokens=counted_tokens,
+        lost_tokens=int(sampled.sum() - counted_tokens.sum()),
         preemptions=fleet.preemptions,
         migrations=fleet.migrations,
         moved_s=fleet.moved_s,

@@ -70,15 +70,15 @@ def rollout_profiles(
     if migration_of(policy) is not None:
         job.control = Stay()  # when a tail moves is for the dispatch policy to say
     if at is None or keep >= replicas:
-        return tuple(RolloutProfile(one.seconds, int(one.kept.max())) for one in (job.next() for _ in range(KEPT)))
+        return tuple(RolloutProfile(one.seconds, int(one.counted_tokens.max())) for one in (job.next() for _ in range(KEPT)))
     done = min(max(1, round(at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
     beside = replace(setting, gpus=(replicas - keep) * setting.parallel)
-    found = []
+    profiles = []
     for _ in range(KEPT):
         whole, moved, narrow = job.next_of([(setting, _Tail(done, keep)), (beside, Stay())])
         threshold_s = float(whole.end_s[done - 1])
         rest_s = max(whole.seconds - threshold_s, 1e-9)
         stretch = max(1.0, (moved.seconds - threshold_s) / rest_s)
         rate = min(1.0, threshold_s / float(narrow.end_s[done - 1]))
-        found.append(RolloutProfile(whole.seconds, int(whole.kept.max()), threshold_s / whole.seconds, stretch, rate))
-    return tuple(found)
+        profiles.append(RolloutProfile(whole.seconds, int(whole.counted_tokens.max()), threshold_s / whole.seconds, stretch, rate))
+    return tuple(profiles)

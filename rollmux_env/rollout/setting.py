@@ -64,16 +64,16 @@ def setting_of(job: Job) -> Setting | None:
         return None
     from rollmux_env.timing.jobs import lengths_of, replica_of
 
-    given = job.lengths
-    each = RESPONSES_EACH if given.batch % RESPONSES_EACH == 0 else 1
+    described = job.lengths
+    each = RESPONSES_EACH if described.batch % RESPONSES_EACH == 0 else 1
     return Setting(
         timings=((1, replica_of(job.timing)),),
         gpus=job.timing.replicas,
         parallel=1,
-        prompts=given.batch // each,
+        prompts=described.batch // each,
         responses=each,
-        prompt_tokens=given.prompt_tokens,
-        lengths=lengths_of(given),
-        turns=given.turns,
-        environment_s=given.environment_s,
+        prompt_tokens=described.prompt_tokens,
+        lengths=lengths_of(described),
+        turns=described.turns,
+        environment_s=described.environment_s,
     )

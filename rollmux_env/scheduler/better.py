@@ -27,10 +27,10 @@ def better_place(state: State, job_id: str, policy: Policy) -> Plan:
     apply(twin, Departed(state.now_s, job_id))
     arrived = Arrived(state.now_s, job.model_copy(update={"arrival_s": state.now_s}))
     apply(twin, arrived)
-    found = [action.placement for action in policy.decide(twin, arrived) if isinstance(action, Place) and action.job_id == job_id]
-    if not found or not _elsewhere(found[0], home.id, len(home.jobs)):
+    places = [action.placement for action in policy.decide(twin, arrived) if isinstance(action, Place) and action.job_id == job_id]
+    if not places or not _elsewhere(places[0], home.id, len(home.jobs)):
         return ()
-    plan = (Move(job_id, found[0]),)
+    plan = (Move(job_id, places[0]),)
     try:
         carry_out(state.copy(), plan, policy.keeps_slo)  # its old nodes are held until it has moved, and the move must be allowed
     except PlanError:

@@ -376,10 +376,10 @@ class Scheduler:
             self.planner.note(event)
         for job_id in job_ids:
             seat = self.seats[job_id]
-            found = review.look(self.state, job_id, asks and not seat.moving and not seat.failed)
-            self.planner.enact(found.plan)
-            if found.risk is not None:
-                yield found.risk
+            finding = review.look(self.state, job_id, asks and not seat.moving and not seat.failed)
+            self.planner.enact(finding.plan)
+            if finding.risk is not None:
+                yield finding.risk
 
     def _lose(self) -> None:
         """Nodes that have gone are nobody's any more."""

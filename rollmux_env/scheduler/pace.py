@@ -51,20 +51,20 @@ class Pace:
 
     def drifted(self, job: Job) -> Job | None:
         """The job as it is of late, if its phases take longer than its profile says; else None."""
-        found = {
+        longer_s = {
             name: max(seconds)
             for name, seconds in self._phases.items()
             if len(seconds) >= LEAST and self._exceeds(job, name, median(seconds))
         }
-        if not found:
+        if not longer_s:
             return None
         changed: dict[str, object] = {
-            name: getattr(job, name).model_copy(update={"worst_case_s": found[name]})
+            name: getattr(job, name).model_copy(update={"worst_case_s": longer_s[name]})
             for name in ("rollout", "training")
-            if name in found
+            if name in longer_s
         }
-        if "sync" in found:
-            changed["sync_s"] = found["sync"]
+        if "sync" in longer_s:
+            changed["sync_s"] = longer_s["sync"]
         return job.model_copy(update=changed)
 
     @staticmethod

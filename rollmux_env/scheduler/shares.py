@@ -49,7 +49,7 @@ class _Use:
         """It is a tail that still holds what it is to leave."""
         return not set(self.holds) <= set(self.wants)
 
-    def held(self) -> list[PoolNode]:
+    def own_parts(self) -> list[PoolNode]:
         return [self.parts[k] for k in self.holds]
 
 
@@ -78,7 +78,7 @@ class Shares:
             return None
         use = self._uses[job_id] = _Use(nodes, parts or nodes, free, free)
         use.history.append((now_s, free, False))
-        return self._nodes.take(job_id, use.held())
+        return self._nodes.take(job_id, use.own_parts())
 
     def migrate(self, job_id: str, wanted: Collection[str]) -> Numbers:
         """A tail is to leave its nodes but for a share; returns the parts that it keeps.
@@ -117,7 +117,7 @@ class Shares:
 
     def end(self, job_id: str) -> None:
         """A rollout is over, and its devices are free."""
-        self._nodes.give(job_id, self._uses.pop(job_id).held())
+        self._nodes.give(job_id, self._uses.pop(job_id).own_parts())
 
     def spans(self, job_id: str, now_s: float) -> tuple[Span, ...]:
         """What a rollout has held of its nodes and when; nothing where that is all of them, all the time."""
@@ -140,7 +140,7 @@ class Shares:
             if use.tail and names & {node.name for node in use.nodes}:
                 if use.leaving:
                     return None
-                taken |= {(part.name, device) for part in use.held() for device in part.devices}
+                taken |= {(part.name, device) for part in use.own_parts() for device in part.devices}
         return tuple(k for k, part in enumerate(parts) if not any((part.name, device) in taken for device in part.devices))
 
 

@@ -52,9 +52,9 @@ class Lengths(FileModel):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Lengths:
-        given = [name for name in KINDS_OF_LENGTHS if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise field_error(f"takes at most one of {', '.join(KINDS_OF_LENGTHS)}; {' and '.join(given)} are given")
+        kinds = [name for name in KINDS_OF_LENGTHS if getattr(self, name) is not None]
+        if len(kinds) > 1:
+            raise field_error(f"takes at most one of {', '.join(KINDS_OF_LENGTHS)}; {' and '.join(kinds)} are given")
         if (self.median is None) != (self.sigma is None):
             raise field_error("median and sigma go together; one of them is given")
         return self

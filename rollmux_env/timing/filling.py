@@ -50,8 +50,8 @@ def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _filled_in(job: dict[str, Any], k: int, pools: dict[str, Pool], folder: Path) -> dict[str, Any]:
-    given, path = job["model"], f"jobs[{k}]"
-    model = _parsed(Model, {"name": given} if isinstance(given, str) else given, "jobs", k, "model")
+    description, path = job["model"], f"jobs[{k}]"
+    model = _parsed(Model, {"name": description} if isinstance(description, str) else description, "jobs", k, "model")
     if job.get("lengths") is None:
         raise InputError(f"{path}.lengths: is missing; a model needs it")
     lengths = _settled(_parsed(Lengths, job["lengths"], "jobs", k, "lengths"), path, folder)
@@ -157,7 +157,7 @@ class _Prediction:
         """
         weights_gb = self._shape.parameters * self._hardware["rollout"].number_bytes / 1e9
         sides = (self._hardware["training"], self._devices["training"], self._hardware["rollout"], self._devices["rollout"])
-        found: dict[str, Any] = {"sync_s": _rounded(sync_s(weights_gb, *sides, self._nodes["rollout"]))}
+        derived: dict[str, Any] = {"sync_s": _rounded(sync_s(weights_gb, *sides, self._nodes["rollout"]))}
         training_s = training.get("worst_case_s", _rounded(self._worst_training_s(self._training)))
         parallel = self._model.tensor_parallel
         while self._devices["training"] % parallel == 0:
@@ -168,8 +168,8 @@ class _Prediction:
                 parallel *= 2
                 continue
             colocated = {"nodes": self._nodes["training"], "rollout_s": _rounded(rollout_s), "training_s": training_s}
-            return found | {"colocated": colocated}
-        return found
+            return derived | {"colocated": colocated}
+        return derived
 
     def _rollout_on(self, replica: ReplicaTiming, replicas: int) -> float:
         return worst_rollout_s(replica, replicas, self._responses, self._lengths.cap)

@@ -39,10 +39,10 @@ def lengths_of(lengths: LengthsOfFile) -> Lengths:
     if lengths.published is not None:
         if lengths.published not in PUBLISHED:
             raise InputError(f"published: {not_one_of(lengths.published, PUBLISHED)}")
-        found = PUBLISHED[lengths.published]
-        if found.cap != lengths.cap:
-            raise InputError(f"published: {lengths.published} has a cap of {found.cap} tokens, not of {lengths.cap}")
-        return found
+        published = PUBLISHED[lengths.published]
+        if published.cap != lengths.cap:
+            raise InputError(f"published: {lengths.published} has a cap of {published.cap} tokens, not of {lengths.cap}")
+        return published
     if lengths.file is not None:
         raise InputError("file: is read when a scenario is loaded")
     return Piecewise(lengths.cap, lengths.quantiles or ((0.0, float(lengths.cap)),))

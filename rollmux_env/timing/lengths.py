@@ -139,7 +139,7 @@ def read_lengths(path: Path, cap: int | None = None) -> Piecewise:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or 'is not a text file'}") from None
-    seen: list[float] = []
+    observed: list[float] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -149,13 +149,13 @@ def read_lengths(path: Path, cap: int | None = None) -> Piecewise:
             tokens = 0.0
         if not 1 <= tokens < 1e15:
             raise InputError(f"{name}: line {number}: must be a number of tokens from 1 up, not {describe(line.strip())}")
-        seen.append(tokens)
-    if not seen:
+        observed.append(tokens)
+    if not observed:
         raise InputError(f"{name}: holds no lengths")
-    most = max(seen)
+    most = max(observed)
     if cap is not None and most > cap:
         raise InputError(f"{name}: a length of {most:.10g} tokens passes the cap of {cap}")
     shares = np.linspace(0, 1, _KEPT)
-    found = np.quantile(np.array(seen), shares)
-    points = tuple((round(float(share), 6), float(tokens)) for share, tokens in zip(shares, found, strict=True))
+    quantiles = np.quantile(np.array(observed), shares)
+    points = tuple((round(float(share), 6), float(tokens)) for share, tokens in zip(shares, quantiles, strict=True))
     return Piecewise(int(cap if cap is not None else np.ceil(most)), points)

@@ -171,11 +171,11 @@ def _areal_hex() -> Iterator[Row]:
         yield Row(f"{size} weight update (AReaL-Hex)", "sync", "s", seconds, _flat(size, "H800-areal-hex", 3, 1), False)
 
 
-def fit(found: list[Row] | None = None) -> Factors:
+def fit(published_rows: list[Row] | None = None) -> Factors:
     """The four factors that make the squared logarithms of predicted over published least, over the rows that are fitted to."""
     from scipy.optimize import least_squares
 
-    fitted = [row for row in (rows() if found is None else found) if row.fitted]
+    fitted = [row for row in (rows() if published_rows is None else published_rows) if row.fitted]
 
     def errors(logs: Floats) -> list[float]:
         factors = Factors(*np.exp(logs).tolist())

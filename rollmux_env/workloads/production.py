@@ -27,7 +27,7 @@ GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN = 25.0, 262.0
 USED = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches", "semantics"})
 
 
-class Drawn(NamedTuple):
+class ProductionDraws(NamedTuple):
     """The draws of (n,) jobs: types, arrivals and stays in seconds, SLOs."""
 
     kinds: list[str]
@@ -36,7 +36,7 @@ class Drawn(NamedTuple):
     slos: list[float]
 
 
-def draw_production(options: WorkloadOptions) -> Drawn:
+def draw_production(options: WorkloadOptions) -> ProductionDraws:
     """The draws of `production`, without the jobs: learners need thousands of streams."""
     published = sum(TYPE_COUNTS.values())
     n = options.jobs or published
@@ -47,7 +47,7 @@ def draw_production(options: WorkloadOptions) -> Drawn:
     arrivals_s = draws.times(60 * draws.burst_arrivals(seed, n, GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN))
     stays_h = draws.lognormal_up_to(draws.uniform(seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
     slos = draws.slos(options, n, (1.1, 2.0) if options.semantics == "paper" else (1.0, 2.0))
-    return Drawn([kinds[k] for k in drawn.tolist()], arrivals_s, draws.seconds(3600 * stays_h), slos)
+    return ProductionDraws([kinds[k] for k in drawn.tolist()], arrivals_s, draws.seconds(3600 * stays_h), slos)
 
 
 def production(options: WorkloadOptions) -> Scenario:

@@ -55,7 +55,7 @@ def draw_times(options: WorkloadOptions) -> tuple[list[float], list[float]]:
     return arrivals_s, draws.seconds(3600 * stays_h)
 
 
-class Drawn(NamedTuple):
+class ProfileDraws(NamedTuple):
     """The draws of (n,) jobs of a profile: names of their ranges, phases in seconds, SLOs."""
 
     cells: list[str]
@@ -64,7 +64,7 @@ class Drawn(NamedTuple):
     slos: list[float]
 
 
-def draw_profile(name: str, options: WorkloadOptions, n: int) -> Drawn:
+def draw_profile(name: str, options: WorkloadOptions, n: int) -> ProfileDraws:
     """The draws of `profile_jobs`, without the jobs: learners need thousands of streams.
 
     Raises:
@@ -83,7 +83,7 @@ def draw_profile(name: str, options: WorkloadOptions, n: int) -> Drawn:
     ranges = np.array([cell[1] for cell in cells], dtype=np.float64)[drawn]
     rollouts_s = draws.seconds(draws.between(draws.uniform(seed, "rollouts", n), ranges[:, 0], ranges[:, 1]))
     trainings_s = draws.seconds(draws.between(draws.uniform(seed, "trainings", n), ranges[:, 2], ranges[:, 3]))
-    return Drawn([cells[k][0] for k in drawn.tolist()], rollouts_s, trainings_s, draws.slos(options, n))
+    return ProfileDraws([cells[k][0] for k in drawn.tolist()], rollouts_s, trainings_s, draws.slos(options, n))
 
 
 def profile_jobs(name: str, options: WorkloadOptions, arrivals_s: list[float], stays_s: list[float]) -> tuple[Job, ...]:

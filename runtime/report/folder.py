@@ -10,7 +10,7 @@ from typing import Any
 from rollmux_env.files import write_whole
 from rollmux_env.report.gantt import gantt_png
 from rollmux_env.report.lanes import Lane, follow
-from rollmux_env.report.perfetto import Aside, trace_json
+from rollmux_env.report.perfetto import JobSlice, trace_json
 from rollmux_env.report.results import to_json
 from runtime.facts import LEASE, Assigned, Returned
 from runtime.record import RunRecord
@@ -46,8 +46,8 @@ def trace_of(record: RunRecord) -> str:
     """All that nodes did, profiling included, and syncs beside it."""
     cluster = record.started.cluster
     lanes = [*follow(cluster, record.log)[0], *leased(record)]
-    asides = [Aside(sync.job_id, "sync", sync.iteration, sync.start_s, sync.end_s) for sync in record.syncs]
-    return trace_json(cluster, record.phase_runs(lent=True), lanes, record.log, 0.0, asides=asides)
+    job_slices = [JobSlice(sync.job_id, "sync", sync.iteration, sync.start_s, sync.end_s) for sync in record.syncs]
+    return trace_json(cluster, record.phase_runs(lent=True), lanes, record.log, 0.0, job_slices=job_slices)
 
 
 def gantt_of(record: RunRecord) -> bytes | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from policies.placement.alone import Solo
 from policies.placement.gavel import Gavel
 from policies.placement.gavel.allocation import Allocation, allocate
-from policies.placement.gavel.resources import fastest_way, shapes
+from policies.placement.gavel.resources import fastest_mode, shapes
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
@@ -48,7 +48,9 @@ def usd_per_hour(found: Allocation) -> int:
 
 
 def speed(found: Allocation, job_id: str, solo_s: float = 100) -> float:
-    return sum(turn.share * solo_s / turn.way.iteration_s for turn in found.turns() if turn.job_id == job_id)
+    return sum(
+        time_share.share * solo_s / time_share.mode.iteration_s for time_share in found.time_shares() if time_share.job_id == job_id
+    )
 
 
 def test_three_jobs_take_turns_on_two_worker_sets() -> None:
@@ -93,8 +95,8 @@ def test_rollout_nodes_that_can_train_are_a_third_type() -> None:
 def test_a_job_runs_on_any_set_that_holds_it_and_trains_on_all_of_it() -> None:
     job = scenario({"training": {"worst_case_s": 40, "by_nodes": {2: 25}}, "colocated": SLOW, "sync_s": 5}).jobs[0]
     limits = State(scenario({}).cluster).limits
-    times = {shape: fastest_way(job, shape, limits, None) for shape in [(1, 1), (1, 2), (2, 3), (0, 1), (1, 0)]}
-    assert {shape: way and way.iteration_s for shape, way in times.items()} == {
+    times = {shape: fastest_mode(job, shape, limits, None) for shape in [(1, 1), (1, 2), (2, 3), (0, 1), (1, 0)]}
+    assert {shape: mode and mode.iteration_s for shape, mode in times.items()} == {
         (1, 1): 105, (1, 2): 90, (2, 3): 90, (0, 1): 1000, (1, 0): None,
     }  # fmt: skip
     assert times[1, 2] is not None and times[1, 2].training_busy_s == 50
@@ -174,9 +176,9 @@ def test_the_cost_is_never_below_the_sum_of_the_jobs_own_cheapest_speeds() -> No
         kinds = shapes(stream.jobs, None)
         least_usd = 0.0
         for job in stream.jobs:
-            ways = {shape: fastest_way(job, shape, limits, None) for shape in kinds}
+            modes = {shape: fastest_mode(job, shape, limits, None) for shape in kinds}
             price = {shape: shape[0] * limits.rollout_usd + shape[1] * limits.training_usd for shape in kinds}
-            per_speed = min(price[shape] * way.iteration_s / job.solo_s for shape, way in ways.items() if way)
+            per_speed = min(price[shape] * mode.iteration_s / job.solo_s for shape, mode in modes.items() if mode)
             assert job.duration_s is not None
             least_usd += per_speed / job.slo * job.duration_s / 3600
         found = Gavel().replay(stream)

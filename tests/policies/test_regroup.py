@@ -13,7 +13,7 @@ from policies.placement.algorithm1 import Algorithm1
 from policies.placement.optimal import Optimal
 from policies.placement.planned import Batch, Observer
 from policies.placement.regroup import Regroup
-from policies.placement.regroup.moves import found, join
+from policies.placement.regroup.moves import create_group, join
 from rollmux_env.bench.streams import drifting, with_actual, workload
 from rollmux_env.cluster.events import Admitted, Arrived, Event, Moved, Placement, Ticked, isolated
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out, may_move
@@ -266,7 +266,7 @@ def test_jobs_that_found_a_group_get_the_pins_they_were_given() -> None:
     state = State(problem.cluster)
     for job in problem.jobs:
         settle_alone(state, job)
-    planned = found(3, ["j0", "j1", "j2"], pins, 1)
+    planned = create_group(3, ["j0", "j1", "j2"], pins, 1)
     state.now_s = 1e6
     for move in planned:
         apply(state, Moved(state.now_s, move.job_id, move.placement))

@@ -1,4 +1,4 @@
-"""Teachers: what they would do is heard at every choice, and the optimum's groups are those of the jobs that are there."""
+"""Teachers: what they would do is recorded at every choice, and the optimum's groups are those of the jobs that are there."""
 
 import pytest
 
@@ -8,14 +8,14 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.plan import Place, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.envs.placement.generator import Toy, Workload
-from trainers.teachers import TEACHERS, listen, optimum_teacher
+from trainers.teachers import TEACHERS, collect_examples, optimum_teacher
 
 
 @pytest.mark.parametrize("name", list(TEACHERS))
 def test_a_teacher_is_heard_wherever_there_is_a_choice(name: str) -> None:
     scenario = Workload("mixed", jobs=15).scenario(3)
-    everything = listen(scenario, TEACHERS[name](), None, 1000)
-    few = listen(scenario, TEACHERS[name](), None, 3)
+    everything = collect_examples(scenario, TEACHERS[name](), None, 1000)
+    few = collect_examples(scenario, TEACHERS[name](), None, 3)
     assert len(everything) == len(few) > 5
     for (seen, told), (some, again) in zip(everything, few, strict=True):
         assert 1 < len(some.candidates) <= 3 and len(some.candidates) <= len(seen.candidates)

@@ -55,10 +55,10 @@ class Gavel:
             PlanError: the solver finds no place for the first job of the queue on an empty cluster.
         """
         active = SharingJobs(scenario, self.training_slowdown)
-        found = replay_yardstick(scenario, active, check)
+        outcome = replay_yardstick(scenario, active, check)
         extra = {
             "relaxed_usd": active.relaxed_usd,
             "colocated_share": active.alone_s / active.held_s,
             "shared_share": active.shared_s / active.held_s,
         }
-        return replace(found, extra=extra)
+        return replace(outcome, extra=extra)

@@ -1,7 +1,7 @@
 """Resource types of the two pools, and the speed of a job on each: Gavel's throughput matrix.
 
 A resource type is a worker set of a given shape: a number of rollout and of training nodes, held by one job at a time.
-The shapes are those that the present jobs ask for. A job runs on any set that has the nodes for one of its ways to run.
+The shapes are those that the present jobs ask for. A job runs on any set that has the nodes of one of its modes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Shape = tuple[int, int]  # rollout and training nodes of a worker set
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way for a job to run on a worker set of its own.
+class RunMode:
+    """How a job runs on a worker set of its own.
 
     Attributes:
         iteration_s: seconds of an iteration.
@@ -36,48 +36,50 @@ class Way:
 
 def shapes(jobs: Sequence[Job], training_slowdown: float | None) -> list[Shape]:
     """Worker sets for the jobs: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
-    found: set[Shape] = set()
+    types: set[Shape] = set()
     for job in jobs:
-        found.add((job.rollout.nodes, job.training.nodes))
-        found.add((0, job.colocated.nodes if job.colocated else job.training.nodes))
+        types.add((job.rollout.nodes, job.training.nodes))
+        types.add((0, job.colocated.nodes if job.colocated else job.training.nodes))
         if training_slowdown is not None:
-            found.add((job.rollout.nodes, 0))
-    return sorted(found)
+            types.add((job.rollout.nodes, 0))
+    return sorted(types)
 
 
-def fastest_way(job: Job, shape: Shape, limits: Limits, training_slowdown: float | None) -> Way | None:
-    """The fastest way for a job to run on a worker set; None where it has none or a node has too little memory."""
-    ways = [way for way in _ways(job, shape, training_slowdown) if _fits(way, limits)]
-    return min(ways, key=lambda way: way.iteration_s, default=None)
+def fastest_mode(job: Job, shape: Shape, limits: Limits, training_slowdown: float | None) -> RunMode | None:
+    """The fastest mode of a job on a worker set; None where it has none or a node has too little memory."""
+    modes = [mode for mode in _modes(job, shape, training_slowdown) if _fits(mode, limits)]
+    return min(modes, key=lambda mode: mode.iteration_s, default=None)
 
 
-def speeds(jobs: Sequence[Job], ways: Sequence[Sequence[Way | None]]) -> Floats:
+def speeds(jobs: Sequence[Job], modes: Sequence[Sequence[RunMode | None]]) -> Floats:
     """(J, K) iterations on each type per iteration alone on the job's own nodes; 0 where it cannot run."""
-    return np.array([[job.solo_s / way.iteration_s if way else 0.0 for way in row] for job, row in zip(jobs, ways, strict=True)])
+    return np.array(
+        [[job.solo_s / mode.iteration_s if mode else 0.0 for mode in row] for job, row in zip(jobs, modes, strict=True)]
+    )
 
 
-def _ways(job: Job, shape: Shape, training_slowdown: float | None) -> list[Way]:
+def _modes(job: Job, shape: Shape, training_slowdown: float | None) -> list[RunMode]:
     rollout_nodes, training_nodes = shape
     rollout, training = job.rollout, job.training
     both_gb = rollout.host_memory_gb + training.host_memory_gb
-    ways = []
+    modes = []
     if rollout_nodes >= rollout.nodes and training_nodes >= training.nodes:
         training_s = job.training_s(training_nodes)
         iteration_s = rollout.worst_case_s + training_s + job.sync_s
         busy_s = (rollout.worst_case_s * rollout.nodes, training_s * training_nodes)
-        ways.append(Way(iteration_s, rollout.host_memory_gb, training.host_memory_gb, *busy_s))
+        modes.append(RunMode(iteration_s, rollout.host_memory_gb, training.host_memory_gb, *busy_s))
     alone = job.colocated.nodes if job.colocated else training.nodes
     if training_nodes >= alone:
         block = job.colocated
         iteration_s = block.rollout_s + block.training_s if block else rollout.worst_case_s + training.worst_case_s
-        ways.append(Way(iteration_s, 0.0, both_gb, 0.0, iteration_s * alone))
+        modes.append(RunMode(iteration_s, 0.0, both_gb, 0.0, iteration_s * alone))
     if training_slowdown is not None and rollout_nodes >= rollout.nodes:
         training_s = training.worst_case_s * training_slowdown * training.nodes / rollout.nodes
         iteration_s = rollout.worst_case_s + training_s
-        ways.append(Way(iteration_s, both_gb, 0.0, iteration_s * rollout.nodes, 0.0))
-    return ways
+        modes.append(RunMode(iteration_s, both_gb, 0.0, iteration_s * rollout.nodes, 0.0))
+    return modes
 
 
-def _fits(way: Way, limits: Limits) -> bool:
+def _fits(mode: RunMode, limits: Limits) -> bool:
     slack = 1 + TOLERANCE
-    return way.rollout_gb <= limits.rollout_node_gb * slack and way.training_gb <= limits.training_node_gb * slack
+    return mode.rollout_gb <= limits.rollout_node_gb * slack and mode.training_gb <= limits.training_node_gb * slack

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from policies.placement.gavel.program import Fractions
-from policies.placement.gavel.resources import Way
+from policies.placement.gavel.resources import RunMode
 from rollmux_env.kernel.tables import TOLERANCE, Limits
 
 LEAST_SHARE = 1e-8  # of a set's time; less is the solver's rounding
@@ -32,9 +32,9 @@ class WorkerSet:
     rollout_gb: float = 0.0
     training_gb: float = 0.0
 
-    def takes(self, way: Way, limits: Limits) -> bool:
+    def takes(self, mode: RunMode, limits: Limits) -> bool:
         """Return whether another job can be resident."""
-        rollout_gb, training_gb = self.rollout_gb + way.rollout_gb, self.training_gb + way.training_gb
+        rollout_gb, training_gb = self.rollout_gb + mode.rollout_gb, self.training_gb + mode.training_gb
         slack = 1 + TOLERANCE
         return rollout_gb <= limits.rollout_node_gb * slack and training_gb <= limits.training_node_gb * slack
 
@@ -43,33 +43,33 @@ class WorkerSet:
         """Unassigned fraction of its time."""
         return 1.0 - sum(self.shares.values())
 
-    def add(self, job: int, share: float, way: Way) -> float:
+    def add(self, job: int, share: float, mode: RunMode) -> float:
         """Keep a job resident for a share of the time, or for as much as is free; returns which."""
         share = min(share, self.free)
         self.shares[job] = share
-        self.rollout_gb += way.rollout_gb
-        self.training_gb += way.training_gb
+        self.rollout_gb += mode.rollout_gb
+        self.training_gb += mode.training_gb
         return share
 
 
-def fill(found: Fractions, ways: Sequence[Sequence[Way | None]], limits: Limits) -> list[WorkerSet]:
+def fill(fractions: Fractions, modes: Sequence[Sequence[RunMode | None]], limits: Limits) -> list[WorkerSet]:
     """Assign the fractions type by type and job by job. A job uses several sets if none has enough time.
 
     Sets without host memory for a job are passed over, whatever their time; so there can be more sets than the program asks for.
     Sets that no job needs are left out.
     """
     filled: list[WorkerSet] = []
-    for kind in range(found.sets.size):
+    for kind in range(fractions.sets.size):
         sets: list[WorkerSet] = []
-        for job in range(len(ways)):
-            left, way = float(found.time[job, kind]), ways[job][kind]
-            if way is None:
+        for job in range(len(modes)):
+            left, mode = float(fractions.time[job, kind]), modes[job][kind]
+            if mode is None:
                 continue
             for worker_set in sets:
-                if left > LEAST_SHARE and worker_set.free > LEAST_SHARE and worker_set.takes(way, limits):
-                    left -= worker_set.add(job, left, way)
+                if left > LEAST_SHARE and worker_set.free > LEAST_SHARE and worker_set.takes(mode, limits):
+                    left -= worker_set.add(job, left, mode)
             if left > LEAST_SHARE:
                 sets.append(WorkerSet(kind))
-                sets[-1].add(job, left, way)
+                sets[-1].add(job, left, mode)
         filled += sets
     return filled

@@ -58,18 +58,18 @@ class SharingJobs:
     def serve(self, now_s: float) -> list[str]:
         """Solve anew, and admit from the head of the queue whoever fits; returns the ids of the admitted."""
         admitted = self.waiting
-        found = self._allocate(self.running + admitted)
-        if found is None:  # not all fit: one after the other, until one does not
-            found, fit = self._allocate(self.running), 0
+        allocation = self._allocate(self.running + admitted)
+        if allocation is None:  # not all fit: one after the other, until one does not
+            allocation, fit = self._allocate(self.running), 0
             for fit in range(1, len(self.waiting) + 1):
                 more = self._allocate(self.running + self.waiting[:fit])
                 if more is None:
                     fit -= 1
                     break
-                found = more
+                allocation = more
             admitted = self.waiting[:fit]
-        if found is not None:  # else who is left stays as it was; host memory can make the fewer jobs the harder case
-            self._take(found)
+        if allocation is not None:  # else who is left stays as it was; host memory can make the fewer jobs the harder case
+            self._take(allocation)
         self.running += admitted
         self.waiting = self.waiting[len(admitted) :]
         for job in admitted:
@@ -86,20 +86,23 @@ class SharingJobs:
         """Let every running job do its iterations of so many seconds."""
         self.relaxed_usd += self.allocation.relaxed_usd_per_hour * seconds / 3600
         jobs = self.state.jobs
-        for shape, turns in self.allocation.sets:
-            for turn in turns:
-                row, held_s = self.state.row(turn.job_id), seconds * turn.share
-                iterations = held_s / turn.way.iteration_s
+        for shape, time_shares in self.allocation.sets:
+            for time_share in time_shares:
+                row, held_s = self.state.row(time_share.job_id), seconds * time_share.share
+                iterations = held_s / time_share.mode.iteration_s
                 jobs.done[row] += iterations
-                jobs.rollout_busy_s[row] += iterations * turn.way.rollout_busy_s
-                jobs.training_busy_s[row] += iterations * turn.way.training_busy_s
+                jobs.rollout_busy_s[row] += iterations * time_share.mode.rollout_busy_s
+                jobs.training_busy_s[row] += iterations * time_share.mode.training_busy_s
                 self.held_s += held_s
                 self.alone_s += held_s * (shape[0] == 0)
-                self.shared_s += held_s * (len(turns) > 1)
+                self.shared_s += held_s * (len(time_shares) > 1)
 
     def strategy(self, job_id: str) -> str:
         """`direct_packing` where a running job has another one on one of its worker sets, else `isolated`."""
-        shares = any(len(turns) > 1 and any(turn.job_id == job_id for turn in turns) for _, turns in self.allocation.sets)
+        shares = any(
+            len(time_shares) > 1 and any(time_share.job_id == job_id for time_share in time_shares)
+            for _, time_shares in self.allocation.sets
+        )
         return "direct_packing" if shares else "isolated"
 
     def provisioned(self) -> tuple[int, int]:
@@ -113,11 +116,11 @@ class SharingJobs:
             InvariantError: one of these does not hold.
         """
         limits, time = self.state.limits, dict.fromkeys((job.id for job in self.running), 0.0)
-        for _, turns in self.allocation.sets:
-            for turn in turns:
-                time[turn.job_id] += turn.share
-            _require(sum(turn.share for turn in turns) <= 1 + SLACK, "R3: a worker set has more turns than time")
-            rollout_gb, training_gb = sum(t.way.rollout_gb for t in turns), sum(t.way.training_gb for t in turns)
+        for _, time_shares in self.allocation.sets:
+            for time_share in time_shares:
+                time[time_share.job_id] += time_share.share
+            _require(sum(time_share.share for time_share in time_shares) <= 1 + SLACK, "R3: a worker set has more turns than time")
+            rollout_gb, training_gb = sum(t.mode.rollout_gb for t in time_shares), sum(t.mode.training_gb for t in time_shares)
             _require(rollout_gb <= limits.rollout_node_gb * (1 + TOLERANCE), f"R4: a rollout node holds {rollout_gb:g} GB")
             _require(training_gb <= limits.training_node_gb * (1 + TOLERANCE), f"R4: a training node holds {training_gb:g} GB")
         _require(len(time) == len(self.running), "R1: a job runs that is not there")
@@ -126,8 +129,8 @@ class SharingJobs:
         _require(rollout_nodes <= limits.rollout_nodes_max, "R5: too many rollout nodes")
         _require(training_nodes <= limits.training_nodes_max, "R5: too many training nodes")
         for job in self.running:
-            kept = self._rate[job.id] * job.solo_s * job.slo >= 1 - SLACK
-            _require(kept, f"R6: job {job.id} breaks its SLO")
+            in_time = self._rate[job.id] * job.solo_s * job.slo >= 1 - SLACK
+            _require(in_time, f"R6: job {job.id} breaks its SLO")
 
     def _allocate(self, jobs: list[Job]) -> Allocation | None:
         return allocate(jobs, self.state.limits, self._slowdown)
@@ -135,8 +138,8 @@ class SharingJobs:
     def _take(self, allocation: Allocation) -> None:
         self.allocation = allocation
         self._rate = {}
-        for turn in allocation.turns():
-            self._rate[turn.job_id] = self._rate.get(turn.job_id, 0.0) + turn.share / turn.way.iteration_s
+        for time_share in allocation.time_shares():
+            self._rate[time_share.job_id] = self._rate.get(time_share.job_id, 0.0) + time_share.share / time_share.mode.iteration_s
 
     def _departure_s(self, job: Job, now_s: float) -> float:
         row = self.state.row(job.id)

@@ -47,10 +47,10 @@ class ColumnPool:
         """Make a job of the state's job table active."""
         largest = min(int(self.state.limits.group_size_max), len(self.active) + 1, _MOST_MEMBERS)
         size = largest
-        while (found := self._enumerate(row, size)) is None:
+        while (columns := self._enumerate(row, size)) is None:
             size -= 1
             self._truncated.add(row)
-        members, nodes, period_s = found
+        members, nodes, period_s = columns
         width = max(self.members.shape[1], members.shape[1])
         self.members = np.concatenate([_widened(self.members, width), _widened(np.sort(members, axis=1), width)])
         self.nodes = np.concatenate([self.nodes, nodes])
@@ -59,8 +59,8 @@ class ColumnPool:
 
     def drop(self, row: int) -> None:
         """Take an active job out."""
-        kept = (self.members != row).all(axis=1)
-        self.members, self.nodes, self.period_s = self.members[kept], self.nodes[kept], self.period_s[kept]
+        others = (self.members != row).all(axis=1)
+        self.members, self.nodes, self.period_s = self.members[others], self.nodes[others], self.period_s[others]
         self.active.remove(row)
         self._truncated.discard(row)
 
@@ -126,9 +126,9 @@ class ColumnPool:
         while True:
             n = max(1, min(self._room, free)) if size > 1 else self._room
             columns = Columns(np.empty((n, size), np.int64), np.empty((n, 2), np.int64), np.empty(n))
-            found = enumerate_groups(jobs, self.state.limits, row, others, size, self.all_periods, room, columns)
-            if found <= n:
-                return columns.members[:found], columns.nodes[:found], columns.period_s[:found]
+            count = enumerate_groups(jobs, self.state.limits, row, others, size, self.all_periods, room, columns)
+            if count <= n:
+                return columns.members[:count], columns.nodes[:count], columns.period_s[:count]
             if size > 1 and n >= free:
                 return None
             self._room *= 4

@@ -59,19 +59,19 @@ def best_grouping(
     cost = pool.usd_per_hour()
     fallback = _fallback(pool, program, cost, before or [])
     if objective == "usd":
-        found = partition(program, cost, node_limit, fallback)
-        if found is None:
+        best = partition(program, cost, node_limit, fallback)
+        if best is None:
             return None
-        bound = found.bound if pool.complete else min(found.value, _least_usd_per_hour(pool))
-        return Grouping(found.columns, found.value, bound, found.value, bound)
+        bound = best.bound if pool.complete else min(best.value, _least_usd_per_hour(pool))
+        return Grouping(best.columns, best.value, bound, best.value, bound)
     work = pool.work_rate()
     ratio = _least_ratio(pool, program, cost, work, node_limit, fallback)
     if ratio is None:
         return None
-    found, value, bound = ratio
+    best, value, bound = ratio
     bound = bound if pool.complete else min(value, _least_usd_per_work_hour(pool))
-    done = float(work[found.columns].sum())
-    return Grouping(found.columns, value, bound, float(cost[found.columns].sum()), bound * done)
+    done = float(work[best.columns].sum())
+    return Grouping(best.columns, value, bound, float(cost[best.columns].sum()), bound * done)
 
 
 def _least_ratio(
@@ -85,26 +85,26 @@ def _least_ratio(
     start = fallback if fallback is not None else np.arange(cost.size)
     ratio = float(cost[start].sum() / work[start].sum())
     while True:
-        found = partition(program, cost - ratio * work, node_limit, fallback)
-        if found is None:
+        best = partition(program, cost - ratio * work, node_limit, fallback)
+        if best is None:
             return None
-        fallback = found.columns
-        usd = float(cost[found.columns].sum())
-        value = usd / float(work[found.columns].sum())
-        if abs(found.value) <= TOLERANCE * max(1.0, usd):
+        fallback = best.columns
+        usd = float(cost[best.columns].sum())
+        value = usd / float(work[best.columns].sum())
+        if abs(best.value) <= TOLERANCE * max(1.0, usd):
             break
         ratio = value
-    if found.bound >= found.value:
-        return found, value, value
+    if best.bound >= best.value:
+        return best, value, value
     # cost - ratio * work >= bound for every grouping, and its work is at least what the SLOs ask for.
     jobs = pool.state.jobs
     least_work = float((jobs.solo_s[pool.active] / jobs.limit_s[pool.active]).sum())
-    return found, value, max(0.0, min(value, ratio + min(0.0, found.bound) / least_work))
+    return best, value, max(0.0, min(value, ratio + min(0.0, best.bound) / least_work))
 
 
 def _fallback(pool: ColumnPool, program: Program, cost: Floats, before: list[Before]) -> Ints | None:
     active = set(pool.active)
-    groups = [(kept, nodes) for group, nodes in before if (kept := [row for row in group if row in active])]
+    groups = [(members, nodes) for group, nodes in before if (members := [row for row in group if row in active])]
     placed = {row for group, _ in groups for row in group}
     groups += [([row], np.full(2, np.iinfo(np.int64).max)) for row in sorted(active - placed)]
     chosen: list[int] = []

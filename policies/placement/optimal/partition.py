@@ -53,15 +53,15 @@ def partition(program: Program, cost: Floats, node_limit: int | None, known: Int
     Returns:
         None where there is no partition, or none was found within the limit.
     """
-    found: list[Partition] = []
+    best_parts: list[Partition] = []
     for columns, block in _blocks(program):
         start = None if known is None else np.flatnonzero(np.isin(columns, known))
         best = _Search(block, cost[columns], node_limit, start).run()
         if best is None:
             return None
-        found.append(replace(best, columns=columns[best.columns]))
-    chosen = np.sort(np.concatenate([part.columns for part in found]))
-    return Partition(chosen, sum(part.value for part in found), sum(part.bound for part in found))
+        best_parts.append(replace(best, columns=columns[best.columns]))
+    chosen = np.sort(np.concatenate([part.columns for part in best_parts]))
+    return Partition(chosen, sum(part.value for part in best_parts), sum(part.bound for part in best_parts))
 
 
 def _blocks(program: Program) -> list[tuple[Ints, Program]]:
@@ -183,8 +183,8 @@ class _Search:
             wanted = self._value if rollout_nodes is None else branch.bound
             needed = int(np.count_nonzero(reduced <= wanted - branch.value + self._tolerance))
             some = needed if needed < 3 * some else some
-            kept = np.union1d(order[:some], branch.support)
-            chosen, bound = whole_solution(program, self._cost, kept, branch.training_nodes, rollout_nodes, self._node_limit)
+            columns = np.union1d(order[:some], branch.support)
+            chosen, bound = whole_solution(program, self._cost, columns, branch.training_nodes, rollout_nodes, self._node_limit)
             if chosen is not None:
                 self._offer(chosen)
             # No partition that uses any other column costs less than this.

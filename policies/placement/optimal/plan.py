@@ -78,7 +78,7 @@ def admission(plan: OptimalPlan, scenario: Scenario) -> Admission:
     In order of arrival: the first member of a group is isolated and pays for the training pool, the others pay for the rollout
     nodes that no earlier member has.
     """
-    found: dict[str, Decision] = {}
+    decided: dict[str, Decision] = {}
     jobs = {job.id: job for job in in_order_of_arrival(scenario)}
     rollout_usd, training_usd = scenario.cluster.rollout.usd_per_node_hour, scenario.cluster.training.usd_per_node_hour
     for number, group in enumerate(plan.groups):
@@ -90,10 +90,10 @@ def admission(plan: OptimalPlan, scenario: Scenario) -> Admission:
             delta = new * rollout_usd + (0 if used else group.training_nodes * training_usd)
             used |= set(pins[job_id])
             training_nodes = tuple(range(group.training_nodes))
-            found[job_id] = Decision(job_id, strategy, number, delta, tuple(sorted(pins[job_id])), training_nodes)
+            decided[job_id] = Decision(job_id, strategy, number, delta, tuple(sorted(pins[job_id])), training_nodes)
     groups = tuple(
         AdmittedGroup(n, g.jobs, g.period_s, g.usd_per_hour, {job_id: g.period_s / jobs[job_id].solo_s for job_id in g.jobs})
         for n, g in enumerate(plan.groups)
     )
-    decisions = tuple(found.get(job_id, Decision(job_id, "queued", None, None, (), ())) for job_id in jobs)
+    decisions = tuple(decided.get(job_id, Decision(job_id, "queued", None, None, (), ())) for job_id in jobs)
     return Admission(decisions, groups, plan.usd_per_hour, {"bound": plan.bound, "gap": plan.gap})

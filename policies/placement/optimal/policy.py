@@ -69,10 +69,10 @@ class Optimal:
             check: assert after every instant that each active job is in one group that keeps all SLOs, and the pools suffice.
         """
         active = self._start(scenario)
-        found = replay_yardstick(scenario, active, check)
-        cost_usd = found.metrics.cost_usd
+        outcome = replay_yardstick(scenario, active, check)
+        cost_usd = outcome.metrics.cost_usd
         bound_usd = min(active.bound_usd, cost_usd)  # they differ by rounding where all was proven
-        return replace(found, extra={"bound_usd": bound_usd, "gap": _gap(cost_usd, bound_usd)})
+        return replace(outcome, extra={"bound_usd": bound_usd, "gap": _gap(cost_usd, bound_usd)})
 
     def _start(self, scenario: Scenario) -> GroupedJobs:
         return GroupedJobs(scenario, self.objective, self.node_limit, self.max_columns)

@@ -108,7 +108,7 @@ class Relaxation:
 
 
 def whole_solution(
-    program: Program, cost: Floats, kept: Ints, training_nodes: int, rollout_nodes: int | None, node_limit: int | None
+    program: Program, cost: Floats, columns: Ints, training_nodes: int, rollout_nodes: int | None, node_limit: int | None
 ) -> tuple[Ints | None, float | None]:
     """Solve the integer program over some of the columns, with so many training nodes altogether.
 
@@ -118,11 +118,11 @@ def whole_solution(
     Returns:
         The chosen columns, None where there are none; and where the node limit bit a bound of the cost, else None.
     """
-    highs = _model(program, cost if rollout_nodes is None else np.zeros(cost.size), kept)
+    highs = _model(program, cost if rollout_nodes is None else np.zeros(cost.size), columns)
     highs.changeRowBounds(program.jobs + 1, training_nodes, training_nodes)
     if rollout_nodes is not None:
         highs.changeRowBounds(program.jobs, 0.0, rollout_nodes)
-    highs.changeColsIntegrality(kept.size, np.arange(kept.size, dtype=np.int32), np.ones(kept.size, dtype=np.uint8))
+    highs.changeColsIntegrality(columns.size, np.arange(columns.size, dtype=np.int32), np.ones(columns.size, dtype=np.uint8))
     highs.setOptionValue("mip_rel_gap", 0.0)
     highs.setOptionValue("mip_abs_gap", TOLERANCE)
     if node_limit is not None:
@@ -131,7 +131,7 @@ def whole_solution(
     info = highs.getInfo()
     chosen = None
     if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
-        chosen = np.sort(kept[np.array(highs.getSolution().col_value) > 0.5])
+        chosen = np.sort(columns[np.array(highs.getSolution().col_value) > 0.5])
     if highs.getModelStatus() in _SETTLED:
         return chosen, None
     return chosen, float(info.mip_dual_bound) if rollout_nodes is None else -np.inf
@@ -157,7 +157,7 @@ def _add(highs: highspy.Highs, program: Program, cost: Floats, columns: Ints) ->
     pools = np.broadcast_to([program.jobs + 1, program.jobs + 2], (n, 2))  # the padding is number `jobs`: one too many here
     numbers = np.concatenate([program.positions[columns], pools], axis=1)
     values = np.concatenate([np.ones((n, numbers.shape[1] - 2)), program.nodes[columns]], axis=1)
-    held = numbers != program.jobs
-    rows = (numbers - (numbers > program.jobs))[held].astype(np.int32)
-    starts = np.concatenate([[0], np.cumsum(held.sum(axis=1))[:-1]]).astype(np.int32)
-    highs.addCols(n, cost[columns], np.zeros(n), np.full(n, highspy.kHighsInf), rows.size, starts, rows, values[held])
+    nonzero = numbers != program.jobs
+    rows = (numbers - (numbers > program.jobs))[nonzero].astype(np.int32)
+    starts = np.concatenate([[0], np.cumsum(nonzero.sum(axis=1))[:-1]]).astype(np.int32)
+    highs.addCols(n, cost[columns], np.zeros(n), np.full(n, highspy.kHighsInf), rows.size, starts, rows, values[nonzero])

@@ -50,7 +50,7 @@ def join(state: State, group: int, job_ids: Sequence[str], rollout_nodes: int) -
     return None
 
 
-def found(group: int, job_ids: Sequence[str], pins: Sequence[tuple[int, ...]], training_nodes: int) -> tuple[Move, ...]:
+def create_group(group: int, job_ids: Sequence[str], pins: Sequence[tuple[int, ...]], training_nodes: int) -> tuple[Move, ...]:
     """Let jobs make a new group.
 
     Args:

@@ -9,7 +9,7 @@ from policies.placement.optimal.partition import partition
 from policies.placement.optimal.program import Program
 from policies.placement.planned import Fractions, Observer, rescaled, running_rows
 from policies.placement.regroup.hosts import Hosts
-from policies.placement.regroup.moves import found, join, without
+from policies.placement.regroup.moves import create_group, join, without
 from rollmux_env.cluster.candidates import cheapest
 from rollmux_env.cluster.events import Arrived, Event, Ticked
 from rollmux_env.cluster.plan import Move, Place, Plan, Wait, may_move
@@ -69,14 +69,14 @@ class Regroup:
         rows = [row for row in running_rows(state) if not state.groups.exclusive[state.jobs.group[row]]]
         if not rows:
             return ()
-        seen = self._seen(state, rows)
-        pool = self._columns(seen, rows)
+        view = self._view(state, rows)
+        pool = self._columns(view, rows)
         fixed = [row for row in rows if not _may_move(state, state.job_id(row))]
-        hosts = Hosts(seen, pool, fixed)
-        limits = seen.limits
+        hosts = Hosts(view, pool, fixed)
+        limits = view.limits
         until_next_h = self.wakes_every_s / 3600
         usd = hosts.nodes @ np.array([limits.rollout_usd, limits.training_usd]) * until_next_h
-        broken = seen.groups.period_s > seen.groups.limit_s * (1 + TOLERANCE)
+        broken = view.groups.period_s > view.groups.limit_s * (1 + TOLERANCE)
         usd[hosts.as_it_is] += _BROKEN_USD * broken[hosts.groups]
         alone = (hosts.positions < len(pool.active)).sum(axis=1) == 1
         for _ in range(_ROUNDS):
@@ -95,7 +95,7 @@ class Regroup:
             homes, moves_usd = hosts.assign(chosen)
             if usd[chosen].sum() + moves_usd >= usd[hosts.as_it_is].sum() - 1e-6:
                 return ()
-            plan = self._moves(seen, pool, hosts, chosen.tolist(), homes)
+            plan = self._moves(view, pool, hosts, chosen.tolist(), homes)
             if plan is not None:
                 new = [move.placement for move in plan]
                 room = state.has_room(sum(p.new_rollout_nodes for p in new), sum(p.training_nodes for p in new))
@@ -103,25 +103,25 @@ class Regroup:
         return ()
 
     def _moves(
-        self, seen: State, pool: ColumnPool, hosts: Hosts, chosen: list[int], homes: list[int | None]
+        self, view: State, pool: ColumnPool, hosts: Hosts, chosen: list[int], homes: list[int | None]
     ) -> tuple[Move, ...] | None:
         """The moves to a partition; None where some of its groups cannot be had: those are no longer allowed then."""
         movers: list[list[str]] = []
         for column, home in zip(chosen, homes, strict=True):
             members = [int(row) for row in hosts.members[column] if row >= 0]
             host = -1 if home is None else hosts.groups[home]
-            movers.append([seen.job_id(row) for row in members if seen.jobs.group[row] != host])
-        left = without(seen, [job_id for job_ids in movers for job_id in job_ids])
+            movers.append([view.job_id(row) for row in members if view.jobs.group[row] != host])
+        left = without(view, [job_id for job_ids in movers for job_id in job_ids])
         plan: list[Move] = []
         whole = True
-        number = seen.next_group_id
+        number = view.next_group_id
         for column, home, job_ids in zip(chosen, homes, movers, strict=True):
             if home is None:
                 order, pins = pool.realise(column)
-                plan += found(number, [seen.job_id(row) for row in order], pins, int(hosts.nodes[column, 1]))
+                plan += create_group(number, [view.job_id(row) for row in order], pins, int(hosts.nodes[column, 1]))
                 number += 1
                 continue
-            moves = join(left, int(seen.groups.id[hosts.groups[home]]), job_ids, int(hosts.nodes[column, 0]))
+            moves = join(left, int(view.groups.id[hosts.groups[home]]), job_ids, int(hosts.nodes[column, 0]))
             if moves is None:
                 hosts.allowed[column, home] = False
                 whole = False
@@ -129,7 +129,7 @@ class Regroup:
                 plan += moves
         return tuple(plan) if whole else None
 
-    def _seen(self, state: State, rows: list[int]) -> State:
+    def _view(self, state: State, rows: list[int]) -> State:
         """The state with phases as they were observed; the state itself where they are the worst cases."""
         if self._observer is None:
             return state
@@ -145,12 +145,12 @@ class Regroup:
         self.keeps_slo = False
         return rescaled(state, fractions, slo_too=True)
 
-    def _columns(self, seen: State, rows: list[int]) -> ColumnPool:
+    def _columns(self, view: State, rows: list[int]) -> ColumnPool:
         """The pool of columns, with those of newcomers and of jobs that are planned otherwise than before made anew."""
         pool = self._pool
         if pool is None:
-            pool = self._pool = ColumnPool(seen, all_periods=False, max_columns=_MAX_COLUMNS)
-        before, now = pool.state.jobs, seen.jobs
+            pool = self._pool = ColumnPool(view, all_periods=False, max_columns=_MAX_COLUMNS)
+        before, now = pool.state.jobs, view.jobs
         same = {
             row
             for row in set(rows) & set(pool.active)
@@ -158,7 +158,7 @@ class Regroup:
         }
         for row in [row for row in pool.active if row not in same]:
             pool.drop(row)
-        pool.state = seen
+        pool.state = view
         for row in rows:
             if row not in same:
                 pool.add(row)

@@ -43,7 +43,7 @@ def test_small_replicas_become_large_ones_and_the_rollout_is_faster() -> None:
     plain, adaptive = rollouts("plain", 1), rollouts("adaptive-parallelism", 1)
     assert adaptive[0].seconds == plain[0].seconds, "nothing is forecast before something was seen"
     assert all(one.migrations > 0 and one.seconds < other.seconds for one, other in zip(adaptive[1:], plain[1:], strict=True))
-    assert [one.kept.sum() for one in adaptive] == [one.kept.sum() for one in plain]
+    assert [one.counted_tokens.sum() for one in adaptive] == [one.counted_tokens.sum() for one in plain]
 
 
 def test_a_switch_that_costs_more_than_it_gains_is_not_made() -> None:

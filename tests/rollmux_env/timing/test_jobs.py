@@ -149,7 +149,7 @@ def test_what_is_simulated_stays_within_the_worst_case(size: str, turns: int, ba
     setting = setting_of(job)
     assert setting is not None
     for rollout in (JobRollouts(setting, Plain(), seed).next(), JobRollouts(replace(setting, alike=1.0), Plain(), seed).next()):
-        longest = int(rollout.kept.max())
+        longest = int(rollout.counted_tokens.max())
         assert turns <= longest <= cap * turns
         assert 0 < rollout.seconds <= job.rollout.worst_case_s * (1 + 1e-9) + 1e-6  # which a file has to the microsecond
         assert 0 < padded_training_s(job, longest) <= job.training.worst_case_s + 1e-6
