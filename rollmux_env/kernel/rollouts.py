@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.kernel.tables import Floats, Ints, Records
 
 NEW, WAITING, RUNNING, FINISHED, ABORTED, AWAY = range(6)
 NONE = -1
@@ -27,76 +27,96 @@ TIE_S = 1e-9  # apart; so that rounding does not say who comes first
 STEP, WEIGHTS, KV, SEQUENCE, PREFILL_TOKEN, PREFILL_TOKEN2, PREFILL = range(7)  # as the fields of ReplicaTiming
 
 
-class Responses(NamedTuple):
-    """All responses of a rollout.
+# Columns of the table of responses.
+_RESPONSE = np.dtype(
+    [
+        ("prompt", "i8"),  # tokens, of the turns so far
+        ("length", "i8"),  # tokens that it is going to have
+        ("group", "i8"),  # whose it is
+        ("turn", "i8"),  # its present one, from 0
+        ("until", "i8"),  # tokens that it has when that is through
+        ("reads", "i8"),  # tokens of the prompt of each further turn
+        ("away_s", "f8"),  # before that
+        ("back_s", "f8"),  # when it was or will be back
+        ("held", "i8"),  # tokens of it in the cache of its replica while it is away or waits
+        ("sampled", "i8"),  # tokens, as of when it last entered or left a replica's batch
+        ("state", "i8"),  # NEW to AWAY
+        ("replica", "i8"),  # where it waits or runs, or last did, or NONE
+        ("ends", "i8"),  # step of that replica at which its turn is through
+        ("end_s", "f8"),  # when it finished or was aborted
+        ("refill_s", "f8"),  # seconds in place of its prefill, where its cache is brought; negative: it is prefilled
+        ("after", "i8"),  # neighbours in the queue where it waits, or NONE
+        ("before", "i8"),
+    ],
+    align=True,
+)
+
+# Columns of the table of replicas.
+_REPLICA = np.dtype(
+    [
+        ("cost", "f8", (7,)),  # seconds, by STEP to PREFILL
+        ("kv", "i8"),  # tokens of the cache
+        ("most", "i8"),  # sequences of a batch
+        ("clock_s", "f8"),  # up to when it was followed
+        ("next_s", "f8"),  # its next event, or infinite
+        ("back_s", "f8"),  # when the next response is back, or infinite
+        ("held", "i8"),  # tokens of those that are away or wait
+        ("ahead", "i8"),  # decode steps until its next event
+        ("steps", "i8"),  # decode steps done
+        ("context", "i8"),  # tokens of its batch
+        ("busy_s", "f8"),  # when it last had something to do
+        ("running", "i8"),  # responses in its batch
+        ("head", "i8"),  # its queue, and how long that is
+        ("tail", "i8"),
+        ("waiting", "i8"),
+    ],
+    align=True,
+)
+
+_GROUP = np.dtype([("finished", "i8"), ("needed", "i8")], align=True)  # responses that finished, and how many complete it
+
+
+class Rollout(NamedTuple):
+    """A rollout: its responses, and the replicas that they are on.
 
     Attributes:
-        prompt: (R,) tokens, of the turns so far. length: (R,) tokens that it is going to have. group: (R,) whose.
-        turn: (R,) its present one, from 0. until: (R,) tokens that it has when that is through. turns: (R, T) `until` of each.
-        reads: (R,) tokens of the prompt of each further turn. away_s: (R,) before it. back_s: (R,) when it was or will be back.
-        held: (R,) tokens of it in the cache of its replica while it is away or waits.
-        sampled: (R,) tokens, as of when it last entered or left a replica's batch. state: (R,) NEW to ABORTED.
-        replica: (R,) where it waits or runs, or last did, or NONE. ends: (R,) step of that replica at which its turn is through.
-        end_s: (R,) when it finished or was aborted.
-        refill_s: (R,) seconds in place of its prefill, where its cache is brought; negative: it is prefilled.
-        after, before: (R,) neighbours in the queue where it waits, or NONE.
-        finished, needed: (G,) responses of the group that finished, and how many complete it.
+        responses: (R,) records of `_RESPONSE`. replicas: (K,) records of `_REPLICA`. groups: (G,) records of `_GROUP`.
+        turns: (R, T) tokens that a response has when each of its turns is through.
+        batch: (K, R) the running responses of each replica in the order in which they were taken.
         order: (R + 1,) responses in the order in which they finished, and at the end how many did.
         counts: (2,) groups that are complete, preemptions.
     """
 
-    prompt: Ints
-    length: Ints
-    group: Ints
-    turn: Ints
-    until: Ints
+    responses: Records
+    replicas: Records
+    groups: Records
     turns: Ints
-    reads: Ints
-    away_s: Floats
-    back_s: Floats
-    held: Ints
-    sampled: Ints
-    state: Ints
-    replica: Ints
-    ends: Ints
-    end_s: Floats
-    refill_s: Floats
-    after: Ints
-    before: Ints
-    finished: Ints
-    needed: Ints
+    batch: Ints
     order: Ints
     counts: Ints
 
 
-class Replicas(NamedTuple):
-    """The replicas.
+def response_table(rows: int) -> Records:
+    """(rows,) responses that are new, without tokens."""
+    table = np.zeros(rows, _RESPONSE)
+    table["replica"] = table["after"] = table["before"] = NONE
+    table["back_s"], table["end_s"], table["refill_s"] = -np.inf, np.inf, -1.0
+    return table
 
-    Attributes:
-        cost: (K, 7) seconds, columns STEP to PREFILL. kv: (K,) tokens of the cache. most: (K,) sequences of a batch.
-        clock_s: (K,) up to when it was followed. next_s: (K,) its next event, or infinite. ahead: (K,) decode steps until then.
-        back_s: (K,) when the next response is back, or infinite. held: (K,) tokens of those that are away or wait.
-        steps: (K,) decode steps done. context: (K,) tokens of its batch. busy_s: (K,) when it last had something to do.
-        batch: (K, R) its running responses in the order in which they were taken. running: (K,) how many.
-        head, tail, waiting: (K,) its queue and how long that is.
-    """
 
-    cost: Floats
-    kv: Ints
-    most: Ints
-    clock_s: Floats
-    next_s: Floats
-    back_s: Floats
-    held: Ints
-    ahead: Ints
-    steps: Ints
-    context: Ints
-    busy_s: Floats
-    batch: Ints
-    running: Ints
-    head: Ints
-    tail: Ints
-    waiting: Ints
+def replica_table(rows: int) -> Records:
+    """(rows,) replicas with nothing to do."""
+    table = np.zeros(rows, _REPLICA)
+    table["next_s"] = table["back_s"] = np.inf
+    table["head"] = table["tail"] = NONE
+    return table
+
+
+def group_table(rows: int, needed: int) -> Records:
+    """(rows,) groups of which nothing has finished."""
+    table = np.zeros(rows, _GROUP)
+    table["needed"] = needed
+    return table
 
 
 @compiled
@@ -112,239 +132,279 @@ def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
     return float(n * cost[STEP] + bound * arithmetic + rest * memory + growth * (bound + n - 1) * rest / 2)
 
 
-@compiled
-def _advance(all: Responses, replicas: Replicas, k: int, n: int) -> None:
+@compiled(arrays=False)
+def _advance(replica: Records, n: int) -> None:
     """A replica does n decode steps."""
-    running = replicas.running[k]
-    replicas.clock_s[k] += decode_s(replicas.cost[k], running, replicas.context[k], n)
-    replicas.steps[k] += n
-    replicas.ahead[k] -= n
-    replicas.context[k] += n * running
+    replica.clock_s += decode_s(replica.cost, replica.running, replica.context, n)
+    replica.steps += n
+    replica.ahead -= n
+    replica.context += n * replica.running
 
 
-@compiled
-def _catch_up(all: Responses, replicas: Replicas, k: int, now_s: float) -> None:
+@compiled(arrays=False)
+def _catch_up(replica: Records, now_s: float) -> None:
     """Follow a replica to the end of the step that it is in at `now_s`."""
-    if replicas.running[k] == 0:
-        replicas.clock_s[k] = max(replicas.clock_s[k], now_s)
+    if replica.running == 0:
+        replica.clock_s = max(replica.clock_s, now_s)
         return
-    low, high = 0, replicas.ahead[k]
+    low, high = 0, replica.ahead
     while low < high:
         middle = (low + high) // 2
-        if replicas.clock_s[k] + decode_s(replicas.cost[k], replicas.running[k], replicas.context[k], middle) >= now_s:
+        if replica.clock_s + decode_s(replica.cost, replica.running, replica.context, middle) >= now_s:
             high = middle
         else:
             low = middle + 1
     if low:
-        _advance(all, replicas, k, low)
+        _advance(replica, low)
 
 
-@compiled
-def _queue(all: Responses, replicas: Replicas, r: int, k: int, first: bool) -> None:
+@compiled(arrays=False)
+def _queue(rollout: Rollout, r: int, k: int, first: bool) -> None:
     """A response waits at a replica, first or last in the queue."""
-    all.state[r], all.replica[r] = WAITING, k
-    all.after[r] = all.before[r] = NONE
-    if replicas.waiting[k] == 0:
-        replicas.head[k] = replicas.tail[k] = r
+    responses, response, replica = rollout.responses, rollout.responses[r], rollout.replicas[k]
+    response.state, response.replica = WAITING, k
+    response.after = response.before = NONE
+    if replica.waiting == 0:
+        replica.head = replica.tail = r
     elif first:
-        all.after[r] = replicas.head[k]
-        all.before[replicas.head[k]] = r
-        replicas.head[k] = r
+        response.after = replica.head
+        responses[replica.head].before = r
+        replica.head = r
     else:
-        all.before[r] = replicas.tail[k]
-        all.after[replicas.tail[k]] = r
-        replicas.tail[k] = r
-    replicas.waiting[k] += 1
+        response.before = replica.tail
+        responses[replica.tail].after = r
+        replica.tail = r
+    replica.waiting += 1
 
 
-@compiled
-def _dequeue(all: Responses, replicas: Replicas, r: int) -> None:
-    k, before, after = all.replica[r], all.before[r], all.after[r]
-    if before == NONE:
-        replicas.head[k] = after
+@compiled(arrays=False)
+def _dequeue(rollout: Rollout, r: int) -> None:
+    response = rollout.responses[r]
+    replica = rollout.replicas[response.replica]
+    if response.before == NONE:
+        replica.head = response.after
     else:
-        all.after[before] = after
-    if after == NONE:
-        replicas.tail[k] = before
+        rollout.responses[response.before].after = response.after
+    if response.after == NONE:
+        replica.tail = response.before
     else:
-        all.before[after] = before
-    replicas.waiting[k] -= 1
+        rollout.responses[response.after].before = response.before
+    replica.waiting -= 1
 
 
-@compiled
-def _leave(all: Responses, replicas: Replicas, r: int) -> None:
+@compiled(arrays=False)
+def _leave(rollout: Rollout, r: int) -> None:
     """A response leaves the batch of its replica, with what it has sampled."""
-    k = all.replica[r]
-    all.sampled[r] = all.until[r] - (all.ends[r] - replicas.steps[k])
-    replicas.context[k] -= all.prompt[r] + all.sampled[r]
-    n = replicas.running[k]
+    response = rollout.responses[r]
+    k = response.replica
+    replica = rollout.replicas[k]
+    response.sampled = response.until - (response.ends - replica.steps)
+    replica.context -= response.prompt + response.sampled
+    n = replica.running
     at = 0
-    while replicas.batch[k, at] != r:
+    while rollout.batch[k, at] != r:
         at += 1
     for j in range(at, n - 1):
-        replicas.batch[k, j] = replicas.batch[k, j + 1]
-    replicas.running[k] = n - 1
+        rollout.batch[k, j] = rollout.batch[k, j + 1]
+    replica.running = n - 1
 
 
-@compiled
-def _forget(all: Responses, replicas: Replicas, r: int) -> int:
+@compiled(arrays=False)
+def _forget(rollout: Rollout, r: int) -> int:
     """What a response holds in the cache is no longer there as such; how much it was."""
-    tokens = all.held[r]
-    replicas.held[all.replica[r]] -= tokens
-    all.held[r] = 0
+    response = rollout.responses[r]
+    tokens = response.held
+    rollout.replicas[response.replica].held -= tokens
+    response.held = 0
     return int(tokens)
 
 
-@compiled
-def _make_room(all: Responses, replicas: Replicas, k: int, tokens: int, but: int) -> bool:
+@compiled(arrays=False)
+def _make_room(rollout: Rollout, k: int, tokens: int, but: int) -> bool:
     """Whether so many tokens more fit, when the cache of those who are away is given up as far as it must be, but for one's."""
-    if replicas.context[k] + tokens > replicas.kv[k]:
+    responses, replica = rollout.responses, rollout.replicas[k]
+    if replica.context + tokens > replica.kv:
         return False
-    while replicas.context[k] + replicas.held[k] + tokens - (all.held[but] if but != NONE else 0) > replicas.kv[k]:
+    while replica.context + replica.held + tokens - (responses[but].held if but != NONE else 0) > replica.kv:
         oldest = NONE
-        for r in range(all.held.size):
-            if all.held[r] > 0 and all.replica[r] == k and r != but and (oldest == NONE or all.back_s[r] < all.back_s[oldest]):
+        for r in range(responses.size):
+            response = responses[r]
+            if response.held == 0 or response.replica != k or r == but:
+                continue
+            if oldest == NONE or response.back_s < responses[oldest].back_s:
                 oldest = r
-        _forget(all, replicas, oldest)
+        _forget(rollout, oldest)
     return True
 
 
-@compiled
-def _go_away(all: Responses, replicas: Replicas, r: int, k: int) -> None:
+@compiled(arrays=False)
+def _go_away(rollout: Rollout, r: int, k: int) -> None:
     """A response is away until its `back_s`, and belongs to a replica meanwhile."""
-    all.state[r], all.replica[r] = AWAY, k
-    replicas.back_s[k] = min(replicas.back_s[k], all.back_s[r])
+    response, replica = rollout.responses[r], rollout.replicas[k]
+    response.state, response.replica = AWAY, k
+    replica.back_s = min(replica.back_s, response.back_s)
 
 
-@compiled
-def _come_back(all: Responses, replicas: Replicas, k: int, now_s: float) -> None:
+@compiled(arrays=False)
+def _come_back(rollout: Rollout, k: int, now_s: float) -> None:
     """Responses of a replica that are back wait there."""
-    _catch_up(all, replicas, k, now_s - TIE_S if replicas.running[k] else now_s)
-    due_s, replicas.back_s[k] = replicas.back_s[k] + TIE_S, np.inf
-    for r in range(all.state.size):
-        if all.state[r] == AWAY and all.replica[r] == k:
-            if all.back_s[r] <= due_s:
-                _queue(all, replicas, r, k, False)
+    replica = rollout.replicas[k]
+    _catch_up(replica, now_s - TIE_S if replica.running else now_s)
+    due_s, replica.back_s = replica.back_s + TIE_S, np.inf
+    for r in range(rollout.responses.size):
+        response = rollout.responses[r]
+        if response.state == AWAY and response.replica == k:
+            if response.back_s <= due_s:
+                _queue(rollout, r, k, False)
             else:
-                replicas.back_s[k] = min(replicas.back_s[k], all.back_s[r])
-    if replicas.running[k] == 0 or replicas.ahead[k] > 0:  # else its next event is at the end of this step, and settles
-        settle(all, replicas, k)
+                replica.back_s = min(replica.back_s, response.back_s)
+    if replica.running == 0 or replica.ahead > 0:  # else its next event is at the end of this step, and settles
+        settle(rollout, k)
 
 
-@compiled
-def settle(all: Responses, replicas: Replicas, k: int) -> None:
+@compiled(arrays=False)
+def settle(rollout: Rollout, k: int) -> None:
     """Take what waits and fits, then find the replica's next event."""
-    while replicas.waiting[k] > 0 and replicas.running[k] < replicas.most[k]:
-        r = replicas.head[k]
-        n, tokens = replicas.running[k], all.prompt[r] + all.sampled[r]
-        if not _make_room(all, replicas, k, tokens + n + 1, r):
+    replica, cost = rollout.replicas[k], rollout.replicas[k].cost
+    while replica.waiting > 0 and replica.running < replica.most:
+        r, n = replica.head, replica.running
+        response = rollout.responses[r]
+        tokens = response.prompt + response.sampled
+        if not _make_room(rollout, k, tokens + n + 1, r):
             break
-        _dequeue(all, replicas, r)
-        cost, held = replicas.cost[k], _forget(all, replicas, r)
+        _dequeue(rollout, r)
+        held = _forget(rollout, r)
         fill_s = cost[PREFILL] + cost[PREFILL_TOKEN] * (tokens - held) + cost[PREFILL_TOKEN2] * (tokens * tokens - held * held)
-        replicas.clock_s[k] += fill_s if all.refill_s[r] < 0 else all.refill_s[r]
-        all.refill_s[r] = -1.0
-        all.state[r] = RUNNING
-        all.ends[r] = replicas.steps[k] + all.until[r] - all.sampled[r]
-        replicas.batch[k, n] = r
-        replicas.running[k] = n + 1
-        replicas.context[k] += tokens
-    n = replicas.running[k]
-    replicas.busy_s[k] = max(replicas.busy_s[k], replicas.clock_s[k])
+        replica.clock_s += fill_s if response.refill_s < 0 else response.refill_s
+        response.refill_s = -1.0
+        response.state = RUNNING
+        response.ends = replica.steps + response.until - response.sampled
+        rollout.batch[k, n] = r
+        replica.running = n + 1
+        replica.context += tokens
+    n = replica.running
+    replica.busy_s = max(replica.busy_s, replica.clock_s)
     if n == 0:
-        replicas.ahead[k], replicas.next_s[k] = 0, np.inf
+        replica.ahead, replica.next_s = 0, np.inf
         return
-    first = all.ends[replicas.batch[k, 0]]
+    first = rollout.responses[rollout.batch[k, 0]].ends
     for j in range(1, n):
-        first = min(first, all.ends[replicas.batch[k, j]])
-    _make_room(all, replicas, k, n, NONE)
-    ahead = min(first - replicas.steps[k], (replicas.kv[k] - replicas.context[k] - replicas.held[k]) // n)
-    replicas.ahead[k] = ahead
-    replicas.next_s[k] = replicas.clock_s[k] + decode_s(replicas.cost[k], n, replicas.context[k], ahead)
+        first = min(first, rollout.responses[rollout.batch[k, j]].ends)
+    _make_room(rollout, k, n, NONE)
+    replica.ahead = min(first - replica.steps, (replica.kv - replica.context - replica.held) // n)
+    replica.next_s = replica.clock_s + decode_s(cost, n, replica.context, replica.ahead)
 
 
 @compiled
-def launch(all: Responses, replicas: Replicas, which: Ints, where: Ints, now_s: float) -> None:
+def launch(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
     """Responses, new or taken off other replicas, wait at these."""
-    touched = np.zeros(replicas.kv.size, np.bool_)
+    touched = np.zeros(rollout.replicas.size, np.bool_)
     for r, k in zip(which, where):  # noqa: B905 (the compiler knows no strict)
-        _catch_up(all, replicas, k, now_s)
-        if all.back_s[r] > now_s:
-            _go_away(all, replicas, r, k)
+        _catch_up(rollout.replicas[k], now_s)
+        if rollout.responses[r].back_s > now_s:
+            _go_away(rollout, r, k)
         else:
-            _queue(all, replicas, r, k, False)
+            _queue(rollout, r, k, False)
         touched[k] = True
-    for k in np.flatnonzero(touched):
-        settle(all, replicas, k)
+    for k in range(touched.size):
+        if touched[k]:
+            settle(rollout, k)
+
+
+@compiled(arrays=False)
+def _take(rollout: Rollout, r: int, now_s: float, state: int) -> int:
+    """A response that waits, runs or is away no longer does; the replica that has to settle, or NONE."""
+    response = rollout.responses[r]
+    k = response.replica
+    if response.state == RUNNING:
+        _catch_up(rollout.replicas[k], now_s)
+        _leave(rollout, r)
+    elif response.state == WAITING:
+        _dequeue(rollout, r)
+        _forget(rollout, r)
+    elif response.state == AWAY:
+        _forget(rollout, r)
+    else:
+        return NONE
+    response.state = state
+    response.end_s = now_s
+    return int(k)
 
 
 @compiled
-def take_off(all: Responses, replicas: Replicas, which: Ints, now_s: float, state: int) -> None:
-    """Responses that wait or run no longer do; they are in `state` from now on."""
-    touched = np.zeros(replicas.kv.size, np.bool_)
+def take_off(rollout: Rollout, which: Ints, now_s: float, state: int) -> None:
+    """Responses that wait, run or are away no longer do; they are in `state` from now on."""
+    touched = np.zeros(rollout.replicas.size, np.bool_)
     for r in which:
-        if all.state[r] == RUNNING:
-            _catch_up(all, replicas, all.replica[r], now_s)
-            _leave(all, replicas, r)
-        elif all.state[r] == WAITING:
-            _dequeue(all, replicas, r)
-            _forget(all, replicas, r)
-        elif all.state[r] == AWAY:
-            _forget(all, replicas, r)
-        else:
-            continue
-        touched[all.replica[r]] = True
-        all.state[r] = state
-        all.end_s[r] = now_s
-    for k in np.flatnonzero(touched):
-        settle(all, replicas, k)
+        k = _take(rollout, r, now_s, state)
+        if k != NONE:
+            touched[k] = True
+    for k in range(touched.size):
+        if touched[k]:
+            settle(rollout, k)
 
 
-@compiled
-def observe(all: Responses, replicas: Replicas, now_s: float) -> None:
+@compiled(arrays=False)
+def observe(rollout: Rollout, now_s: float) -> None:
     """Bring what the running responses have sampled up to date."""
-    for k in range(replicas.kv.size):
-        _catch_up(all, replicas, k, now_s)
-        for j in range(replicas.running[k]):
-            r = replicas.batch[k, j]
-            all.sampled[r] = all.until[r] - (all.ends[r] - replicas.steps[k])
+    for k in range(rollout.replicas.size):
+        replica = rollout.replicas[k]
+        _catch_up(replica, now_s)
+        for j in range(replica.running):
+            response = rollout.responses[rollout.batch[k, j]]
+            response.sampled = response.until - (response.ends - replica.steps)
 
 
-@compiled
-def _finish(all: Responses, replicas: Replicas, k: int, now_s: float) -> None:
+@compiled(arrays=False)
+def _finish(rollout: Rollout, k: int, now_s: float) -> None:
     """The responses of a replica whose turn is through are away, or have finished, and with them their groups, if that makes these
     complete."""
+    replica, order = rollout.replicas[k], rollout.order
     j = 0
-    while j < replicas.running[k]:
-        r = replicas.batch[k, j]
-        if all.ends[r] > replicas.steps[k]:
+    while j < replica.running:
+        r = rollout.batch[k, j]
+        response = rollout.responses[r]
+        if response.ends > replica.steps:
             j += 1
             continue
-        _leave(all, replicas, r)
-        all.end_s[r] = now_s
-        g = all.group[r]
-        if all.finished[g] == all.needed[g]:
-            all.state[r] = ABORTED
+        _leave(rollout, r)
+        response.end_s = now_s
+        group = rollout.groups[response.group]
+        if group.finished == group.needed:
+            response.state = ABORTED
             continue
-        if all.until[r] < all.length[r]:
-            all.held[r] = all.prompt[r] + all.sampled[r]
-            replicas.held[k] += all.held[r]
-            all.turn[r] += 1
-            all.until[r] = all.turns[r, all.turn[r]]
-            all.prompt[r] += all.reads[r]
-            all.back_s[r] = now_s + all.away_s[r]
-            _go_away(all, replicas, r, k)
+        if response.until < response.length:
+            response.held = response.prompt + response.sampled
+            replica.held += response.held
+            response.turn += 1
+            response.until = rollout.turns[r, response.turn]
+            response.prompt += response.reads
+            response.back_s = now_s + response.away_s
+            _go_away(rollout, r, k)
             continue
-        all.state[r] = FINISHED
-        all.order[all.order[-1]] = r
-        all.order[-1] += 1
-        all.finished[g] += 1
-        if all.finished[g] == all.needed[g]:
-            all.counts[0] += 1
+        response.state = FINISHED
+        order[order[-1]] = r
+        order[-1] += 1
+        group.finished += 1
+        if group.finished == group.needed:
+            rollout.counts[0] += 1
 
 
 @compiled
-def run(all: Responses, replicas: Replicas, now_s: float, until_s: float, responses: int, groups: int) -> float:
+def _abort_group(rollout: Rollout, group: int, now_s: float) -> None:
+    """What is still open of a complete group is aborted."""
+    losers = np.empty(rollout.responses.size, np.int64)
+    n = 0
+    for r in range(losers.size):
+        state = rollout.responses[r].state
+        if rollout.responses[r].group == group and state in (RUNNING, WAITING, AWAY):
+            losers[n] = r
+            n += 1
+    take_off(rollout, losers[:n], now_s, ABORTED)
+
+
+@compiled
+def run(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: int) -> float:
     """Go on until a time, or so many responses have finished or groups are complete in all, or nothing runs.
 
     The other responses of a group that becomes complete are aborted, unless that ends the run: then its caller does what is due.
@@ -352,33 +412,37 @@ def run(all: Responses, replicas: Replicas, now_s: float, until_s: float, respon
     Returns:
         The time then, seconds; `until_s` where it came first.
     """
-    while all.order[-1] < responses and all.counts[0] < groups:
-        k, returns = int(np.argmin(replicas.next_s)), int(np.argmin(replicas.back_s))
-        comes_back = replicas.back_s[returns] < replicas.next_s[k] - TIE_S
-        at_s = replicas.back_s[returns] if comes_back else replicas.next_s[k]
+    order, counts, replicas = rollout.order, rollout.counts, rollout.replicas
+    while order[-1] < responses and counts[0] < groups:
+        k = returns = 0
+        for other in range(1, replicas.size):
+            if replicas[other].next_s < replicas[k].next_s:
+                k = other
+            if replicas[other].back_s < replicas[returns].back_s:
+                returns = other
+        replica = replicas[k]
+        comes_back = replicas[returns].back_s < replica.next_s - TIE_S
+        at_s = replicas[returns].back_s if comes_back else replica.next_s
         if at_s == np.inf:
             break
         if at_s > until_s:
             return until_s
         now_s = max(now_s, at_s)
         if comes_back:
-            _come_back(all, replicas, returns, now_s)
+            _come_back(rollout, returns, now_s)
             continue
-        _advance(all, replicas, k, replicas.ahead[k])
-        before, complete = all.order[-1], all.counts[0]
-        n = replicas.running[k]
-        _finish(all, replicas, k, now_s)
-        if replicas.running[k] == n and replicas.context[k] + n > replicas.kv[k]:  # nobody's turn is through: the cache is full
-            last = replicas.batch[k, n - 1]
-            _leave(all, replicas, last)
-            _queue(all, replicas, last, k, True)
-            all.counts[1] += 1
-        if all.counts[0] > complete and all.counts[0] < groups:
-            for done in range(before, all.order[-1]):
-                g = all.group[all.order[done]]
-                if all.finished[g] == all.needed[g]:
-                    open = (all.state == RUNNING) | (all.state == WAITING) | (all.state == AWAY)
-                    losers = np.flatnonzero((all.group == g) & open)
-                    take_off(all, replicas, losers, now_s, ABORTED)
-        settle(all, replicas, k)
+        _advance(replica, replica.ahead)
+        before, complete, n = order[-1], counts[0], replica.running
+        _finish(rollout, k, now_s)
+        if replica.running == n and replica.context + n > replica.kv:  # nobody's turn is through: the cache is full
+            last = rollout.batch[k, n - 1]
+            _leave(rollout, last)
+            _queue(rollout, last, k, True)
+            counts[1] += 1
+        if counts[0] > complete and counts[0] < groups:
+            for done in range(before, order[-1]):
+                group = rollout.responses[order[done]].group
+                if rollout.groups[group].finished == rollout.groups[group].needed:
+                    _abort_group(rollout, group, now_s)
+        settle(rollout, k)
     return now_s

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel import rollouts as kernel
-from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.kernel.tables import Floats, Ints, Records
 from rollmux_env.timing.replica import ReplicaTiming
 
 
@@ -52,17 +54,19 @@ class Fleet:
         if lengths.min() < 1:
             raise InputError("rollout: a response must have at least one token in each turn")
         ends = np.cumsum(lengths.astype(np.int64), axis=1)
-        zeros, none, n = np.zeros(count, np.int64), np.full(count, kernel.NONE), int(groups.max()) + 1
-        self._all = kernel.Responses(
-            prompt=prompt_tokens.astype(np.int64), length=ends[:, -1].copy(), group=groups.astype(np.int64),
-            turn=zeros.copy(), until=ends[:, 0].copy(), turns=ends, reads=prompt_tokens.astype(np.int64),
-            away_s=np.full(count, away_s), back_s=np.full(count, -np.inf), held=zeros.copy(),
-            sampled=zeros, state=zeros.copy(), replica=none, ends=zeros.copy(),
-            end_s=np.full(count, np.inf), refill_s=np.full(count, -1.0), after=none.copy(), before=none.copy(),
-            finished=np.zeros(n, np.int64), needed=np.full(n, needed),
-            order=np.zeros(count + 1, np.int64), counts=np.zeros(2, np.int64),
-        )  # fmt: skip
-        self._replicas: kernel.Replicas | None = None
+        table = kernel.response_table(count)
+        table["prompt"] = table["reads"] = prompt_tokens
+        table["length"], table["until"] = ends[:, -1], ends[:, 0]
+        table["group"], table["away_s"] = groups, away_s
+        self._rollout = kernel.Rollout(
+            responses=table,
+            replicas=kernel.replica_table(0),
+            groups=kernel.group_table(int(groups.max()) + 1, needed),
+            turns=ends,
+            batch=np.zeros((0, count), np.int64),
+            order=np.zeros(count + 1, np.int64),
+            counts=np.zeros(2, np.int64),
+        )
         self._most = most
         self.gpus = np.zeros(0, np.int64)
         self.add(replicas, gpus)
@@ -70,62 +74,57 @@ class Fleet:
     @property
     def size(self) -> int:
         """How many replicas there are, those without work included."""
-        return 0 if self._replicas is None else int(self._replicas.kv.size)
-
-    @property
-    def table(self) -> kernel.Replicas:
-        """The replicas as arrays; to be read only."""
-        assert self._replicas is not None
-        return self._replicas
+        return int(self._rollout.replicas.size)
 
     @property
     def finished(self) -> Ints:
         """(n,) the responses that have finished, in that order."""
-        return self._all.order[: self._all.order[-1]]
+        return self._rollout.order[: self._rollout.order[-1]]
 
     @property
     def complete(self) -> int:
         """Prompts that are complete."""
-        return int(self._all.counts[0])
+        return int(self._rollout.counts[0])
 
     @property
     def preemptions(self) -> int:
         """Number of times a full cache returned a response to the queue."""
-        return int(self._all.counts[1])
+        return int(self._rollout.counts[1])
 
     @property
     def open(self) -> Ints:
         """(n,) the responses that wait or run, or are away between two turns."""
-        return np.flatnonzero(np.isin(self._all.state, (kernel.RUNNING, kernel.WAITING, kernel.AWAY)))
+        return np.flatnonzero(np.isin(self._rollout.responses["state"], (kernel.RUNNING, kernel.WAITING, kernel.AWAY)))
 
     @property
     def state(self) -> Ints:
         """(R,) NEW, WAITING, RUNNING, FINISHED, ABORTED or AWAY, as in the kernel."""
-        return self._all.state
+        return _column(self._rollout.responses, "state")
 
     @property
     def replica(self) -> Ints:
         """(R,) where each response is, or last was."""
-        return self._all.replica
+        return _column(self._rollout.responses, "replica")
 
     @property
     def end_s(self) -> Floats:
         """(R,) when it finished or was aborted; infinite before."""
-        return self._all.end_s
+        return _column(self._rollout.responses, "end_s")
 
     @property
     def busy_s(self) -> Floats:
         """(K,) until when each replica had something to do."""
-        return self.table.busy_s
+        return _column(self._rollout.replicas, "busy_s")
 
     def sampled(self) -> Ints:
         """(R,) tokens so far."""
-        kernel.observe(self._all, self.table, self.now_s)
-        return self._all.sampled.copy()
+        kernel.observe(self._rollout, self.now_s)
+        return _column(self._rollout.responses, "sampled").copy()
 
     def context(self) -> Ints:
         """(R,) tokens so far, the prompts' included."""
-        return self.sampled() + self._all.prompt
+        prompt: Ints = self._rollout.responses["prompt"]
+        return self.sampled() + prompt
 
     def add(self, replicas: Sequence[ReplicaTiming], gpus: int = 1, from_s: float | None = None) -> Ints:
         """More replicas, of `gpus` each, that begin to work at `from_s`, by default now.
@@ -145,25 +144,24 @@ class Fleet:
         n, first = len(replicas), self.size
         self.gpus = np.concatenate([self.gpus, np.full(n, gpus)])
         rows = [astuple(replica) for replica in replicas]
-        floats, ints = np.full(n, self.now_s if from_s is None else from_s), np.zeros(n, np.int64)
-        new = kernel.Replicas(
-            cost=np.array([row[:-1] for row in rows]), kv=np.array([row[-1] for row in rows]), most=np.full(n, self._most),
-            clock_s=floats, next_s=np.full(n, np.inf), back_s=np.full(n, np.inf), held=ints.copy(),
-            ahead=ints, steps=ints.copy(), context=ints.copy(), busy_s=floats.copy(),
-            batch=np.zeros((n, self._all.length.size), np.int64), running=ints.copy(),
-            head=np.full(n, kernel.NONE), tail=np.full(n, kernel.NONE), waiting=ints.copy(),
-        )  # fmt: skip
-        old = self._replicas
-        self._replicas = new if old is None else kernel.Replicas(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))
+        new = kernel.replica_table(n)
+        new["cost"], new["kv"] = [row[:-1] for row in rows], [row[-1] for row in rows]
+        new["most"], new["clock_s"] = self._most, self.now_s if from_s is None else from_s
+        new["busy_s"] = new["clock_s"]
+        now = self._rollout
+        self._rollout = now._replace(
+            replicas=np.concatenate([now.replicas, new]),
+            batch=np.concatenate([now.batch, np.zeros((n, now.responses.size), np.int64)]),
+        )
         return np.arange(first, first + n)
 
     def launch(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
         """Queue new responses at replicas, one replica per response; `refill_s` as in `migrate`."""
-        if (self._all.state[responses] != kernel.NEW).any() or np.unique(responses).size != responses.size:
+        if (self._rollout.responses["state"][responses] != kernel.NEW).any() or np.unique(responses).size != responses.size:
             raise ValueError("a response is launched once")
         if refill_s is not None:
-            self._all.refill_s[responses] = refill_s
-        kernel.launch(self._all, self.table, responses, replicas, self.now_s)
+            self._rollout.responses["refill_s"][responses] = refill_s
+        kernel.launch(self._rollout, responses, replicas, self.now_s)
 
     def migrate(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
         """Continue responses at other replicas from what they have sampled.
@@ -174,21 +172,26 @@ class Fleet:
         """
         if not np.isin(responses, self.open).all() or np.unique(responses).size != responses.size:
             raise ValueError("only a response that waits or runs can migrate")
-        kernel.take_off(self._all, self.table, responses, self.now_s, kernel.NEW)
-        self._all.end_s[responses] = np.inf
+        kernel.take_off(self._rollout, responses, self.now_s, kernel.NEW)
+        self._rollout.responses["end_s"][responses] = np.inf
         if refill_s is not None:
-            self._all.refill_s[responses] = refill_s
-        kernel.launch(self._all, self.table, responses, replicas, self.now_s)
+            self._rollout.responses["refill_s"][responses] = refill_s
+        kernel.launch(self._rollout, responses, replicas, self.now_s)
         self.migrations += responses.size
         if responses.size:
             self.moved_s = min(self.moved_s, self.now_s)
 
     def abort(self, responses: Ints) -> None:
         """End waiting or running responses."""
-        kernel.take_off(self._all, self.table, responses, self.now_s, kernel.ABORTED)
+        kernel.take_off(self._rollout, responses, self.now_s, kernel.ABORTED)
 
     def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> None:
         """Run until a time, a total number of finished responses or complete prompts, or until nothing runs."""
-        every = self._all.length.size + 1
+        every = self._rollout.responses.size + 1
         stops = every if responses is None else responses, every if complete is None else complete
-        self.now_s = float(kernel.run(self._all, self.table, self.now_s, until_s, *stops))
+        self.now_s = float(kernel.run(self._rollout, self.now_s, until_s, *stops))
+
+
+def _column(records: Records, name: str) -> NDArray[Any]:
+    column: NDArray[Any] = records[name]
+    return column

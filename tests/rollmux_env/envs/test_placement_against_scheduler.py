@@ -77,8 +77,8 @@ def random_cluster(rng: np.random.Generator) -> dict[str, Any]:
         name: {
             "gpus_per_node": 1,
             "usd_per_gpu_hour": float(rng.choice([usd, 1.0, 0.0], p=[0.6, 0.3, 0.1])),
-            "node_memory_gb": rng.choice([None, 600, 900]),
-            "max_nodes": rng.choice([None, fewest, fewest + 1, fewest + 3]),
+            "node_memory_gb": rng.choice(np.array([None, 600, 900])),
+            "max_nodes": rng.choice(np.array([None, fewest, fewest + 1, fewest + 3])),
         }
         for name, usd, fewest in (("rollout", 1.85, 3), ("training", 5.28, 2))
     }
