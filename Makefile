@@ -47,7 +47,7 @@ lint: $(READY)
 	@$(BIN)/lint-imports --no-logo
 
 test: lint
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY) # one process: what is tested here uses all cores
 	@$(BIN)/python -m pytest -m long --durations=0 > tests/long-results.txt; status=$$?; cat tests/long-results.txt; exit $$status

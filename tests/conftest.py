@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -12,8 +13,35 @@ import rollmux
 
 Command = Callable[..., tuple[int, str, str]]
 
+HERE = Path(__file__).parent
+LONGEST = (  # files that take longest, which begin first: at the end no process waits for what another has left
+    "runtime/service/test_service.py",
+    "runtime/grpo/test_job.py",
+    "runtime/test_several_nodes.py",
+    "runtime/execution/test_runs.py",
+    "runtime/execution/test_interrupts.py",
+    "policies/test_consolidate.py",
+    "runtime/grpo/test_resume.py",
+    "policies/test_regroup.py",
+    "policies/test_learned.py",
+    "runtime/execution/test_recovery.py",
+    "trainers/test_train.py",
+    "runtime/commands/test_serve.py",
+    "policies/rollout/test_adaptive_parallelism.py",
+    "test_cli.py",
+    "runtime/commands/test_run.py",
+    "runtime/service/test_user_code.py",
+    "runtime/execution/test_tails.py",
+    "runtime/engines/test_engines.py",
+)
+
 settings.register_profile("rollmux", deadline=None)  # no test depends on how busy the machine is
 settings.load_profile("rollmux")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: k for k, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.relative_to(HERE).as_posix(), len(order)))
 
 
 @pytest.fixture
