@@ -83,50 +83,33 @@ def pinned(record: RunRecord) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("address", [("rollout", "rollout", "training")], indirect=True)
-def test_a_job_on_two_rollout_nodes_runs_beside_jobs_on_one(command: Command, address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", [("rollout", "rollout", "training", "training")], indirect=True)
+def test_a_job_on_two_nodes_of_both_pools_runs_beside_jobs_on_one(command: Command, address: str, tmp_path: Path) -> None:
     one = {"class": "toy_jobs:WithWorkers", "folder": str(Path(__file__).parent / "execution"), "iterations": 4, "slo": 1000.0}
-    wide = {**SMALL, "id": "wide", "task": "echo", "rollout": {"nodes": 2, "engine": "torch"}, "iterations": 2}
+    nodes = {"rollout": {"nodes": 2, "engine": "torch"}, "training": {"nodes": 2}}
+    wide = {**SMALL, **nodes, "id": "wide", "task": "echo", "iterations": 2}
     file, folder = tmp_path / "jobs.json", tmp_path / "out"
     file.write_text(json.dumps({"version": 1, "jobs": [wide, {**one, "id": "left"}, {**one, "id": "right"}]}))
     status, out, err = command("run", str(file), "--address", address, "--out", str(folder))
     assert (status, err) == (0, ""), out
     record = read_run(folder)
     check_run(record)
-    rollout = {node.name: node.machine for node in record.started.nodes if node.pool == "rollout"}
-    assert len(set(rollout.values())) == 2
-    assert {name: len(nodes) for name, nodes in pinned(record).items()} == {"wide": 2, "left": 1, "right": 1}
+    machines = {node.name: node.machine for node in record.started.nodes}
+    assert len(set(machines.values())) == 4
+    assert {name: len(names) for name, names in pinned(record).items()} == {"wide": 2, "left": 1, "right": 1}
     for part in record.phases:
         if part.phase == "rollout" and not part.profile:
             assert set(part.nodes) == pinned(record)[part.job_id]
+    trained = [part for part in record.phases if part.job_id == "wide" and part.phase == "training"]
+    assert [part.profile for part in trained] == [True, False, False]
+    assert all(len(set(part.nodes)) == 2 for part in trained)
     counts = Counter(done.job_id for done in record.iterations)
     assert counts == {"wide": 2, "left": 4, "right": 4}
-    for done in record.iterations:
-        if done.job_id == "wide":
-            assert done.metrics["sampled_version"] == done.metrics["trained_version"] == done.number
-            assert done.metrics["logprob_gap_max"] < 1e-3  # engines on both nodes sample with the very weights that are trained
-            assert 0 < done.metrics["sync_link_bytes"] - done.metrics["sync_weight_bytes"] <= 2 * HEADER_BYTES
-
-
-@pytest.mark.parametrize("address", [("rollout", "training", "training")], indirect=True)
-def test_two_training_nodes_train_one_job_and_forget_its_profile(command: Command, address: str, tmp_path: Path) -> None:
-    job = {**SMALL, "id": "wide", "task": "echo", "training": {"nodes": 2}, "iterations": 2}
-    file, folder = tmp_path / "jobs.json", tmp_path / "out"
-    file.write_text(json.dumps({"version": 1, "jobs": [job]}))
-    status, out, err = command("run", str(file), "--address", address, "--out", str(folder))
-    assert (status, err) == (0, ""), out
-    record = read_run(folder)
-    check_run(record)
-    training = [node for node in record.started.nodes if node.pool == "training"]
-    assert len({node.machine for node in training}) == 2
-    phases = [part for part in record.phases if part.phase == "training"]
-    assert [part.profile for part in phases] == [True, False, False]
-    assert all(set(part.nodes) == {node.name for node in training} for part in phases)
-    metrics = [done.metrics for done in record.iterations]
-    assert [(one["sampled_version"], one["trained_version"]) for one in metrics] == [(0, 0), (1, 1)]
-    assert all(one["logprob_gap"] < 1e-4 for one in metrics)  # the ranks train the very weights that sampled
-    for one in metrics:  # each rank has sent its own half
-        assert one["sync_link_bytes"] == one["sync_weight_bytes"] + 2 * HEADER_BYTES
+    metrics = [done.metrics for done in record.iterations if done.job_id == "wide"]
+    assert [(each["sampled_version"], each["trained_version"]) for each in metrics] == [(0, 0), (1, 1)]  # its profile is forgotten
+    for each in metrics:
+        assert each["logprob_gap_max"] < 1e-3  # engines on both nodes sample with the very weights that both ranks train
+        assert 0 < each["sync_link_bytes"] - each["sync_weight_bytes"] <= 4 * HEADER_BYTES  # each rank has sent its own half, once
 
 
 def test_a_machine_that_dies_sets_its_own_jobs_back_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,8 @@ class TailedUntilAsked(Tailed):
         if hook.iteration == 0:
             (self.folder / "come").touch()
         if hook.iteration == 1:
-            hook.progress(9, 10)
             while not hook.stops():
+                hook.progress(9, 10)  # again and again: a report soon after another one is put off
                 time.sleep(0.01)
             hook.regroup(lambda parts: None)
         super().rollout()
