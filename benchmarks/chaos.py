@@ -160,25 +160,25 @@ def strikes(rng: random.Random, until_s: float) -> Iterator[Strike]:
         yield Strike(rng.uniform(0.5, 4.0), rng.choice(KINDS), rng.random())
 
 
-def strike(round_: Round, given: Strike) -> bool:
+def strike(round_: Round, target: Strike) -> bool:
     """Kill what is meant; False where there is nothing of the kind."""
     pools = round_.pools
-    if given.kind == "ray":
+    if target.kind == "ray":
         pools.kill()
-    elif given.kind == "driver":
+    elif target.kind == "driver":
         assert round_.driver is not None
         kill(round_.driver.pid)
-    elif given.kind == "node":
+    elif target.kind == "node":
         counts = Counter(pools.pools.values())
         nodes = [node for node, pool in pools.pools.items() if counts[pool] > 1]
         if not nodes:
             return False
-        pools.kill(nodes[int(given.share * len(nodes))])
+        pools.kill(nodes[int(target.share * len(nodes))])
     else:
-        pids = pools.actors(TITLES[given.kind])
+        pids = pools.actors(TITLES[target.kind])
         if not pids:
             return False
-        kill(pids[int(given.share * len(pids))])
+        kill(pids[int(target.share * len(pids))])
     return True
 
 
@@ -226,11 +226,11 @@ def leave(round_: Round) -> None:
         round_.driver.wait()
 
 
-def play(round_: Round, given: Iterable[Strike], tally: Tally) -> None:
+def play(round_: Round, strikes: Iterable[Strike], tally: Tally) -> None:
     """One round: kill and recover, then let it end, and read its journal."""
     round_.go_on()
     assert round_.driver is not None
-    for one in given:
+    for one in strikes:
         began_s, facts = time.monotonic(), round_.facts_behind(0)
         while not round_.over() and not (works(facts) and time.monotonic() > began_s + one.pause_s):
             time.sleep(_LOOK_S)
@@ -257,15 +257,15 @@ def works(facts: Facts) -> bool:
 def judge(round_: Round, tally: Tally) -> None:
     """Read the journal."""
     facts: list[Fact] = read_facts(round_.folder / JOURNAL)
-    found = audit(facts)
+    result = audit(facts)
     wrong = [
         f"A2: job {fact.job_id} counted {fact.metrics['count']:.0f} in iteration {fact.number}"
         for fact in facts
         if isinstance(fact, Iteration) and fact.metrics.get("count", fact.number + 1) != fact.number + 1
     ]
-    left = [f"A1: job {job_id} did not end" for job_id, outcome in found.jobs.items() if outcome == "present"]
-    problems = [f"{round_.folder.name}: {problem}" for problem in (*found.problems, *wrong, *left)]
-    tally.audits.append(Audit(found.jobs, found.iterations, found.repeated, found.restarts, found.relaunches, tuple(problems)))
+    left = [f"A1: job {job_id} did not end" for job_id, outcome in result.jobs.items() if outcome == "present"]
+    problems = [f"{round_.folder.name}: {problem}" for problem in (*result.problems, *wrong, *left)]
+    tally.audits.append(Audit(result.jobs, result.iterations, result.repeated, result.restarts, result.relaunches, tuple(problems)))
     tally.failures += [f"{fact.job_id}: {fact.where}: {fact.problem}" for fact in facts if isinstance(fact, Failed)]
 
 
@@ -337,7 +337,7 @@ def report(tally: Tally) -> list[str]:
     everything = [second for seconds in tally.recovered_s.values() for second in seconds]
     if everything:
         print(f"recovery: {np.median(everything):.1f} s in the median, {max(everything):.1f} s at worst")
-    outcomes = Counter(outcome for found in tally.audits for outcome in found.jobs.values())
+    outcomes = Counter(outcome for result in tally.audits for outcome in result.jobs.values())
     print(f"{len(tally.audits)} rounds, {tally.resumes} resumes; jobs: " + ", ".join(f"{n} {name}" for name, n in outcomes.items()))
     counted, repeated, restarts = (
         sum(getattr(one, name) for one in tally.audits) for name in ("iterations", "repeated", "restarts")
@@ -345,7 +345,7 @@ def report(tally: Tally) -> list[str]:
     print(f"iterations: {counted}, each counted once; jobs set back {restarts} times, by {repeated} recorded iterations in all")
     for failure in tally.failures:
         print(f"failed: {failure}")
-    problems = [problem for found in tally.audits for problem in found.problems] + tally.slow
+    problems = [problem for result in tally.audits for problem in result.problems] + tally.slow
     print("\n".join(problems) or "nothing lost or doubled")
     return problems
 
@@ -357,9 +357,9 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2, help="of each pool")
     parser.add_argument("--jobs", type=int, default=6, help="of a round")
     parser.add_argument("--out", type=Path, help="keep journals and logs here")
-    given = parser.parse_args()
-    with place(given.out) as folder:
-        problems = report(chaos(given.minutes, given.seed, given.nodes, given.jobs, folder))
+    arguments = parser.parse_args()
+    with place(arguments.out) as folder:
+        problems = report(chaos(arguments.minutes, arguments.seed, arguments.nodes, arguments.jobs, folder))
     sys.exit(1 if problems else 0)
 
 

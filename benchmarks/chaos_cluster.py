@@ -62,12 +62,12 @@ class Pools:
 
 def children(parent: int) -> list[tuple[int, str]]:
     """Process ids and titles of a process's children."""
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append((int(entry.name), (entry / "cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")))
-    return found
+                processes.append((int(entry.name), (entry / "cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")))
+    return processes
 
 
 def kill(pid: int) -> None:

@@ -37,16 +37,16 @@ def savings(workload: str, stays: Literal["fixed", "iterations"], seeds: range) 
     alone = [metrics(replay(stream, make_runnable("solo"))) for stream in streams]
     for name in POLICIES:
         runs = [replay(stream, make_runnable(name)) for stream in streams]
-        found = [metrics(run) for run in runs]
-        usd = mean_interval([solo.cost_usd / ours.cost_usd for solo, ours in zip(alone, found, strict=True)])
-        work = mean_interval([solo.usd_per_work_hour / ours.usd_per_work_hour for solo, ours in zip(alone, found, strict=True)])
+        figures = [metrics(run) for run in runs]
+        usd = mean_interval([solo.cost_usd / ours.cost_usd for solo, ours in zip(alone, figures, strict=True)])
+        work = mean_interval([solo.usd_per_work_hour / ours.usd_per_work_hour for solo, ours in zip(alone, figures, strict=True)])
         p50, p99 = np.percentile(np.concatenate([run.decision_s for run in runs]) * 1e3, (50, 99))
         table.add_row(
             name,
             usd.text(),
             work.text(),
-            f"{min(m.slo_attainment for m in found):.3f}",
-            f"{np.mean([m.migrations for m in found]):.0f}",
+            f"{min(m.slo_attainment for m in figures):.3f}",
+            f"{np.mean([m.migrations for m in figures]):.0f}",
             f"{p50:.1f}",
             f"{p99:.1f}",
         )

@@ -59,8 +59,8 @@ def plain_search(state: State, job_id: str) -> float:
             continue
         fits = any(
             max(cycle, training, *loads, load + job.rollout.worst_case_s) <= limit
-            and held + job.rollout.host_memory_gb <= state.limits.rollout_node_gb
-            for load, held in zip(loads, memory, strict=True)
+            and used_gb + job.rollout.host_memory_gb <= state.limits.rollout_node_gb
+            for load, used_gb in zip(loads, memory, strict=True)
         )
         if fits:
             return 0.0
@@ -144,8 +144,8 @@ def _policies(names: list[str], counts: list[int], decisions: int) -> Table:
         scenario = make_workload("mixed", WorkloadOptions(jobs=count + decisions, stays="fixed"))
         for name in names:
             state = filled(scenario.cluster, list(scenario.jobs[:count]))
-            found = policy_times_ms(state, list(scenario.jobs[count:]), name)
-            table.add_row(f"{count:,}", name, *(f"{np.percentile(times, q):.2f}" for times in found for q in (50, 99)))
+            times_ms = policy_times_ms(state, list(scenario.jobs[count:]), name)
+            table.add_row(f"{count:,}", name, *(f"{np.percentile(times, q):.2f}" for times in times_ms for q in (50, 99)))
     return table
 
 

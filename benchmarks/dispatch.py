@@ -58,13 +58,13 @@ def main() -> None:
     options.add_argument("--first", type=int, default=100)
     options.add_argument("--seeds", type=int, default=40)
     options.add_argument("--streams", action="store_true")
-    given = options.parse_args()
-    names = [BASE, *given.policies]
-    seeds = range(given.first, given.first + given.seeds)
-    if given.streams:
+    arguments = options.parse_args()
+    names = [BASE, *arguments.policies]
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    if arguments.streams:
         show(_streams(names, seeds))
         return
-    table = Table("shape", "skew", f"SLO of {BASE}", *(title for name in given.policies for title in (name, "SLO points")))
+    table = Table("shape", "skew", f"SLO of {BASE}", *(title for name in arguments.policies for title in (name, "SLO points")))
     every: dict[str, list[Found]] = {name: [] for name in names}
     policies = {name: Timed(make_dispatch(name)) for name in names}
     for policy in policies.values():  # what is compiled at the first call does not count
@@ -72,26 +72,26 @@ def main() -> None:
         policy.seconds, policy.calls = 0.0, 0
     for shape in SHAPES:
         for skew in SKEWS:
-            found = {name: _play(policies[name], shape, skew, seeds) for name in names}
-            table.add_row(shape, f"{skew:g}", *_row(found, given.policies))
+            outcomes = {name: _play(policies[name], shape, skew, seeds) for name in names}
+            table.add_row(shape, f"{skew:g}", *_row(outcomes, arguments.policies))
             for name in names:
-                every[name].append(found[name])
-    pooled = {name: {key: np.mean([found[key] for found in own], axis=0) for key in own[0]} for name, own in every.items()}
+                every[name].append(outcomes[name])
+    pooled = {name: {key: np.mean([outcome[key] for outcome in own], axis=0) for key in own[0]} for name, own in every.items()}
     table.add_section()
-    table.add_row("all", "", *_row(pooled, given.policies))
+    table.add_row("all", "", *_row(pooled, arguments.policies))
     times = {name: f"{1e6 * policy.seconds / policy.calls:.0f} µs" for name, policy in policies.items()}
-    table.add_row("a decision", "", times[BASE], *(cell for name in given.policies for cell in (times[name], "")))
+    table.add_row("a decision", "", times[BASE], *(cell for name in arguments.policies for cell in (times[name], "")))
     show(table)
 
 
 def _play(dispatch: DispatchPolicy, shape: str, skew: float, seeds: range) -> Found:
     """Figures of a policy by name, one a seed."""
     generator = RandomGroups(shape, skew)
-    found = []
+    outcomes = []
     for seed in seeds:
         group = generator.group(seed)
-        found.append(figures(group, replay_group(group, dispatch)))
-    return {key: np.array([entry[key] for entry in found]) for key in ("usd_per_work_hour", "slo_attainment")}
+        outcomes.append(figures(group, replay_group(group, dispatch)))
+    return {key: np.array([entry[key] for entry in outcomes]) for key in ("usd_per_work_hour", "slo_attainment")}
 
 
 def _streams(names: list[str], seeds: range) -> Table:
@@ -99,22 +99,22 @@ def _streams(names: list[str], seeds: range) -> Table:
     table = Table("workload", "dispatch", "$ per work-hour", "observed SLO attainment")
     for workload in ("production", "mixed"):
         for name in names:
-            found = []
+            outcomes = []
             for seed in seeds:
                 scenario = sampled(workload, seed, cv=0.5, jobs=100)
                 run = metrics(replay_events(scenario, make_policy("rollmux"), make_dispatch(name), seed))
-                found.append((run.cost_usd / run.work_h, run.slo_attainment_observed))
-            usd, attainment = np.mean(found, axis=0)
+                outcomes.append((run.cost_usd / run.work_h, run.slo_attainment_observed))
+            usd, attainment = np.mean(outcomes, axis=0)
             table.add_row(workload, name, f"{usd:.2f}", f"{attainment:.3f}")
     return table
 
 
-def _row(found: dict[str, Found], policies: list[str]) -> list[str]:
-    base = found[BASE]
+def _row(outcomes: dict[str, Found], policies: list[str]) -> list[str]:
+    base = outcomes[BASE]
     cells = [f"{base['slo_attainment'].mean():.3f}"]
     for name in policies:
-        ratio = mean_interval((found[name]["usd_per_work_hour"] / base["usd_per_work_hour"]).tolist())
-        points = mean_interval((100 * (found[name]["slo_attainment"] - base["slo_attainment"])).tolist())
+        ratio = mean_interval((outcomes[name]["usd_per_work_hour"] / base["usd_per_work_hour"]).tolist())
+        points = mean_interval((100 * (outcomes[name]["slo_attainment"] - base["slo_attainment"])).tolist())
         cells += [ratio.text(3), points.text(1)]
     return cells
 

@@ -90,9 +90,9 @@ def main() -> None:
     table = Table("environment", "streams", "rows of a table", *speeds, "gymnasium.make")
     for name, streams_of, agent, slower, options in cases:
         decisions = arguments.decisions // slower
-        found = [vectorised(name, agent, streams, decisions, **options) for streams in arguments.streams]
+        rates = [vectorised(name, agent, streams, decisions, **options) for streams in arguments.streams]
         alone = single(name, agent, decisions // 10, **options)
-        table.add_row(name, streams_of, f"{found[-1][1]:.0f}", *(f"{speed:,.0f}" for speed, _ in found), f"{alone:,.0f}")
+        table.add_row(name, streams_of, f"{rates[-1][1]:.0f}", *(f"{speed:,.0f}" for speed, _ in rates), f"{alone:,.0f}")
     show(table)
 
 

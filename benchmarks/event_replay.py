@@ -36,8 +36,8 @@ def main() -> None:
                 times.append(perf_counter() - began)
             phases = 2 * int(run.state.jobs.done.sum())
             low, median, high = np.percentile(times, (0, 50, 100))
-            found = metrics(run)
-            outcome = (f"{found.hours:.1f}", f"{found.slo_attainment_observed:.3f}")
+            figures = metrics(run)
+            outcome = (f"{figures.hours:.1f}", f"{figures.slo_attainment_observed:.3f}")
             table.add_row(
                 name, dispatch, str(phases), f"{median:.2f}", f"{low:.2f}", f"{high:.2f}", f"{phases / median:,.0f}", *outcome
             )

@@ -39,19 +39,19 @@ def problems(folder: Path = FOLDER) -> list[str]:
         lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         return [f"{folder / SUMS}: {error.strerror}"]
-    found = []
+    wrong = []
     for line in lines:
         digest, _, name = line.partition("  ")
         path = folder / name
         if not path.is_file():
-            found.append(f"{path}: is missing")
+            wrong.append(f"{path}: is missing")
         elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            found.append(f"{path}: does not have the hash in {SUMS}")
+            wrong.append(f"{path}: does not have the hash in {SUMS}")
     for name, data in contents().items():
         path = folder / name
         if not path.is_file() or path.read_bytes() != data:
-            found.append(f"{path}: the generator gives other bytes")
-    return found
+            wrong.append(f"{path}: the generator gives other bytes")
+    return wrong
 
 
 def main() -> int:
@@ -59,9 +59,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the frozen scenario files, or check them.")
     parser.add_argument("--check", action="store_true", help="only check hashes and bytes")
     if parser.parse_args().check:
-        found = problems()
-        print("\n".join(found) if found else f"{len(FROZEN)} scenario files are as frozen")
-        return 1 if found else 0
+        lines = problems()
+        print("\n".join(lines) if lines else f"{len(FROZEN)} scenario files are as frozen")
+        return 1 if lines else 0
     FOLDER.mkdir(exist_ok=True)
     for name, data in contents().items():
         write_whole(FOLDER / name, data)

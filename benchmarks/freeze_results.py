@@ -91,9 +91,9 @@ def replayed(case: Case) -> dict[str, Any]:
     return {**figures(metrics(run)), "decisions": digest(decisions), "events": digest(line(event) for event in run.log)}
 
 
-def figures(found: Metrics) -> dict[str, Any]:
+def figures(outcome: Metrics) -> dict[str, Any]:
     """Metrics, with the figures of single jobs as a sum."""
-    values = found.as_dict()
+    values = outcome.as_dict()
     return {**values, "slowdown": sum(values["slowdown"].values()), "wait_s": sum(values["wait_s"].values())}
 
 
@@ -114,21 +114,21 @@ def trace(name: str) -> dict[str, Any]:
     envs = gymnasium.make_vec(env, num_envs=4, vectorization_mode="vector_entry_point", **options)
     rng = np.random.default_rng(SEED)
     observation, _ = envs.reset(seed=SEED)
-    seen = {column: hashlib.sha256(values.tobytes()) for column, values in observation.items()}
+    columns = {column: hashlib.sha256(values.tobytes()) for column, values in observation.items()}
     paid, chosen, ended = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     total, episodes = 0.0, 0
     for _ in range(steps):
         actions = np.array([rng.choice(np.flatnonzero(mask)) for mask in observation["mask"]])
         observation, rewards, over, _, _ = envs.step(actions)
         for column, values in observation.items():
-            seen[column].update(values.tobytes())
+            columns[column].update(values.tobytes())
         paid.update(np.asarray(rewards, dtype=np.float64).tobytes())
         chosen.update(actions.tobytes())
         ended.update(over.tobytes())
         total += float(rewards.sum())
         episodes += int(over.sum())
-    hashes = {**seen, "rewards": paid, "actions": chosen, "ended": ended}
-    return {"reward": total, "episodes": episodes, **{column: found.hexdigest() for column, found in hashes.items()}}
+    hashes = {**columns, "rewards": paid, "actions": chosen, "ended": ended}
+    return {"reward": total, "episodes": episodes, **{column: sha256.hexdigest() for column, sha256 in hashes.items()}}
 
 
 def results(quick: bool) -> dict[str, dict[str, Any]]:
@@ -140,10 +140,10 @@ def results(quick: bool) -> dict[str, dict[str, Any]]:
     }
 
 
-def differences(found: dict[str, dict[str, Any]], folder: Path = FOLDER) -> list[str]:
+def differences(current: dict[str, dict[str, Any]], folder: Path = FOLDER) -> list[str]:
     """What is not as frozen, a line each."""
     lines = []
-    for file, entries in found.items():
+    for file, entries in current.items():
         frozen = json.loads((folder / file).read_text(encoding="utf-8"))
         for name, entry in entries.items():
             entry = json.loads(json.dumps(entry))
@@ -162,13 +162,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only compare, and print what differs")
     parser.add_argument("--quick", action="store_true", help="with --check: only what takes well under a second each")
     asked = parser.parse_args()
-    found = results(asked.check and asked.quick)
+    current = results(asked.check and asked.quick)
     if asked.check:
-        lines = differences(found)
-        print("\n".join(lines) if lines else f"{sum(map(len, found.values()))} results are as frozen")
+        lines = differences(current)
+        print("\n".join(lines) if lines else f"{sum(map(len, current.values()))} results are as frozen")
         return 1 if lines else 0
     FOLDER.mkdir(exist_ok=True)
-    for file, entries in found.items():
+    for file, entries in current.items():
         write_whole(FOLDER / file, json.dumps(entries, indent=1) + "\n")
     return 0
 

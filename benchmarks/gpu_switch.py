@@ -130,7 +130,7 @@ def bus() -> dict[str, float]:
 
     host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
     device = torch.empty_like(host, device="cuda")
-    found = {}
+    rates = {}
     for name, (target, source) in {"to host": (host, device), "to device": (device, host)}.items():
         times = []
         for _ in range(5):
@@ -139,8 +139,8 @@ def bus() -> dict[str, float]:
             target.copy_(source, non_blocking=True)
             torch.cuda.synchronize()
             times.append(perf_counter() - began)
-        found[name] = len(host) / min(times)
-    return found
+        rates[name] = len(host) / min(times)
+    return rates
 
 
 def child(kind: str, folder: Path) -> None:

@@ -104,14 +104,14 @@ def switches(folder: Path) -> None:
         if why := too_large(folder / size):
             table.add_row(size, why)
             continue
-        found = measure_apart(folder / size)
+        figures = measure_apart(folder / size)
         for stage in ("import", "load", "first update, cold"):
-            table.add_row(size, stage, f"{found[stage]:.2f}")
+            table.add_row(size, stage, f"{figures[stage]:.2f}")
         for stage, way in (("offload", "to host"), ("restore", "to device")):
-            rate = f"{found['host'] / found[stage] / 1e9:.1f}"
-            table.add_row(size, stage, f"{found[stage]:.2f}", f"{found['host'] / 1e9:.1f}", rate, f"{rates[way] / 1e9:.1f}")
-        table.add_row(size, "update, warm", f"{found['update, warm']:.2f}")
-        table.add_row(size, "device memory given back", "", f"{found['freed'] / 1e9:.1f}")
+            rate = f"{figures['host'] / figures[stage] / 1e9:.1f}"
+            table.add_row(size, stage, f"{figures[stage]:.2f}", f"{figures['host'] / 1e9:.1f}", rate, f"{rates[way] / 1e9:.1f}")
+        table.add_row(size, "update, warm", f"{figures['update, warm']:.2f}")
+        table.add_row(size, "device memory given back", "", f"{figures['freed'] / 1e9:.1f}")
     show(table)
 
 
@@ -120,8 +120,8 @@ def measure_apart(folder: Path) -> dict[str, float]:
     done = subprocess.run([sys.executable, __file__, str(folder)], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit("the trainer's process ended early; see above")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])  # libraries may print too
-    return found
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])  # libraries may print too
+    return figures
 
 
 def make_job_file(folder: Path, model: Path) -> Path:

@@ -34,8 +34,8 @@ def curves(folder: Path, figure: str) -> tuple[np.ndarray, np.ndarray]:
     if not runs:
         raise InputError(f"{folder}: holds no runs of `rollmux train`")
     shortest = min(len(run) for run in runs)
-    found = np.array([run[:shortest] for run in runs])
-    return found[0, :, 0], found[:, :, 1]
+    curve_points = np.array([run[:shortest] for run in runs])
+    return curve_points[0, :, 0], curve_points[:, :, 1]
 
 
 def main() -> None:
@@ -43,21 +43,21 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--figure", default="return", help="a column of curve.csv")
     parser.add_argument("--out", type=Path, required=True, help="a PNG file")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     picture = Figure(figsize=(7, 3.5), layout="constrained")
     axes = picture.subplots()
-    for folder in given.folders:
-        steps, values = curves(folder, given.figure)
+    for folder in arguments.folders:
+        steps, values = curves(folder, arguments.figure)
         draw(axes, steps, values, folder.name, f"{folder.name}, {len(values)} seeds", marker="o", markersize=3)
         print(
             f"{folder.name}: "
             + ", ".join(f"{step:,.0f}: {value:.3f}" for step, value in zip(steps, values.mean(axis=0), strict=True))
         )
     axes.set_xlabel("decisions")
-    axes.set_ylabel(given.figure.replace("_", " "))
+    axes.set_ylabel(arguments.figure.replace("_", " "))
     axes.grid(alpha=0.2)
     axes.legend(frameon=False)
-    picture.savefig(given.out, dpi=110)
+    picture.savefig(arguments.out, dpi=110)
 
 
 if __name__ == "__main__":

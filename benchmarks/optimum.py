@@ -50,9 +50,9 @@ def replay_times(seeds: int) -> Table:
             solo = metrics(replay(scenario, make_policy("solo")))
             for objective, name in NAMES.items():
                 began = perf_counter()
-                found = Optimal(objective).replay(scenario)  # type: ignore[arg-type]
+                outcome = Optimal(objective).replay(scenario)  # type: ignore[arg-type]
                 total_s = perf_counter() - began
-                ms = np.array(found.decision_s) * 1e3
+                ms = np.array(outcome.decision_s) * 1e3
                 table.add_row(
                     name,
                     stays,
@@ -60,9 +60,9 @@ def replay_times(seeds: int) -> Table:
                     f"{total_s:.1f}",
                     f"{np.median(ms):.1f}",
                     f"{ms.max():.0f}",
-                    f"{found.extra['gap']:.1e}",
-                    f"{solo.cost_usd / found.metrics.cost_usd:.3f}",
-                    f"{solo.usd_per_work_hour / found.metrics.usd_per_work_hour:.3f}",
+                    f"{outcome.extra['gap']:.1e}",
+                    f"{solo.cost_usd / outcome.metrics.cost_usd:.3f}",
+                    f"{solo.usd_per_work_hour / outcome.metrics.usd_per_work_hour:.3f}",
                 )
     return table
 

@@ -54,8 +54,8 @@ def migration(runs: int) -> None:
     jobs = load_jobs(EXAMPLES / "long_tail.yaml")
     table = Table("run", "iteration s, plain", "with migration", "times as fast", "tails moved")
     ratios = []
-    with ray_session(None, {"rollout": min(2, cores() - 1), "training": 1}) as found:
-        nodes = wide(found)
+    with ray_session(None, {"rollout": min(2, cores() - 1), "training": 1}) as session_nodes:
+        nodes = wide(session_nodes)
         run(jobs, nodes, "round-robin")  # profiles, and warms the machine's caches
         for number in range(runs):
             plain, moved = (run(jobs, nodes, dispatch) for dispatch in ("round-robin", "round-robin,migrate=0.8"))
@@ -127,9 +127,9 @@ def run(jobs: Jobs, nodes: Sequence[Node], dispatch: str) -> RunRecord:
     return record
 
 
-def wide(found: Sequence[Node]) -> list[Node]:
+def wide(nodes: Sequence[Node]) -> list[Node]:
     """Two rollout nodes and a training node, of a core each where there are three."""
-    rollout, training = ([node for node in found if node.pool == pool] for pool in ("rollout", "training"))
+    rollout, training = ([node for node in nodes if node.pool == pool] for pool in ("rollout", "training"))
     if len(rollout) < 2:
         rollout.append(replace(rollout[0], name="rollout-1", cores=training[0].cores))
     return [*rollout, *training]

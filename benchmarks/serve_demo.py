@@ -106,7 +106,7 @@ def show(shell: Shell, address: str) -> bool:
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()
-    return told(shell.folder)
+    return report(shell.folder)
 
 
 def moves(folder: Path) -> list[Moved]:
@@ -114,9 +114,9 @@ def moves(folder: Path) -> list[Moved]:
     return [event for event in read_run(folder).log if isinstance(event, Moved)]
 
 
-def told(folder: Path) -> bool:
+def report(folder: Path) -> bool:
     """Print what the journal says; whether nothing was lost or doubled."""
-    record, found = read_run(folder), audit(read_facts(folder / JOURNAL))
+    record, result = read_run(folder), audit(read_facts(folder / JOURNAL))
     for move in moves(folder):
         print(f"moved: {move.job_id}, at {move.at_s:.1f} s")
     for restarted in record.restarted:
@@ -128,8 +128,8 @@ def told(folder: Path) -> bool:
         counts = [int(done.metrics["count"]) for done in record.iterations if done.job_id == spec.id]
         once &= counts == [*range(1, len(counts) + 1)]
         print(f"{spec.id}: {len(counts)} iterations, {'each counted once' if counts == [*range(1, len(counts) + 1)] else counts}")
-    print(f"audit of the journal: {'nothing lost or doubled' if not found.problems else found.problems}")
-    return once and not found.problems
+    print(f"audit of the journal: {'nothing lost or doubled' if not result.problems else result.problems}")
+    return once and not result.problems
 
 
 def main() -> int:

@@ -86,15 +86,15 @@ def measure(link: Link, ranks: int, nodes: int, workers: int, nbytes: int, topol
     """One sync of random weights to so many rollout nodes with so many workers each; what arrives has to be what was sent."""
     data = torch.randint(256, (nbytes // 1024 * 1024,), dtype=torch.uint8)
     layout = Layout.of({"weights": data.view(-1, 1024)})
-    held = [((0, layout.nbytes),)] if topology == "flat" else [shard(layout, rank, ranks) for rank in range(ranks)]
+    shards = [((0, layout.nbytes),)] if topology == "flat" else [shard(layout, rank, ranks) for rank in range(ranks)]
     machines = [f"node {k}" for k in range(nodes) for _ in range(workers)]
     inboxes, stages = [Inbox(_HERE) for _ in machines], [WeightStage() for _ in machines]
     addresses = tuple(inbox.address for inbox in inboxes)
-    transfer = Transfer(1, layout, make_plan(held, machines, topology), addresses, secrets.token_bytes(16))
+    transfer = Transfer(1, layout, make_plan(shards, machines, topology), addresses, secrets.token_bytes(16))
     with ThreadPoolExecutor(len(machines)) as threads:
         before, began_s = link.count(), monotonic()
         receiving = [threads.submit(inbox.receive, k, transfer, stages[k]) for k, inbox in enumerate(inboxes)]
-        sending = [link.submit(rank, transfer, torch.cat([data[a:b] for a, b in part])) for rank, part in enumerate(held)]
+        sending = [link.submit(rank, transfer, torch.cat([data[a:b] for a, b in part])) for rank, part in enumerate(shards)]
         for future in [*sending, *receiving]:
             future.result()
         measured = Measured(monotonic() - began_s, link.count() - before)
@@ -106,16 +106,16 @@ def measure(link: Link, ranks: int, nodes: int, workers: int, nbytes: int, topol
 
 
 def compare(
-    name: str, case: tuple[int, int, int], nbytes: int, given: argparse.Namespace, paper: tuple[float, float] | None
+    name: str, case: tuple[int, int, int], nbytes: int, arguments: argparse.Namespace, paper: tuple[float, float] | None
 ) -> None:
     """A row of the table, of the quickest syncs: training ranks, rollout nodes and workers a node in `case`."""
     ranks, nodes, workers = case
-    link = Link(ranks, given.mbit)
+    link = Link(ranks, arguments.mbit)
     try:
-        runs = {name: [measure(link, ranks, nodes, workers, nbytes, name) for _ in range(given.times)] for name in TOPOLOGIES}
+        runs = {name: [measure(link, ranks, nodes, workers, nbytes, name) for _ in range(arguments.times)] for name in TOPOLOGIES}
     finally:
         link.close()
-    flat, aware = (min(found, key=lambda one: one.seconds) for found in runs.values())
+    flat, aware = (min(syncs, key=lambda one: one.seconds) for syncs in runs.values())
     printed = f"{paper[0]:7.1f} {paper[1]:6.1f} {paper[0] / paper[1]:6.1f}x" if paper else ""
     seconds = f"{flat.seconds:7.2f} {aware.seconds:6.2f} {flat.seconds / aware.seconds:6.1f}x"
     copies = f"{flat.link_bytes / nbytes:8.3f} {aware.link_bytes / nbytes:6.3f}"
@@ -150,7 +150,7 @@ def main() -> None:
     options.add_argument("--megabytes", type=float, default=15.2, help="of weights")
     options.add_argument("--mbit", type=float, default=_MBIT, help="Mbit/s of a rank's cable")
     options.add_argument("--times", type=int, default=2, help="syncs of each kind; the quickest is printed")
-    given = options.parse_args()
+    arguments = options.parse_args()
     missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
     if missing or subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode:
         print(f"skipped: {', '.join(missing) or 'user namespaces'} missing, so there is no network of one's own to throttle")
@@ -162,12 +162,12 @@ def main() -> None:
     _ip("link", "set", "lo", "up")
     print("                      seconds              copies on the link   paper, seconds")
     print("model  ranks to nodes    flat  aware   ratio     flat  aware      flat  aware   ratio")
-    if given.ranks:
-        compare("", (given.ranks, given.nodes, given.workers), int(given.megabytes * 1e6), given, None)
+    if arguments.ranks:
+        compare("", (arguments.ranks, arguments.nodes, arguments.workers), int(arguments.megabytes * 1e6), arguments, None)
         return
     for model, (billions, cases) in _PAPER.items():
         for case, seconds in cases.items():
-            compare(model, case, int(billions * 2e9 / _SCALE), given, seconds)
+            compare(model, case, int(billions * 2e9 / _SCALE), arguments, seconds)
 
 
 if __name__ == "__main__":

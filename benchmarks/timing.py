@@ -16,13 +16,13 @@ from rollmux_env.timing.published import fit, rows
 
 
 def main() -> None:
-    found = rows()
+    published = rows()
     if "--fit" in sys.argv[1:]:
-        print(fit(found))
+        print(fit(published))
         return
     table = make_table("", "published", "model", "error")
     errors: dict[tuple[str, bool], list[float]] = {}
-    for row in found:
+    for row in published:
         predicted = row.predict(FITTED)
         error = predicted / row.published - 1
         errors.setdefault((row.quantity, row.fitted), []).append(error)

@@ -15,5 +15,5 @@ model = MaskablePPO(PointerPolicy, env, n_steps=32, batch_size=256, gamma=1.0, v
 model.learn(int(sys.argv[1]) if len(sys.argv) > 1 else 50_000)
 
 held_out = gymnasium.make_vec(num_envs=8, autoreset=False, **make).unwrapped  # seeds below 65536 are never drawn in training
-played = play(held_out, range(8), lambda seen: model.predict(seen, deterministic=True, action_masks=seen["mask"] > 0)[0])
+played = play(held_out, range(8), lambda obs: model.predict(obs, deterministic=True, action_masks=obs["mask"] > 0)[0])
 print(f"cost over Solo-D on held-out streams: {played['cost_over_solo'].mean():.3f}")

@@ -15,7 +15,7 @@ def result_of(call: Any, timeout_s: float = inf) -> Any:
     """What a call of an actor gives.
 
     Raises:
-        KeyboardInterrupt: there were more presses than are allowed for. GetTimeoutError: it takes longer. Else as `ray.get`.
+        KeyboardInterrupt: there were more interrupts than are allowed for. GetTimeoutError: it takes longer. Else as `ray.get`.
     """
     import ray
 

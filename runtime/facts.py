@@ -164,7 +164,7 @@ class PhaseSlice:
     ok: bool = True
     spans: tuple[Span, ...] = ()
 
-    def held(self) -> tuple[Span, ...]:
+    def node_spans(self) -> tuple[Span, ...]:
         """What it held of its nodes and when."""
         return self.spans or tuple(Span(node, self.start_s, self.end_s, 1.0, False) for node in self.nodes)
 

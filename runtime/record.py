@@ -100,7 +100,7 @@ class RunRecord:
             switch_s = min(part.run_s - part.start_s + part.offload_s, part.end_s - part.start_s)
             number = dict(zip(part.nodes, part.numbers, strict=True))
             shares: dict[tuple[float, float, float, bool], list[int]] = {}  # nodes of which it held the same for the same time
-            for span in part.held():
+            for span in part.node_spans():
                 shares.setdefault((span.from_s, span.until_s, span.share, span.tail), []).append(number[span.node])
             for (from_s, until_s, share, tail), nodes in shares.items():
                 phase = "tail" if tail else part.phase

@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM, from before Ray is started until all is cleaned up: no press is lost, and none raises inside a library.
 
 What a handler raises may end in somebody's `except`, in a callback of a fork, or in C++ code that aborts. So our handler raises
-nothing: presses are counted by what Python writes to a file descriptor for every signal, and KeyboardInterrupt is raised where this
-process looks at the count (`check_signals`), which is between its steps and several times a second wherever it waits. Code that
-installs handlers of its own, as Ray does when it starts and ends, runs while the signals are masked (`masked`).
+nothing: interrupts are counted by what Python writes to a file descriptor for every signal, and KeyboardInterrupt is raised where
+this process looks at the count (`check_signals`), which is between its steps and several times a second wherever it waits. Code
+that installs handlers of its own, as Ray does when it starts and ends, runs while the signals are masked (`masked`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class SignalListener:
-    """Counts presses while it listens.
+    """Counts interrupts while it listens.
 
     Attributes:
-        allowed: so many presses end nothing at once, because somebody looks at their number.
+        allowed: so many interrupts end nothing at once, because somebody looks at their number.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-    """From now on presses are counted, and `check_signals` answers them. In the main thread; within another it adds nothing.
+    """From now on interrupts are counted, and `check_signals` answers them. In the main thread; within another it adds nothing.
 
     Raises:
         KeyboardInterrupt: at its end, the user has pressed more often than was allowed for and nobody has answered.
@@ -108,7 +108,7 @@ def check_signals() -> None:
     """A step is over: listen on, and end here if the user has asked for it.
 
     Raises:
-        KeyboardInterrupt: there were more presses than are allowed for.
+        KeyboardInterrupt: there were more interrupts than are allowed for.
     """
     if _listener is not None:
         install_handlers()
@@ -129,8 +129,8 @@ def masked() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def allowing(presses: int) -> Iterator[Callable[[], int]]:
-    """So many presses end nothing at once, and are answered when it is over.
+def allowing(interrupts: int) -> Iterator[Callable[[], int]]:
+    """So many interrupts end nothing at once, and are answered when it is over.
 
     Returns:
         Their number so far, when it is asked for.
@@ -138,12 +138,12 @@ def allowing(presses: int) -> Iterator[Callable[[], int]]:
     with listening():
         assert _listener is not None
         listener, before = _listener, _listener.allowed
-        listener.allowed = presses
+        listener.allowed = interrupts
         try:
             install_handlers()
             yield listener.count
         finally:
-            listener.allowed = max(before, min(presses, listener.count()))
+            listener.allowed = max(before, min(interrupts, listener.count()))
 
 
 @contextlib.contextmanager

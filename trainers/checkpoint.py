@@ -131,8 +131,8 @@ def _memories(model: DQN) -> tuple[Arrays, dict[str, Any]]:
     """The replay buffer and counters of DQN."""
     memory = model.replay_buffer
     assert memory is not None
-    kept = memory.buffer_size if memory.full else memory.pos
-    arrays = {f"memory.{name}": array[:kept] for name, array in _columns(memory).items()}
+    rows = memory.buffer_size if memory.full else memory.pos
+    arrays = {f"memory.{name}": array[:rows] for name, array in _columns(memory).items()}
     counters = {name: getattr(model, name) for name in _DQN_COUNTERS}
     return arrays, {"counters": counters, "at": memory.pos, "full": memory.full, "actions": _state_of_space(model)}
 

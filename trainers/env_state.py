@@ -21,7 +21,13 @@ Arrays = dict[str, NDArray[Any]]
 _NO_STATE = ("_workspace", "_scratch", "_rules", "_limits")
 # What version 0.1.0 saved besides, and under other names.
 _FORMER_NO_STATE = ("_desk", "_space", "_prune")
-_FORMER_NAMES = {"_seen.": "_observations.", "_groups.luck": "_groups.durations", "_groups.runners": "_groups.progress"}
+_FORMER_NAMES = {
+    "_seen.": "_observations.",
+    "_groups.luck": "_groups.durations",
+    "_groups.runners": "_groups.progress",
+    "_streams.held": "_streams.reservations",
+    "_reference.held": "_reference.reservations",
+}
 
 
 def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:

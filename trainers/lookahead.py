@@ -158,8 +158,8 @@ def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
         to.spare[t, k] = streams.spare[s, k]
     for k in range(c.n_groups):
         to.groups[t, streams.order[s, k]] = streams.groups[s, streams.order[s, k]]
-    for k in range(c.n_held):
-        to.held[t, k] = streams.held[s, k]
+    for k in range(c.n_reservations):
+        to.reservations[t, k] = streams.reservations[s, k]
 
 
 @compiled

@@ -24,7 +24,7 @@ from rollmux_env.rollout.policy import Round, Wake
 from rollmux_env.rollout.setting import Setting
 
 _SHARES = (np.arange(512) + 0.5) / 512  # whose quantiles are remembered of the lengths
-_LOOKS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses after which it looks
+_CHECKPOINTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses after which it looks
 _NEW = 0.3  # weight of the last rollout
 _GOLDEN = 0.6180339887498949
 
@@ -65,14 +65,14 @@ class Reshape(Stay):
         self._quantiles: Floats | None = None
         self._parallel = setting.parallel
         self._live = np.zeros(0, np.int64)  # numbers of the replicas that are in use
-        self._looks: list[int] = []
+        self._checkpoints: list[int] = []
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
         """See `rollmux_env.rollout.policy.Control`."""
         deal(fleet, np.arange(fleet.size))
         self._parallel, self._live = self._setting.parallel, np.arange(fleet.size)
         wanted = round.wanted * round.needed
-        self._looks = sorted({max(1, int(look * wanted)) for look in _LOOKS})
+        self._checkpoints = sorted({max(1, int(share * wanted)) for share in _CHECKPOINTS})
         return self._next(fleet)
 
     def act(self, fleet: Fleet) -> Wake:
@@ -87,9 +87,9 @@ class Reshape(Stay):
         self._quantiles = lengths if self._quantiles is None else (1 - _NEW) * self._quantiles + _NEW * lengths
 
     def _next(self, fleet: Fleet) -> Wake:
-        while self._looks and self._looks[0] <= fleet.finished.size:
-            self._looks.pop(0)
-        return Wake(finished=self._looks[0]) if self._looks else Wake()
+        while self._checkpoints and self._checkpoints[0] <= fleet.finished.size:
+            self._checkpoints.pop(0)
+        return Wake(finished=self._checkpoints[0]) if self._checkpoints else Wake()
 
     def _reshape(self, fleet: Fleet, quantiles: Floats) -> None:
         left, sampled, context = fleet.open, fleet.sampled(), fleet.context()

@@ -19,7 +19,7 @@ from rollmux_env.rollout.moves import Stay, deal, gather
 from rollmux_env.rollout.policy import Round, Wake
 from rollmux_env.rollout.setting import Setting
 
-_LOOKS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
+_CHECKPOINTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
 _GROWS = 2  # times its present context, that the rest is projected to need
 
 
@@ -41,13 +41,13 @@ class Halve(Stay):
 
     def __init__(self, setting: Setting) -> None:
         self._room = setting.replicas[0].kv_tokens
-        self._looks: list[int] = []
+        self._checkpoints: list[int] = []
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
         """See `rollmux_env.rollout.policy.Control`."""
         deal(fleet, np.arange(fleet.size))
         wanted = round.wanted * round.needed
-        self._looks = sorted({ceil(look * wanted) for look in _LOOKS}) if fleet.size > 1 else []
+        self._checkpoints = sorted({ceil(share * wanted) for share in _CHECKPOINTS}) if fleet.size > 1 else []
         return self._next()
 
     def act(self, fleet: Fleet) -> Wake:
@@ -55,8 +55,8 @@ class Halve(Stay):
         keep = fleet.size - fleet.size // 2
         if _GROWS * int(fleet.context()[fleet.open].sum()) <= keep * self._room:
             gather(fleet, keep)
-            self._looks = []
+            self._checkpoints = []
         return self._next()
 
     def _next(self) -> Wake:
-        return Wake(finished=self._looks.pop(0)) if self._looks else Wake()
+        return Wake(finished=self._checkpoints.pop(0)) if self._checkpoints else Wake()

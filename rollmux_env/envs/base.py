@@ -143,7 +143,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             seeds = [*seed]
         if len(seeds) != self.num_envs:
             raise InputError(f"seed: must be a number or {self.num_envs} of them, not {len(seeds)}")
-        self._draws = [seeding.np_random(given)[0] for given in seeds]
+        self._draws = [seeding.np_random(stream_seed)[0] for stream_seed in seeds]
 
     def _stream_seeds(self, value: Any) -> list[int] | None:
         """One stream seed a stream."""

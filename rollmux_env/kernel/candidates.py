@@ -186,10 +186,10 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
             # No subset with such a node is feasible, so none need be tried.
             barred = only_improving and (full or g.node_load_s[v] + j.rollout_s > limit)
             before[v] = _BARRED if barred else g.node_before[v]
-        found = False
+        has_feasible = False
         for k in range(max(0, n - n_nodes), n + 1):
             usd = k * limits.rollout_usd
-            if only_improving and (found or usd >= best):
+            if only_improving and (has_feasible or usd >= best):
                 break
             size = n - k
             more = complete(chosen, ZERO, size, n_nodes, before)
@@ -211,7 +211,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
                         rows += 1
                     if only_improving and reason == FEASIBLE:
                         best = usd
-                        found = True
+                        has_feasible = True
                         break
                 more = next_subset(chosen, size, n_nodes, before)
     usd = n * limits.rollout_usd + j.training_nodes * limits.training_usd

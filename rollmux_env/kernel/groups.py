@@ -78,7 +78,7 @@ def group_columns(
         nodes_least = max(nodes_least, int(np.ceil(load_gb / limits.rollout_node_gb - 1e-6)))
     nodes_out, period_out = columns.nodes, columns.period_s
     rows = nodes_out.shape[0]
-    found = 0
+    count = 0
     fewest = nodes_most + 1
     while True:
         load_members(jobs, members, n, t, p)
@@ -96,15 +96,15 @@ def group_columns(
                 if period < best_here:
                     best_here = period
                     beaten = False
-                    for k in range(at, min(at + found, rows)):
+                    for k in range(at, min(at + count, rows)):
                         if nodes_out[k, 0] <= r and period_out[k] <= period:
                             beaten = True
                     if not beaten:
-                        if at + found < rows:
-                            nodes_out[at + found, 0] = r
-                            nodes_out[at + found, 1] = t
-                            period_out[at + found] = period
-                        found += 1
+                        if at + count < rows:
+                            nodes_out[at + count, 0] = r
+                            nodes_out[at + count, 1] = t
+                            period_out[at + count] = period
+                        count += 1
                         fewest = min(fewest, r)
                     if period <= floor or not all_periods:
                         break
@@ -116,7 +116,7 @@ def group_columns(
                     larger = min(larger, jobs[members[i]].rescale_nodes[k])
                     break
         if larger == np.iinfo(np.int64).max or larger > limits.training_nodes_max:
-            return found
+            return count
         t = larger
 
 
@@ -149,18 +149,18 @@ def enumerate_groups(
     following = np.zeros(size_max + 1, np.int64)  # of `others`, which may come next behind so many members
     members[0] = first
     size = 1
-    found = 0
+    count = 0
     new = True
     while size > 0:
         if new:
             new = False
-            more = group_columns(jobs, limits, members, size, all_periods, p, columns, found)
-            if found + more > rows:
-                return found + more
-            for k in range(found, found + more):
+            more = group_columns(jobs, limits, members, size, all_periods, p, columns, count)
+            if count + more > rows:
+                return count + more
+            for k in range(count, count + more):
                 for i in range(members_out.shape[1]):
                     members_out[k, i] = members[i] if i < size else -1
-            found += more
+            count += more
             if more == 0:
                 size -= 1
         elif size == size_max or following[size] == others.shape[0]:
@@ -171,4 +171,4 @@ def enumerate_groups(
             following[size + 1] = following[size]
             size += 1
             new = True
-    return found
+    return count

@@ -237,12 +237,12 @@ def detach(jobs: Records, groups: Records, job: int) -> int:
     j = jobs[job]
     group = j.group
     g = groups[group]
-    kept = 0
+    count = 0
     for i in range(g.n_members):
         if g.members[i] != job:
-            g.members[kept] = g.members[i]
-            kept += 1
-    g.n_members = kept
+            g.members[count] = g.members[i]
+            count += 1
+    g.n_members = count
     j.group = NOWHERE
     j.n_pins = 0
     n_nodes = g.n_nodes
@@ -253,6 +253,6 @@ def detach(jobs: Records, groups: Records, job: int) -> int:
             g.node_number[left] = g.node_number[v]
             left += 1
     g.n_nodes = left
-    if kept > 0:
+    if count > 0:
         refresh(jobs, groups, group)
     return int(n_nodes - left)

@@ -30,7 +30,8 @@ class Packing(NamedTuple):
         order: (M,) best order found, as positions in the arrays above.
         classes: (1,) how many classes of rollout nodes the best pinning has.
         best_mask, best_nodes: (C,) members of each class as bits, and how many nodes it has.
-        mask, held, take: (M + 1, C) classes before the member of that level is placed, their nodes, and how many of them it takes.
+        mask, class_nodes, take: (M + 1, C) classes before the member of that level is placed, their nodes, and how many of them it
+            takes.
         load_s, load_gb: (M + 1, C) rollout seconds and memory on a node of each class.
         n_classes, used, new: (M + 1,) classes, rollout nodes, and the member's own new nodes of each level.
         top_s: (M + 1,) largest load of each level.
@@ -48,7 +49,7 @@ class Packing(NamedTuple):
     best_mask: Ints
     best_nodes: Ints
     mask: Ints
-    held: Ints
+    class_nodes: Ints
     take: Ints
     load_s: Floats
     load_gb: Floats
@@ -84,7 +85,7 @@ def packing(members: int, rollout_nodes: int) -> Packing:
         best_mask=ints(c),
         best_nodes=ints(c),
         mask=ints(m + 1, c),
-        held=ints(m + 1, c),
+        class_nodes=ints(m + 1, c),
         take=ints(m + 1, c),
         load_s=floats(m + 1, c),
         load_gb=floats(m + 1, c),
@@ -140,11 +141,11 @@ def least_period(p: Packing, n: int, r: int, node_gb: float, limit_s: float) -> 
             _begin(p, level)
         else:
             period = p.top_s[n]
-            found = True
+            is_better = True
             if general and n > 1:
                 period = _best_order(p, n, period, min(longest, best))
-                found = period < best
-            if found:
+                is_better = period < best
+            if is_better:
                 best = period
                 if not (general and n > 1):
                     for i in range(n):
@@ -152,7 +153,7 @@ def least_period(p: Packing, n: int, r: int, node_gb: float, limit_s: float) -> 
                 p.classes[0] = p.n_classes[n]
                 for c in range(p.n_classes[n]):
                     p.best_mask[c] = p.mask[n, c]
-                    p.best_nodes[c] = p.held[n, c]
+                    p.best_nodes[c] = p.class_nodes[n, c]
             if best <= floor:
                 return best
             level -= 1
@@ -183,7 +184,7 @@ def _next_take(p: Packing, level: int, r: int, node_gb: float, longest: float) -
         while c >= 0:
             fits = (
                 taken < wanted
-                and p.take[level, c] < p.held[level, c]
+                and p.take[level, c] < p.class_nodes[level, c]
                 and p.load_s[level, c] + p.rollout_s[level] <= longest
                 and p.load_gb[level, c] + p.gb[level] <= node_gb * (1.0 + TOLERANCE)
             )
@@ -212,20 +213,20 @@ def _place(p: Packing, level: int) -> None:
         taken = p.take[level, c]
         if taken > 0:
             p.mask[above, k] = p.mask[level, c] | bit
-            p.held[above, k] = taken
+            p.class_nodes[above, k] = taken
             p.load_s[above, k] = p.load_s[level, c] + p.rollout_s[level]
             p.load_gb[above, k] = p.load_gb[level, c] + p.gb[level]
             top = max(top, p.load_s[above, k])
             k += 1
-        if taken < p.held[level, c]:
+        if taken < p.class_nodes[level, c]:
             p.mask[above, k] = p.mask[level, c]
-            p.held[above, k] = p.held[level, c] - taken
+            p.class_nodes[above, k] = p.class_nodes[level, c] - taken
             p.load_s[above, k] = p.load_s[level, c]
             p.load_gb[above, k] = p.load_gb[level, c]
             k += 1
     if p.new[level] > 0:
         p.mask[above, k] = bit
-        p.held[above, k] = p.new[level]
+        p.class_nodes[above, k] = p.new[level]
         p.load_s[above, k] = p.rollout_s[level]
         p.load_gb[above, k] = p.gb[level]
         k += 1

@@ -67,10 +67,10 @@ def exact_period(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: 
     first, ints = ints[: n_events + 1], ints[n_events + 1 :]
     parent, ints = ints[:n_events], ints[n_events:]
     mark, ints = ints[:n_events], ints[n_events:]
-    used_by, seen = ints[:n_nodes], ints[n_nodes:]
+    used_by, arc_to = ints[:n_nodes], ints[n_nodes:]
     floats = np.empty(n_arcs_max + n_events)
     weight, start = floats[:n_arcs_max], floats[n_arcs_max:]
-    seen[:] = -1
+    arc_to[:] = -1
     for v in range(n_nodes):
         used_by[v] = -1
         for i in range(n):
@@ -85,8 +85,8 @@ def exact_period(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: 
             if pinned[i, v] != 0:
                 j = used_by[v]
                 used_by[v] = i
-                if j != i and seen[j] != i:
-                    seen[j] = i
+                if j != i and arc_to[j] != i:
+                    arc_to[j] = i
                     source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * j, rollout_s[j], 1 if j > i else 0
                     n_arcs += 1
         first[2 * i + 1] = n_arcs

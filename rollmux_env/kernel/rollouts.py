@@ -38,7 +38,7 @@ _RESPONSE = np.dtype(
         ("reads", "i8"),  # tokens of the prompt of each further turn
         ("away_s", "f8"),  # before that
         ("back_s", "f8"),  # when it was or will be back
-        ("held", "i8"),  # tokens of it in the cache of its replica while it is away or waits
+        ("cached", "i8"),  # tokens of it in the cache of its replica while it is away or waits
         ("sampled", "i8"),  # tokens, as of when it last entered or left a replica's batch
         ("state", "i8"),  # NEW to AWAY
         ("replica", "i8"),  # where it waits or runs, or last did, or NONE
@@ -60,7 +60,7 @@ _REPLICA = np.dtype(
         ("clock_s", "f8"),  # up to when it was followed
         ("next_s", "f8"),  # its next event, or infinite
         ("back_s", "f8"),  # when the next response is back, or infinite
-        ("held", "i8"),  # tokens of those that are away or wait
+        ("cached", "i8"),  # tokens of those that are away or wait
         ("ahead", "i8"),  # decode steps until its next event
         ("steps", "i8"),  # decode steps done
         ("context", "i8"),  # tokens of its batch
@@ -213,9 +213,9 @@ def _leave(rollout: Rollout, r: int) -> None:
 def _forget(rollout: Rollout, r: int) -> int:
     """What a response holds in the cache is no longer there as such; how much it was."""
     response = rollout.responses[r]
-    tokens = response.held
-    rollout.replicas[response.replica].held -= tokens
-    response.held = 0
+    tokens = response.cached
+    rollout.replicas[response.replica].cached -= tokens
+    response.cached = 0
     return int(tokens)
 
 
@@ -225,11 +225,11 @@ def _make_room(rollout: Rollout, k: int, tokens: int, but: int) -> bool:
     responses, replica = rollout.responses, rollout.replicas[k]
     if replica.context + tokens > replica.kv:
         return False
-    while replica.context + replica.held + tokens - (responses[but].held if but != NONE else 0) > replica.kv:
+    while replica.context + replica.cached + tokens - (responses[but].cached if but != NONE else 0) > replica.kv:
         oldest = NONE
         for r in range(responses.size):
             response = responses[r]
-            if response.held == 0 or response.replica != k or r == but:
+            if response.cached == 0 or response.replica != k or r == but:
                 continue
             if oldest == NONE or response.back_s < responses[oldest].back_s:
                 oldest = r
@@ -273,8 +273,9 @@ def settle(rollout: Rollout, k: int) -> None:
         if not _make_room(rollout, k, tokens + n + 1, r):
             break
         _dequeue(rollout, r)
-        held = _forget(rollout, r)
-        fill_s = cost[PREFILL] + cost[PREFILL_TOKEN] * (tokens - held) + cost[PREFILL_TOKEN2] * (tokens * tokens - held * held)
+        cached_tokens = _forget(rollout, r)
+        more, more2 = tokens - cached_tokens, tokens * tokens - cached_tokens * cached_tokens
+        fill_s = cost[PREFILL] + cost[PREFILL_TOKEN] * more + cost[PREFILL_TOKEN2] * more2
         replica.clock_s += fill_s if response.refill_s < 0 else response.refill_s
         response.refill_s = -1.0
         response.state = RUNNING
@@ -291,7 +292,7 @@ def settle(rollout: Rollout, k: int) -> None:
     for j in range(1, n):
         first = min(first, rollout.responses[rollout.batch[k, j]].ends)
     _make_room(rollout, k, n, NONE)
-    replica.ahead = min(first - replica.steps, (replica.kv - replica.context - replica.held) // n)
+    replica.ahead = min(first - replica.steps, (replica.kv - replica.context - replica.cached) // n)
     replica.next_s = replica.clock_s + decode_s(cost, n, replica.context, replica.ahead)
 
 
@@ -374,8 +375,8 @@ def _finish(rollout: Rollout, k: int, now_s: float) -> None:
             response.state = ABORTED
             continue
         if response.until < response.length:
-            response.held = response.prompt + response.sampled
-            replica.held += response.held
+            response.cached = response.prompt + response.sampled
+            replica.cached += response.cached
             response.turn += 1
             response.until = rollout.turns[r, response.turn]
             response.prompt += response.reads

@@ -141,10 +141,10 @@ def value_members(view: View, valuation: Valuation, group: int, period_s: float)
     Args:
         group: row, or negative for a new group: it has none.
     """
-    found = valuation.members[0]
-    found.period_s, found.longest = period_s, 1.0
+    members = valuation.members[0]
+    members.period_s, members.longest = period_s, 1.0
     for k in range(4):
-        found.work[k] = 0.0
+        members.work[k] = 0.0
     if group < 0:
         return
     g = view.groups[group]
@@ -154,9 +154,9 @@ def value_members(view: View, valuation: Valuation, group: int, period_s: float)
         stay = valuation.stays[member]
         left = _left(stay, period_s, 0.0)
         valuation.left[i] = left
-        found.longest = min(found.longest, left)
+        members.longest = min(members.longest, left)
         worth_usd = work_usd if stay.turns_h < np.inf else 0.0
-        _add_work(view.jobs[member].solo_s / period_s, stay.pause_h, left, worth_usd, found.work)
+        _add_work(view.jobs[member].solo_s / period_s, stay.pause_h, left, worth_usd, members.work)
 
 
 @compiled(arrays=False)
@@ -171,12 +171,12 @@ def value_group(view: View, valuation: Valuation, group: int, job: int, place: R
             it moves, it pauses for the terms' `migration_h`.
         out: (N_VALUES,) out.
     """
-    limits, needed, found = view.limits, valuation.needed, valuation.members[0]
-    longest = found.longest
+    limits, needed, members = view.limits, valuation.needed, valuation.members[0]
+    longest = members.longest
     out[0] = out[1] = out[2] = 0.0
     work = valuation.work[0].work
     for k in range(4):
-        work[k] = found.work[k]
+        work[k] = members.work[k]
     n_nodes = ZERO
     pool = ZERO
     if group >= 0:

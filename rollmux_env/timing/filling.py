@@ -106,8 +106,8 @@ class _Prediction:
         self._pools = pools
         self._nodes = nodes
         self._devices = {name: nodes[name] * pool.gpus_per_node for name, pool in pools.items()}
-        self._hardware = {name: self._found(hardware, pool.gpu, f"cluster.{name}.gpu", folder) for name, pool in pools.items()}
-        self._shape: ModelShape = self._found(model_shape, model.name, f"{self._at}.name", folder)
+        self._hardware = {name: self._look_up(hardware, pool.gpu, f"cluster.{name}.gpu", folder) for name, pool in pools.items()}
+        self._shape: ModelShape = self._look_up(model_shape, model.name, f"{self._at}.name", folder)
         parallel, devices = model.tensor_parallel, self._devices["rollout"]
         if devices % parallel:
             raise InputError(f"{self._at}.tensor_parallel: must divide the {devices} GPUs of its rollout nodes, not be {parallel}")
@@ -181,7 +181,7 @@ class _Prediction:
         tokens = (self._lengths.prompt_tokens + self._lengths.cap) * self._lengths.turns
         return timing.seconds(self._lengths.batch, tokens)
 
-    def _found(self, look: Any, name: str, path: str, folder: Path) -> Any:
+    def _look_up(self, look: Any, name: str, path: str, folder: Path) -> Any:
         try:
             return look(name, folder)
         except InputError as error:

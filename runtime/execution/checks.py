@@ -37,7 +37,7 @@ def check_run(record: RunRecord) -> None:
         for node in part.nodes:
             by_node[node].append(part)
     for node, parts in by_node.items():
-        _check_shares(node, [(span, part.job_id) for part in parts for span in part.held() if span.node == node])
+        _check_shares(node, [(span, part.job_id) for part in parts for span in part.node_spans() if span.node == node])
     _check_memory(record)
 
 

@@ -190,4 +190,4 @@ def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int
 
 def busy_s(part: PhaseSlice) -> float:
     """Node-seconds in which a phase ran."""
-    return sum(span.share * max(0.0, min(span.until_s, part.done_s) - max(span.from_s, part.run_s)) for span in part.held())
+    return sum(span.share * max(0.0, min(span.until_s, part.done_s) - max(span.from_s, part.run_s)) for span in part.node_spans())

@@ -137,11 +137,11 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said
     """
     stopping = False
     try:
-        with allowing(1) as presses:
+        with allowing(1) as interrupts:
             while not ray.wait([outcome], timeout=_WATCH_S)[0]:
                 check_signals()
                 lines_said = _tell(coordinator, lines_said, say)
-                if presses() and not stopping:
+                if interrupts() and not stopping:
                     stopping = True
                     say("stopping at the next phase boundary; Ctrl-C again stops at once")
                     coordinator.stop.remote()

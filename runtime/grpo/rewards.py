@@ -27,7 +27,7 @@ from runtime.jobs.tasks import Example, Task, score
 FAILED = 0.0  # the reward of a response whose run was stopped
 
 
-class Runner(Protocol):
+class RewardRunner(Protocol):
     """Where rewards run, one at a time."""
 
     def score(self, example: Example, response: str, limit_s: float) -> tuple[float, float] | None:
@@ -53,7 +53,7 @@ class Rewards:
         spec: JobSpec,
         task: Task,
         anchors: Mapping[str, float] | None = None,
-        make_runner: Callable[[JobSpec], Runner] | None = None,
+        make_runner: Callable[[JobSpec], RewardRunner] | None = None,
     ) -> None:
         settings = spec.rewards
         self._task, self._correct = task, settings.correct
@@ -61,7 +61,7 @@ class Rewards:
         self.learning = True
         self._lock, self._news, self._stopped = Lock(), set[str](), 0
         self._runners = [(make_runner or RewardProcess)(spec) for _ in range(settings.processes)] if self._timeout else []
-        self._idle = SimpleQueue[Runner]()
+        self._idle = SimpleQueue[RewardRunner]()
         for runner in self._runners:
             self._idle.put(runner)
         self._threads = ThreadPoolExecutor(settings.processes)
@@ -139,7 +139,7 @@ class RewardProcess:
         self._line: Connection | None = None
 
     def score(self, example: Example, response: str, limit_s: float) -> tuple[float, float] | None:
-        """See `Runner`.
+        """See `RewardRunner`.
 
         Raises:
             RuntimeError: as `tasks.score`, or the process has died; one line.

@@ -192,7 +192,7 @@ def _group(record: RunRecord, lanes: Sequence[Lane], shared: Shared) -> dict[str
             for job_id in shared.jobs
             if (done := _progress(record, job_id, shared.from_s, shared.until_s)) > 0
         },
-        "pools": {pool: found._asdict() if found else None for pool, found in by_pool.items()},
+        "pools": {pool: split._asdict() if split else None for pool, split in by_pool.items()},
     }
 
 

@@ -117,7 +117,7 @@ class Figures:
             self.metrics.write("rollmux_permit_latency_seconds", max(0.0, part.permit_s), pool=part.pool)
         if part.phase == "init":
             self._keep_permit.add(part.job_id)
-        self.usage.add(part.pool, part.held(), part.end_s)
+        self.usage.add(part.pool, part.node_spans(), part.end_s)
 
     def _iterated(self, done: Iteration) -> None:
         """An iteration is over, and what the scheduler makes of it is known."""

@@ -13,7 +13,7 @@ from rollmux_env.timing.replica import ReplicaTiming
 class Sequence:
     """A response: its number, tokens of each prompt, of itself at the end of its turn, and so far; of its later turns.
 
-    Between two turns it is back at `back_s`, and `held` tokens of it are in the cache until others need the room.
+    Between two turns it is back at `back_s`, and `cached` tokens of it are in the cache until others need the room.
     """
 
     number: int
@@ -23,7 +23,7 @@ class Sequence:
     later: list[int] = field(default_factory=list)
     reads: int = 0
     back_s: float = 0.0
-    held: int = 0
+    cached: int = 0
 
     def __post_init__(self) -> None:
         self.reads = self.prompt
@@ -47,8 +47,8 @@ def roll_replica(timing: ReplicaTiming, queue: list[Sequence], most: int, away_s
         free = timing.kv_tokens - sum(one.context for one in batch) - tokens
         if free < 0:
             return False
-        while sum(one.held for one in others) > free:
-            next(one for one in others if one.held).held = 0
+        while sum(one.cached for one in others) > free:
+            next(one for one in others if one.cached).cached = 0
         return True
 
     def back(until_s: float) -> list[Sequence]:
@@ -66,9 +66,9 @@ def roll_replica(timing: ReplicaTiming, queue: list[Sequence], most: int, away_s
         while True:
             while settle and queue and len(batch) < most and make_room(queue[0].context + len(batch) + 1, queue[0]):
                 batch.append(queue.pop(0))
-                held_s = timing.prefill_seconds(batch[-1].held) - timing.prefill_s
-                now_s += timing.prefill_seconds(batch[-1].context) - held_s
-                batch[-1].held = 0
+                cached_s = timing.prefill_seconds(batch[-1].cached) - timing.prefill_s
+                now_s += timing.prefill_seconds(batch[-1].context) - cached_s
+                batch[-1].cached = 0
             if batch:
                 make_room(len(batch), None)
             first_s = min((one.back_s for one in away), default=inf)
@@ -91,7 +91,7 @@ def roll_replica(timing: ReplicaTiming, queue: list[Sequence], most: int, away_s
             if one.sampled == one.length:
                 settle = True
                 if one.later:
-                    one.held, one.back_s = one.context, now_s + away_s
+                    one.cached, one.back_s = one.context, now_s + away_s
                     one.prompt += one.reads
                     away.append(one)
                 else:

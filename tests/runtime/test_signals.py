@@ -50,9 +50,9 @@ def test_nobody_who_takes_the_handlers_meets_a_press_while_they_are_masked() -> 
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda number, frame: sys.exit(1))
                 press(number)
-        with allowing(2) as presses:
+        with allowing(2) as interrupts:
             check_signals()
-            assert presses() == 2
+            assert interrupts() == 2
             press()
             with contextlib.suppress(KeyboardInterrupt):
                 check_signals()
@@ -95,13 +95,13 @@ def test_a_press_in_a_hook_of_a_fork_raises_nothing_there_and_one_of_the_child_i
 
 def test_presses_that_are_allowed_are_counted_and_the_next_one_ends_it() -> None:
     with pytest.raises(KeyboardInterrupt), listening():
-        with allowing(1) as presses:
-            assert presses() == 0
+        with allowing(1) as interrupts:
+            assert interrupts() == 0
             press()
-            assert presses() == 1
+            assert interrupts() == 1
             with shielded():
                 press()
                 press(signal.SIGTERM)
-            assert presses() == 3
+            assert interrupts() == 3
             check_signals()
         raise AssertionError("not reached")

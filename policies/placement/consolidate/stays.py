@@ -48,7 +48,7 @@ class LearnedStays:
     def __init__(self) -> None:
         self._exposure_h = np.zeros((2, _EDGES_H.size))  # of those that have left; 0: iterations, 1: fixed
         self._departures = np.zeros((2, _EDGES_H.size))
-        self._seen: set[int] = set()  # rows when last looked
+        self._previous_rows: set[int] = set()  # rows when last looked
 
     def look(self, state: State, rows: list[int], horizon_h: float) -> tuple[Floats, Floats]:
         """Learn from the jobs that have left since the last time, and estimate.
@@ -62,13 +62,13 @@ class LearnedStays:
         """
         fixed = is_fixed(state, rows)
         ages_h = np.array([_age_h(state, row, is_time) for row, is_time in zip(rows, fixed, strict=True)])
-        gone = [row for row in sorted(self._seen - set(rows)) if state.job_id(row) not in state.waiting]
+        gone = [row for row in sorted(self._previous_rows - set(rows)) if state.job_id(row) not in state.waiting]
         for row, is_time in zip(gone, is_fixed(state, gone), strict=True):
             # A departure is seen in the instant in which it happens, and its job's columns stay as they were.
             age_h = _age_h(state, row, is_time)
             self._exposure_h[int(is_time)] += _exposure_h(np.array([age_h]))
             self._departures[int(is_time), np.searchsorted(_EDGES_H, age_h, side="right") - 1] += 1
-        self._seen = set(rows)
+        self._previous_rows = set(rows)
         stay_h = np.full(len(rows), np.inf)
         iterations = np.full(len(rows), np.inf)
         for kind in (0, 1):

@@ -48,8 +48,8 @@ def next_question(streams: Streams, s: int, rules: Rules, moves: bool, until_s: 
             now = jobs[c.taken].arrival_s if c.taken < c.n_jobs else np.inf
             for k in range(c.n_groups):
                 now = min(now, groups[streams.order[s, k]].departs_s)
-            for k in range(c.n_held):
-                now = min(now, streams.held[s, k].until_s)
+            for k in range(c.n_reservations):
+                now = min(now, streams.reservations[s, k].until_s)
             if now == np.inf:
                 return OVER  # jobs wait for ever: the first asks for more than the cluster has
             if now > until_s:
@@ -139,15 +139,15 @@ def move(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: 
     c.moved += 1
     home = jobs[job].group
     settle(jobs, groups, home, c.now_s)
-    held = streams.held[s, c.n_held]
-    c.n_held += 1
-    held.rollout_nodes = detach(jobs, groups, job)
-    held.training_nodes = 0
+    reservation = streams.reservations[s, c.n_reservations]
+    c.n_reservations += 1
+    reservation.rollout_nodes = detach(jobs, groups, job)
+    reservation.training_nodes = 0
     if groups[home].n_members == 0:
         _close(streams, s, home)
-        held.training_nodes = groups[home].training_nodes
-    held.until_s = c.now_s + migration_s
-    held.job = job
+        reservation.training_nodes = groups[home].training_nodes
+    reservation.until_s = c.now_s + migration_s
+    reservation.job = job
     jobs[job].paused_until_s = c.now_s + migration_s
     jobs[job].leaves_s += migration_s
     _enter(streams, s, job, group, there, new_nodes)
@@ -157,18 +157,18 @@ def move(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: 
 def _resume(streams: Streams, s: int) -> bool:
     """End the pauses that are over; whether there was one."""
     c = streams.clock[s]
-    held = streams.held[s]
-    kept = 0
-    n = c.n_held
+    reservations = streams.reservations[s]
+    count = 0
+    n = c.n_reservations
     for k in range(n):
-        if held.until_s[k] <= c.now_s + INSTANT_S:
-            c.rollout_nodes -= held.rollout_nodes[k]
-            c.training_nodes -= held.training_nodes[k]
+        if reservations.until_s[k] <= c.now_s + INSTANT_S:
+            c.rollout_nodes -= reservations.rollout_nodes[k]
+            c.training_nodes -= reservations.training_nodes[k]
         else:
-            held[kept] = held[k]
-            kept += 1
-    c.n_held = kept
-    return bool(kept < n)
+            reservations[count] = reservations[k]
+            count += 1
+    c.n_reservations = count
+    return bool(count < n)
 
 
 @compiled
@@ -215,13 +215,13 @@ def _depart(streams: Streams, s: int, jobs: Records, groups: Records) -> bool:
 def _close(streams: Streams, s: int, group: int) -> None:
     """Take an empty group out of the order and keep its row for another."""
     c = streams.clock[s]
-    kept = 0
+    count = 0
     for k in range(c.n_groups):
         if streams.order[s, k] != group:
-            streams.order[s, kept] = streams.order[s, k]
-            kept += 1
-    c.n_groups = kept
-    streams.spare[s, streams.spare.shape[1] - 1 - kept] = group
+            streams.order[s, count] = streams.order[s, k]
+            count += 1
+    c.n_groups = count
+    streams.spare[s, streams.spare.shape[1] - 1 - count] = group
 
 
 @compiled(arrays=False)

@@ -44,7 +44,7 @@ CLOCK = np.dtype(
         ("training_nodes", "i8"),
         ("n_groups", "i8"),
         ("groups_made", "i8"),
-        ("n_held", "i8"),
+        ("n_reservations", "i8"),
         ("served", "i8"),  # 1 where the queue is to be served in this instant
         ("stage", "i8"),
         ("after", "i8"),  # the stage that follows when no more jobs are moved
@@ -55,7 +55,7 @@ CLOCK = np.dtype(
 )
 
 
-HELD = np.dtype([("until_s", "f8"), ("job", "i8"), ("rollout_nodes", "i8"), ("training_nodes", "i8")])
+RESERVATION = np.dtype([("until_s", "f8"), ("job", "i8"), ("rollout_nodes", "i8"), ("training_nodes", "i8")])
 
 
 class Rules(NamedTuple):
@@ -85,7 +85,7 @@ class Streams(NamedTuple):
     Attributes:
         jobs: (E, J) records, in order of arrival. groups: (E, G) records.
         order: (E, G) rows of the present groups in order of creation. spare: (E, G) rows not in use, taken from the end.
-        held: (E, J) of `HELD`: nodes that a moved job has left, until its pause ends.
+        reservations: (E, J) of `RESERVATION`: nodes that a moved job has left, until its pause ends.
         clock: (E,) of `CLOCK`.
     """
 
@@ -93,7 +93,7 @@ class Streams(NamedTuple):
     groups: Records
     order: Ints
     spare: Ints
-    held: Records
+    reservations: Records
     clock: Records
 
 
@@ -109,7 +109,7 @@ def stream_table(streams: int, jobs: int, members: int, nodes: int, steps: int) 
         groups=group_table(shape, *group_width(min(members, jobs), nodes)),
         order=np.zeros(shape, dtype=np.int64),
         spare=np.zeros(shape, dtype=np.int64),
-        held=np.zeros(shape, dtype=HELD),
+        reservations=np.zeros(shape, dtype=RESERVATION),
         clock=np.zeros(streams, dtype=CLOCK),
     )
 
@@ -144,7 +144,8 @@ def begin(streams: Streams, s: int, n_jobs: int) -> None:
     begin_interval(streams, s)
     c.n_jobs = n_jobs
     c.taken = c.admitted = c.departed = c.broken = c.moved = c.packed = c.scaled = 0
-    c.rollout_nodes = c.training_nodes = c.n_groups = c.groups_made = c.n_held = c.served = c.asks = c.choices = c.overflow = 0
+    c.rollout_nodes = c.training_nodes = c.n_groups = c.groups_made = c.n_reservations = 0
+    c.served = c.asks = c.choices = c.overflow = 0
     c.stage = NEXT
     c.asks = LATER
 

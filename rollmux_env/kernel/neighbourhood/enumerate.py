@@ -155,7 +155,7 @@ def _move(view: View, migration_h: float, k: int, b: int, place: Records, scratc
     at = offer(scratch, scratch.saved[k] - place.usd)
     if at < 0:
         return
-    row, job = scratch.kept[at], scratch.movers[k]
+    row, job = scratch.rows[at], scratch.movers[k]
     begin_row(row, MOVE)
     leave_nodes(row, view.limits, migration_h, scratch.freed[k, 0], scratch.freed[k, 1])
     change_group(row, scratch.base[scratch.home[k]], scratch.cut[k])
@@ -176,12 +176,12 @@ def enumerate_moves(view: View, valuation: Valuation, scratch: Scratch, choices:
     Returns:
         How many rows were written, and how many there are.
     """
-    found = scratch.found
-    found[:] = 0
+    counts = scratch.counts
+    counts[:] = 0
     m = _prepare(view, valuation, scratch)
     _single_moves(view, valuation, m, scratch)
     offer_exchanges(view, valuation, m, scratch)
-    home, rank, kept = scratch.home, scratch.rank, scratch.kept
+    home, rank, rows = scratch.home, scratch.rank, scratch.rows
     k = ZERO
     while k < m:
         n = ZERO + 1
@@ -190,19 +190,19 @@ def enumerate_moves(view: View, valuation: Valuation, scratch: Scratch, choices:
         if 2 <= n <= MOVES_MOST and n == view.groups[view.order[home[k]]].n_members:
             offer_merger(view, valuation, k, n, scratch)
         k += n
-    count = found[0]
+    count = counts[0]
     for k in range(count):
         at = k
         while at > 0:
             ahead = rank[at - 1]
-            less = kept[ahead].gain - kept[k].gain
+            less = rows[ahead].gain - rows[k].gain
             if less > 0.0 or (less == 0.0 and scratch.serial[ahead] < scratch.serial[k]):
                 break
             rank[at] = ahead
             at -= 1
         rank[at] = k
     for k in range(count):
-        choices[1 + k] = kept[rank[k]]
+        choices[1 + k] = rows[rank[k]]
         choices[1 + k].allowed = 1
         clear_unused_moves(choices[1 + k])
-    return count, found[1]
+    return count, counts[1]

@@ -102,7 +102,7 @@ def _exchange(view: View, migration_h: float, k: int, other: int, c: int, to: Re
     at = offer(scratch, scratch.saved[k] + scratch.saved[other] - place.usd - to.usd)
     if at < 0:
         return
-    row = scratch.kept[at]
+    row = scratch.rows[at]
     a, b = scratch.home[k], scratch.home[other]
     begin_row(row, EXCHANGE)
     leave_nodes(row, view.limits, migration_h, scratch.freed[k, 0], scratch.freed[k, 1])

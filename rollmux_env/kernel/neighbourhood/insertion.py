@@ -132,16 +132,16 @@ def copy_group(jobs: Records, groups: Records, group: int, without: int, copies:
     if without < 0:
         return
     g, c = groups[group], copies[copy]
-    kept = 0
+    count = 0
     for i in range(g.n_members):
         if g.members[i] != without:
-            c.members[kept] = g.members[i]
-            kept += 1
-    c.n_members = kept
+            c.members[count] = g.members[i]
+            count += 1
+    c.n_members = count
     left = 0
     for v in range(g.n_nodes):
         used = False
-        for i in range(kept):
+        for i in range(count):
             member = jobs[c.members[i]]
             for k in range(member.n_pins):
                 used = used or member.pins[k] == g.node_number[v]
@@ -149,5 +149,5 @@ def copy_group(jobs: Records, groups: Records, group: int, without: int, copies:
             c.node_number[left] = g.node_number[v]
             left += 1
     c.n_nodes = left
-    if kept > 0:
+    if count > 0:
         refresh(jobs, copies, copy)

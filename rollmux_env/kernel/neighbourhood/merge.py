@@ -128,7 +128,7 @@ def offer_merger(view: View, valuation: Valuation, from_k: int, n: int, scratch:
     at = offer(scratch, net_usd(scratch.base[a]) - usd - price)
     if at < 0:
         return
-    row = scratch.kept[at]
+    row = scratch.rows[at]
     for v in range(valuation.values.shape[0]):
         valuation.values[v] = 0.0
     begin_row(row, MERGER)

@@ -32,7 +32,7 @@ class Scratch(NamedTuple):
         joins: (M, F + M) places in the groups, then in those without one member; alone: (M,) in a group of its own.
         trial: (K,) places of a merger; merged: (1,) one that is looked at; was_jobs, was_stays: (K,) rows that it changes;
             touched: (K,) which of the F groups; sums: (K, N_VALUES) their values.
-        kept: (rows,) choices, unsorted; serial: (rows,) when each was found; rank: (rows,). found: (3,) see `offer`.
+        rows: (R,) choices, unsorted; serial: (R,) when each was found; rank: (R,). counts: (3,) see `offer`.
     """
 
     looked: Ints
@@ -52,10 +52,10 @@ class Scratch(NamedTuple):
     was_stays: Records
     touched: Ints
     sums: Floats
-    kept: Records
+    rows: Records
     serial: Ints
     rank: Ints
-    found: Ints
+    counts: Ints
 
 
 def choice_type(nodes: int) -> np.dtype[Any]:
@@ -97,10 +97,10 @@ def make_scratch(jobs: Records, groups: Records, rows: int) -> Scratch:
         was_stays=np.zeros(MOVES_MOST, dtype=STAY),
         touched=np.zeros(MOVES_MOST, dtype=np.int64),
         sums=np.zeros((MOVES_MOST, N_VALUES)),
-        kept=np.zeros(rows, dtype=choice_type(nodes)),
+        rows=np.zeros(rows, dtype=choice_type(nodes)),
         serial=np.zeros(rows, dtype=np.int64),
         rank=np.zeros(rows, dtype=np.int64),
-        found=np.zeros(3, dtype=np.int64),
+        counts=np.zeros(3, dtype=np.int64),
     )
 
 
@@ -116,35 +116,35 @@ def write_stop(choice: Records) -> None:
 @compiled(arrays=False)
 def falls_short(scratch: Scratch, gain: float) -> bool:
     """Whether a row with this gain is not to be kept; it is counted then. `offer` finds out the same, with more to pass."""
-    kept, found = scratch.kept, scratch.found
-    short = found[0] == kept.shape[0] and not (found[0] > 0 and gain > kept[found[2]].gain)
+    rows, counts = scratch.rows, scratch.counts
+    short = counts[0] == rows.shape[0] and not (counts[0] > 0 and gain > rows[counts[2]].gain)
     if short:
-        found[1] += 1
+        counts[1] += 1
     return bool(short)
 
 
 @compiled(arrays=False)
 def offer(scratch: Scratch, gain: float) -> int:
-    """Where a row with this gain may be written, or -1; `found`: rows kept, rows offered, and the worst row of a full table."""
-    kept, serial, found = scratch.kept, scratch.serial, scratch.found
-    room = kept.shape[0]
-    found[1] += 1
-    if found[0] < room:
-        found[0] += 1
-        at = found[0] - 1
-    elif room > 0 and gain > kept[found[2]].gain:
-        at = found[2]
+    """Where a row with this gain may be written, or -1; `counts`: rows kept, rows offered, and the worst row of a full table."""
+    rows, serial, counts = scratch.rows, scratch.serial, scratch.counts
+    room = rows.shape[0]
+    counts[1] += 1
+    if counts[0] < room:
+        counts[0] += 1
+        at = counts[0] - 1
+    elif room > 0 and gain > rows[counts[2]].gain:
+        at = counts[2]
     else:
         return -1
-    kept[at].gain = gain
-    serial[at] = found[1]
-    if found[0] == room:
+    rows[at].gain = gain
+    serial[at] = counts[1]
+    if counts[0] == room:
         worst = 0
         for k in range(1, room):
-            less = kept[k].gain - kept[worst].gain
+            less = rows[k].gain - rows[worst].gain
             if less < 0.0 or (less == 0.0 and serial[k] > serial[worst]):
                 worst = k
-        found[2] = worst
+        counts[2] = worst
     return int(at)
 
 

@@ -55,8 +55,8 @@ def state(entry: Path) -> str:
     return (entry / "stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.parametrize(("presses", "seconds"), [(1, 0.3), (2, 0.3), (2, 60)])
-def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Path, presses: int, seconds: float) -> None:
+@pytest.mark.parametrize(("interrupts", "seconds"), [(1, 0.3), (2, 0.3), (2, 60)])
+def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Path, interrupts: int, seconds: float) -> None:
     marker = f"rollmux-test-{uuid.uuid4().hex}"
     file = tmp_path / "jobs.yaml"
     file.write_text(JOBS.format(seconds=seconds, folder=HERE))
@@ -75,7 +75,7 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
             time.sleep(0.1)
     folders = ray_folders(marker)
     assert seconds > 1 or all(listens_only_on_loopback(noted(folder)) for folder in folders)
-    for _ in range(presses):
+    for _ in range(interrupts):
         os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to the whole group
         time.sleep(0.5)
     out, err = driver.communicate(timeout=600)  # it hangs if that is over
@@ -86,7 +86,7 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
         time.sleep(0.1)
     assert not processes(marker)
     assert folders and not any(folder.exists() for folder in folders)
-    if presses == 1:
+    if interrupts == 1:
         record = read_run(tmp_path / "out")
         assert record.ended is not None and record.ended.outcome == "stopped"
         assert all(part.ok for part in record.phases)

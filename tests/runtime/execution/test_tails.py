@@ -140,7 +140,7 @@ def test_tails_move_and_the_next_rollout_runs_beside_them(run: Running, nodes: t
     ]
     assert beside  # a rollout began before the one in front of it was over
     for part in beside:
-        first, last = part.held()[0], part.held()[-1]
+        first, last = part.node_spans()[0], part.node_spans()[-1]
         assert len({span.node for span in part.spans if span.from_s == first.from_s}) == 1 and not first.tail
         assert last.until_s == part.end_s
     done = [one.metrics for one in record.iterations]
