@@ -43,8 +43,11 @@ def make_with(label: str, name: str, factory: Callable[..., Made], pairs: Iterab
     Raises:
         InputError: a pair is malformed, repeated, or not accepted by the factory; one line.
     """
-    known = _parameters(factory)
+    known, pairs = _parameters(factory), [*pairs]
     options = {key: parse_value(text) for key, text in parse_pairs(label, pairs).items()}
+    keys = [pair.partition("=")[0] for pair in pairs]
+    if repeated := [key for key in options if keys.count(key) > 1]:
+        raise InputError(f"{label}: '{repeated[0]}' is set twice")
     for key in options:
         if key not in known:
             has = ", ".join(sorted(known)) or "none"

@@ -16,15 +16,16 @@ def parse_pairs(label: str, pairs: Iterable[str]) -> dict[str, str]:
         label: start of error messages. pairs: texts such as `jobs=40`; a key may have parts, as in `ppo.n_steps=256`.
 
     Raises:
-        InputError: a pair has another form, or repeats a key; one line.
+        InputError: a pair has another form; one line.
+
+    Returns:
+        The text of each key; where a key is repeated, the last one counts, so that a script may append to a command.
     """
     options: dict[str, str] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not all(key.split(".")):
             raise InputError(f"{label}: '{pair}' is not of the form key=value")
-        if key in options:
-            raise InputError(f"{label}: '{key}' is set twice")
         options[key] = text
     return options
 

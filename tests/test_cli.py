@@ -224,7 +224,6 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "an option of another workload": (("bench", "micro-temporal", "--set", "min_stay_h=3"), "rollmux: --set min_stay_h: "),
         "unknown option of a workload": (("bench", "mixed", "--set", "stay=fixed"), "did you mean stays?"),
         "malformed option of a workload": (("bench", "mixed", "--set", "stays"), "--set: 'stays' is not of the form key=value"),
-        "option of a workload set twice": (("bench", "mixed", "--set", "jobs=2", "--set", "jobs=3"), "'jobs' is set twice"),
         "seed as an option of a workload": (("bench", "mixed", "--set", "seed=3"), "--set seed: "),
         "unknown policy": (("bench", QUICKSTART, "-p", "optimum"), "not 'optimum'; did you mean optimal?"),
         "unknown option of a policy": (("bench", QUICKSTART, "-p", "rollmux,prunes=false"), "did you mean prune?"),

@@ -55,7 +55,7 @@ def state(entry: Path) -> str:
     return (entry / "stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.parametrize(("interrupts", "seconds"), [(1, 0.3), (2, 0.3), (2, 60)])
+@pytest.mark.parametrize(("interrupts", "seconds"), [(1, 0.3), pytest.param(2, 0.3, marks=pytest.mark.long), (2, 60)])
 def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Path, interrupts: int, seconds: float) -> None:
     marker = f"rollmux-test-{uuid.uuid4().hex}"
     file = tmp_path / "jobs.yaml"

@@ -70,7 +70,7 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
     true_throughout(service.reports)
 
 
-@pytest.mark.parametrize("policy", ["consolidate", "learned:default"])
+@pytest.mark.parametrize("policy", ["consolidate", pytest.param("learned:default", marks=pytest.mark.long)])
 def test_a_job_is_moved_when_another_one_has_left_and_goes_on_where_it_was(serve: Serving, policy: str) -> None:
     service = serve(policy, pairs=2)
     job = {"class": "tests.runtime.service.toys:Steady", "slo": 1000.0, "iterations": 100}

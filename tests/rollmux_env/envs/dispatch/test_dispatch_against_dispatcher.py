@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numpy.lib.recfunctions import structured_to_unstructured
 
 from policies.dispatch.learned import observe
 from rollmux_env.envs.dispatch.actions import write_mask
@@ -27,7 +28,9 @@ from tests.rollmux_env.envs.playing import total
 BATCH = 50  # groups side by side
 SPANS = 2_000
 HORIZON_S = 90.0
-WAITING, RUNNING = {"number", "overtaken"}, {"since_s"}  # columns that say something only of who waits, or runs
+NAMES = MEMBER.names or ()
+_WAITING = [NAMES.index(name) for name in ("number", "overtaken")]  # columns that say something only of who waits, or runs
+_RUNNING = [NAMES.index("since_s")]
 
 
 class Decision(NamedTuple):
@@ -70,14 +73,14 @@ class Scripted:
         assert not self._left
 
 
-def compare(found: Records, expected: Records) -> None:
-    for name in MEMBER.names or ():
-        where = np.ones(len(found), dtype=np.bool_)
-        if name in WAITING:
-            where = found["waits"] != NOTHING
-        elif name in RUNNING:
-            where = found["runs"] != NOTHING
-        np.testing.assert_allclose(found[name][where], expected[name][where], rtol=1e-9, atol=1e-9, err_msg=name)
+def compare(members: Records, expected: Records) -> None:
+    """Every column that says something is the same, to 1e-9."""
+    values, wanted = (structured_to_unstructured(table, dtype=np.float64) for table in (members, expected))
+    says = np.ones(values.shape, dtype=np.bool_)
+    says[np.ix_(members["waits"] == NOTHING, _WAITING)] = False
+    says[np.ix_(members["runs"] == NOTHING, _RUNNING)] = False
+    same = (values == wanted) | (np.abs(values - wanted) <= 1e-9 * (1 + np.abs(wanted))) | ~says
+    assert same.all(), [(int(k), NAMES[c], values[k, c], wanted[k, c]) for k, c in np.argwhere(~same)]
 
 
 def random_group(rng: np.random.Generator, seed: int) -> Group:
@@ -157,7 +160,7 @@ def hold_to_the_dispatcher(seed: int) -> Counter[str]:
 
 
 def test_groups_go_as_in_the_dispatcher() -> None:
-    happened = total(hold_to_the_dispatcher(seed) for seed in range(4))
+    happened = total(hold_to_the_dispatcher(seed) for seed in range(2))
     assert len(happened) == 5, happened
 
 
