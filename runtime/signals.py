@@ -14,6 +14,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -117,15 +118,25 @@ def check_signals() -> None:
 
 @contextlib.contextmanager
 def masked() -> Iterator[None]:
-    """Both signals wait until this is over, in this thread and in those that are started meanwhile; handlers are then as before."""
+    """Both signals wait until this is over, in this thread and in those that are started meanwhile; handlers are then as before.
+
+    A thread that is there already may take one. What a handler of somebody else then raises ends this, and is raised.
+    """
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as after:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        after.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
         for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            after.callback(_restore, number, handler)
+        yield
+
+
+def _restore(number: int, handler: Any) -> None:
+    try:
+        signal.signal(number, handler)
+    except BaseException:  # of the handler that was there: Python has run it first, and has not installed the other one
+        signal.signal(number, handler)
+        raise
 
 
 @contextlib.contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from runtime.signals import allowing, check_signals, listening, masked, shielded
 
 
 def press(number: int = signal.SIGINT) -> None:
-    os.kill(os.getpid(), number)
+    """To this thread: pytest's others would take what this one has masked."""
+    signal.pthread_kill(threading.get_ident(), number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -59,6 +61,29 @@ def test_nobody_who_takes_the_handlers_meets_a_press_while_they_are_masked() -> 
                 raise AssertionError("not reached")
         check_signals()
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_mask_and_handlers_are_restored_also_where_a_handler_raises_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python runs the handlers that are due before it installs another one; a press that another thread has taken is due then."""
+
+    def state() -> tuple[Any, ...]:
+        return signal.pthread_sigmask(signal.SIG_BLOCK, ()), *map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))
+
+    before, install, calls = state(), signal.signal, list[int]()
+
+    def interrupted(number: int, handler: Any) -> Any:
+        calls.append(number)
+        if len(calls) == 1:
+            sys.exit(1)
+        return install(number, handler)
+
+    with pytest.raises(SystemExit), masked():
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        monkeypatch.setattr(signal, "signal", interrupted)
+    monkeypatch.undo()
+    assert state() == before
 
 
 def test_a_press_that_nobody_has_looked_for_is_answered_at_the_end() -> None:
