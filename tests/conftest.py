@@ -14,22 +14,20 @@ import rollmux
 Command = Callable[..., tuple[int, str, str]]
 
 HERE = Path(__file__).parent
-LONGEST = (  # files that take longest, which begin first: at the end no process waits for what another has left
-    "runtime/service/test_service.py",
+LONGEST = (  # files that take longest begin first, so that no process waits at the end; what one of them compiles others find
     "runtime/grpo/test_job.py",
-    "runtime/test_several_nodes.py",
-    "runtime/execution/test_runs.py",
-    "runtime/execution/test_interrupts.py",
     "policies/test_consolidate.py",
-    "runtime/grpo/test_resume.py",
-    "policies/test_regroup.py",
     "policies/test_learned.py",
-    "runtime/execution/test_recovery.py",
+    "runtime/grpo/test_resume.py",
+    "runtime/execution/test_runs.py",
+    "policies/test_regroup.py",
+    "runtime/service/test_service.py",
     "trainers/test_train.py",
+    "runtime/execution/test_interrupts.py",
+    "runtime/execution/test_recovery.py",
     "runtime/commands/test_serve.py",
-    "policies/rollout/test_adaptive_parallelism.py",
-    "test_cli.py",
     "runtime/commands/test_run.py",
+    "runtime/test_several_nodes.py",
     "runtime/service/test_user_code.py",
     "runtime/execution/test_tails.py",
     "runtime/engines/test_engines.py",

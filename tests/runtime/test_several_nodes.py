@@ -83,6 +83,7 @@ def pinned(record: RunRecord) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("address", [("rollout", "rollout", "training", "training")], indirect=True)
 def test_a_job_on_two_nodes_of_both_pools_runs_beside_jobs_on_one(command: Command, address: str, tmp_path: Path) -> None:
     one = {"class": "toy_jobs:WithWorkers", "folder": str(Path(__file__).parent / "execution"), "iterations": 4, "slo": 1000.0}

@@ -59,6 +59,7 @@ def test_two_jobs_share_nodes_and_stay_on_policy(run: Running, tmp_path: Path) -
     assert len(record.bounds) == 2 and all(bound.gain > 0 for bound in record.bounds)
 
 
+@pytest.mark.long
 def test_a_moved_job_goes_on_with_its_weights(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
     twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
     options = {"journal": str(tmp_path / "x" / JOURNAL), "mover": "mover"}
@@ -99,6 +100,7 @@ def test_a_migrated_tail_samples_and_trains_the_same(run: Running, nodes: tuple[
         assert before == pytest.approx(after, abs=1e-4)
 
 
+@pytest.mark.long
 def test_what_is_wrong_with_a_job_is_said_of_that_job(run: Running) -> None:
     jobs = [
         toy("good", 0.02, 3),
