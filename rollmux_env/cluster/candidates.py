@@ -141,6 +141,6 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
     best = rows[-1]
     group, new_nodes = int(best["group"]), int(best["new_nodes"])
     if group < 0:
-        return Placement(None, (), new_nodes, int(state.jobs.training_nodes[state.row(job_id)]))
+        return Placement(None, (), new_nodes, int(state.view.jobs["training_nodes"][state.row(job_id)]))
     nodes = tuple(node for node in best["nodes"].tolist() if node >= 0)
-    return Placement(int(state.groups.id[group]), nodes, new_nodes)
+    return Placement(int(state.view.groups["id"][group]), nodes, new_nodes)
