@@ -1,44 +1,52 @@
-"""Time of `rollmux --help`, and of the first decision of a fresh installation, which compiles the kernel.
+"""Time of `rollmux --help`, and of the first commands of a fresh installation, which compile the kernel.
 
 python benchmarks/startup.py
+
+Seconds are of the command's own computing, so that neighbours on the machine count less.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 from rich.table import Table
 
 from rollmux_env.report.tables import show
 
-HERE = Path(__file__).resolve().parent
-PLAN = ("plan", str(HERE.parent / "examples" / "quickstart.yaml"))
+BENCH = "import rollmux; rollmux.main()", "bench", "production"
+STEP = "import sys, gymnasium, rollmux_env; env = gymnasium.make(sys.argv[1]); env.reset(seed=0); env.step(0)"
 
 
 def seconds(*arguments: str, **environment: str) -> float:
-    """Wall-clock seconds of one run of the command in a process of its own."""
-    command = [sys.executable, "-c", "import rollmux; rollmux.main()", *arguments]
-    began = perf_counter()
+    """Seconds that a program computes in a process of its own."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-c", *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | environment)
-    return perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def main() -> None:
+    installations = (  # each with nothing compiled; commands in order
+        {
+            "bench production -p solo -p rollmux": (*BENCH, "-p", "solo", "-p", "rollmux"),
+            "then -p consolidate": (*BENCH, "-p", "consolidate"),
+        },
+        {"a step of RollMux/Placement-v0": (STEP, "RollMux/Placement-v0")},
+        {"a step of RollMux/Dispatch-v0": (STEP, "RollMux/Dispatch-v0")},
+    )
     table = Table("command", "runs", "median s", "min s", "max s")
-    with tempfile.TemporaryDirectory() as cache:
-        rows = {
-            "rollmux --help": [seconds("--help") for _ in range(10)],
-            "rollmux plan, kernel not compiled yet": [seconds(*PLAN, NUMBA_CACHE_DIR=cache)],
-            "rollmux plan, afterwards": [seconds(*PLAN, NUMBA_CACHE_DIR=cache) for _ in range(5)],
-            "the same with consolidate, not compiled yet": [seconds(*PLAN, "-p", "consolidate", NUMBA_CACHE_DIR=cache)],
-            "the same with consolidate, afterwards": [seconds(*PLAN, "-p", "consolidate", NUMBA_CACHE_DIR=cache) for _ in range(5)],
-        }
+    rows = {"rollmux --help": [seconds(BENCH[0], "--help") for _ in range(10)]}
+    for programs in installations:
+        with tempfile.TemporaryDirectory() as cache:
+            for name, program in programs.items():
+                rows[f"{name}, not compiled yet"] = [seconds(*program, NUMBA_CACHE_DIR=cache)]
+                rows[f"{name}, afterwards"] = [seconds(*program, NUMBA_CACHE_DIR=cache) for _ in range(3)]
     for name, times in rows.items():
         low, median, high = np.percentile(times, (0, 50, 100))
         table.add_row(name, str(len(times)), f"{median:.2f}", f"{low:.2f}", f"{high:.2f}")
