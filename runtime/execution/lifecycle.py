@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.run import waits_for_ever
@@ -13,7 +14,7 @@ from runtime.execution.messages import End, Report
 from runtime.execution.nodes import POOLS
 from runtime.execution.processes import Processes
 from runtime.execution.run_state import RunState
-from runtime.facts import Cancelled, Fact, Failed, Restarted
+from runtime.facts import Cancelled, Fact, Failed, Node, Restarted
 
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
 _PATROL_S = 0.5
@@ -68,8 +69,7 @@ class JobLifecycle:
         run = self._run
         if handle.gone or handle.end is not None or run.over.done():
             return
-        machines = {node.machine for pool in POOLS for node in run.nodes.nodes(pool)}  # type: ignore[attr-defined]
-        dead_machines = await self._processes.dead_machines(machines) if again else set()
+        dead_machines = await self._dead_machines() if again else set()
         if handle.gone or handle.end is not None:
             return
         handle.end, handle.again = end, again
@@ -80,9 +80,15 @@ class JobLifecycle:
                 run.tell(*self._losses(dead_machines))
             self.evict(handle)
 
+    def _nodes(self) -> list[Node]:
+        """The nodes of the run; the scheduler knows only their names."""
+        return [cast("Node", node) for pool in POOLS for node in self._run.nodes.nodes(pool)]
+
+    async def _dead_machines(self) -> set[str]:
+        return await self._processes.dead_machines({node.machine for node in self._nodes()})
+
     def _losses(self, machines: set[str]) -> list[facts.Fact]:
-        nodes = [node for pool in POOLS for node in self._run.nodes.nodes(pool)]
-        names = sorted(node.name for node in nodes if node.machine in machines)  # type: ignore[attr-defined]
+        names = sorted(node.name for node in self._nodes() if node.machine in machines)
         for name in names:
             self._run.log.say(f"{name} has gone")
         return [facts.Lost(frozenset(names))] if names else []
@@ -107,7 +113,7 @@ class JobLifecycle:
         if handle.end is None:
             handle.again = True
             names = sorted({node.name for nodes in handle.nodes.values() for node in nodes})
-            present = {node.name for pool in POOLS for node in self._run.nodes.nodes(pool)} - self._run.scheduler.missing
+            present = {node.name for node in self._nodes()} - self._run.scheduler.missing
             absent = [name for name in names if name not in present]
             why = f"its node {absent[0]} has gone" if absent else "it is to move, but has workers and no checkpoint"
             handle.end = End("died", "step", why)
@@ -237,8 +243,7 @@ class JobLifecycle:
                     await self.fail(handle, End("died", where, f"{what} hangs: it has not ended after {limit_s:.0f} s"), True)
             if now_s - last_look_s > _LOOK_S:
                 last_look_s = now_s
-                machines = {node.machine for pool in POOLS for node in run.nodes.nodes(pool)}  # type: ignore[attr-defined]
-                if losses := self._losses(await self._processes.dead_machines(machines)):
+                if losses := self._losses(await self._dead_machines()):
                     run.tell(*losses)
 
     def _deadline_s(self, handle: JobHandle) -> float:
