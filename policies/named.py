@@ -43,11 +43,12 @@ def make_with(label: str, name: str, factory: Callable[..., Made], pairs: Iterab
     Raises:
         InputError: a pair is malformed, repeated, or not accepted by the factory; one line.
     """
-    known, pairs = _parameters(factory), [*pairs]
-    options = {key: parse_value(text) for key, text in parse_pairs(label, pairs).items()}
-    keys = [pair.partition("=")[0] for pair in pairs]
-    if repeated := [key for key in options if keys.count(key) > 1]:
-        raise InputError(f"{label}: '{repeated[0]}' is set twice")
+    known = _parameters(factory)
+    options: dict[str, Any] = {}
+    for key, text in parse_pairs(label, pairs):
+        if key in options:
+            raise InputError(f"{label}: '{key}' is set twice")
+        options[key] = parse_value(text)
     for key in options:
         if key not in known:
             has = ", ".join(sorted(known)) or "none"

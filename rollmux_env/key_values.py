@@ -9,25 +9,25 @@ from typing import Any
 from rollmux_env.errors import InputError
 
 
-def parse_pairs(label: str, pairs: Iterable[str]) -> dict[str, str]:
+def parse_pairs(label: str, pairs: Iterable[str]) -> list[tuple[str, str]]:
     """Split pairs at their first `=`.
 
     Args:
         label: start of error messages. pairs: texts such as `jobs=40`; a key may have parts, as in `ppo.n_steps=256`.
 
+    Returns:
+        Key and text of each. With `--set` the last one of a key counts, so that a script may append to a command.
+
     Raises:
         InputError: a pair has another form; one line.
-
-    Returns:
-        The text of each key; where a key is repeated, the last one counts, so that a script may append to a command.
     """
-    options: dict[str, str] = {}
+    items = []
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not all(key.split(".")):
             raise InputError(f"{label}: '{pair}' is not of the form key=value")
-        options[key] = text
-    return options
+        items.append((key, text))
+    return items
 
 
 def parse_value(text: str) -> Any:

@@ -169,7 +169,7 @@ def read_config(name: str, changes: Sequence[str] = ()) -> Config:
         near = did_you_mean(name, presets)
         raise InputError(f"{name}: is neither a file nor a preset; presets are {', '.join(presets)}{near}")
     data = read_mapping(path)
-    keys = [_set(data, key, parse_value(text)) for key, text in parse_pairs("--set", changes).items()]
+    keys = [_set(data, key, parse_value(text)) for key, text in parse_pairs("--set", changes)]
     return check_config(data, name, keys)
 
 

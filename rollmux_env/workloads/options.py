@@ -94,7 +94,7 @@ def parse_options(pairs: Iterable[str], seed: int) -> WorkloadOptions:
     """
     known = [option.name for option in fields(WorkloadOptions) if option.name != "seed"]
     values: dict[str, Any] = {}
-    for key, text in parse_pairs("--set", pairs).items():
+    for key, text in parse_pairs("--set", pairs):
         if key not in known:
             raise InputError(f"--set {key}: workloads have no such option; they have {', '.join(known)}{did_you_mean(key, known)}")
         value = text if key in _TEXTS else parse_value(text)

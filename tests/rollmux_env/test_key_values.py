@@ -9,7 +9,7 @@ from rollmux_env.key_values import parse_pairs, parse_value
 
 
 def test_the_last_pair_of_a_key_counts() -> None:
-    assert parse_pairs("--set", ["jobs=2", "ppo.n_steps=64", "jobs=a=b"]) == {"jobs": "a=b", "ppo.n_steps": "64"}
+    assert dict(parse_pairs("--set", ["jobs=2", "ppo.n_steps=64", "jobs=a=b"])) == {"jobs": "a=b", "ppo.n_steps": "64"}
 
 
 @pytest.mark.parametrize("pair", ["jobs", "=3", "ppo.=3", ""])
