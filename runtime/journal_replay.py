@@ -20,7 +20,7 @@ from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Progress, Reprofiled, Resized, Resumed, Withdrawn
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError, PlanError
-from rollmux_env.scheduler import facts as told
+from rollmux_env.scheduler import facts as core_facts
 from rollmux_env.scheduler.commands import Grant
 from rollmux_env.scheduler.core import Entry, Scheduler, Step
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
@@ -71,7 +71,7 @@ class _Instant:
     """Facts of one instant."""
 
     at_s: float
-    facts: list[told.Fact]
+    facts: list[core_facts.Fact]
     relaunch: int = -1  # number of the fact in the journal, where the run goes on here
 
 
@@ -114,9 +114,9 @@ def _feed(facts: Sequence[Fact], record: RunRecord, instants: list[_Instant], di
     return []
 
 
-def _concerns(scheduler: Scheduler, fact: told.Fact) -> bool:
+def _concerns(scheduler: Scheduler, fact: core_facts.Fact) -> bool:
     """Whether the scheduler was told: not of a phase of a job that has no seat."""
-    return not isinstance(fact, told.Ready | told.Finished | told.Synced) or fact.job_id in scheduler.seats
+    return not isinstance(fact, core_facts.Ready | core_facts.Finished | core_facts.Synced) or fact.job_id in scheduler.seats
 
 
 def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:
@@ -225,29 +225,29 @@ class _Timeline:
         last_s = [part.start_s for part in self._record.phases] + [
             event.at_s for event in self._record.log if isinstance(event, Admitted)
         ]
-        return [_Instant(max(last_s, default=0.0), [told.Stop()])]
+        return [_Instant(max(last_s, default=0.0), [core_facts.Stop()])]
 
     def _phases(self) -> list[_Instant]:
         instants = []
         for part in _permits(self._record.phases):
             if part.group != LEASE:
                 first = [self._unprofiled([part.job_id])] if part.profile and _phase(part) == "rollout" else []
-                instants.append(_Instant(part.asked_s, [*first, told.Ready(part.job_id, _phase(part))]))  # type: ignore[arg-type]
+                instants.append(_Instant(part.asked_s, [*first, core_facts.Ready(part.job_id, _phase(part))]))  # type: ignore[arg-type]
         for part in self._record.phases:
             if part.group != LEASE and part.ok and part.phase != "init":
                 seconds = part.done_s - part.run_s
-                instants.append(_Instant(part.end_s, [told.Finished(part.job_id, part.phase, seconds, part.cold)]))
+                instants.append(_Instant(part.end_s, [core_facts.Finished(part.job_id, part.phase, seconds, part.cold)]))
         for sync in self._record.syncs:
             guest = any(part.group != LEASE and part.profile and part.job_id == sync.job_id for part in self._record.phases)
             if sync.profile and guest:
-                instants.append(_Instant(sync.end_s, [told.Profiled(sync.job_id)]))
+                instants.append(_Instant(sync.end_s, [core_facts.Profiled(sync.job_id)]))
             elif not sync.profile:
-                instants.append(_Instant(sync.end_s, [told.Synced(sync.job_id, sync.end_s - sync.start_s)]))
+                instants.append(_Instant(sync.end_s, [core_facts.Synced(sync.job_id, sync.end_s - sync.start_s)]))
         return instants
 
-    def _unprofiled(self, job_ids: Iterable[str]) -> told.Unprofiled:
+    def _unprofiled(self, job_ids: Iterable[str]) -> core_facts.Unprofiled:
         specs = [self._specs[job_id] for job_id in job_ids]
-        return told.Unprofiled({spec.id: {"rollout": spec.rollout.nodes, "training": spec.training.nodes} for spec in specs})
+        return core_facts.Unprofiled({spec.id: {"rollout": spec.rollout.nodes, "training": spec.training.nodes} for spec in specs})
 
     def _group(self, number: int) -> int:
         """The last entry of a step, which begins with this one."""
@@ -275,30 +275,30 @@ class _Timeline:
         stays = any(isinstance(e, Reprofiled) and e.job.id == job_id and not e.job.movable for e in entries)
         mine = any(isinstance(e, Departed | Resumed) and e.job_id == job_id for e in entries)
         at_s = entries[0].at_s if mine else done.end_s
-        return _Instant(at_s, [told.Iterated(progress, done.end_s - done.start_s, not stays)])
+        return _Instant(at_s, [core_facts.Iterated(progress, done.end_s - done.start_s, not stays)])
 
-    def _happened(self, entries: Sequence[Any]) -> list[told.Fact]:
+    def _happened(self, entries: Sequence[Any]) -> list[core_facts.Fact]:
         """The facts behind the journal entries of a step."""
-        facts: list[told.Fact] = []
+        facts: list[core_facts.Fact] = []
         departures = {entry.job_id for entry in entries if isinstance(entry, Departed)}
         lease = {entry.node for entry in entries if isinstance(entry, Assigned) and entry.group == LEASE}
         if self._lent & {entry.node for entry in entries if isinstance(entry, Returned)}:
-            facts += [told.Profiled(job_id) for job_id in sorted(self._guests)]
+            facts += [core_facts.Profiled(job_id) for job_id in sorted(self._guests)]
             self._guests, self._lent = set(), set()
         for entry in entries:
             match entry:
                 case Arrived(job=job):
                     self._arrived[job.id] = job.iterations or 0
-                    facts.append(told.Arrived(job))
+                    facts.append(core_facts.Arrived(job))
                 case Resumed(job_id=job_id) if job_id not in departures:
-                    facts += [told.Vacated(job_id), told.Resumed(job_id)]
+                    facts += [core_facts.Vacated(job_id), core_facts.Resumed(job_id)]
                 case Departed(job_id=job_id):
                     whole = self._done.get(job_id) == self._specs[job_id].iterations
-                    facts += [told.Left(job_id)] if whole else [told.Failed(job_id), told.Cleared(job_id)]
+                    facts += [core_facts.Left(job_id)] if whole else [core_facts.Failed(job_id), core_facts.Cleared(job_id)]
                 case Withdrawn(job_id=job_id):
-                    facts.append(told.Failed(job_id))
+                    facts.append(core_facts.Failed(job_id))
                 case Resized():
-                    facts.insert(0, told.Lost(self._lost(entries, entry.at_s)))
+                    facts.insert(0, core_facts.Lost(self._lost(entries, entry.at_s)))
         if lease:
             self._lent, self._guests = lease, self._on_lent(lease, entries[0].at_s)
             if self._guests:
@@ -306,7 +306,7 @@ class _Timeline:
             else:  # none of them has run a phase
                 pools = Counter(entry.pool for entry in entries if isinstance(entry, Assigned) and entry.group == LEASE)
                 self._guests = {_NOBODY}
-                facts.append(told.Unprofiled({_NOBODY: pools}))
+                facts.append(core_facts.Unprofiled({_NOBODY: pools}))
         return facts
 
     def _on_lent(self, nodes: set[str], from_s: float) -> set[str]:

@@ -25,10 +25,10 @@ __all__ = ["WORKLOADS", "WorkloadOptions", "make_workload"]
 Generator = Callable[[WorkloadOptions], Scenario]
 
 _WORKLOADS: dict[str, tuple[Generator, frozenset[str]]] = {
-    "production": (production.production, production.USED),
-    **{name: (partial(profiles.profile_workload, name), profiles.USED) for name in profiles.NAMES},
-    **{name: (partial(micro.micro_workload, name), micro.USED) for name in micro.CASES},
-    "philly": (philly.philly, philly.USED),
+    "production": (production.production, production.OPTIONS),
+    **{name: (partial(profiles.profile_workload, name), profiles.OPTIONS) for name in profiles.NAMES},
+    **{name: (partial(micro.micro_workload, name), micro.OPTIONS) for name in micro.CASES},
+    "philly": (philly.philly, philly.OPTIONS),
 }
 WORKLOADS = tuple(_WORKLOADS)
 

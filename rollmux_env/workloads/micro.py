@@ -26,7 +26,7 @@ from rollmux_env.workloads.options import WorkloadOptions
 
 SLO = 1.35
 ITERATIONS = 100
-USED = frozenset({"max_group_size", "switches"})
+OPTIONS = frozenset({"max_group_size", "switches"})
 
 
 @dataclass(frozen=True)

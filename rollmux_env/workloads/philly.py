@@ -25,7 +25,7 @@ from rollmux_env.workloads.catalogue import paper_cluster
 from rollmux_env.workloads.options import MAX_JOBS, WorkloadOptions
 from rollmux_env.workloads.profiles import profile_jobs
 
-USED = frozenset(
+OPTIONS = frozenset(
     {"seed", "jobs", "stays", "slo", "max_group_size", "profile", "csv"}
     | {"window_start_h", "window_h", "virtual_cluster", "min_stay_h", "max_stay_h"}
 )

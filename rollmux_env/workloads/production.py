@@ -24,7 +24,7 @@ TYPE_COUNTS = {
 }  # fmt: skip
 STAY_MU, STAY_SIGMA, LONGEST_STAY_H = 2.90, 1.03, 155.0
 GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN = 25.0, 262.0
-USED = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches", "semantics"})
+OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches", "semantics"})
 
 
 class ProductionDraws(NamedTuple):

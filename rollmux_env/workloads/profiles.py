@@ -33,7 +33,7 @@ NAMES = ("mixed", *PROFILES)
 SHORT = {"balanced": "BL", "rollout-heavy": "RH", "train-heavy": "TH"}
 STAY_MU, STAY_SIGMA, LONGEST_STAY_H = 1.804, 1.59, 142.9
 JOBS, LAST_ARRIVAL_H, GAP_CV = 300, 580.0, 1.83
-USED = frozenset({"seed", "jobs", "stays", "slo", "max_group_size"})
+OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size"})
 
 
 def profile_workload(name: str, options: WorkloadOptions) -> Scenario:

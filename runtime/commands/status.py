@@ -70,12 +70,12 @@ def _watch(report: Any, format: TableOrJson) -> None:
             while True:
                 live.update(Group(*status_tables(report())), refresh=True)
                 pause(_EVERY_S)
-    shown, told_s = None, 0.0
+    shown, shown_s = None, 0.0
     while True:
         current = report()
         now = _without_clocks(current)
-        if now != shown or monotonic() - told_s >= _AGAIN_S:
-            shown, told_s = now, monotonic()
+        if now != shown or monotonic() - shown_s >= _AGAIN_S:
+            shown, shown_s = now, monotonic()
             if format is TableOrJson.table:
                 typer.echo(strftime("%Y-%m-%d %H:%M:%S"))
             _print(current, format)

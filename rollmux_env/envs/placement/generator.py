@@ -17,10 +17,10 @@ from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads import WorkloadOptions, make_workload
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, memory_gb, paper_cluster
 from rollmux_env.workloads.draws import uniform
+from rollmux_env.workloads.production import OPTIONS as PRODUCTION_OPTIONS
 from rollmux_env.workloads.production import TYPE_COUNTS, draw_production
-from rollmux_env.workloads.production import USED as PRODUCTION_OPTIONS
 from rollmux_env.workloads.profiles import JOBS, NAMES, draw_profile, draw_times
-from rollmux_env.workloads.profiles import USED as PROFILE_OPTIONS
+from rollmux_env.workloads.profiles import OPTIONS as PROFILE_OPTIONS
 
 
 class Fixed:

@@ -91,7 +91,7 @@ def test_an_option_without_use_is_refused(name: str, options: dict[str, object])
 def test_every_option_is_of_use_to_a_workload() -> None:
     from rollmux_env.workloads import micro, philly, production, profiles
 
-    used = micro.USED | philly.USED | production.USED | profiles.USED
+    used = micro.OPTIONS | philly.OPTIONS | production.OPTIONS | profiles.OPTIONS
     assert used == {option.name for option in fields(WorkloadOptions)}
 
 
