@@ -106,25 +106,37 @@ def rollout_s(make: Callable[[], Setting], policy: str, seed: int, quick: bool, 
     return float(np.mean([job.next().seconds for _ in range(ROLLOUTS)]))
 
 
+@dataclass(frozen=True)
+class PublishedJob:
+    """A job whose rollouts were published, on so many H800; `seconds` is what a plain one takes."""
+
+    size: str
+    gpus: int
+    parallel: int
+    lengths: Piecewise
+    seconds: float
+
+    def setting(self, step_s: float, alike: float) -> Setting:
+        """As the function of that name."""
+        return setting(self.size, "H800", self.gpus, self.parallel, self.lengths, step_s, alike)
+
+
 @lru_cache
-def fitted(size: str, gpu: str, gpus: int, parallel: int, lengths: Piecewise, seconds: float, plain: RolloutPolicy) -> float:
-    """Fit the fixed seconds of a decode step so that a plain rollout takes the given time."""
+def fit_step_s(published: PublishedJob, plain: RolloutPolicy) -> float:
+    """Fit the fixed seconds of a decode step so that a plain rollout takes the published time."""
     low, high = 0.0, 0.05
     for _ in range(12):
         middle = (low + high) / 2
-        job = JobRollouts(setting(size, gpu, gpus, parallel, lengths, middle), plain, 0)
-        slow = np.mean([job.next().seconds for _ in range(5)]) > seconds
+        job = JobRollouts(published.setting(middle, 0.5), plain, 0)
+        slow = np.mean([job.next().seconds for _ in range(5)]) > published.seconds
         low, high = (low, middle) if slow else (middle, high)
     return (low + high) / 2
 
 
-def packed_s(
-    size: str, gpus: int, parallel: int, lengths: Piecewise, seconds: float, alike: float,
-    policy: str, seed: int, quick: bool, makers: Makers,
-) -> float:  # fmt: skip
+def packed_s(published: PublishedJob, alike: float, policy: str, seed: int, quick: bool, makers: Makers) -> float:
     """Seconds of a rollout, with the step's overhead fitted so that a plain one takes the published seconds."""
-    step_s = fitted(size, "H800", gpus, parallel, lengths, seconds, makers.rollout("plain"))
-    return rollout_s(partial(setting, size, "H800", gpus, parallel, lengths, step_s, alike), policy, seed, quick, makers)
+    step_s = fit_step_s(published, makers.rollout("plain"))
+    return rollout_s(partial(published.setting, step_s, alike), policy, seed, quick, makers)
 
 
 class Stage(NamedTuple):
@@ -139,16 +151,24 @@ class Stage(NamedTuple):
 
 
 def step_s(
-    size: str, gpus: int, parallel: int, lengths: Piecewise, seconds: float, reward_s: float, training_s: float,
-    stages: Mapping[str, Stage], name: str, seed: int, quick: bool, makers: Makers,
-) -> float:  # fmt: skip
+    published: PublishedJob,
+    apart_s: tuple[float, float],
+    stages: Mapping[str, Stage],
+    name: str,
+    seed: int,
+    quick: bool,
+    makers: Makers,
+) -> float:
     """Mean seconds of a step of a job that samples and trains on the same GPUs: rollout, rewards, training.
 
     With a policy that moves responses, half of the GPUs train from then on, half as fast, on what has finished, in that order.
+
+    Args:
+        apart_s: of rewards and of training, where each comes after the other.
     """
-    overhead_s = fitted(size, "H800", gpus, parallel, lengths, seconds, makers.rollout("plain"))
-    stage = stages[name]
-    job = JobRollouts(setting(size, "H800", gpus, parallel, lengths, overhead_s, 0.0), makers.rollout(stage.policy), seed)
+    (reward_s, training_s), stage = apart_s, stages[name]
+    overhead_s = fit_step_s(published, makers.rollout("plain"))
+    job = JobRollouts(published.setting(overhead_s, 0.0), makers.rollout(stage.policy), seed)
     total = 0.0
     for _ in range(ROLLOUTS):
         one = job.next()

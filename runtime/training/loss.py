@@ -17,6 +17,8 @@ same, in a long response and in a short one (Yu et al., DAPO, arXiv 2503.14476, 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -37,29 +39,29 @@ def token_logprobs(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor
     return -cross_entropy(scaled.flatten(0, -2), tokens.flatten(), reduction="none").view(tokens.shape)
 
 
+class LogProbs(NamedTuple):
+    """Log-probs at the tokens of responses, (B, T) each: of p, q, s and f. Only `new` has a gradient."""
+
+    new: Tensor
+    old: Tensor
+    sampler: Tensor
+    reference: Tensor | None = None
+
+
 def grpo_sums(
-    new: Tensor,
-    old: Tensor,
-    sampler: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    reference: Tensor | None = None,
-    *,
-    clip: float,
-    cap: float,
-    beta: float = 0.0,
+    logprobs: LogProbs, advantages: Tensor, mask: Tensor, *, clip: float, cap: float, beta: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sums over the tokens of responses, to be divided by the minibatch's number of them.
 
     Args:
-        new, old, sampler, reference: (B, T) log-probs of p, q, s and f at the tokens; only `new` has a gradient. Without
-            a reference there is no KL term.
+        logprobs: without those of a reference there is no KL term.
         advantages: (B,). mask: (B, T) bool, the tokens that count.
         clip: e. cap, beta: as above.
 
     Returns:
         (the loss, with its gradient; the sums named in `SUMS`, float64; the largest |log q - log s|, 0 where nothing counts).
     """
+    new, old, sampler, reference = logprobs
     advantages = advantages[:, None]
     ratio = (new - old).clamp(-_MOST, _MOST).exp()
     gap = old - sampler

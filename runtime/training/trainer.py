@@ -34,7 +34,7 @@ from runtime.training.group import (
     own_part,
     reshard,
 )
-from runtime.training.loss import SUMS, grpo_sums, token_logprobs
+from runtime.training.loss import SUMS, LogProbs, grpo_sums, token_logprobs
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -112,13 +112,16 @@ class Trainer:
             scale = self._world / max(part.tokens, 1)  # FSDP divides the sum over the ranks by their number
             for k, piece in enumerate(part.pieces):
                 new, at = self._score(self._model, piece)
-                total, more, widest = grpo_sums(
+                logprobs = LogProbs(
                     new,
                     new.detach() if number == 0 else old[number][k],
                     piece.logprobs[:, at].to(self._device),
+                    reference[number][k] if reference else None,
+                )
+                total, more, widest = grpo_sums(
+                    logprobs,
                     piece.advantages.to(self._device),
                     piece.mask[:, at].to(self._device),
-                    reference[number][k] if reference else None,
                     clip=self.settings.clip,
                     cap=self.settings.importance_cap,
                     beta=self.settings.kl,

@@ -9,6 +9,7 @@ from rollmux_env.bench.rollouts import (
     DOLLARS,
     GAIN,
     SECONDS,
+    PublishedJob,
     RolloutCase,
     Stage,
     packed_s,
@@ -62,6 +63,11 @@ def _packed(key: tuple[str, int, int, int], alike: bool) -> str:
     return f"{size}-{cap}k on {gpus} H800" + (", alike 0.5" if alike else "")
 
 
+def _published(key: tuple[str, int, int, int]) -> PublishedJob:
+    size, gpus, parallel, cap = key
+    return PublishedJob(size, gpus, parallel, tail(1024 * cap), PACKED[key][0])
+
+
 _PAIRS = tuple(
     RolloutCase(_pair(kinds), ("plain", "tail-migration", MIGRATION, "tail-batching", BOTH), partial(pair_s, kinds))
     for kinds in PAIRS
@@ -70,7 +76,7 @@ _PACKED = tuple(
     RolloutCase(
         _packed(key, alike > 0),
         ("plain", "tail-batching"),
-        partial(packed_s, key[0], key[1], key[2], tail(1024 * key[3]), PACKED[key][0], alike),
+        partial(packed_s, _published(key), alike),
     )
     for alike in (0.0, 0.5)
     for key in PACKED
@@ -89,7 +95,7 @@ _STEPS = tuple(
     RolloutCase(
         f"step, {_packed(key, False)}",
         tuple(STAGES),
-        partial(step_s, key[0], key[1], key[2], tail(1024 * key[3]), PACKED[key][0], *rewards_and_training_s(key), STAGES),
+        partial(step_s, _published(key), rewards_and_training_s(key), STAGES),
     )
     for key in STEPS
 )

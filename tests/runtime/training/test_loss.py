@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.training.loss import SUMS, grpo_sums, token_logprobs
+from runtime.training.loss import SUMS, LogProbs, grpo_sums, token_logprobs
 from tests.runtime.training import plain
 
 
@@ -25,7 +25,9 @@ def test_it_is_the_loop_over_tokens(seed: int) -> None:
     mask = torch.from_numpy(random.random((rows, width)) < 0.6)
     mask[0, 0] = True
     beta = 0.1 * (seed % 2)
-    total, sums, _ = grpo_sums(new, old, sampler, advantages, mask, reference if beta else None, clip=0.2, cap=2.0, beta=beta)
+    total, sums, _ = grpo_sums(
+        LogProbs(new, old, sampler, reference if beta else None), advantages, mask, clip=0.2, cap=2.0, beta=beta
+    )
     ours, before, theirs = (_ragged(values, mask) for values in (new, old, sampler))
     expected = plain.loss(
         ours, before, theirs, _ragged(reference, mask) if beta else None, advantages.tolist(), clip=0.2, cap=2.0, beta=beta
@@ -39,7 +41,9 @@ def test_a_case_by_hand() -> None:
     # Token 2: p 0.2, q 0.4, s 0.8: ratio 0.5 counts in full, weight 0.5: -0.5 * 1. Together -4.1.
     new, old, sampler = (torch.tensor([values]).log() for values in ([0.3, 0.2], [0.2, 0.4], [0.1, 0.8]))
     new.requires_grad_()
-    total, sums, widest = grpo_sums(new, old, sampler, torch.tensor([2.0]), torch.ones(1, 2, dtype=torch.bool), clip=0.2, cap=1.5)
+    total, sums, widest = grpo_sums(
+        LogProbs(new, old, sampler), torch.tensor([2.0]), torch.ones(1, 2, dtype=torch.bool), clip=0.2, cap=1.5
+    )
     assert float(total.detach()) == pytest.approx(-4.1)
     total.backward()  # type: ignore[no-untyped-call]
     assert new.grad is not None
@@ -54,7 +58,7 @@ def test_before_the_first_step_the_gradient_is_that_of_reinforce() -> None:
     new = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], requires_grad=True)
     at = new.detach()
     advantages, mask = torch.tensor([1.0, -1.0]), torch.ones(2, 2, dtype=torch.bool)
-    grpo_sums(new, at, at, advantages, mask, clip=0.2, cap=2.0)[0].backward()  # type: ignore[no-untyped-call]
+    grpo_sums(LogProbs(new, at, at), advantages, mask, clip=0.2, cap=2.0)[0].backward()  # type: ignore[no-untyped-call]
     assert new.grad is not None
     assert new.grad.tolist() == [[-1.0, -1.0], [1.0, 1.0]]
 
@@ -62,9 +66,8 @@ def test_before_the_first_step_the_gradient_is_that_of_reinforce() -> None:
 def test_a_token_that_became_impossible_has_no_infinite_gradient() -> None:
     new = torch.tensor([[-1.0, -200.0, -1e-3]], requires_grad=True)
     old = torch.tensor([[-200.0, -1.0, -1e-3]])
-    total, _, _ = grpo_sums(
-        new, old, old, torch.tensor([1.0]), torch.ones(1, 3, dtype=torch.bool), -new.detach() - 300, clip=0.2, cap=2.0, beta=0.1
-    )
+    logprobs, mask = LogProbs(new, old, old, -new.detach() - 300), torch.ones(1, 3, dtype=torch.bool)
+    total, _, _ = grpo_sums(logprobs, torch.tensor([1.0]), mask, clip=0.2, cap=2.0, beta=0.1)
     total.backward()  # type: ignore[no-untyped-call]
     assert new.grad is not None
     assert bool(total.isfinite()) and bool(new.grad.isfinite().all())
