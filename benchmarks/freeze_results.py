@@ -5,7 +5,8 @@
     python benchmarks/freeze_results.py --check --quick    only the replays and traces that take well under a second each
 
 Figures are written with all their digits. Of an event log, a sequence of decisions and a trace of an environment a SHA-256 is kept:
-`decisions` covers who was admitted and moved where, `events` the times as well.
+`decisions` covers who was admitted and moved where, `events` the times as well. All of it is the same on every processor, but
+for near-ties of the learned policies (`rollmux_env/portable.py`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import numpy as np
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
+from rollmux_env.portable import dot
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario
 
@@ -142,8 +143,8 @@ def measure(
     admitted_s, departed_s = stays.admitted_s, stays.departed_s
     step_s = np.diff(time_s)
     node_s = {
-        "rollout": float(np.dot(step_s, rollout_nodes[:-1])),
-        "training": float(np.dot(step_s, training_nodes[:-1])),
+        "rollout": dot(step_s, rollout_nodes[:-1]),
+        "training": dot(step_s, training_nodes[:-1]),
     }
     price = {"rollout": state.limits.rollout_usd, "training": state.limits.training_usd}
     cost_usd = sum(node_s[pool] * price[pool] for pool in node_s) / 3600

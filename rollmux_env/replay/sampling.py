@@ -9,6 +9,7 @@ luck.
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Literal
 
 import numpy as np
@@ -101,8 +102,8 @@ class Durations:
         actual = getattr(self._job, name).actual
         factors = np.ones(_BLOCK)
         if actual is not None:
-            variance = np.log1p(actual.cv**2)  # of log X
-            factors = self._generators[name].lognormal(np.log(actual.mean_fraction) - variance / 2, np.sqrt(variance), _BLOCK)
+            variance = math.log1p(actual.cv**2)  # of log X
+            factors = self._generators[name].lognormal(math.log(actual.mean_fraction) - variance / 2, math.sqrt(variance), _BLOCK)
             if actual.cap:
                 factors = np.minimum(factors, 1.0)
         return factors * _drift(self._job, name, first)

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollmux_env.kernel.rollouts import FINISHED
 from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.portable import dot
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, Rounds
 from rollmux_env.rollout.setting import Setting
@@ -133,5 +134,5 @@ def _rollout_of(fleet: Fleet, round: Round, complete: list[int]) -> Rollout:
         preemptions=fleet.preemptions,
         migrations=fleet.migrations,
         moved_s=fleet.moved_s,
-        busy_gpu_s=float(np.minimum(fleet.busy_s, fleet.now_s) @ fleet.gpus),
+        busy_gpu_s=dot(np.minimum(fleet.busy_s, fleet.now_s), fleet.gpus),
     )

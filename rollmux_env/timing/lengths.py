@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats
+from rollmux_env.portable import exp
 from rollmux_env.validation_errors import describe, one_line
 
 Tokens = NDArray[np.int64]
@@ -58,7 +59,7 @@ class Lognormal:
 
         with np.errstate(over="ignore", invalid="ignore"):
             spread = np.where(self.sigma > 0, self.sigma * ndtri(shares), 0.0)
-            return np.asarray(np.clip(self.median * np.exp(spread), 1.0, self.cap))
+            return np.asarray(np.clip(self.median * exp(spread), 1.0, self.cap))
 
 
 @dataclass(frozen=True)

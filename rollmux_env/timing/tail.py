@@ -17,12 +17,14 @@ prefill the prefixes again.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats
+from rollmux_env.portable import exp, log, power
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class TailModel:
         """
         done = min(max(1, round(at * self.responses)), self.responses - 1)
         reached = generator.beta(done, self.responses - done + 1, count)
-        last = reached + (1 - reached) * generator.random(count) ** (1 / (self.responses - done))
+        last = reached + (1 - reached) * power(generator.random(count), 1 / (self.responses - done))
         length, longest = self._length(reached), self._length(last)
         batch, batch_of_all = self.batching * self._mean_up_to(length), self.batching * self._mean_up_to(longest)
         alone, together = longest - length, batch_of_all - batch
@@ -77,11 +79,11 @@ class TailModel:
         """(n,) lengths that such shares of the responses do not pass, in caps."""
         from scipy.special import ndtri
 
-        return np.asarray(np.minimum(1.0, self.median * np.exp(self.sigma * ndtri(share))))
+        return np.asarray(np.minimum(1.0, self.median * exp(self.sigma * ndtri(share))))
 
     def _mean_up_to(self, length: Floats) -> Floats:
         """(n,) E[min(X, length)] of a lognormal X."""
         from scipy.special import ndtr
 
-        z = np.log(length / self.median) / self.sigma
-        return np.asarray(self.median * np.exp(self.sigma**2 / 2) * ndtr(z - self.sigma) + length * (1 - ndtr(z)))
+        z = log(length / self.median) / self.sigma
+        return np.asarray(self.median * math.exp(self.sigma**2 / 2) * ndtr(z - self.sigma) + length * (1 - ndtr(z)))

@@ -6,10 +6,13 @@ the same across NumPy versions, and an option that changes one purpose does not 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincinv, ndtr, ndtri
 
+from rollmux_env.portable import exp, log1p
 from rollmux_env.workloads.options import WorkloadOptions
 
 Array = NDArray[np.float64]
@@ -28,8 +31,8 @@ def between(u: Array, low: Array | float, high: Array | float) -> Array:
 
 def lognormal_up_to(u: Array, mu: float, sigma: float, longest: float) -> Array:
     """Lognormal (mu, sigma of the logarithm), conditioned on being at most `longest`."""
-    share = ndtr((np.log(longest) - mu) / sigma)
-    return np.asarray(np.exp(mu + sigma * ndtri(share * np.maximum(u, 1e-12))), dtype=np.float64)
+    share = ndtr((math.log(longest) - mu) / sigma)
+    return exp(mu + sigma * ndtri(share * np.maximum(u, 1e-12)))
 
 
 def burst_arrivals(seed: int, n: int, within: float, apart: float) -> Array:
@@ -42,7 +45,7 @@ def burst_arrivals(seed: int, n: int, within: float, apart: float) -> Array:
     first = np.zeros(n + 1, dtype=bool)
     starts = np.cumsum(sizes)
     first[starts[starts <= n]] = True
-    gaps = -np.log1p(-uniform(seed, "gaps", n)) * np.where(first[:n], apart, within)
+    gaps = -log1p(-uniform(seed, "gaps", n)) * np.where(first[:n], apart, within)
     return _ending_at(gaps, (n - 1) * (4 * within + apart) / 5)
 
 

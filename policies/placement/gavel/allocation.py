@@ -74,7 +74,7 @@ def allocate(jobs: Sequence[Job], limits: Limits, training_slowdown: float | Non
         speed=speeds(jobs, modes),
         least=np.array([1 / job.slo for job in jobs]),
         nodes=nodes,
-        usd_per_hour=nodes @ np.array([limits.rollout_usd, limits.training_usd]),
+        usd_per_hour=nodes[:, 0] * limits.rollout_usd + nodes[:, 1] * limits.training_usd,
         nodes_max=(limits.rollout_nodes_max, limits.training_nodes_max),
     )
     solution = solve(problem)

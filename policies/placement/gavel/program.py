@@ -23,6 +23,7 @@ import highspy
 import numpy as np
 
 from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.portable import dot
 
 FEASIBILITY = 1e-9  # of the solver, on rows, fractions and whole numbers
 
@@ -77,7 +78,7 @@ def solve(problem: Problem) -> Fractions | None:
     if best is None:  # by a rounding error of the solver
         best = whole
     time = np.clip(best[:-types], 0.0, 1.0).reshape(jobs, types)
-    return Fractions(time, sets, float(problem.usd_per_hour @ sets), float(usd @ relaxed))
+    return Fractions(time, sets, dot(problem.usd_per_hour, sets), dot(usd, relaxed))
 
 
 def _optimum(problem: Problem, cost: Floats, whole: bool = False, sets: Ints | None = None) -> Floats | None:

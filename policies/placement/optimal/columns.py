@@ -67,7 +67,7 @@ class ColumnPool:
     def usd_per_hour(self) -> Floats:
         """(N,) price of each column's nodes, $/h."""
         limits = self.state.limits
-        return np.asarray(self.nodes @ np.array([limits.rollout_usd, limits.training_usd]))
+        return np.asarray(self.nodes[:, 0] * limits.rollout_usd + self.nodes[:, 1] * limits.training_usd)
 
     def work_rate(self) -> Floats:
         """(N,) work of each column: T_solo over period, summed over its members, in work-hours per hour."""

@@ -8,6 +8,7 @@ import highspy
 import numpy as np
 
 from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.portable import dot
 
 ALL_AT_ONCE = 3000  # columns that the solver takes without choosing
 TOLERANCE = 1e-9  # relative, of costs
@@ -79,7 +80,7 @@ class Relaxation:
             solution = highs.getSolution()
             duals = np.array(solution.row_dual)
             price = np.append(duals[: program.jobs], 0.0)
-            reduced = cost - price[program.positions].sum(axis=1) - program.nodes @ duals[program.jobs :]
+            reduced = cost - price[program.positions].sum(axis=1) - (program.nodes * duals[program.jobs :]).sum(axis=1)
             missing = np.ones(cost.size, dtype=bool)
             missing[self._used] = False
             entering = np.flatnonzero(missing & (reduced < -TOLERANCE * max(1.0, float(np.abs(price).max()))))
@@ -99,7 +100,7 @@ class Relaxation:
         self.value = float(highs.getInfo().objective_function_value) + program.jobs * min(0.0, float(reduced.min()))
         self.support = np.sort(self._used[x > 1e-6])
         self.chosen = self.support if missed < 1e-6 and (np.abs(x - np.round(x)) < 1e-6).all() else None
-        self.training_nodes = float(x @ program.nodes[self._used, 1])
+        self.training_nodes = dot(x, program.nodes[self._used, 1])
         return True
 
     def _enter(self, columns: Ints) -> None:

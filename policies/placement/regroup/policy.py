@@ -75,7 +75,7 @@ class Regroup:
         hosts = Hosts(view, pool, fixed)
         limits = view.limits
         until_next_h = self.wakes_every_s / 3600
-        usd = hosts.nodes @ np.array([limits.rollout_usd, limits.training_usd]) * until_next_h
+        usd = (hosts.nodes[:, 0] * limits.rollout_usd + hosts.nodes[:, 1] * limits.training_usd) * until_next_h
         broken = view.groups.period_s > view.groups.limit_s * (1 + TOLERANCE)
         usd[hosts.as_it_is] += _BROKEN_USD * broken[hosts.groups]
         alone = (hosts.positions < len(pool.active)).sum(axis=1) == 1

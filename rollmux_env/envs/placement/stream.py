@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from rollmux_env.kernel.tables import Floats, Ints, Limits
+from rollmux_env.portable import dot
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Cluster, Scenario
 
@@ -47,7 +48,7 @@ class Stream(NamedTuple):
         """What the stream costs under Solo-D: every job on its own nodes for its stay, $. A queue does not change it."""
         stay_s = np.minimum(self.duration_s, self.iterations * self.solo_s)
         usd_per_hour = self.rollout_nodes * limits.rollout_usd + self.training_nodes * limits.training_usd
-        return float(usd_per_hour @ stay_s) / 3600
+        return dot(usd_per_hour, stay_s) / 3600
 
 
 class Generator(Protocol):
