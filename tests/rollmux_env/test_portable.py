@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 import subprocess
@@ -34,6 +35,21 @@ def test_functions_are_those_of_the_c_library() -> None:
         assert function(values).tolist() == [[plain(value) for value in row] for row in values.tolist()]
     assert portable.power(values, 0.3).tolist() == [[value**0.3 for value in row] for row in values.tolist()]
     assert portable.exp([math.inf, -math.inf, 1e4]).tolist() == [math.exp(700), 0.0, math.exp(700)]
+
+
+def test_nothing_else_is_summed_by_blas_or_computed_by_functions_of_numpy() -> None:
+    compiled = {"kernel", "dynamics.py"}  # by Numba, which calls the C library
+    others = {"scorer.py", "published.py", "portable.py"}  # float32 networks; a fit whose result is a constant
+    names = {"dot", "vdot", "inner", "matmul", "einsum", "exp", "expm1", "log", "log1p", "log2", "log10", "power"}
+    uses = []
+    for path in [*(ROOT / "rollmux_env").rglob("*.py"), *(ROOT / "policies").rglob("*.py")]:
+        if (compiled | others) & set(path.parts):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            of_numpy = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np"
+            if (of_numpy and node.attr in names) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)):
+                uses.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert uses == []
 
 
 @pytest.mark.long

@@ -8,6 +8,8 @@ iteration) for jobs with a number of iterations. The kind of a job's stay counts
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from rollmux_env.cluster.state import State
@@ -100,7 +102,8 @@ def _expected_h(hazard: Floats, age_h: float, horizon_h: float) -> float:
     discounted, reaches = 0.0, 1.0
     for k in range(int(np.searchsorted(_EDGES_H, age_h, side="right")) - 1, _EDGES_H.size):
         rate = float(hazard[k]) + 1 / horizon_h
-        falls = -np.expm1(-rate * (_EDGES_H[k] + _WIDTH_H[k] - max(age_h, float(_EDGES_H[k]))))
+        falls = -math.expm1(-rate * (_EDGES_H[k] + _WIDTH_H[k] - max(age_h, float(_EDGES_H[k]))))
         discounted += reaches * falls / rate
         reaches *= 1 - falls
-    return float(-horizon_h * np.log1p(-discounted / horizon_h))
+    share = discounted / horizon_h
+    return -horizon_h * math.log1p(-share) if share < 1 else math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         self.reward: Reward = Dollars() if reward is None else reward
         cluster = self.generator.cluster
         self._limits = limits_of(cluster)
-        decay = -float(np.log(self.reward.gamma_per_hour))
+        decay = -math.log(self.reward.gamma_per_hour)
         prune = self.reward.reference != "rollmux,prune=false"
         self._rules = Rules(self._limits, moves, cluster.migration_s, shield, known_stays, decay, prune)
         sizes = self.generator.jobs, cluster.max_group_size, self.generator.nodes, self.generator.steps
