@@ -46,9 +46,11 @@ def test_nothing_else_is_summed_by_blas_or_computed_by_functions_of_numpy() -> N
         if (compiled | others) & set(path.parts):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            of_numpy = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np"
-            if (of_numpy and node.attr in names) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)):
-                uses.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+            match node:
+                case ast.BinOp(op=ast.MatMult()):
+                    uses.append(f"{path.relative_to(ROOT)}:{node.lineno}: @")
+                case ast.Attribute(value=ast.Name(id="np"), attr=name) if name in names:
+                    uses.append(f"{path.relative_to(ROOT)}:{node.lineno}: np.{name}")
     assert uses == []
 
 
