@@ -51,6 +51,7 @@ class SignalListener:
 
 
 _listener: SignalListener | None = None
+_masks = 0  # that are in force
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
@@ -65,6 +66,7 @@ def _forked() -> None:
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+    if _listener is not None or _masks:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
@@ -124,11 +126,18 @@ def masked() -> Iterator[None]:
     """
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     with contextlib.ExitStack() as after:
+        _count_masks(1)
+        after.callback(_count_masks, -1)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         after.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
         for number, handler in before.items():
             after.callback(_restore, number, handler)
         yield
+
+
+def _count_masks(more: int) -> None:
+    global _masks
+    _masks += more
 
 
 def _restore(number: int, handler: Any) -> None:

@@ -86,6 +86,20 @@ def test_mask_and_handlers_are_restored_also_where_a_handler_raises_meanwhile(
     assert state() == before
 
 
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_child_that_is_started_under_the_mask_can_be_ended(listens: bool) -> None:
+    """Else Ray waits for a second for each of its processes when it ends them."""
+    with listening() if listens else contextlib.nullcontext():
+        with masked():
+            child = subprocess.Popen(["sleep", "600"], preexec_fn=lambda: None)  # as Ray starts its own
+        child.terminate()
+        try:
+            assert child.wait(60) == -signal.SIGTERM
+        finally:
+            child.kill()
+            child.wait()
+
+
 def test_a_press_that_nobody_has_looked_for_is_answered_at_the_end() -> None:
     with pytest.raises(KeyboardInterrupt), listening():
         press()
