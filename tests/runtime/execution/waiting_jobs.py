@@ -24,6 +24,11 @@ def wait_for_fact(journal: str, kind: str, job_id: str) -> None:
             time.sleep(0.02)
 
 
+def _wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.01)
+
+
 class StaysUntilMoved(Sleeper):
     """Does not end its second rollout before another job has been moved, which has nodes of its own until then."""
 
@@ -62,6 +67,46 @@ class TailedUntilAsked(Tailed):
         super().rollout()
 
 
+class TailedTogether(Sleeper):
+    """Two of them: the tail of one's second rollout lasts until a rollout of the other has begun beside it, and that one until it
+    has been given the rest of the nodes. A first rollout needs all nodes: that of the other is over by then.
+
+    Args:
+        folder: where they say to each other how far they are. tail: whether it is the one that has the tail.
+    """
+
+    def __init__(self, folder: str, tail: bool, **more: Any) -> None:
+        super().__init__(**more)
+        self.come, self.begun, self.tail = Path(folder) / "come", Path(folder) / "begun", tail
+
+    def parts(self) -> list[Any]:
+        return list(rollmux.runtime_hook.nodes("rollout"))
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        hook = rollmux.runtime_hook
+        began_with = len(hook.parts)
+        if self.tail and hook.iteration == 1:
+            while not hook.stops():
+                hook.progress(9, 10)  # again and again: a report soon after another one is put off
+                time.sleep(0.01)
+            hook.regroup(lambda parts: None)
+            _wait_for(self.begun)
+        elif began_with == 1:
+            self.begun.touch()
+            while not hook.stops():
+                time.sleep(0.01)
+            hook.regroup(lambda parts: None)
+        elif not self.tail and hook.iteration == 0:  # and not in its profile
+            self.come.touch()
+        hook.report(began_with=began_with, ended_with=len(hook.parts))
+
+    @rollmux.phase("sync")
+    def sync(self) -> None:
+        if self.tail and rollmux.runtime_hook.iteration == 0:
+            _wait_for(self.come)
+
+
 class WaitsForTailed(Sleeper):
     """Does not end its first sync before another job's first rollout, so that its later rollouts wait for that one's."""
 
@@ -71,8 +116,8 @@ class WaitsForTailed(Sleeper):
 
     @rollmux.phase("sync")
     def sync(self) -> None:
-        while rollmux.runtime_hook.iteration == 0 and not (self.folder / "come").exists():
-            time.sleep(0.01)
+        if rollmux.runtime_hook.iteration == 0:
+            _wait_for(self.folder / "come")
 
 
 class TailedBeside(Tailed):
