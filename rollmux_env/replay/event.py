@@ -262,7 +262,7 @@ class _Replay:
     def _after_tail(self, gone: _RunningJob, now_s: float) -> None:
         """A tail is over: rollouts that shared nodes with it have them to themselves."""
         gone.group.tails &= ~gone.bits
-        for job_run in gone.group.rollouts:
+        for job_run in sorted(gone.group.rollouts, key=lambda one: one.row):  # those that end together do so in this order
             if job_run.mask.keys() & gone.mask.keys():
                 self._advance(job_run, now_s)
                 self._span(job_run, now_s)
