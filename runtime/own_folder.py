@@ -39,6 +39,11 @@ class OwnFolder:
     device: int = 0
     inode: int = 0
 
+    @property
+    def inside(self) -> str:
+        """A folder in it to hand to Ray, which lets everybody write to its own: nobody else gets there through ours."""
+        return f"{self.path}/ray"
+
     def doubt(self) -> str | None:
         """Why this is not known to be ours; None where it is, and what is below it may be ended and removed."""
         path = Path(self.path)
@@ -75,7 +80,7 @@ class OwnFolder:
 
 
 def make_own_folder() -> OwnFolder:
-    """Make a folder with a short path."""
+    """Make a folder with a short path that no other user can enter."""
     return _as_made(tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from runtime.own_folder import OwnFolder
@@ -21,12 +23,52 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAY_worker_niceness": "0",  # Ray's default, 15, lets whatever else runs on the machine slow phases down
 }
+_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "", "RAY_AUTH_TOKEN": ""}  # the last would come before a file
 
 
 def stay_on_loopback() -> None:
     """Let a Ray that is started by this process listen on loopback alone. Ray must not be imported yet: it would not notice."""
     if "ray" not in sys.modules:
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else it takes 127.0.0.1 for the address of a network
+
+
+def write_token(path: Path) -> None:
+    """Write a new token that only this user can read; one that is there goes."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+
+
+def ask_for_token(path: Path) -> None:
+    """Let a Ray that is imported, joined or started from now on ask for the token in a file."""
+    os.environ.update(_TOKEN | {"RAY_AUTH_TOKEN_PATH": str(path)})
+
+
+@contextlib.contextmanager
+def asking_for_token(folder: OwnFolder) -> Iterator[None]:
+    """Let a Ray of ours ask for a token that lies in its folder; Ray's own lies in the user's home, for others to read."""
+    before = {name: os.environ.get(name) for name in _TOKEN}
+    path = Path(folder.path) / "token"
+    write_token(path)
+    ask_for_token(path)
+    _look_again()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        _look_again()
+
+
+def _look_again() -> None:
+    """Let Ray, which has been imported, see the mode and the token that the environment has now, as its own `init` does."""
+    from ray._raylet import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def started_processes(folder: OwnFolder) -> list[int]:

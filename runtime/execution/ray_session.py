@@ -21,7 +21,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.answers import result_of
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.nodes import find_nodes
-from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes
+from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, end_processes
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
 from runtime.own_folder import OwnFolder, left_folders, make_own_folder
@@ -53,11 +53,14 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
     os.environ[MARK] = folder.path if folder else ""
     options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
     if folder:
-        options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder.path}
+        options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder.inside}
+    token = contextlib.ExitStack()
     try:
         check_signals()
         if note is not None and folder is not None:
             write_whole(note, json.dumps(asdict(folder)), private=True)
+        if folder is not None:
+            token.enter_context(asking_for_token(folder))
         try:
             with masked():
                 ray.init(**options)
@@ -70,6 +73,7 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
     finally:
         with shielded():
             ray.shutdown()
+            token.close()
             if folder:
                 end_processes(folder, _GRACE_S)
                 folder.remove()

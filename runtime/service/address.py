@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import format_error, one_line, problems
-from runtime.execution.own_ray import stay_on_loopback
+from runtime.execution.own_ray import ask_for_token, stay_on_loopback
 from runtime.own_folder import OwnFolder
 
 SERVICE = "service.json"
@@ -24,6 +24,7 @@ DEFAULT = "rollmux-service"
 NAMESPACE = "rollmux"
 _TOKEN = "token"
 _ANSWERS_S = 2.0
+_LISTENS = "0A"
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,16 @@ class ServiceAddress:
         return None if self.ray is None else OwnFolder(self.ray, self.device, self.inode)
 
     def answers(self) -> bool:
-        """Whether somebody listens at the address."""
+        """Whether somebody listens at the address; on a port of this machine that a Ray of ours had, whether it is this user.
+
+        Another user may have taken the port of a Ray that has died, and who joins a Ray runs what that one sends.
+        """
         host, _, port = self.address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=_ANSWERS_S).close()
         except (OSError, ValueError, OverflowError):  # of a port above 65535
             return False
-        return True
+        return self.ray is None or _listeners(int(port)) == {os.geteuid()}
 
 
 def folder_of(at: Path | None) -> Path:
@@ -107,5 +111,11 @@ def prepare_environment(address: ServiceAddress) -> None:
     if address.ray is not None:
         stay_on_loopback()
     if address.token is not None:
-        os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ["RAY_AUTH_TOKEN_PATH"] = address.token
+        ask_for_token(Path(address.token))
+
+
+def _listeners(port: int) -> set[int]:
+    """The users that listen on a port of this machine, as the kernel lists them."""
+    tables = [path for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if path.exists()]
+    rows = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]
+    return {int(row[7]) for row in rows if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port}

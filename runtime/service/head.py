@@ -15,7 +15,7 @@ from time import monotonic
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes, started_processes
+from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes, started_processes, write_token
 from runtime.own_folder import make_own_folder
 from runtime.service.address import ServiceAddress, announce, find, prepare_environment, token_of, withdraw
 from runtime.signals import check_signals, shielded
@@ -55,9 +55,7 @@ def start_head(folder: Path, say: Callable[[str], None]) -> ServiceAddress:
         InputError: it does not start; one line.
     """
     token = token_of(folder)
-    token.unlink(missing_ok=True)
-    with os.fdopen(os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secrets.token_hex(32))
+    write_token(token)
     own = make_own_folder()
     home = own.path
     port, clients, metrics, agent = _free_ports(4)
@@ -66,7 +64,7 @@ def start_head(folder: Path, say: Callable[[str], None]) -> ServiceAddress:
     prepare_environment(address)
     os.environ.update({MARK: home, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}})
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}"]
-    command += [f"--temp-dir={home}", "--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats"]
+    command += [f"--temp-dir={own.inside}", "--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats"]
     command += [f"--object-store-memory={OBJECTS}", f"--metrics-export-port={metrics}", f"--dashboard-agent-listen-port={agent}"]
     command += [f"--ray-client-server-port={clients}", "--min-worker-port=0", "--max-worker-port=0", "--log-style=record"]
     with tempfile.TemporaryFile() as output:  # not a pipe, which Ray's own processes would keep open
@@ -76,7 +74,7 @@ def start_head(folder: Path, say: Callable[[str], None]) -> ServiceAddress:
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             ) as starts:
                 try:
-                    failed = _status(starts) != 0
+                    failed = _status(starts) != 0 or not address.answers()
                 finally:
                     starts.kill()
         except BaseException:

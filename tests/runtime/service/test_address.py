@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rollmux_env.errors import InputError
+from runtime.execution.own_ray import ask_for_token
 from runtime.service.address import SERVICE, ServiceAddress, announce, find, folder_of, withdraw
+from tests.runtime.other_user import CANNOT, listening
 
 WHERE = ServiceAddress("127.0.0.1:20001", "service-1", token="/somewhere/token", ray="/tmp/rollmux-ray-x", device=1, inode=2)
 
@@ -38,3 +42,21 @@ def test_a_command_means_the_folder_given_or_that_of_the_environment(tmp_path: P
 def test_nobody_answers_at_a_port_where_nobody_listens() -> None:
     assert not ServiceAddress("127.0.0.1:1", "x").answers() and not ServiceAddress("nonsense", "x").answers()
     assert not ServiceAddress("127.0.0.1:99999999999999", "x").answers()
+
+
+@pytest.mark.skipif(bool(CANNOT), reason=CANNOT)
+def test_another_user_who_has_taken_the_port_of_a_service_is_none() -> None:
+    with listening() as port, socket.create_server(("127.0.0.1", 0)) as server:
+        theirs, ours = (replace(WHERE, address=f"127.0.0.1:{k}") for k in (port, server.getsockname()[1]))
+        assert ours.answers() and not theirs.answers()
+        assert replace(theirs, ray=None).answers()  # whose a cluster is that was joined, nobody knows
+
+
+def test_a_token_of_the_users_own_does_not_come_before_that_of_a_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {"RAY_AUTH_TOKEN": "mine", "RAY_AUTH_TOKEN_PATH": "/mine", "RAY_AUTH_MODE": "disabled"}.items():
+        monkeypatch.setenv(name, value)
+    ask_for_token(tmp_path / "token")
+    assert {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH") and value} == {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"),
+    }
