@@ -29,7 +29,8 @@ import torch
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage
 from runtime.sync.plan import Topology, make_plan, shard
-from runtime.sync.streams import Inbox, Transfer, send_streams
+from runtime.sync.streams import Inbox, send_streams
+from runtime.sync.wire import Transfer
 
 _SCALE = 1000
 _MBIT = 20e9 / 1e6 / _SCALE
@@ -90,7 +91,7 @@ def measure(link: Link, ranks: int, nodes: int, workers: int, nbytes: int, topol
     machines = [f"node {k}" for k in range(nodes) for _ in range(workers)]
     inboxes, stages = [Inbox(_HERE) for _ in machines], [WeightStage() for _ in machines]
     addresses = tuple(inbox.address for inbox in inboxes)
-    transfer = Transfer(1, layout, make_plan(shards, machines, topology), addresses, secrets.token_bytes(16))
+    transfer = Transfer(1, layout, make_plan(shards, machines, topology), addresses, secrets.token_bytes(32))
     with ThreadPoolExecutor(len(machines)) as threads:
         before, began_s = link.count(), monotonic()
         receiving = [threads.submit(inbox.receive, k, transfer, stages[k]) for k, inbox in enumerate(inboxes)]

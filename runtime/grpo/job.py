@@ -22,7 +22,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
 from runtime.residency.footprint import Footprint
 from runtime.sync.plan import make_plan
-from runtime.sync.streams import Transfer
+from runtime.sync.wire import Transfer
 
 _ROLLOUT = "runtime.grpo.rollout_worker:RolloutWorker"
 _TRAINING = "runtime.grpo.training_worker:TrainingWorker"
@@ -135,7 +135,7 @@ class Grpo:
         plan = make_plan([weights.ranges for weights in self._weights], self._machines, self._spec.sync.topology)
         addresses = runtime_hook.wait([worker.call("open_inbox") for worker in self._engines])
         version, layout = self._weights[0].version, self._weights[0].layout
-        transfer = Transfer(version, layout, plan, tuple(addresses), secrets.token_bytes(16))
+        transfer = Transfer(version, layout, plan, tuple(addresses), secrets.token_bytes(32))
         receiving = [worker.call("stage", transfer) for worker in self._engines]
         sending = [worker.call("send", transfer) for worker in self._ranks]
         try:

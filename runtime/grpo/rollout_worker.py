@@ -22,7 +22,7 @@ from runtime.phases import runtime_hook
 from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
-    from runtime.sync.streams import Address, Transfer
+    from runtime.sync.wire import Address, Transfer
 
 
 class RolloutWorker:

@@ -15,7 +15,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
-    from runtime.sync.streams import Transfer
+    from runtime.sync.wire import Transfer
 
 
 class TrainingWorker:

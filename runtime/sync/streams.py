@@ -9,47 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from rollmux_env.validation_errors import one_line
-from runtime.residency.layout import Layout
+from runtime.sync import wire
+from runtime.sync.arrivals import Arrivals
 from runtime.sync.plan import Stream
+from runtime.sync.wire import HEADER_BYTES, Address, Transfer, wire_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from runtime.residency.staging import WeightStage
 
-Address = tuple[str, int]
-_HEADER = struct.Struct("!16sqqq")
-HEADER_BYTES = _HEADER.size
-"""Of each stream, on every hop: whose it is and what comes."""
-_THANKS = b"1"  # back along the way, when everybody on it has the stream
-_CHUNK = 1 << 20
 _TIMEOUT_S = 600.0  # one that has died is noticed at once; this is for one that hangs
-_STRANGER_S = 10.0  # for the header of a connection
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """A sync, as all who take part know it.
-
-    Attributes:
-        version: of the weights. layout: of their bytes. streams: the plan.
-        addresses: of the inbox of each rollout worker.
-        token: 16 random bytes; a connection that does not begin with them is none of this sync's.
-    """
-
-    version: int
-    layout: Layout
-    streams: tuple[Stream, ...]
-    addresses: tuple[Address, ...]
-    token: bytes
 
 
 class Inbox:
@@ -78,17 +56,25 @@ class Inbox:
         stage.begin(transfer.layout, transfer.version)
         expected = {stream.number: stream for stream in transfer.streams if worker in stream.way}
         behind = {number: stream.way[stream.way.index(worker) + 1 :] for number, stream in expected.items()}
-        with _Connections() as connections, ThreadPoolExecutor(max(len(expected), 1)) as threads:
-            connections.add(self._server)
-            with connections.failing(f"weights of version {transfer.version} broke at rollout worker {worker}"):
-                to = _announce(connections, transfer, {number: way[0] for number, way in behind.items() if way})
-                while expected:
-                    source = connections.add(self._server.accept()[0])
-                    stream = _announced(source, transfer, expected)
-                    if stream is not None:
-                        on = to.get(stream.number)
-                        threads.submit(_receive, connections, source, on, worker, transfer, stream, stage)
-        return sum(HEADER_BYTES + stream.nbytes for stream in transfer.streams if stream.way[0] == worker)
+        with (
+            _Connections() as connections,
+            ThreadPoolExecutor(max(len(expected), 1)) as threads,
+            Arrivals(connections.add(self._server), HEADER_BYTES) as arrivals,
+            connections.failing(f"weights of version {transfer.version} broke at rollout worker {worker}"),
+        ):
+            to = _announce(connections, transfer, {number: way[0] for number, way in behind.items() if way})
+            until_s = monotonic() + _TIMEOUT_S
+            while expected:
+                source, header = arrivals.next(until_s)
+                announced = wire.read_header(header, transfer, worker)
+                if announced is None:
+                    source.close()
+                    continue
+                connections.add(source)  # so that it ends with the others, whatever it brings
+                stream = _taken(announced, transfer, expected)
+                on = to.get(stream.number)
+                threads.submit(_receive, connections, source, on, worker, transfer, stream, stage)
+        return sum(wire_bytes(stream) for stream in transfer.streams if stream.way[0] == worker)
 
     def close(self) -> None:
         """Take no connections any more. Again: no effect."""
@@ -119,7 +105,7 @@ def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor) -> i
             raise RuntimeError(f"it holds {len(data)} bytes of version {version}, {needed} are to be sent")
         for stream in mine:
             threads.submit(_send, connections, to[stream.number], transfer, stream, data.numpy().data)
-    return sum(HEADER_BYTES + stream.nbytes for stream in mine)
+    return sum(wire_bytes(stream) for stream in mine)
 
 
 class _Connections:
@@ -173,8 +159,10 @@ def _announce(connections: _Connections, transfer: Transfer, workers: dict[int, 
     for stream in transfer.streams:
         if stream.number in workers:
             try:
-                to = connections.add(socket.create_connection(transfer.addresses[workers[stream.number]], _TIMEOUT_S))
-                to.sendall(_header(transfer, stream))
+                worker = workers[stream.number]
+                to = connections.add(socket.create_connection(transfer.addresses[worker], _TIMEOUT_S))
+                to.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # tags are short, and nothing waits for them
+                to.sendall(wire.header(transfer, stream, worker))
                 opened[stream.number] = to
             except OSError as error:
                 problem = problem or error
@@ -185,10 +173,14 @@ def _announce(connections: _Connections, transfer: Transfer, workers: dict[int, 
 
 def _send(connections: _Connections, to: socket.socket, transfer: Transfer, stream: Stream, data: memoryview) -> None:
     with connections.failing(_broke(transfer, stream, f"training rank {stream.rank}")):
-        end = stream.first + stream.nbytes
-        for start in range(stream.first, end, _CHUNK):
-            to.sendall(data[start : min(start + _CHUNK, end)])
-        _read(to, memoryview(bytearray(_THANKS)))
+        wire.expect(to, wire.welcome(transfer, stream, stream.way[0]), "a welcome came", _TIMEOUT_S)
+        at = stream.first
+        for piece in wire.pieces(stream):
+            part = data[at : at + piece[1] - piece[0]]
+            to.sendall(part)
+            to.sendall(wire.piece_tag(transfer, stream, piece, part))  # computed while the piece is on its way
+            at += len(part)
+        wire.expect(to, wire.thanks(transfer, stream, stream.way[0]), "thanks came")
 
 
 def _receive(
@@ -200,58 +192,39 @@ def _receive(
     stream: Stream,
     stage: WeightStage,
 ) -> None:
-    def fill(room: Tensor) -> None:
+    def take(piece: tuple[int, int], room: Tensor) -> None:
         memory = room.numpy().data
-        _read(source, memory)
+        wire.read(source, memory)
         if to is not None:
             to.sendall(memory)
+        tag = wire.piece_tag(transfer, stream, piece, memory)
+        wire.expect(source, tag, f"bytes {piece[0]} to {piece[1]} came")
+        if to is not None:
+            to.sendall(tag)
 
     with connections.failing(_broke(transfer, stream, f"rollout worker {worker}")):
-        for first, behind in stream.ranges:
-            for start in range(first, behind, _CHUNK):
-                stage.take(transfer.version, start, min(start + _CHUNK, behind), fill)
+        source.sendall(wire.welcome(transfer, stream, worker))
+        behind = stream.way[stream.way.index(worker) + 1 :]
         if to is not None:
-            _read(to, memoryview(bytearray(_THANKS)))
-        source.sendall(_THANKS)
+            wire.expect(to, wire.welcome(transfer, stream, behind[0]), "a welcome came", _TIMEOUT_S)
+        for piece in wire.pieces(stream):
+            stage.take(transfer.version, *piece, partial(take, piece))
+        if to is not None:
+            wire.expect(to, wire.thanks(transfer, stream, behind[0]), "thanks came")
+        source.sendall(wire.thanks(transfer, stream, worker))
 
 
-def _header(transfer: Transfer, stream: Stream) -> bytes:
-    return _HEADER.pack(transfer.token, transfer.version, stream.number, stream.nbytes)
-
-
-def _announced(source: socket.socket, transfer: Transfer, expected: dict[int, Stream]) -> Stream | None:
-    """The stream that a new connection announces, taken out of those that are missing; None of a stranger's.
+def _taken(announced: tuple[int, int, int], transfer: Transfer, expected: dict[int, Stream]) -> Stream:
+    """The stream that a connection announces, taken out of those that are missing.
 
     Raises:
         RuntimeError: it brings another version, or what is not to come here.
     """
-    header = bytearray(HEADER_BYTES)
-    source.settimeout(_STRANGER_S)
-    with contextlib.suppress(OSError, RuntimeError):
-        _read(source, memoryview(header))
-    source.settimeout(_TIMEOUT_S)
-    token, version, number, nbytes = _HEADER.unpack(header)
-    if token != transfer.token:
-        _end(source)
-        return None
+    version, number, nbytes = announced
     stream = expected.pop(number, None)
     if stream is None or (version, nbytes) != (transfer.version, stream.nbytes):
         raise RuntimeError(f"stream {number} brings {nbytes} bytes of version {version}")
     return stream
-
-
-def _read(source: socket.socket, memory: memoryview) -> None:
-    """Fill some memory.
-
-    Raises:
-        RuntimeError: the connection ends before it is full.
-    """
-    at = 0
-    while at < len(memory):
-        count = source.recv_into(memory[at:])
-        if not count:
-            raise RuntimeError("the connection was closed before its end")
-        at += count
 
 
 def _end(one: socket.socket) -> None:

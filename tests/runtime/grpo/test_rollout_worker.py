@@ -14,7 +14,8 @@ from runtime.jobs.models import model_directory
 from runtime.jobs.spec import ModelSpec, parse_jobs
 from runtime.residency.layout import Layout
 from runtime.sync.plan import make_plan
-from runtime.sync.streams import Transfer, send_streams
+from runtime.sync.streams import send_streams
+from runtime.sync.wire import Transfer
 from tests.runtime.engines.models import VOCABULARY, tiny
 
 _HEADER = 16 << 10  # most that a safetensors header of a small model and the last page take

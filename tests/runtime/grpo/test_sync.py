@@ -17,7 +17,8 @@ from runtime.jobs.spec import parse_jobs
 from runtime.phases import WorkerError, runtime_hook, set_session
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage
-from runtime.sync.streams import HEADER_BYTES, Address, Inbox, Transfer, send_streams
+from runtime.sync.streams import Inbox, send_streams
+from runtime.sync.wire import HEADER_BYTES, TAG_BYTES, Address, Transfer
 
 DATA = torch.arange(4096, dtype=torch.float32)
 LAYOUT = Layout.of({"weights": DATA})
@@ -116,7 +117,7 @@ def test_what_crossed_the_link_is_reported(topology: str, copies: int, streams: 
     made, engines, _ = job(topology)
     made.sync()
     assert runtime_hook.metrics == {
-        "sync_link_bytes": copies * LAYOUT.nbytes + streams * HEADER_BYTES,
+        "sync_link_bytes": copies * LAYOUT.nbytes + streams * (HEADER_BYTES + TAG_BYTES),
         "sync_weight_bytes": LAYOUT.nbytes,
     }
     for engine in engines:

@@ -11,7 +11,8 @@ from torch import Tensor
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage
 from runtime.sync.plan import Ranges, Topology, make_plan, shard
-from runtime.sync.streams import Inbox, Transfer, send_streams
+from runtime.sync.streams import Inbox, send_streams
+from runtime.sync.wire import Transfer
 
 HOST = "127.0.0.1"
 
@@ -41,7 +42,7 @@ class Members:
         """A sync that begins: the workers can be reached."""
         self.inboxes = [Inbox(HOST) for _ in self.nodes]
         plan = make_plan(held_by(layout, self.ranks, topology), self.nodes, topology)
-        return Transfer(version, layout, plan, tuple(inbox.address for inbox in self.inboxes), secrets.token_bytes(16))
+        return Transfer(version, layout, plan, tuple(inbox.address for inbox in self.inboxes), secrets.token_bytes(32))
 
     def send(self, rank: int, transfer: Transfer, data: Tensor, topology: Topology, version: int | None = None) -> Future[int]:
         held = part_of(data, held_by(transfer.layout, self.ranks, topology)[rank])

@@ -1,0 +1,130 @@
+"""What a stream looks like on a connection, and how both sides know each other.
+
+    sender      header                    piece, tag   piece, tag   ...
+    receiver            welcome                                           thanks
+
+A tag says that what it belongs to comes from one who knows the sync's secret, for this place of this stream and no other; nothing
+is encrypted. HMAC-SHA256, since processors compute it faster than keyed BLAKE2 (`benchmarks/sync_tags.py`).
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+
+from runtime.residency.layout import Layout
+from runtime.sync.plan import Stream
+
+Address = tuple[str, int]
+TAG_BYTES = 16
+"""The first of those that HMAC gives; they follow every piece."""
+_NUMBERS = struct.Struct("!qqq")
+HEADER_BYTES = _NUMBERS.size + TAG_BYTES
+"""Of each stream, on every hop: which it is, of what version and size."""
+_TAGGED = struct.Struct("!8sqqqq")
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A sync, as all who take part know it.
+
+    Attributes:
+        version: of the weights. layout: of their bytes. streams: the plan.
+        addresses: of the inbox of each rollout worker.
+        secret: 32 random bytes, the key of all tags. It is never sent on a connection of the sync.
+    """
+
+    version: int
+    layout: Layout
+    streams: tuple[Stream, ...]
+    addresses: tuple[Address, ...]
+    secret: bytes = field(repr=False)
+
+
+def pieces(stream: Stream) -> Iterator[tuple[int, int]]:
+    """(first byte, behind the last) of a stream's pieces, in order."""
+    for first, behind in stream.ranges:
+        for start in range(first, behind, _PIECE):
+            yield start, min(start + _PIECE, behind)
+
+
+def wire_bytes(stream: Stream) -> int:
+    """Bytes that a stream sends over each hop."""
+    return HEADER_BYTES + stream.nbytes + TAG_BYTES * sum(1 for _ in pieces(stream))
+
+
+def header(transfer: Transfer, stream: Stream, worker: int) -> bytes:
+    """What a connection to a rollout worker begins with."""
+    numbers = transfer.version, stream.number, stream.nbytes
+    return _NUMBERS.pack(*numbers) + _tag(transfer, b"header", *numbers, worker)
+
+
+def read_header(data: bytes, transfer: Transfer, worker: int) -> tuple[int, int, int] | None:
+    """Version, number and bytes of the stream that a connection announces to this worker; None of a stranger's."""
+    numbers: tuple[int, int, int] = _NUMBERS.unpack_from(data)
+    known = hmac.compare_digest(data[_NUMBERS.size :], _tag(transfer, b"header", *numbers, worker))
+    return numbers if known else None
+
+
+def welcome(transfer: Transfer, stream: Stream, worker: int) -> bytes:
+    """What a worker answers to a header: it is the one that is meant."""
+    return _tag(transfer, b"welcome", transfer.version, stream.number, stream.nbytes, worker)
+
+
+def thanks(transfer: Transfer, stream: Stream, worker: int) -> bytes:
+    """What a worker answers to a stream, when everybody behind it has it too."""
+    return _tag(transfer, b"thanks", transfer.version, stream.number, stream.nbytes, worker)
+
+
+def piece_tag(transfer: Transfer, stream: Stream, piece: tuple[int, int], data: memoryview) -> bytes:
+    """The tag of a piece's bytes; the same on every hop."""
+    return _tag(transfer, b"piece", transfer.version, stream.number, *piece, data=data)
+
+
+def expect(source: socket.socket, tag: bytes, what: str, within_s: float | None = None) -> None:
+    """Read a tag.
+
+    Args:
+        what: it is part of, for the message. within_s: as `read`.
+
+    Raises:
+        RuntimeError: it is another one; or as `read`.
+    """
+    found = bytearray(TAG_BYTES)
+    read(source, memoryview(found), within_s)
+    if not hmac.compare_digest(found, tag):
+        raise RuntimeError(f"{what} from somebody else")
+
+
+def read(source: socket.socket, memory: memoryview, within_s: float | None = None) -> None:
+    """Fill some memory.
+
+    Args:
+        within_s: seconds that it may take altogether; None: the connection's timeout from one byte to the next.
+
+    Raises:
+        RuntimeError: the connection ends before it is full. TimeoutError: it takes too long.
+    """
+    idle_s, until_s, at = source.gettimeout(), monotonic() + (within_s or 0.0), 0
+    while at < len(memory):
+        if within_s is not None:
+            source.settimeout(max(until_s - monotonic(), 1e-3))
+        count = source.recv_into(memory[at:])
+        if not count:
+            raise RuntimeError("the connection was closed before its end")
+        at += count
+        if within_s is not None and at < len(memory) and monotonic() > until_s:
+            raise TimeoutError("timed out")
+    source.settimeout(idle_s)
+
+
+def _tag(transfer: Transfer, purpose: bytes, *numbers: int, data: memoryview | None = None) -> bytes:
+    mac = hmac.new(transfer.secret, _TAGGED.pack(purpose, *numbers), "sha256")
+    if data is not None:
+        mac.update(data)
+    return mac.digest()[:TAG_BYTES]
