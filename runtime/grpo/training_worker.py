@@ -39,12 +39,12 @@ class TrainingWorker:
         if self._world == 1:
             return None
         import ray
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        from runtime.training.rendezvous import open_store, url_of
 
         host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        # The port is taken from now on; the process group that this process joins shares the store.
-        self._meeting = TCPStore(host, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
-        return f"tcp://{host}:{self._meeting.port}"
+        self._meeting = open_store(host)
+        return url_of(host, self._meeting.port)
 
     def open(self, meeting: str | None, checkpoint: str | None) -> Timed:
         """Load model and optimizer, and those of a checkpoint."""

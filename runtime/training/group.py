@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from runtime.training.rendezvous import listen_near
+
 _TIMEOUT = timedelta(minutes=10)  # a rank that has died is noticed at once; this is for one that hangs
 _members = 0  # trainers of this process that are in its group
 
@@ -20,7 +22,8 @@ def join_group(rank: int, world: int, rendezvous: str | None, device: torch.devi
     """Enter the group of a job's ranks: NCCL on GPUs, gloo on CPUs. Every rank calls it; it returns when all have.
 
     Args:
-        rendezvous: `tcp://host:port` of rank 0; None where it is the only one.
+        rendezvous: `tcp://host:port` of rank 0, whose process has opened the store there (`rendezvous.open_store`);
+            `file://path` on one machine; None where it is the only one.
 
     Raises:
         ValueError: rank, world and rendezvous do not fit. RuntimeError: this process is in a group of another size.
@@ -33,6 +36,7 @@ def join_group(rank: int, world: int, rendezvous: str | None, device: torch.devi
             raise RuntimeError("this process trains in a group already; close its trainer first")
     else:
         backend = "nccl" if device.type == "cuda" else "gloo"
+        listen_near(rendezvous)
         if world == 1:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
         else:

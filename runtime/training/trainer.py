@@ -46,7 +46,7 @@ class Trainer:
         model_dir: a Hugging Face directory.
         settings: `algorithm` of the job file.
         rank, world: this rank, and how many there are; each has one GPU, the first that it sees, or CPU threads.
-        rendezvous: `tcp://host:port` where the ranks meet; None where there is one.
+        rendezvous: as `join_group` takes it.
         threads: of this process, on a CPU; as many as cores that it owns.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 
 import grpc
@@ -23,10 +24,10 @@ CALLS = (  # one of each of Ray's services
 )
 
 
-def listening(ray_folder: OwnFolder) -> list[Address]:
-    """The listening TCP sockets of a Ray's own processes."""
+def listening(pids: Iterable[int]) -> list[Address]:
+    """The listening TCP sockets of processes."""
     inodes = set()
-    for pid in started_processes(ray_folder):
+    for pid in pids:
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             try:
                 inodes.add(os.readlink(entry))
@@ -38,13 +39,13 @@ def listening(ray_folder: OwnFolder) -> list[Address]:
             columns = line.split()
             if columns[3] == "0A" and f"socket:[{columns[9]}]" in inodes:
                 found.append(_address(columns[1]))
-    assert found
     return found
 
 
 def listens_only_on_loopback(ray_folder: OwnFolder) -> bool:
-    """Whether all of them are on loopback."""
-    return {host for host, _ in listening(ray_folder)} <= set(LOOPBACK)
+    """Whether every listening TCP socket of a Ray's own processes is on loopback."""
+    hosts = {host for host, _ in listening(started_processes(ray_folder))}
+    return bool(hosts) and hosts <= set(LOOPBACK)
 
 
 def answer_without_token(address: Address) -> str:

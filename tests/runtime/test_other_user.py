@@ -61,7 +61,7 @@ def test_it_reaches_nothing_that_our_processes_have_open(home: OwnFolder) -> Non
 def test_whoever_has_no_token_is_sent_away(home: OwnFolder) -> None:
     token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
     assert token.parent == Path(home.path) and token.stat().st_mode & 0o777 == 0o600
-    answers = {address: answer_without_token(address) for address in listening(home)}
+    answers = {address: answer_without_token(address) for address in listening(started_processes(home))}
     metrics = [address for address, answer in answers.items() if answer == "200"]
     assert {*answers.values()} - {"200"} == {"UNAUTHENTICATED", "401"}
     assert [port for _, port in metrics] in ([], [METRICS])  # counters of Ray's autoscaler, for whoever asks
