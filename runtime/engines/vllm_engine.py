@@ -278,6 +278,8 @@ def _environment(threads: int, gpu: bool) -> None:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # whoever starts this process pins it to its cores
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",  # its processes are all on this machine
+        "NCCL_SOCKET_IFNAME": "=lo",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": str(threads),
     }.items():

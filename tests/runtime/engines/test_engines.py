@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,10 +16,12 @@ import torch
 from rollmux_env.errors import InputError
 from runtime.engines import make_engine, vllm_problem
 from runtime.engines.interface import Engine, Progress, Response, Sampling
+from runtime.engines.torch_engine import TorchEngine
 from runtime.engines.vllm_engine import VllmEngine
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage, pieces
 from tests.runtime.engines.models import END, greedy, saved, scores, tiny
+from tests.runtime.sockets import LOOPBACK, listening
 
 PROMPTS = [[5], [9, 30, 7, 41, 8, 22], [3, 17, 60], [9, 30, 7, 41, 8, 22], [80, 2, 44, 13, 6, 50, 71, 90, 33], [64, 12]]
 GREEDY = Sampling(temperature=0, max_tokens=20)
@@ -52,6 +55,11 @@ def _agrees(engine: Engine, model: Any) -> None:
 
 def test_greedy_is_what_the_plain_model_says(engine: Engine) -> None:
     _agrees(engine, tiny(0))
+
+
+def test_an_engine_listens_on_loopback_alone(engine: Engine) -> None:
+    assert {host for host, _ in listening([os.getpid()])} <= set(LOOPBACK)
+    assert isinstance(engine, TorchEngine) or os.environ["GLOO_SOCKET_IFNAME"] == "lo"  # whatever the machine's name stands for
 
 
 def test_more_prompt_tokens_than_one_step_reads(engine: Engine) -> None:
