@@ -11,11 +11,20 @@ export RAY_AUTH_MODE=token
 export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0 # jobs' processes choose their GPUs themselves
 export OMP_NUM_THREADS=1                    # until a process knows its node's cores
 
+# Ray lets everybody write to its folders and sockets: only this user gets to where they are.
+folder=${RAY_TMPDIR:-/tmp}/rollmux-$(id -u)
+mkdir -m 700 -p "$folder"
+if [[ -L $folder || ! -O $folder ]]; then
+    echo "node.sh: $folder is not this user's" >&2
+    exit 2
+fi
+chmod 700 "$folder"
+
 role=${1:?head, rollout or training}
 case $role in
 head)
     shift
-    exec ray start --head --port=6379 --num-cpus=0 --dashboard-host=127.0.0.1 --disable-usage-stats "$@"
+    exec ray start --head --port=6379 --num-cpus=0 --temp-dir="$folder/ray" --dashboard-host=127.0.0.1 --disable-usage-stats "$@"
     ;;
 rollout | training)
     head=${2:?the address of the head}

@@ -52,7 +52,7 @@ def tools(tmp_path: Path) -> Path:
 
 def bash(tools: Path, *words: str, status: int = 0, **environment: str) -> list[str]:
     """Lines that a script prints."""
-    known = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(tools.parent), **environment}
+    known = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(tools.parent), "RAY_TMPDIR": str(tools.parent), **environment}
     done = subprocess.run(["bash", *words], cwd=tools.parent, env=known, capture_output=True, text=True, timeout=20)
     assert done.returncode == status, done.stderr
     return done.stdout.splitlines() + done.stderr.splitlines()
@@ -72,6 +72,17 @@ def test_a_machine_joins_as_a_node_of_the_pool_that_it_is_started_for(tools: Pat
         assert resources[-1] == {resource: 1}
     assert [node.pool for node in find_nodes(cluster({}, *resources), {}, "0")] == ["rollout", "training"]
     bash(tools, script, "trainer", "10.0.0.10", status=2)
+
+
+def test_only_its_user_gets_to_the_folder_of_a_machines_ray(tools: Path) -> None:
+    script, folder = str(DEPLOY / "node.sh"), tools.parent / f"rollmux-{os.geteuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (head,) = bash(tools, script, "head")
+    assert f" --temp-dir={folder}/ray " in head and folder.stat().st_mode & 0o777 == 0o700
+    folder.rmdir()
+    folder.symlink_to(tools)
+    assert bash(tools, script, "rollout", "10.0.0.10", status=2) == [f"node.sh: {folder} is not this user's"]
 
 
 def test_ray_up_takes_the_file_and_every_worker_finds_its_pool(tools: Path) -> None:
