@@ -65,7 +65,7 @@ def asking_for_token(folder: OwnFolder) -> Iterator[None]:
 
 def _look_again() -> None:
     """Let Ray, which has been imported, see the mode and the token that the environment has now, as its own `init` does."""
-    from ray._raylet import AuthenticationTokenLoader, Config
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()

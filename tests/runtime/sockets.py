@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 
 from runtime.execution.own_ray import started_processes
 from runtime.own_folder import OwnFolder
