@@ -33,14 +33,14 @@ _WORKERS = ["node", "node"]
 
 
 def sha256(data: bytes) -> bytes:
-    """HMAC-SHA256."""
+    """HMAC-SHA256"""
     mac = hmac.new(_KEY, b"", "sha256")
     mac.update(data)
     return mac.digest()
 
 
 def blake2b(data: bytes) -> bytes:
-    """BLAKE2b with a key."""
+    """BLAKE2b with a key"""
     return hashlib.blake2b(data, key=_KEY, digest_size=16).digest()
 
 
