@@ -217,12 +217,12 @@ def judge(ended: Ended, before: dict[str, str], folder: Path) -> list[str]:
 
 def contents(folder: Path) -> dict[str, str]:
     """Digests of the regular files of a folder, by name; large ones by their size."""
-    found = {}
+    digests = {}
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             size = path.stat().st_size
-            found[str(path.relative_to(folder))] = str(size) if size > 1 << 28 else hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            digests[str(path.relative_to(folder))] = str(size) if size > 1 << 28 else hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 def whole(path: Path) -> bool:

@@ -147,16 +147,16 @@ def setting(rng: random.Random) -> str:
 
 
 def settings(rng: random.Random, folder: Path) -> Case:
-    given = [word for _ in range(rng.choice([1, 1, 2, 4])) for word in ("--set", setting(rng))]
-    few = ("--set", "jobs=5") if not any(word.startswith("jobs=") for word in given) and rng.random() < 0.9 else ()
+    words = [word for _ in range(rng.choice([1, 1, 2, 4])) for word in ("--set", setting(rng))]
+    few = ("--set", "jobs=5") if not any(word.startswith("jobs=") for word in words) and rng.random() < 0.9 else ()
     name = rng.choice(["production", "mixed", "micro-temporal", "rollout-heavy", "nothing"])
-    return Case("--set of workloads", ("workload", name, *given, *few, "--out", rng.choice(["a.yaml", "a.json", "no/a.json", "."])))
+    return Case("--set of workloads", ("workload", name, *words, *few, "--out", rng.choice(["a.yaml", "a.json", "no/a.json", "."])))
 
 
 def arguments(rng: random.Random, folder: Path) -> Case:
     shutil.copy(ROOT / "examples" / "quickstart.yaml", folder / "a.yaml")
-    given = [rng.choice(WORDS[:14]), *rng.choices(WORDS, k=rng.randrange(6))]
-    return Case("arguments", tuple(named(rng, (word,)) for word in given) if rng.random() < 0.3 else tuple(given))
+    words = [rng.choice(WORDS[:14]), *rng.choices(WORDS, k=rng.randrange(6))]
+    return Case("arguments", tuple(named(rng, (word,)) for word in words) if rng.random() < 0.3 else tuple(words))
 
 
 def policy_name(rng: random.Random, folder: Path) -> Case:
@@ -173,8 +173,8 @@ def training(rng: random.Random, folder: Path) -> Case:
     name = written(rng, source, folder)
     changed = damaged.tree({"steps": 10, "ppo.n_steps": 8, "environment.options": {"jobs": 3}, "widths": [4]}, rng)
     pairs = changed if isinstance(changed, dict) else {}
-    given = [word for key, value in pairs.items() for word in ("--set", f"{key}={json.dumps(value)}"[:1000])]
-    return Case("training configuration", ("train", name, *(given if rng.random() < 0.4 else ()), "--out", "out"), starts=True)
+    words = [word for key, value in pairs.items() for word in ("--set", f"{key}={json.dumps(value)}"[:1000])]
+    return Case("training configuration", ("train", name, *(words if rng.random() < 0.4 else ()), "--out", "out"), starts=True)
 
 
 def checkpoint(rng: random.Random, folder: Path) -> Case:
@@ -239,8 +239,8 @@ def note(rng: random.Random, folder: Path) -> Case:
     (folder / "theirs").mkdir()
     (folder / "theirs" / "kept").write_text("not ours")
     status = (folder / "theirs").stat()
-    told: Any = {"path": str(folder / "theirs"), "device": status.st_dev, "inode": status.st_ino}
-    damaged.dumped(told if rng.random() < 0.3 else damaged.tree(told, rng), run / "ray")
+    note: Any = {"path": str(folder / "theirs"), "device": status.st_dev, "inode": status.st_ino}
+    damaged.dumped(note if rng.random() < 0.3 else damaged.tree(note, rng), run / "ray")
     if rng.random() < 0.5:
         damaged.file(run / "ray", rng)
     return Case("note of a Ray", ("run", "--resume", "run", *rng.choice([(), ("--compare", "solo")])), starts=True)

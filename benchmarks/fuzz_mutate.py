@@ -35,10 +35,10 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 def gently(data: Any, rng: random.Random) -> None:
     """Change a value of a tree to another one of its type, so that what reads it goes on."""
-    found = [(container, key) for container, key in places(data) if not isinstance(container[key], dict)]
-    if not found:
+    values = [(container, key) for container, key in places(data) if not isinstance(container[key], dict)]
+    if not values:
         return
-    container, key = rng.choice(found)
+    container, key = rng.choice(values)
     value = container[key]
     if isinstance(value, bool):
         container[key] = not value
@@ -48,7 +48,7 @@ def gently(data: Any, rng: random.Random) -> None:
     elif isinstance(value, list):
         container[key] = rng.choice([value[1:], value * 2, value[::-1]])
     else:
-        texts = [other[name] for other, name in found if isinstance(other[name], str)]
+        texts = [other[name] for other, name in values if isinstance(other[name], str)]
         container[key] = rng.choice([*texts, "a", "b", "rollout", "training", value])
 
 
@@ -60,17 +60,17 @@ def tree(data: Any, rng: random.Random) -> Any:
             gently(data, rng)
         return data
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
-        found = places(data)
-        if not found:
+        spots = places(data)
+        if not spots:
             return copy.deepcopy(rng.choice(VALUES))
-        container, key = rng.choice(found)
+        container, key = rng.choice(spots)
         kind, junk = rng.randrange(5), copy.deepcopy(rng.choice(VALUES))
         if kind == 0:
             del container[key]
         elif kind == 1 and isinstance(container, dict):
             container[rng.choice(["colour", "a\nb", "x" * 5000, "id", "slo", "defaults", "0", "folder", "file"])] = junk
         elif kind == 2:
-            other, name = rng.choice(found)
+            other, name = rng.choice(spots)
             with suppress(LookupError):  # what has just been removed
                 container[key] = copy.deepcopy(other[name])
         elif kind == 3 and isinstance(container[key], int | float):
@@ -140,8 +140,8 @@ def rows(path: Path, rng: random.Random) -> None:
                 journal.execute("DELETE FROM facts WHERE number = ?", (number,))
                 journal.execute("UPDATE facts SET number = number - 1 WHERE number > ?", (number,))
             elif kind == 2:
-                (found,) = journal.execute("SELECT kind FROM facts WHERE number = ?", (other,)).fetchone() or ("Ended",)
-                journal.execute("UPDATE facts SET kind = ? WHERE number = ?", (found, number))
+                (other_kind,) = journal.execute("SELECT kind FROM facts WHERE number = ?", (other,)).fetchone() or ("Ended",)
+                journal.execute("UPDATE facts SET kind = ? WHERE number = ?", (other_kind, number))
             elif kind == 3:
                 swapped = "INSERT OR REPLACE INTO facts SELECT ?, kind, body FROM facts WHERE number = ?"
                 journal.execute(swapped, (number, other))

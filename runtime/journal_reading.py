@@ -170,10 +170,10 @@ def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
 def structure_problem(database: sqlite3.Connection) -> str | None:
     """What SQLite finds wrong with the file of an open journal; None where it finds nothing."""
     try:
-        found = database.execute("PRAGMA quick_check(1)").fetchone()[0].decode(errors="replace")
+        verdict = database.execute("PRAGMA quick_check(1)").fetchone()[0].decode(errors="replace")
     except sqlite3.Error as error:
-        found = str(error)
-    return None if found == "ok" else one_line(found, 200)
+        verdict = str(error)
+    return None if verdict == "ok" else one_line(verdict, 200)
 
 
 def version_of(database: sqlite3.Connection) -> int:

@@ -60,7 +60,10 @@ def check(text: str, known: dict[str, Any]) -> None:
     """Every command in a text is one, and has the options that it is given there."""
     for words in commands(text, "rollmux"):
         assert words[0] in known, f"rollmux {words[0]}"
-        options = {option for param in known[words[0]].params for option in (*param.opts, *param.secondary_opts)}
+        command = getattr(known[words[0]], "commands", {}).get(
+            words[1] if len(words) > 1 else "", known[words[0]]
+        )  # one of a group
+        options = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
         given = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
         assert given <= options | {"--help", "-h"}, f"rollmux {' '.join(words)}"
         settings = [words[k + 1].partition("=")[0] for k, word in enumerate(words) if word == "--set" and words[0] != "train"]

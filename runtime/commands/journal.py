@@ -56,15 +56,15 @@ def check(
     """
     from runtime.journal_check import check_journal, cut_copy
 
-    found = check_journal(folder)
-    typer.echo(f"{len(found.facts)} facts are whole; the last is {found.last}")
-    if found.problem is not None:
-        typer.echo(f"behind them: {found.problem}")
+    outcome = check_journal(folder)
+    typer.echo(f"{len(outcome.facts)} facts are whole; the last is {outcome.last}")
+    if outcome.problem is not None:
+        typer.echo(f"behind them: {outcome.problem}")
     if cut is not None:
-        for line in cut_copy(folder, found, cut):
+        for line in cut_copy(folder, outcome, cut):
             typer.echo(line)
-    elif found.problem is not None:
-        if found.facts:
+    elif outcome.problem is not None:
+        if outcome.facts:
             typer.echo(f"`rollmux journal check {folder} --cut FOLDER` writes a copy that ends there, to go on with")
         raise typer.Exit(1)
 

@@ -95,9 +95,9 @@ def expect(source: socket.socket, tag: bytes, what: str, within_s: float | None 
     Raises:
         RuntimeError: it is another one; or as `read`.
     """
-    found = bytearray(TAG_BYTES)
-    read(source, memoryview(found), within_s)
-    if not hmac.compare_digest(found, tag):
+    answer = bytearray(TAG_BYTES)
+    read(source, memoryview(answer), within_s)
+    if not hmac.compare_digest(answer, tag):
         raise RuntimeError(f"{what} from somebody else")
 
 

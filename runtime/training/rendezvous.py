@@ -69,13 +69,13 @@ def _own_address(rendezvous: str | None) -> str:
 
 def _addresses(interface: str) -> set[str]:
     """The first IPv4 address of an interface, and all of its IPv6 addresses."""
-    found = set()
+    addresses = set()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):  # it has none
         answer = fcntl.ioctl(probe, _GET_ADDRESS, struct.pack("256s", interface.encode()[:15]))
-        found.add(socket.inet_ntoa(answer[20:24]))
+        addresses.add(socket.inet_ntoa(answer[20:24]))
     table = Path("/proc/net/if_inet6")
     for line in table.read_text().splitlines() if table.exists() else ():
         address, *_, name = line.split()
         if name == interface:
-            found.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address)))
-    return found
+            addresses.add(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address)))
+    return addresses
