@@ -6,7 +6,6 @@ Nothing here imports Ray: what it finds in the environment when it is imported d
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
 from rollmux_env.validation_errors import one_line
 from runtime.execution.own_ray import stay_on_loopback
+from runtime.execution.ray_address import answers
 from runtime.own_folder import OwnFolder
 
 SERVICE = "service.json"
@@ -23,7 +23,6 @@ VARIABLE = "ROLLMUX_SERVICE"
 DEFAULT = "rollmux-service"
 NAMESPACE = "rollmux"
 _TOKEN = "token"
-_ANSWERS_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,7 @@ class ServiceAddress:
 
     def answers(self) -> bool:
         """Whether somebody listens at the address."""
-        host, _, port = self.address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=_ANSWERS_S).close()
-        except (OSError, ValueError):
-            return False
-        return True
+        return answers(self.address)
 
 
 def folder_of(at: Path | None) -> Path:
