@@ -1,14 +1,104 @@
-"""Writing files whole or not at all."""
+"""Reading files that a user names, within bounds, and writing files whole or not at all."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
+import json
 import os
 import secrets
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
+
+MB = 1 << 20
+TEXT_BYTES = 64 * MB  # of a scenario, a job file, a configuration
+DATA_BYTES = 256 * MB  # of a trace, of prompts
+_KINDS = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
+
+
+def read_file(path: str | Path, most_bytes: int = TEXT_BYTES) -> bytes:
+    """Read a regular file, or one that a symbolic link leads to. Nothing else is opened: a pipe may wait, a device never end.
+
+    Raises:
+        InputError: it is no regular file, larger than `most_bytes`, or cannot be read; one line.
+    """
+    name = one_line(str(path), 4096)
+    try:
+        check_regular(path)
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # else it was exchanged just now
+                data = file.read(most_bytes + 1)
+            else:
+                raise InputError(f"{name}: is not a regular file")
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > most_bytes:
+        raise InputError(f"{name}: is larger than {most_bytes // MB} MB")
+    return data
+
+
+def check_regular(path: str | Path) -> None:
+    """Check that there is a regular file, without opening it.
+
+    Raises:
+        InputError: it is something else, or cannot be looked at; one line.
+    """
+    name = one_line(str(path), 4096)
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(mode):
+        kind = next((kind for is_kind, kind in _KINDS.items() if is_kind(mode)), "a device")
+        raise InputError(f"{name}: is {kind}, not a regular file")
+
+
+def read_text(path: str | Path, most_bytes: int = TEXT_BYTES) -> str:
+    """Read a text file, with or without a byte order mark; its ends of lines are kept.
+
+    Raises:
+        InputError: as `read_file`, or it is not UTF-8; one line.
+    """
+    try:
+        return read_file(path, most_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{one_line(str(path), 4096)}: is not a text file (UTF-8)") from None
+
+
+def text_lines(path: str | Path, most_bytes: int = DATA_BYTES) -> Iterator[str]:
+    """The lines of a text file, one after the other; they end where a line feed is, and keep it.
+
+    Raises:
+        InputError: as `read_text`.
+    """
+    try:
+        for line in io.BytesIO(read_file(path, most_bytes).removeprefix(codecs.BOM_UTF8)):
+            yield line.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"{one_line(str(path), 4096)}: is not a text file (UTF-8)") from None
+
+
+def read_json(path: str | Path) -> Any:
+    """Read what a JSON file holds.
+
+    Raises:
+        InputError: as `read_file`, or it is not JSON; one line.
+    """
+    data = read_file(path)
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise InputError(f"{one_line(str(path), 4096)}: is nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{one_line(str(path), 4096)}: is not JSON: {one_line(str(error), 200)}") from None
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import read_text
+from rollmux_env.progress import Progress
 from rollmux_env.validation_errors import describe, one_line, path_of
 
 __all__ = ["describe", "merge_defaults", "read_mapping"]
 
 DEEPEST = 40  # levels of nesting; the formats of this package have fewer than ten
 MOST_REPEATED = 200_000  # values that aliases may stand for; nested aliases multiply
+WIDEST = 100_000  # keys of a mapping; each that is unknown makes an error
+_LOOKS = 4096  # values between looks at the clock
 
 # The core schema of YAML 1.2, section 10.3.2. Dates, merge keys, 1_000, 1:30, yes and no are text there.
 _INTEGER = re.compile(r"[-+]?[0-9]+")
@@ -31,17 +35,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML 1.2 or (by its suffix) JSON file whose top level is a mapping.
 
     Raises:
-        InputError: unreadable, not UTF-8, malformed, a key given twice, or not a mapping.
+        InputError: as `rollmux_env.files.read_text`; malformed, a key given twice, or not a mapping; one line.
     """
     name = one_line(str(path), 4096)
+    text = read_text(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{name}: is not a text file (UTF-8)") from None
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        data = _parse_json(text) if path.suffix.lower() == ".json" else _parse_yaml(text)
+        data = _parse_json(text) if path.suffix.lower() == ".json" else _parse_yaml(text, name)
     except InputError as error:
         raise InputError(f"{name}: {one_line(str(error))}") from None
     except RecursionError:
@@ -65,6 +64,8 @@ def _parse_json(text: str) -> Any:
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
+        if len(pairs) > WIDEST:
+            raise InputError(f"a mapping holds more than {WIDEST} keys")
         for key, value in pairs:
             if key in mapping:
                 duplicates.append(key)
@@ -88,12 +89,17 @@ def _parse_json(text: str) -> Any:
     return data
 
 
-def _parse_yaml(text: str) -> Any:
+def _parse_yaml(text: str, name: str) -> Any:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        return _YamlBuilder(YAML(typ="safe", pure=True).parse(text)).document()
+        with Progress(f"reading {name}") as progress:
+            lines = text.count("\n") + 1
+            builder = _YamlBuilder(
+                YAML(typ="safe", pure=True).parse(text), lambda line: progress.tell(f"line {line:,} of {lines:,}")
+            )
+            return builder.document()
     except MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise InputError(f"{line}{str(error.problem or error.context).partition(chr(10))[0]}") from None
@@ -112,8 +118,9 @@ class _YamlBuilder:
     no path, and prints whole values, which an alias repeated a few times can make as large as memory.
     """
 
-    def __init__(self, events: Iterator[Any]) -> None:
+    def __init__(self, events: Iterator[Any], reached: Callable[[int], None]) -> None:
         self.events = events
+        self.reached = reached  # is told lines, now and then
         self.anchors: dict[str, tuple[Any, int]] = {}  # the value, and how many values it holds
         self.built = 0  # values so far, those that aliases stand for included
         self.repeated = 0  # of these, the ones that aliases stand for
@@ -150,6 +157,8 @@ class _YamlBuilder:
             return value
         before = self.built
         self.built += 1
+        if not self.built % _LOOKS:
+            self.reached(event.start_mark.line + 1)
         if event.tag is not None:
             raise InputError(f"{line}: the tag {event.tag} is not used in this file format")
         if event.anchor:
@@ -167,6 +176,8 @@ class _YamlBuilder:
                 if key in value:
                     raise InputError(f"line {item.start_mark.line + 1}: {path_of((*path, key))}: is given twice")
                 value[key] = self.value(next(self.events), (*path, key))
+                if len(value) > WIDEST:
+                    raise InputError(f"{line}: the mapping that begins here holds more than {WIDEST} keys")
         else:
             value = _scalar(event.value) if event.implicit[0] else event.value
         if event.anchor:

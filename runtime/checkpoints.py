@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rollmux_env.errors import InputError
+from rollmux_env.files import check_regular, read_json
 from rollmux_env.validation_errors import one_line
 
 MANIFEST = "checkpoint.json"
@@ -108,13 +110,16 @@ def damage(place: Path) -> str | None:
     """What is wrong with a checkpoint; None where it is whole. One line."""
     name = one_line(str(place), 4096)
     try:
-        manifest = json.loads((place / MANIFEST).read_bytes())
+        manifest = read_json(place / MANIFEST)
         files: dict[str, Any] = manifest["files"]
         if manifest["format"] != _FORMAT:
             return f"{name}: is of format {one_line(str(manifest['format']), 20)}; this RollMux reads format {_FORMAT}"
         for file, (size, digest) in files.items():
+            check_regular(place / file)
             if (place / file).stat().st_size != size or _digest(place / file) != digest:
                 return f"{name}: {one_line(file, 200)} is damaged"
+    except InputError as error:
+        return f"{name}: is damaged: {one_line(str(error).removeprefix(f'{name}/'), 200)}"
     except OSError as error:
         return f"{name}: is damaged: {one_line(str(error.strerror or error), 200)}"
     except (ValueError, KeyError, TypeError, AttributeError):

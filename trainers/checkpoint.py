@@ -22,10 +22,12 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import write_whole
+from rollmux_env.files import MB, read_file, write_whole
 from rollmux_env.validation_errors import one_line
 from trainers.env_state import Arrays, load_state, state_of
 from trainers.vec_env import NativeVecEnv
+
+_LARGEST_BYTES = 2048 * MB  # of a checkpoint; that of DQN holds its replay buffer
 
 _COUNTERS = ("num_timesteps", "_n_updates", "_episode_num")
 _DQN_COUNTERS = ("_n_calls", "exploration_rate", "_current_progress_remaining")
@@ -71,17 +73,14 @@ def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
         InputError: unreadable, or damaged; one line.
     """
     name = one_line(str(path), 4096)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{name}: {error.strerror or error}") from None
+    data = read_file(path, _LARGEST_BYTES)
     try:
         arrays = load(data)
         size = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + size])["__metadata__"]
         text, digest = header["rollmux"], header["sha256"]
         values = json.loads(text)
-    except (SafetensorError, ValueError, KeyError, TypeError):
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{name}: is not a checkpoint, or damaged") from None
     arrays = {name: value.copy() for name, value in sorted(arrays.items())}  # what is read is not writable
     if _digest(arrays, text) != digest:

@@ -14,7 +14,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import write_whole
+from rollmux_env.files import read_json, write_whole
 from trainers.config import Evaluation
 from trainers.problem import Problem
 from trainers.vec_env import Observation, play
@@ -68,7 +68,7 @@ def _read(file: Path) -> dict[str, float]:
     if not file.exists():
         return {}
     try:
-        known = json.loads(file.read_text())
+        known = read_json(file)
         return {str(key): float(usd) for key, usd in known.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError):
         raise InputError(f"{file}: is no file of reference dollars, or damaged; delete it to have them computed again") from None

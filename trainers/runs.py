@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.errors import InputError
-from rollmux_env.files import write_whole
+from rollmux_env.files import read_json, write_whole
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.validation_errors import describe
@@ -80,9 +80,9 @@ def _claim(folder: Path, config: Config, resume: bool) -> None:
         write_whole(file, config.model_dump_json(indent=1) + "\n")
         return
     try:
-        saved = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"--resume: {file}: {getattr(error, 'strerror', None) or 'is damaged'}") from None
+        saved = read_json(file)
+    except InputError as error:
+        raise InputError(f"--resume: {error}") from None
     if different := _difference(saved, json.loads(config.model_dump_json())):
         raise InputError(f"--resume: {file}: {different}")
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from policies.placement.scorer import shapes
 from rollmux_env.errors import InputError
-from rollmux_env.files import write_whole
+from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import format_error, one_line, problems
 
 LARGEST_BYTES = 64 * 2**20
@@ -88,7 +88,7 @@ def read_policy(
         InputError: unreadable, damaged, of another kind, or weights that do not fit the config; one line.
     """
     name = one_line(str(path), 4096)
-    data = _read(name, path)
+    data = read_file(path, LARGEST_BYTES)
     header = _header(name, data)
     config = _config(name, header.pop("__metadata__", None))
     if config.decides != decides:
@@ -107,17 +107,6 @@ def read_policy(
         raise InputError(f"{name}: is damaged: {one_line(str(error))}") from None
     _check_finite(name, weights)
     return config, weights
-
-
-def _read(name: str, path: str | Path) -> bytes:
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(LARGEST_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
-    if len(data) > LARGEST_BYTES:
-        raise InputError(f"{name}: is larger than {LARGEST_BYTES // 2**20} MB, which no policy file is")
-    return data
 
 
 def _header(name: str, data: bytes) -> dict[str, object]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import read_json
 from rollmux_env.validation_errors import describe, not_one_of, one_line
 
 FORMAT = 1  # of hardware files
@@ -160,10 +161,7 @@ def read_hardware(path: Path) -> Hardware:
         InputError: it cannot be read or is none; one line.
     """
     name = one_line(str(path), 4096)
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or one_line(str(error))}") from None
+    data = read_json(path)
     known = {field.name for field in fields(Hardware)}
     if (
         not isinstance(data, dict)

@@ -6,6 +6,7 @@ list of lengths). All have the same four methods: `sample`, `quantile`, `mean`, 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import text_lines
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.portable import exp
 from rollmux_env.validation_errors import describe, one_line
@@ -136,12 +138,8 @@ def read_lengths(path: Path, cap: int | None = None) -> Piecewise:
         InputError: it cannot be read, a line is no number from 1 up, there is none, or one passes the cap; one line.
     """
     name = one_line(str(path), 4096)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or 'is not a text file'}") from None
-    observed: list[float] = []
-    for number, line in enumerate(lines, 1):
+    observed = array("d")
+    for number, line in enumerate(text_lines(path), 1):
         if not line.strip():
             continue
         try:

@@ -5,11 +5,11 @@ A size name stands for a published shape: 0.5B to 32B are Qwen2.5, except 4B and
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import read_json
 from rollmux_env.validation_errors import not_one_of, one_line
 
 
@@ -97,10 +97,7 @@ def read_shape(path: Path) -> ModelShape:
         InputError: it cannot be read, a size is missing or no count, or it has experts; one line.
     """
     name = one_line(str(path), 4096)
-    try:
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or one_line(str(error))}") from None
+    config = read_json(path)
     if not isinstance(config, dict):
         raise InputError(f"{name}: is not a JSON object")
     if any("expert" in key for key in config):

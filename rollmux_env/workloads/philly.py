@@ -10,7 +10,9 @@ The file is CSV (UTF-8) with a header. Columns, in any order, others are ignored
 from __future__ import annotations
 
 import csv
+import io
 import math
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import DATA_BYTES, read_file
+from rollmux_env.progress import Progress
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import describe, one_line
 from rollmux_env.workloads import draws
@@ -30,6 +34,7 @@ OPTIONS = frozenset(
     | {"window_start_h", "window_h", "virtual_cluster", "min_stay_h", "max_stay_h"}
 )
 CLUSTER_COLUMNS = ("cluster", "vc")
+_LOOKS = 4096  # rows between looks at the clock
 MOST_S = 1e12  # a longer time is no time: it would be lost in rounding
 
 
@@ -61,25 +66,24 @@ def philly(options: WorkloadOptions) -> Scenario:
 
 def _rows(path: Path, name: str, virtual_cluster: str | None) -> Iterator[tuple[float, float]]:
     """(submission, duration) in seconds of the rows of a virtual cluster, or of all."""
+    file = io.TextIOWrapper(io.BytesIO(read_file(path, DATA_BYTES)), encoding="utf-8-sig", newline="")
+    reader = csv.reader(file, strict=True)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            try:
-                yield from _parsed(name, reader, virtual_cluster)
-            except csv.Error as error:
-                raise InputError(f"{name}: line {reader.line_num}: is not CSV: {error}") from None
+        with Progress(f"reading {name}") as progress:
+            for number, row in enumerate(_parsed(name, reader, virtual_cluster), 1):
+                if not number % _LOOKS:
+                    progress.tell(f"line {reader.line_num:,}")
+                yield row
+    except csv.Error as error:
+        raise InputError(f"{name}: line {reader.line_num}: is not CSV: {error}") from None
     except UnicodeDecodeError:
         raise InputError(f"{name}: is not a text file (UTF-8)") from None
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _parsed(name: str, reader: Iterator[list[str]], virtual_cluster: str | None) -> Iterator[tuple[float, float]]:
     header = [name.strip() for name in next(reader, [])]
-    for column in header:
-        if column and header.count(column) > 1:
+    for column, times in Counter(header).items():
+        if column and times > 1:
             raise InputError(f"{name}: line 1: the column {describe(column)} is there twice")
     submitted, lasted = _column(name, header, "timestamp"), _column(name, header, "duration")
     cluster = None

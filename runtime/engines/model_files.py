@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import check_regular, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,6 +89,7 @@ def read_model_files(directory: Path) -> ModelFiles:
     generation = _read_json(directory / "generation_config.json") if (directory / "generation_config.json").exists() else {}
     shapes: dict[str, tuple[int, ...]] = {}
     for path in _weight_files(directory):
+        check_regular(path)
         try:
             with safe_open(path, framework="np") as file:
                 for name in file.keys():  # noqa: SIM118
@@ -129,10 +130,7 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    content = read_json(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: not a JSON object")
     return content

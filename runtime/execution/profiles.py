@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rollmux_env.files import write_whole
+from rollmux_env.errors import InputError
+from rollmux_env.files import read_file, read_text, write_whole
 from rollmux_env.scenario import Job, Phase, Switch, Training
 from runtime.facts import Node
 from runtime.jobs.cache import cache_folder
@@ -77,7 +78,7 @@ def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
         nodes: one of each pool.
 
     Raises:
-        OSError: a file of the job's is not there any more, or cannot be read.
+        InputError, OSError: a file of the job's is not there any more, or cannot be read.
     """
     content = spec.model_dump(mode="json", exclude={"id", "arrival_s", "iterations", "slo", "seed", "folder", "movable"})
     parts = {
@@ -95,8 +96,8 @@ def load_profile(key: str) -> Profile | None:
     """The cached profile, or None: there is none, or it cannot be read."""
     path = cache_folder("profiles") / f"{key}.json"
     try:
-        return Profile.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        return Profile.model_validate_json(read_file(path))
+    except (InputError, ValidationError):
         return None
 
 
@@ -112,7 +113,7 @@ def _source(spec: JobSpec) -> str:
         return ""
     digest = hashlib.sha256()
     for path in source_files(target.partition(":")[0], spec.folder):
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+        digest.update(hashlib.sha256(read_file(path)).digest())
     return digest.hexdigest()
 
 
@@ -123,7 +124,7 @@ def _model(spec: JobSpec) -> str:
     folder = spec.path(spec.model.name)
     files = sorted((path.name, path.stat().st_size) for path in folder.iterdir() if path.is_file())
     config = folder / "config.json"
-    return json.dumps([files, config.read_text() if config.is_file() else ""])
+    return json.dumps([files, read_text(config) if config.is_file() else ""])
 
 
 def _version(name: str) -> str:

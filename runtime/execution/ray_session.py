@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollmux_env.errors import InputError, InvariantError, PlanError
-from rollmux_env.files import write_whole
+from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import one_line
 from runtime.answers import result_of
 from runtime.execution.coordinator import Coordinator
@@ -84,7 +84,7 @@ def end_left(note: Path, say: Callable[[str], None]) -> None:
     """
     if not note.is_file() or note.is_symlink():
         return
-    text = note.read_text(errors="replace").strip()
+    text = read_file(note).decode(errors="replace").strip()
     try:
         folder = TypeAdapter(OwnFolder).validate_json(text, strict=True)
     except ValidationError:  # an older RollMux wrote the path alone

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import text_lines
 from rollmux_env.validation_errors import describe, one_line
 from runtime.jobs.tasks import Example, generator
 
@@ -21,14 +22,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         InputError: unreadable, a line is no object or has no prompt, or there is none; one line.
     """
     name = one_line(str(path), 4096)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # not splitlines: JSON's text may hold other ends of lines
-    except UnicodeDecodeError:
-        raise InputError(f"{name}: is not a text file (UTF-8)") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
     records = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text_lines(path), 1):
         if not line.strip():
             continue
         try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import check_regular
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.cache import cache_folder
 from runtime.jobs.named import located
@@ -87,6 +88,8 @@ def local_directory(path: Path) -> Path:
     for what, pattern in patterns.items():
         if not any(path.glob(pattern)):
             raise InputError(f"{name}: holds no {what.removeprefix('a ')}; a Hugging Face directory of a model has {what}")
+    for file in (*path.glob("*.json"), *path.glob("*.safetensors"), *path.glob("tokenizer*")):
+        check_regular(file)
     return path.resolve()
 
 

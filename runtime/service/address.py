@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import write_whole
+from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import one_line
 from runtime.execution.own_ray import stay_on_loopback
 from runtime.own_folder import OwnFolder
@@ -75,12 +75,14 @@ def find(folder: Path) -> ServiceAddress | None:
     """
     path = folder / SERVICE
     try:
-        address = TypeAdapter(ServiceAddress).validate_json(path.read_bytes())
+        address = TypeAdapter(ServiceAddress).validate_json(read_file(path))
         return address if address.token is None else replace(address, token=str(token_of(folder)))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
+    except ValidationError as error:
         raise InputError(f"{one_line(str(path), 4096)}: cannot be read: {one_line(str(error), 200)}") from None
+    except InputError:
+        if not os.path.lexists(path):
+            return None
+        raise
 
 
 def token_of(folder: Path) -> Path:

@@ -78,7 +78,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path, keep: float) -> None:
 def test_other_files(tmp_path: Path) -> None:
     path = tmp_path / "policy.safetensors"
     assert "No such file" in problem(path)
-    assert "directory" in problem(tmp_path)
+    assert "is a folder" in problem(tmp_path)
     path.write_bytes(pickle.dumps({"weights": 1}))
     assert "is not a policy file" in problem(path)
     path.write_bytes(struct.pack("<Q", 2**63) + b"{}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import write_whole
+from rollmux_env.files import check_regular, read_file, read_json, read_text, text_lines, write_whole
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
@@ -65,3 +65,44 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def not_regular(folder: Path) -> dict[str, Path]:
+    """What must not be opened as a file, by what an error calls it."""
+    os.mkfifo(folder / "pipe")
+    (folder / "to-pipe").symlink_to("pipe")
+    (folder / "to-zero").symlink_to("/dev/zero")
+    return {"a folder": folder, "a pipe": folder / "to-pipe", "a device": folder / "to-zero"}
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    for what, path in not_regular(tmp_path).items():
+        for read in (read_file, read_text, read_json, check_regular, lambda path: [*text_lines(path)]):
+            with pytest.raises(InputError, match=f"^{path}: is {what}, not a regular file$"):
+                read(path)
+    for name, said in (("none", "No such file or directory"), ("a\0b", "embedded null byte")):
+        with pytest.raises(InputError, match=said):
+            read_file(tmp_path / name)
+
+
+def test_a_file_has_a_largest_size(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo")
+    assert read_text(path) == "one\r\ntwo" and [*text_lines(path)] == ["one\r\n", "two"]
+    assert read_file(path, 11) == path.read_bytes()
+    with pytest.raises(InputError, match=r"a: is larger than 0 MB$"):
+        read_file(path, 10)
+    (tmp_path / "link").symlink_to(path)
+    assert read_file(tmp_path / "link") == path.read_bytes()
+
+
+def test_what_is_no_text_and_no_json_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for data, said in ((b"\xff\n", "not a text file"), (b"{", "is not JSON"), (b"[" * 100_000, "nested too deeply")):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=f"^{path}: .*{said}") as caught:
+            read_text(path) if data[0] == 255 else read_json(path)
+        assert str(caught.value).isprintable()
+    path.write_bytes(b"one\n\xff\n")
+    with pytest.raises(InputError, match="not a text file"):
+        list(text_lines(path))

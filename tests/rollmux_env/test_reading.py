@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.reading import read_mapping
+from rollmux_env.reading import WIDEST, read_mapping
 from rollmux_env.validation_errors import describe, one_line, path_of
 
 
@@ -140,7 +141,7 @@ def test_bad_json_is_refused(refused: Any, text: str, said: str) -> None:
 
 def test_what_is_not_a_text_file_is_refused(refused: Any, tmp_path: Path) -> None:
     assert refused(b"\xff\xfe\x00\x01") == "is not a text file (UTF-8)"
-    for path, said in ((tmp_path, "Is a directory"), (tmp_path / "none.yaml", "No such file or directory")):
+    for path, said in ((tmp_path, "is a folder, not a regular file"), (tmp_path / "none.yaml", "No such file or directory")):
         with pytest.raises(InputError) as caught:
             read_mapping(path)
         assert str(caught.value) == f"{path}: {said}"
@@ -185,3 +186,13 @@ def test_one_line_is_printable_and_short() -> None:
     assert one_line("a\n\u202eb\ud800") == "a\\n\\u202eb\\ud800"
     assert len(one_line("\x00" * 10**6)) == len(one_line("x" * 10**6)) == 300
     assert one_line("x" * 300) == "x" * 300
+
+
+def test_a_mapping_has_only_so_many_keys(tmp_path: Path) -> None:
+    """Each key that is unknown is an error, and millions of errors fill the memory."""
+    keys = range(WIDEST + 1)
+    for name, text in (("a.json", json.dumps(dict.fromkeys(keys))), ("a.yaml", "b:\n" + "".join(f"  {key}:\n" for key in keys))):
+        path = tmp_path / name
+        path.write_text(text)
+        with pytest.raises(InputError, match=rf"{name}: .*holds more than {WIDEST} keys$"):
+            read_mapping(path)

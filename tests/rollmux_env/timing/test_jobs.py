@@ -98,7 +98,7 @@ def test_every_model_of_the_catalogue_is_predicted(size: str) -> None:
         ({"lengths": {"cap": 8192, "published": "9B"}}, "jobs[0].lengths: published: must be one of"),
         ({"lengths": {"cap": 8192, "median": 5}}, "jobs[0].lengths: median and sigma go together"),
         ({"lengths": {"cap": 8192, "median": 5, "sigma": 1, "file": "x"}}, "jobs[0].lengths: takes at most one of"),
-        ({"lengths": {"cap": 8192, "file": "absent.txt"}}, "absent.txt: cannot be read"),
+        ({"lengths": {"cap": 8192, "file": "absent.txt"}}, "absent.txt: No such file"),
         ({"lengths": {"cap": 8192, "quantiles": [[0.5, 100], [0.4, 200]]}}, "jobs[0].lengths: quantiles must rise"),
         ({"lengths": {"cap": 8192, "batch": 0}}, "jobs[0].lengths.batch: must be at least 1"),
         ({"rollout": {"nodes": 0}}, "jobs[0].rollout.nodes: must be at least 1"),

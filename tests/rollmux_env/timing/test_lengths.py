@@ -82,7 +82,7 @@ def test_lengths_of_a_file_have_its_distribution(tmp_path: Path) -> None:
         ("0\n", "line 1"),
         ("nan\n", "line 1"),
         ("9000\n", "a length of 9000 tokens passes the cap of 4096"),
-        (None, "cannot be read"),
+        (None, "No such file"),
     ],
 )
 def test_a_file_of_other_things_is_refused_in_one_line(tmp_path: Path, content: str | None, problem: str) -> None:

@@ -97,7 +97,7 @@ def test_a_config_gives_the_shape_of_its_model(tmp_path: Path) -> None:
     "content, problem",
     [
         ("[]", "is not a JSON object"),
-        ("{", "cannot be read"),
+        ("{", "is not JSON"),
         (json.dumps(config(vocab_size=None)), "vocab_size is missing"),
         (json.dumps(config(num_hidden_layers=0)), "layers must be at least 1"),
         (json.dumps(config(hidden_size="wide")), "must be counts"),

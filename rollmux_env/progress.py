@@ -1,0 +1,44 @@
+"""Saying on standard error how far something has come that takes long."""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic
+from types import TracebackType
+
+_TERMINAL_S = (3.0, 0.5)  # before the first line, and between lines: there each takes the place of the one before
+_FILE_S = (10.0, 60.0)
+
+
+class Progress:
+    """Lines on how far something has come; none of what ends soon.
+
+    Args:
+        what: takes long: what the lines begin with.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._terminal = sys.stderr.isatty()
+        first_s, self._every_s = _TERMINAL_S if self._terminal else _FILE_S
+        self._next_s = monotonic() + first_s
+        self._said = False
+
+    def tell(self, how_far: str) -> None:
+        """Say so, if it is time."""
+        now_s = monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + self._every_s
+        self._said = True
+        line = f"{self._what}: {how_far}"
+        sys.stderr.write(f"\r{line}\033[K" if self._terminal else f"{line}\n")
+        sys.stderr.flush()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._said and self._terminal:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
