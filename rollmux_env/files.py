@@ -45,6 +45,17 @@ def read_file(path: str | Path, most_bytes: int = TEXT_BYTES) -> bytes:
     return data
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone; one that is there stays as it is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not path.is_dir():
+        private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
 def check_regular(path: str | Path) -> None:
     """Check that there is a regular file, without opening it.
 

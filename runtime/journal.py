@@ -14,13 +14,13 @@ import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any, get_args
+from typing import IO, Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
-from rollmux_env.cluster.events import Event, Progressed, Ticked
+from rollmux_env.cluster.events import Progressed, Ticked
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
@@ -35,23 +35,18 @@ from runtime.facts import (
     SyncSlice,
 )
 from runtime.jobs.spec import JobSpec
+from runtime.journal_reading import JOURNAL as JOURNAL
+from runtime.journal_reading import SCHEMA as SCHEMA
+from runtime.journal_reading import TABLE, connect, upgrade
+from runtime.journal_reading import is_begun as is_begun
+from runtime.journal_reading import read_facts as read_facts
 from runtime.record import RunRecord, fields_of_kinds
 
-JOURNAL = "journal.sqlite"
 DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
 LOCK = "journal.lock"
-SCHEMA = 2
 _BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked)
 _BATCH = 32  # facts; more of the batched kinds are never lost
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Fact)) if isinstance(kind, type)}
-
-
-def _seed_of_policies(database: sqlite3.Connection) -> None:
-    """1 to 2: the start of a run names the seed of its policy, which is 0 where nobody wrote it down."""
-    database.execute("UPDATE facts SET body = json_set(body, '$.seed', 0) WHERE kind = 'Started'")
-
-
-_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _seed_of_policies}
+IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
 
 
 class Journal:
@@ -78,17 +73,19 @@ class Journal:
                 path.with_name(path.name + ending).unlink(missing_ok=True)
         self._unwritten: list[tuple[str, str]] = []
         try:
-            self._database = sqlite3.connect(path, isolation_level=None)
+            if not resume:  # SQLite gives its other files the same mode
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            self._database = connect(path)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             if resume:
-                _upgrade(self._database, name)
+                upgrade(self._database, name)
             else:
                 self._database.execute("BEGIN IMMEDIATE")
-                self._database.execute("CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)")
+                self._database.execute(TABLE)
                 self._database.execute(f"PRAGMA user_version={SCHEMA}")
                 self._database.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self._lock.close()
             raise InputError(f"{name}: cannot be written: {error}") from None
 
@@ -172,68 +169,32 @@ def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
     return file
 
 
-def is_begun(path: Path) -> bool:
-    """Whether there is a journal that holds anything: a disk without room, or a kill, may leave one that was only just made.
-
-    Raises:
-        InputError: the file is no journal; one line.
-    """
-    if not path.is_file():
-        return False
-    try:
-        with contextlib.closing(sqlite3.connect(path)) as database:
-            tables = database.execute("SELECT 1 FROM sqlite_master").fetchone()
-            return tables is not None and database.execute("SELECT 1 FROM facts").fetchone() is not None
-    except sqlite3.Error as error:
-        raise InputError(f"{one_line(str(path), 4096)}: is no journal: {error}") from None
-
-
-def read_facts(path: Path) -> list[Fact]:
-    """All facts of a journal, in order. One of an older version is read as if it had been upgraded, and left as it is.
-
-    Raises:
-        InputError: there is none, or a newer version of RollMux wrote it; one line.
-    """
-    name = one_line(str(path), 4096)
-    if not path.is_file():
-        raise InputError(f"{name}: there is no journal of a run here")
-    try:
-        database = sqlite3.connect(path)
-        try:
-            if database.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
-                copy = sqlite3.connect(":memory:", isolation_level=None)
-                database.backup(copy)
-                database.close()
-                database = copy
-                _upgrade(database, name)
-            rows = database.execute("SELECT kind, body FROM facts ORDER BY number").fetchall()
-        finally:
-            database.close()
-    except sqlite3.Error as error:
-        raise InputError(f"{name}: is no journal: {error}") from None
-    adapters: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(_KINDS[kind]) for kind in {row[0] for row in rows}}
-    return [adapters[kind].validate_json(body) for kind, body in rows]
-
-
 def read_run(folder: Path) -> RunRecord:
     """The run that a folder holds.
 
     Raises:
-        InputError: it holds none; one line.
+        InputError: it holds none, or a damaged one; one line.
     """
     record = record_of(read_facts(folder / JOURNAL))
+    state_of(record)
     solo = {path.parent.name: read_run(path.parent) for path in sorted(folder.glob(f"solo/*/{JOURNAL}"))}
     return dataclasses.replace(record, solo=solo)
 
 
 def record_of(facts: Iterable[Fact]) -> RunRecord:
-    """Facts by kind; an iteration that its job has been set back behind is among those that are repeated."""
+    """Facts by kind; an iteration that its job has been set back behind is among those that are repeated.
+
+    Raises:
+        InputError: they are no run's; one line.
+    """
     by_field: dict[str, list[Any]] = defaultdict(list)
     fields = fields_of_kinds()
     start: Started | None = None
     end: Ended | None = None
     for fact in facts:
         if isinstance(fact, Started):
+            if start is not None:
+                raise InputError("the journal holds the start of a run twice")
             start = fact
         elif isinstance(fact, Ended):
             end = fact
@@ -254,29 +215,19 @@ def record_of(facts: Iterable[Fact]) -> RunRecord:
 
 
 def state_of(record: RunRecord) -> State:
-    """The state that a run's events lead to."""
-    state = State(record.started.cluster, observed=True)
-    for event in record.log:
-        apply(state, event)
-    return state
-
-
-def _upgrade(database: sqlite3.Connection, name: str) -> None:
-    """Bring a journal to this version, in one transaction.
+    """The state that a run's events lead to.
 
     Raises:
-        InputError: nobody knows how; one line.
+        InputError: one of them cannot have happened after those before it; one line.
     """
-    version = int(database.execute("PRAGMA user_version").fetchone()[0])
-    if version == SCHEMA:
-        return
-    if version not in _UPGRADES:
-        raise InputError(f"{name}: is of version {version}; this RollMux reads versions 1 to {SCHEMA}")
-    database.execute("BEGIN IMMEDIATE")
-    for step in range(version, SCHEMA):
-        _UPGRADES[step](database)
-    database.execute(f"PRAGMA user_version={SCHEMA}")
-    database.execute("COMMIT")
+    state = State(record.started.cluster, observed=True)
+    for event in record.log:
+        try:
+            apply(state, event)
+        except IMPOSSIBLE as error:
+            what = f"{type(event).__name__} at {event.at_s:.3f} s"
+            raise InputError(f"the journal does not hold together: {what} cannot have happened: {one_line(str(error))}") from None
+    return state
 
 
 def _plain(value: Any) -> Any:

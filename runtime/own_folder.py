@@ -5,16 +5,25 @@ What a file says is there is no proof: a folder is ours where its name, parent, 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
+from rollmux_env.errors import InputError
+from rollmux_env.files import read_file
 from rollmux_env.validation_errors import one_line
 
-PREFIX = "rollmux-ray-"  # of the names
+PREFIX = "rollmux-ray-"  # of the names of Ray's folders
+SPARE = "rollmux-run-"  # of the names of folders of runs that are to keep nothing
+_NOTE = "folder.json"  # in a spare folder
 SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
 
 
@@ -33,7 +42,7 @@ class OwnFolder:
     def doubt(self) -> str | None:
         """Why this is not known to be ours; None where it is, and what is below it may be ended and removed."""
         path = Path(self.path)
-        if not path.is_absolute() or os.path.normpath(self.path) != self.path or not path.name.startswith(PREFIX):
+        if not path.is_absolute() or os.path.normpath(self.path) != self.path or not path.name.startswith((PREFIX, SPARE)):
             return f"its name is none that RollMux gives, {SHORT}/{PREFIX}..."
         if path.parent not in _parents():
             return f"it is not in {SHORT}"
@@ -67,7 +76,39 @@ class OwnFolder:
 
 def make_own_folder() -> OwnFolder:
     """Make a folder with a short path."""
-    path = tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None)
+    return _as_made(tempfile.mkdtemp(prefix=PREFIX, dir=SHORT if SHORT.is_dir() else None))
+
+
+@contextlib.contextmanager
+def spare_folder() -> Iterator[Path]:
+    """A folder for as long as it is needed. It holds a note of which folder it is, locked until then."""
+    own = _as_made(tempfile.mkdtemp(prefix=SPARE))
+    path = Path(own.path)
+    with (path / _NOTE).open("xb") as note:
+        fcntl.flock(note, fcntl.LOCK_EX)
+        note.write(TypeAdapter(OwnFolder).dump_json(own))
+        note.flush()
+        try:
+            yield path
+        finally:
+            own.remove()
+
+
+def left_folders() -> Iterator[OwnFolder]:
+    """Spare folders whose process has ended without removing them: the note in them says that they are ours, and nobody locks it.
+
+    Each is locked until the next is asked for.
+    """
+    for path in sorted({path for parent in _parents() for path in parent.glob(f"{SPARE}*")}):
+        with contextlib.suppress(InputError, OSError, ValidationError):
+            own = TypeAdapter(OwnFolder).validate_json(read_file(path / _NOTE), strict=True)
+            if own.path == str(path) and own.doubt() is None:
+                with (path / _NOTE).open("rb") as note:
+                    fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    yield own
+
+
+def _as_made(path: str) -> OwnFolder:
     status = os.lstat(path)
     return OwnFolder(path, status.st_dev, status.st_ino)
 

@@ -34,6 +34,40 @@ def replay(folder: Folder) -> None:
 
 
 @journal.command()
+def check(
+    folder: Folder,
+    cut: Annotated[
+        Path | None,
+        typer.Option(
+            "--cut",
+            metavar="FOLDER",
+            help="Write a copy of the run to this new folder that ends with the last whole fact.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Say how much of a journal is whole, and up to which fact. Nothing in DIR changes.
+
+    Exit status 1 where it is damaged. `rollmux run --resume FOLDER` or `rollmux serve FOLDER` goes on with the copy.
+
+    Example: `rollmux journal check run --cut mended`
+    """
+    from runtime.journal_check import check_journal, cut_copy
+
+    found = check_journal(folder)
+    typer.echo(f"{len(found.facts)} facts are whole; the last is {found.last}")
+    if found.problem is not None:
+        typer.echo(f"behind them: {found.problem}")
+    if cut is not None:
+        for line in cut_copy(folder, found, cut):
+            typer.echo(line)
+    elif found.problem is not None:
+        if found.facts:
+            typer.echo(f"`rollmux journal check {folder} --cut FOLDER` writes a copy that ends there, to go on with")
+        raise typer.Exit(1)
+
+
+@journal.command()
 def audit(folder: Folder) -> None:
     """Check that a run lost and doubled nothing: jobs, iterations, nodes, placements and times, over kills and resumes.
 

@@ -93,7 +93,7 @@ def _begin(
     file: Path, policy: str, dispatch: str, dry_run: bool, compare: bool, out: Path | None, address: str | None, seed: int
 ) -> str:
     """A new run; how it ended."""
-    import tempfile
+    from contextlib import nullcontext
 
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
@@ -108,13 +108,13 @@ def _begin(
         raise InputError("--compare: does not go with --dry-run, which runs nothing")
     from runtime.commands.running import run_all, run_dry
     from runtime.journal import JOURNAL, is_begun
+    from runtime.own_folder import spare_folder
 
     if out is not None:
         make_folder(out)
         if is_begun(out / JOURNAL):
             raise InputError(f"--out {out}: holds a run already; choose another folder, or go on with it by --resume {out}")
-    with tempfile.TemporaryDirectory(prefix="rollmux-run-") as spare:
-        folder = out.resolve() if out is not None else Path(spare)
+    with nullcontext(out.resolve()) if out is not None else spare_folder() as folder:
         if dry_run:
             run_dry(jobs, policy, dispatch, seed, folder, address)
             return "done"

@@ -12,7 +12,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.report.tables import show
 from rollmux_env.scenario import Cluster, Scenario
 from rollmux_env.scenario import Pool as PoolSpec
-from runtime.execution.ray_session import end_left, execute, ray_session
+from runtime.execution.ray_session import RAY, end_all_left, execute, ray_session
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import Jobs, JobSpec
@@ -22,7 +22,6 @@ from runtime.report.folder import write_report
 from runtime.report.summary import summary
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
-RAY = "ray"  # names the Ray of its own that a run has on this machine
 _USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
 _MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
 
@@ -36,12 +35,14 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     Raises:
         InputError: a node, a policy or a folder cannot be used; one line.
     """
-    with take_lock(folder / DRIVER_LOCK), ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
-        cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
-        plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare)
-        outcome = execute(plan, typer.echo)
-        if compare:
-            outcome = _run_alone(plan, outcome)
+    with take_lock(folder / DRIVER_LOCK):
+        end_all_left(folder, typer.echo)
+        with ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
+            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
+            plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare)
+            outcome = execute(plan, typer.echo)
+            if compare:
+                outcome = _run_alone(plan, outcome)
     return _report(folder, outcome)
 
 
@@ -59,7 +60,7 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
     """
     read_run(folder)  # is there one?
     with take_lock(folder / DRIVER_LOCK):
-        end_left(folder / RAY, typer.echo)
+        end_all_left(folder, typer.echo)
         record = read_run(folder)
         specs = tuple(fact.spec for fact in record.submitted)
         if not specs:
@@ -111,9 +112,11 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     from rollmux_env.replay.admission import admit_all
     from rollmux_env.report.tables import plan_tables
 
-    with ray_session(address, nodes_wanted(jobs)) as nodes:
-        cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
-        execute(RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), only_profile=True), typer.echo)
+    with take_lock(folder / DRIVER_LOCK):
+        end_all_left(folder, typer.echo)
+        with ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
+            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
+            execute(RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), only_profile=True), typer.echo)
     record = read_run(folder)
     for failed in record.failed:
         raise InputError(f"job {failed.job_id}: fails in its profile: {failed.problem}")

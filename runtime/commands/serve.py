@@ -36,7 +36,7 @@ def serve(
     from rollmux_env.extras import require
     from rollmux_env.report.folder import make_folder
     from runtime.jobs.spec import load_cluster
-    from runtime.journal import DRIVER_LOCK, take_lock
+    from runtime.journal import DRIVER_LOCK, JOURNAL, is_begun, read_run, take_lock
     from runtime.service.head import head
     from runtime.signals import listening
 
@@ -46,6 +46,8 @@ def serve(
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder)
     folder = folder.resolve()
+    if is_begun(folder / JOURNAL):
+        read_run(folder)  # can it be gone on with?
     try:
         with listening(), take_lock(folder / DRIVER_LOCK), head(folder, address, typer.echo) as service:
             from runtime.service.serve_loop import ServiceOptions, serve_loop  # not before the environment is prepared for Ray

@@ -24,9 +24,10 @@ from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
-from runtime.own_folder import OwnFolder, make_own_folder
+from runtime.own_folder import OwnFolder, left_folders, make_own_folder
 from runtime.signals import allowing, check_signals, masked, shielded
 
+RAY = "ray"  # note in a run's folder of the Ray of its own that it has on this machine
 _WATCH_S = 0.2
 _GRACE_S = 5.0
 
@@ -94,6 +95,18 @@ def end_left(note: Path, say: Callable[[str], None]) -> None:
         say(line)
     folder.remove()
     note.unlink(missing_ok=True)
+
+
+def end_all_left(folder: Path, say: Callable[[str], None]) -> None:
+    """End what runs that were killed have left on this machine: one in a folder, and those that were to keep nothing.
+
+    Args:
+        folder: of a run, locked. say: as for `end_left`.
+    """
+    end_left(folder / RAY, say)
+    for left in left_folders():
+        end_left(Path(left.path) / RAY, say)
+        left.remove()
 
 
 def execute(plan: RunPlan, say: Callable[[str], None]) -> str:

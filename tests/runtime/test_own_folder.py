@@ -7,17 +7,20 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from rollmux_env.errors import InputError
 from runtime.execution.own_ray import end_processes, started_processes
-from runtime.execution.ray_session import end_left
-from runtime.own_folder import PREFIX, OwnFolder, make_own_folder
+from runtime.execution.ray_session import RAY, end_all_left, end_left
+from runtime.own_folder import PREFIX, SPARE, OwnFolder, left_folders, make_own_folder, spare_folder
 from runtime.service.address import SERVICE, ServiceAddress, find
 from runtime.service.head import find_running, stop_head
+from tests.conftest import Command
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"
 
@@ -160,3 +163,98 @@ def test_a_head_that_is_stopped_takes_its_token_along_and_no_other(tmp_path: Pat
     stop_head(ServiceAddress("127.0.0.1:1", "x", "n", str(tmp_path / "token"), own.path, own.device, own.inode), said.append)
     end_processes(own, grace_s=0.0)
     assert not said and not (tmp_path / "token").exists() and not Path(own.path).exists()
+
+
+HOLD = """
+import sys, time
+from runtime.own_folder import spare_folder
+with spare_folder() as path:
+    (path / "file").touch()
+    print(path, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_spare_folder_is_removed_by_its_process_or_by_whoever_comes_after_its_death() -> None:
+    processes = [
+        subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    try:
+        paths = [Path(process.stdout.readline().strip()) for process in processes if process.stdout]
+        assert all(path.stat().st_mode & 0o777 == 0o700 for path in paths)
+        assert not {own.path for own in left_folders()} & {str(path) for path in paths}  # their processes live
+        processes[0].kill()
+        processes[0].wait()
+        assert [own.path for own in left_folders() if own.path in {str(path) for path in paths}] == [str(paths[0])]
+        processes[1].communicate()
+        assert paths[0].is_dir() and not paths[1].exists()
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+        shutil.rmtree(paths[0])
+
+
+def test_a_folder_that_only_looks_like_a_spare_one_is_left_alone(tmp_path: Path, own: OwnFolder) -> None:
+    """Without a note, with that of another folder, with a pipe in its place, behind a link."""
+    with spare_folder() as path:
+        note = (path / "folder.json").read_bytes()
+    names = [Path(tempfile.gettempdir()) / f"{SPARE}{kind}-{os.getpid()}" for kind in ("plain", "copy", "pipe", "link")]
+    plain, copy, pipe, link = names
+    try:
+        for folder in (plain, copy, pipe):
+            folder.mkdir()
+        (copy / "folder.json").write_bytes(note)
+        os.mkfifo(pipe / "folder.json")
+        link.symlink_to(tmp_path)
+        (tmp_path / "folder.json").write_bytes(note)
+        assert not {own.path for own in left_folders()} & {str(name) for name in names}
+    finally:
+        link.unlink()
+        for folder in (plain, copy, pipe):
+            shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_run_ends_what_runs_that_were_killed_have_left(
+    tmp_path: Path, own: OwnFolder, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """Of the run that was to keep nothing nobody knows but its folder; the folder of the other is its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = Path(own_spare(tmp_path).path) if not kept else tmp_path / "run"
+    folder.mkdir(exist_ok=True)
+    (folder / RAY).write_text(json.dumps(asdict(own)))
+    (tmp_path / "run").mkdir(exist_ok=True)
+    end_all_left(tmp_path / "run", pytest.fail)
+    assert not Path(own.path).exists() and [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert not (tmp_path / "run" / RAY).exists()
+
+
+def own_spare(parent: Path) -> OwnFolder:
+    """A spare folder that a killed process has left."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(parent)},
+    )
+    assert process.stdout is not None
+    path = process.stdout.readline().strip()
+    process.kill()
+    process.communicate()
+    return OwnFolder(path)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
+def test_a_run_that_was_killed_before_its_first_record_leaves_nothing_behind_the_next(
+    tmp_path: Path, own: OwnFolder, command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    def no_ray(*_: object) -> None:
+        raise InputError("no Ray here")
+
+    monkeypatch.setattr("runtime.commands.running.ray_session", no_ray)
+    (tmp_path / RAY).write_text(json.dumps(asdict(own)))
+    status, _, err = command("run", "examples/own_job.yaml", "--out", str(tmp_path), *arguments)
+    assert (status, err) == (2, "rollmux: no Ray here\n")
+    assert not Path(own.path).exists() and not (tmp_path / RAY).exists()

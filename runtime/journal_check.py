@@ -1,0 +1,186 @@
+"""How much of a journal is whole, and a copy of a run that ends there. The original is neither changed nor opened by SQLite."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollmux_env.cluster.events import Arrived, Event
+from rollmux_env.cluster.state import State, apply
+from rollmux_env.errors import InputError
+from rollmux_env.files import check_regular, private_folder
+from rollmux_env.validation_errors import one_line
+from runtime.checkpoints import damage, newest, numbers, place_of
+from runtime.execution.run_state import CHECKPOINTS
+from runtime.facts import Fact, Iteration, Started
+from runtime.journal import IMPOSSIBLE, LOCK, Journal, record_of
+from runtime.journal_reading import JOURNAL, DamagedJournal, facts_of, opened, structure_problem
+from runtime.output import LOGS
+from runtime.own_folder import spare_folder
+
+_HALF = (Arrived, Iteration)  # one step of the scheduler: what follows places the job, or is the checkpoint of the iteration
+_SOLO = "solo"  # folder of a run's, with a run of each job alone
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is whole.
+
+    Attributes:
+        facts: all before the first that is not. problem: what is wrong behind them; None where nothing is. One line.
+    """
+
+    facts: tuple[Fact, ...]
+    problem: str | None
+
+    @property
+    def last(self) -> str:
+        """The last whole fact: number, kind and time."""
+        if not self.facts:
+            return "none"
+        fact = self.facts[-1]
+        at_s = getattr(fact, "at_s", getattr(fact, "end_s", None))
+        return f"{len(self.facts)}, {type(fact).__name__}" + (f" at {at_s:.3f} s" if at_s is not None else "")
+
+
+def check_journal(folder: Path) -> Check:
+    """Look at the journal of a run or a service that has ended, fact by fact.
+
+    Raises:
+        InputError: there is none, it is in use, or it is no journal at all; one line.
+    """
+    path = folder / JOURNAL
+    name = one_line(str(path), 4096)
+    facts: list[Fact] = []
+    problem = None
+    with _copied(path) as copy, opened(copy) as database:
+        try:
+            for fact in facts_of(database, name):
+                facts.append(fact)  # noqa: PERF402 - what was read stays known
+            problem = structure_problem(database)
+        except DamagedJournal as damage:
+            problem = f"fact {damage.number} {damage.problem}"
+    possible, why = _possible(facts)
+    if why is not None:
+        problem = f"fact {possible + 1} ({type(facts[possible]).__name__}) cannot have happened after those before it: {why}"
+    return Check(tuple(facts[:possible]), problem)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return check_journal(folder).problem is None
+    except InputError:
+        return False
+
+
+def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:
+    """How many facts, from the first on, may have happened one after the other, and what is wrong with the next one."""
+    if not facts:
+        return 0, None
+    if not isinstance(facts[0], Started):
+        return 0, "it is not the start of a run"
+    state = State(facts[0].cluster, observed=True)
+    for number, fact in enumerate(facts[1:], 1):
+        if isinstance(fact, Started):
+            return number, "the run has begun already"
+        if isinstance(fact, Event):
+            try:
+                apply(state, fact)
+            except IMPOSSIBLE as error:
+                return number, one_line(str(error))
+    return len(facts), None
+
+
+@contextlib.contextmanager
+def _copied(path: Path) -> Iterator[Path]:
+    """A copy of a journal that nobody writes, for as long as it is needed.
+
+    Raises:
+        InputError: there is none, somebody writes it, or there is no room for a copy; one line.
+    """
+    name = one_line(str(path), 4096)
+    log = path.with_name(f"{path.name}-wal")
+    if not path.exists() and not path.is_symlink():
+        raise InputError(f"{name}: there is no journal of a run here")
+    with _unused(path.with_name(LOCK)), spare_folder() as spare:
+        try:
+            for file in (path, log) if log.is_file() else (path,):
+                check_regular(file)
+                shutil.copyfile(file, spare / file.name)
+        except OSError as error:
+            raise InputError(f"{name}: cannot be copied to {spare}: {error.strerror or error}") from None
+        yield spare / path.name
+
+
+@contextlib.contextmanager
+def _unused(lock: Path) -> Iterator[None]:
+    """Nobody begins to write a journal meanwhile.
+
+    Raises:
+        InputError: somebody does already; one line.
+    """
+    if not lock.is_file():
+        yield
+        return
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{one_line(str(lock.parent), 4096)}: a run is under way in this folder") from None
+        yield
+
+
+def cut_copy(folder: Path, check: Check, copy: Path) -> list[str]:
+    """Write a copy of a run that ends with the last whole fact that it can go on from: journal, checkpoints and logs up to there.
+
+    Args:
+        copy: a folder that is not there yet.
+
+    Returns:
+        Lines: with which fact it ends, and which jobs go on behind where the journal has them, for want of a checkpoint.
+
+    Raises:
+        InputError: nothing is whole, or the copy cannot be written; one line.
+    """
+    facts = check.facts
+    while facts and isinstance(facts[-1], _HALF):
+        facts = facts[:-1]
+    record = record_of(facts)
+    if copy.exists() or copy.is_symlink():
+        raise InputError(f"--cut {copy}: is there already; give the name of a new folder")
+    part = copy.with_name(f".rollmux-{secrets.token_hex(6)}.part")
+    lines = [f"{copy}: a copy that ends with fact {Check(facts, None).last}"]
+    try:
+        private_folder(part)
+        journal = Journal(part / JOURNAL)
+        journal.write(*facts)
+        journal.close()
+        for submitted in record.submitted:
+            job_id = submitted.spec.id
+            done = sum(iteration.job_id == job_id for iteration in record.iterations)
+            source, target = folder / CHECKPOINTS / job_id, part / CHECKPOINTS / job_id
+            for iterations in numbers(source):
+                if iterations <= done and damage(place_of(source, iterations)) is None:
+                    private_folder(target)
+                    shutil.copytree(place_of(source, iterations), place_of(target, iterations), symlinks=True)
+            begins = newest(target, done).iterations
+            if begins < min(done, submitted.spec.iterations):
+                lines.append(f"{job_id}: goes on at iteration {begins + 1}, for there is no checkpoint of iteration {done}")
+        if (folder / LOGS).is_dir():
+            shutil.copytree(folder / LOGS, part / LOGS, symlinks=True)
+        for solo in sorted(folder.glob(f"{_SOLO}/*")):
+            if _is_whole(solo):
+                shutil.copytree(solo, part / _SOLO / solo.name, symlinks=True)
+            else:
+                lines.append(f"{solo.name}: is measured alone once more, for that journal is damaged too")
+        part.rename(copy)
+    except (OSError, shutil.Error) as error:
+        raise InputError(f"--cut {copy}: cannot be written: {one_line(str(getattr(error, 'strerror', None) or error))}") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return lines

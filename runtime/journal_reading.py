@@ -1,0 +1,199 @@
+"""Reading the file of a journal row by row, so that damage is known by the number of the first fact that is not whole."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from rollmux_env.cluster.events import Event
+from rollmux_env.errors import InputError
+from rollmux_env.files import check_regular
+from rollmux_env.validation_errors import describe, one_line
+from runtime.facts import Fact
+
+JOURNAL = "journal.sqlite"
+SCHEMA = 2
+TABLE = "CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)"
+_LARGEST = 64 << 20  # bytes of a fact
+_OF_A_RUN = ("checkpoints/*/*/checkpoint.json", "logs/*/*.log")  # what there is only where a journal has held facts
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Fact)) if isinstance(kind, type)}
+
+
+class DamagedJournal(InputError):
+    """A journal is not whole.
+
+    Args:
+        name: of its file. number: of the first fact that is damaged or missing. problem: what is wrong with it.
+    """
+
+    def __init__(self, name: str, number: int, problem: str) -> None:
+        super().__init__(f"{name}: fact {number} {problem}; `rollmux journal check` says what is whole")
+        self.number = number
+        self.problem = problem
+
+
+def _seed_of_policies(database: sqlite3.Connection) -> None:
+    """1 to 2: the start of a run names the seed of its policy, which is 0 where nobody wrote it down."""
+    database.execute("UPDATE facts SET body = json_set(body, '$.seed', 0) WHERE kind = 'Started' AND json_valid(body)")
+
+
+_UPGRADES: dict[int, Callable[[sqlite3.Connection], None]] = {1: _seed_of_policies}
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the file of a journal. What it holds is not believed: its schema runs nothing, and a fact has a largest size."""
+    database = sqlite3.connect(path, isolation_level=None)
+    database.text_factory = bytes
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
+    database.execute("PRAGMA trusted_schema=OFF")
+    return database
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    database = connect(path)
+    database.execute("PRAGMA writable_schema=ON")  # else nothing can be read of a file that was cut off; nothing is written
+    return database
+
+
+def is_begun(path: Path) -> bool:
+    """Whether there is a journal that holds anything: a disk without room, or a kill, may leave one that was only just made.
+
+    Raises:
+        InputError: the file is no journal, or it is empty or lost where a run has left more than a journal; one line.
+    """
+    name = one_line(str(path), 4096)
+    log = path.with_name(f"{path.name}-wal")
+    if path.is_symlink() or path.exists():
+        check_regular(path)
+    size = path.stat().st_size if path.exists() else 0
+    if size:
+        try:
+            with contextlib.closing(_reading(path)) as database:
+                tables = database.execute("SELECT 1 FROM sqlite_master").fetchone()
+                if tables is not None and database.execute("SELECT 1 FROM facts").fetchone() is not None:
+                    return True
+        except sqlite3.Error as error:
+            raise InputError(f"{name}: is no journal: {error}") from None
+    left = next((file for pattern in _OF_A_RUN for file in path.parent.glob(pattern)), None)
+    if left is None and not size and log.is_file() and log.stat().st_size:  # SQLite would remove it
+        left = log
+    if left is not None:
+        what = "is empty" if path.exists() else "is missing"
+        raise InputError(f"{name}: {what}, and there is {one_line(str(left.relative_to(path.parent)), 300)} of a run that had one")
+    return False
+
+
+def read_facts(path: Path) -> list[Fact]:
+    """All facts of a journal, in order. One of an older version is read as if it had been upgraded, and left as it is.
+
+    Raises:
+        InputError: there is none, or a newer version of RollMux wrote it; (DamagedJournal) it is not whole; one line.
+    """
+    name = one_line(str(path), 4096)
+    facts = []
+    with opened(path) as database:
+        for fact in facts_of(database, name):
+            facts.append(fact)  # noqa: PERF402 - what was read stays known
+        if problem := structure_problem(database):
+            raise DamagedJournal(name, len(facts) + 1, f"and what follows may be damaged: {problem}")
+    return facts
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """A journal to be read, of this version.
+
+    Raises:
+        InputError: there is none, or none that can be read; one line.
+    """
+    name = one_line(str(path), 4096)
+    if not path.exists() and not path.is_symlink():
+        raise InputError(f"{name}: there is no journal of a run here")
+    check_regular(path)
+    try:
+        database = _reading(path)
+        try:
+            if version_of(database) != SCHEMA:
+                copy = connect(Path(":memory:"))
+                database.backup(copy)
+                database.close()
+                database = copy
+                upgrade(database, name)
+            kind = database.execute("SELECT type, sql FROM sqlite_master WHERE name = 'facts'").fetchone()
+            if kind is not None and kind != (b"table", TABLE.encode()):  # a view may go on for ever
+                raise InputError(f"{name}: is no journal: its facts are no table of RollMux")
+            yield database
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        raise InputError(f"{name}: is no journal: {error}") from None
+
+
+def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
+    """The facts of an open journal, one after the other.
+
+    Args:
+        name: of the file, for errors.
+
+    Raises:
+        DamagedJournal: the next one is not whole; one line.
+    """
+    adapters: dict[str, TypeAdapter[Any]] = {}
+    number = 1
+    rows = database.execute("SELECT number, kind, body FROM facts ORDER BY number")
+    while True:
+        try:
+            row = rows.fetchone()
+        except sqlite3.Error as error:
+            raise DamagedJournal(name, number, f"cannot be read: {error}") from None
+        if row is None:
+            return
+        if row[0] != number:
+            raise DamagedJournal(name, number, "is missing")
+        kind = row[1].decode(errors="replace") if isinstance(row[1], bytes) else describe(row[1])
+        if kind not in _KINDS:
+            raise DamagedJournal(name, number, f"is of a kind that this RollMux does not know, {one_line(kind, 40)}")
+        adapter = adapters.setdefault(kind, TypeAdapter(_KINDS[kind])) if kind not in adapters else adapters[kind]
+        try:
+            yield adapter.validate_json(row[2])
+        except (ValidationError, TypeError, ValueError) as error:
+            first = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise DamagedJournal(name, number, f"({kind}) is damaged: {one_line(first, 200)}") from None
+        number += 1
+
+
+def structure_problem(database: sqlite3.Connection) -> str | None:
+    """What SQLite finds wrong with the file of an open journal; None where it finds nothing."""
+    try:
+        found = database.execute("PRAGMA quick_check(1)").fetchone()[0].decode(errors="replace")
+    except sqlite3.Error as error:
+        found = str(error)
+    return None if found == "ok" else one_line(found, 200)
+
+
+def version_of(database: sqlite3.Connection) -> int:
+    """Of a journal's schema."""
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def upgrade(database: sqlite3.Connection, name: str) -> None:
+    """Bring a journal to this version, in one transaction.
+
+    Raises:
+        InputError: nobody knows how; one line.
+    """
+    version = version_of(database)
+    if version == SCHEMA:
+        return
+    if version not in _UPGRADES:
+        raise InputError(f"{name}: is of version {version}; this RollMux reads versions 1 to {SCHEMA}")
+    database.execute("BEGIN IMMEDIATE")
+    for step in range(version, SCHEMA):
+        _UPGRADES[step](database)
+    database.execute(f"PRAGMA user_version={SCHEMA}")
+    database.execute("COMMIT")

@@ -1,0 +1,203 @@
+"""A damaged journal is one line with the number of the fact, for every command; a copy of what is whole can be gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.cluster.events import Admitted, Arrived
+from rollmux_env.errors import InputError
+from runtime.audit import audit
+from runtime.checkpoints import numbers
+from runtime.facts import Checkpointed, Iteration, PhaseSlice
+from runtime.journal import JOURNAL, LOCK, Journal, is_begun, read_facts, read_run, state_of, take_lock
+from runtime.journal_check import check_journal, cut_copy
+from tests.conftest import Command
+from tests.fixtures import FIXTURES
+from tests.runtime.execution.pretend import carry_out, plan_of
+from tests.runtime.test_journal import FACTS
+
+COMMANDS = ("run --resume", "serve", "status --at", "compare", "journal replay", "journal audit")
+JOBS = [{"id": name, "iterations": 3} for name in "ab"]
+Damage = Callable[[Path], None]
+
+
+def sql(*statements: str) -> Damage:
+    """Damage by hand."""
+
+    def change(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as database, database:
+            for statement in statements:
+                database.execute(statement)
+
+    return change
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flipped(path: Path) -> None:
+    """A page in the middle is full of something else."""
+    data = bytearray(path.read_bytes())
+    at = len(data) // 4096 // 2 * 4096
+    data[at : at + 4096] = b"\xa5" * 4096
+    path.write_bytes(data)
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(b"x" * 9000)
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "bad JSON": (sql("UPDATE facts SET body = '{' WHERE number = 7"), r"fact 7 \(\w+\) is damaged: Invalid JSON"),
+    "unknown kind": (sql("UPDATE facts SET kind = 'Invented' WHERE number = 7"), "fact 7 is of a kind that this RollMux does not"),
+    "no fact of its kind": (sql("UPDATE facts SET body = '{}' WHERE number = 7"), r"fact 7 \(\w+\) is damaged: Field required"),
+    "no text": (sql("UPDATE facts SET body = x'ff00' WHERE number = 7"), r"fact 7 \(\w+\) is damaged: "),
+    "a number": (sql("UPDATE facts SET body = 3 WHERE number = 7"), r"fact 7 \(\w+\) is damaged: "),
+    "no kind": (sql("UPDATE facts SET kind = x'ff' WHERE number = 7"), "fact 7 is of a kind that"),
+    "a fact too few": (sql("DELETE FROM facts WHERE number = 7"), "fact 7 is missing"),
+    "truncated": (truncated, r"fact \d+ (cannot be read|is missing)"),
+    "a page": (flipped, r"fact \d+ (cannot be read|and what follows may be damaged): "),
+    "no database": (overwritten, "is no journal: file is not a database"),
+    "a view that goes on for ever": (
+        sql(
+            "DROP TABLE facts",
+            "CREATE VIEW facts AS WITH RECURSIVE n(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM n) "
+            "SELECT number, 'Ticked' AS kind, '{\"at_s\": 0}' AS body FROM n",
+        ),
+        "its facts are no table of RollMux",
+    ),
+    "impossible": (
+        sql("""UPDATE facts SET kind = 'Departed', body = '{"at_s": 0, "job_id": "nobody"}' WHERE number = 7"""),
+        "(cannot have happened|does not hold together)",
+    ),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a run that has ended."""
+    home = tmp_path / "run"
+    home.mkdir()
+    shutil.copy(FIXTURES / "finished-run" / JOURNAL, home)
+    return home
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_journal_is_one_line_for_every_command(command: Command, folder: Path, kind: str) -> None:
+    damage, said = DAMAGES[kind]
+    damage(folder / JOURNAL)
+    for line in COMMANDS[:4] if kind == "impossible" else COMMANDS:  # the others are there to say what is impossible, and where
+        status, out, err = command(*line.split(), str(folder))
+        assert (status, out, err.count("\n")) == (2, "", 1), (line, err)
+        assert re.search(said, err), (line, err)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DAMAGES if not kind.startswith(("no database", "a view"))])
+def test_a_check_says_what_is_whole_and_changes_nothing(command: Command, folder: Path, kind: str) -> None:
+    whole = read_facts(folder / JOURNAL)
+    DAMAGES[kind][0](folder / JOURNAL)
+    before = digests(folder)
+    found = check_journal(folder)
+    assert found.problem is not None and found.facts == tuple(whole[: len(found.facts)])
+    status, out, err = command("journal", "check", str(folder))
+    assert (status, err) == (1, "") and out.startswith(f"{len(found.facts)} facts are whole; the last is {found.last}\n")
+    status, out, err = command("journal", "check", str(folder), "--cut", str(folder.with_name("cut")))
+    if found.facts:
+        assert (status, err) == (0, "") and read_facts(folder.with_name("cut") / JOURNAL)
+    else:
+        assert (status, err.count("\n")) == (2, 1) and not folder.with_name("cut").exists()
+    assert digests(folder) == before
+
+
+def test_a_journal_that_is_whole_is_said_to_be(command: Command, folder: Path) -> None:
+    facts = read_facts(folder / JOURNAL)
+    status, out, err = command("journal", "check", str(folder))
+    assert (status, err) == (0, "")
+    assert out == f"{len(facts)} facts are whole; the last is {len(facts)}, Ended at {facts[-1].at_s:.3f} s\n"  # type: ignore[union-attr]
+
+
+def test_a_journal_that_is_written_is_not_checked_and_a_copy_takes_no_ones_place(folder: Path) -> None:
+    found = check_journal(folder)
+    with pytest.raises(InputError, match="is there already"):
+        cut_copy(folder, found, folder)
+    with take_lock(folder / LOCK), pytest.raises(InputError, match="a run is under way in this folder"):
+        check_journal(folder)
+
+
+def test_what_is_still_in_the_log_of_a_killed_run_is_checked_too(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / JOURNAL)
+    journal.write(*FACTS[:3])
+    (tmp_path / "killed").mkdir()
+    for name in (JOURNAL, f"{JOURNAL}-wal"):
+        shutil.copy(tmp_path / name, tmp_path / "killed" / name)
+    journal.close()
+    before = digests(tmp_path / "killed")
+    assert check_journal(tmp_path / "killed").facts == tuple(FACTS[:3])
+    assert digests(tmp_path / "killed") == before
+
+
+def test_a_run_that_was_cut_anywhere_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    home = tmp_path / "run"
+    home.mkdir()
+    plan = plan_of(home, JOBS)
+    assert carry_out(plan, stops_after=4) == "stopped"
+    facts, ends = read_facts(home / JOURNAL), set()
+    submitted = 1 + len(JOBS)
+    for damaged in range(submitted + 1, len(facts) + 1):
+        torn, mended = tmp_path / f"torn-{damaged}", tmp_path / f"mended-{damaged}"
+        shutil.copytree(home, torn)
+        sql(f"UPDATE facts SET body = '' WHERE number = {damaged}")(torn / JOURNAL)
+        found = check_journal(torn)
+        assert len(found.facts) == damaged - 1
+        cut_copy(torn, found, mended)
+        cut = read_facts(mended / JOURNAL)
+        ends.add(type(cut[-1]))
+        assert cut == facts[: len(cut)] and damaged - len(cut) < 4
+        counts = {job_id: [n for n in numbers(home / "checkpoints" / job_id)] for job_id in "ab"}
+        done = {job_id: sum(fact.job_id == job_id for fact in read_run(mended).iterations) for job_id in "ab"}
+        assert {job_id: numbers(mended / "checkpoints" / job_id) for job_id in "ab"} == {
+            job_id: [n for n in counts[job_id] if n <= done[job_id]] for job_id in "ab"
+        }
+        assert carry_out(replace(plan, folder=str(mended), resume=True)) == "done"
+        resumed = read_facts(mended / JOURNAL)
+        assert audit(resumed).problems == (), cut[-1]
+        assert not state_of(read_run(mended)).group_list()
+    assert {Admitted, Checkpointed, PhaseSlice} <= ends and not {Arrived, Iteration} & ends
+
+
+@pytest.mark.parametrize("left", ["checkpoints/a/000003/checkpoint.json", "logs/a/controller.log", f"{JOURNAL}-wal"])
+@pytest.mark.parametrize("journal", ["empty", "half-made", "missing"])
+def test_an_empty_journal_beside_what_a_run_left_is_no_new_run(command: Command, tmp_path: Path, left: str, journal: str) -> None:
+    path = tmp_path / JOURNAL
+    if journal == "empty":
+        path.touch()
+    elif journal == "half-made":
+        if left.endswith("-wal"):
+            return  # one that SQLite knows to be another database's
+        sql("CREATE TABLE facts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL)")(path)
+    (tmp_path / left).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / left).write_text("{}")
+    before = digests(tmp_path)
+    for _ in range(2):
+        with pytest.raises(InputError, match=f"journal.sqlite: is (empty|missing), and there is {left} of a run that had one$"):
+            is_begun(path)
+        with pytest.raises(InputError, match="of a run that had one"):
+            Journal(path)
+        status, out, err = command("serve", str(tmp_path))
+        assert (status, out, err.count("\n")) == (2, "", 1) and "of a run that had one" in err
+    assert digests(tmp_path) == before
