@@ -56,6 +56,18 @@ def private_folder(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
+def make_private(folder: Path) -> None:
+    """Leave a folder, and all in it, to its owner alone.
+
+    Raises:
+        OSError: a file is somebody else's.
+    """
+    folder.chmod(0o700)
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+
 def check_regular(path: str | Path) -> None:
     """Check that there is a regular file, without opening it.
 
@@ -112,14 +124,19 @@ def read_json(path: str | Path) -> Any:
         raise InputError(f"{one_line(str(path), 4096)}: is not JSON: {one_line(str(error), 200)}") from None
 
 
-def write_whole(path: str | Path, content: str | bytes) -> None:
+def private_opener(path: str, flags: int) -> int:
+    """Opens a file, for `open`; a new one is for its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
+def write_whole(path: str | Path, content: str | bytes, private: bool = False) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
     The content goes to a temporary file in the same folder, which then takes the target's place. A symbolic link keeps
     pointing where it does; what is no regular file (a pipe, a device) is written to as it is.
 
     Args:
-        content: text is written as UTF-8.
+        content: text is written as UTF-8. private: a new file is for its owner alone; one that is there keeps its permissions.
 
     Raises:
         InputError: the folder is missing or not writable, or the target is a directory; one line.
@@ -135,7 +152,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         if real.is_dir():
             raise InputError(f"{name}: is a directory")
         target = real.with_name(f".rollmux-{secrets.token_hex(6)}.tmp")
-        with target.open("xb") as file:
+        with open(target, "xb", opener=private_opener if private else None) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

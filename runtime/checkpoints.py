@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import check_regular, read_json
+from rollmux_env.files import check_regular, make_private, private_folder, read_json
 from rollmux_env.validation_errors import one_line
 
 MANIFEST = "checkpoint.json"
@@ -51,15 +51,16 @@ def write_checkpoint(folder: Path, iterations: int, fill: Callable[[Path], None]
     Raises:
         OSError: the disk is full, or the folder cannot be written; what was there before is as it was.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     place, unfinished = place_of(folder, iterations), folder / f"{_UNFINISHED}-{iterations}"
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        unfinished.mkdir()
+        private_folder(unfinished)
         fill(unfinished)
         files = {str(path.relative_to(unfinished)): _settled(path) for path in sorted(unfinished.rglob("*")) if path.is_file()}
         manifest = unfinished / MANIFEST
         manifest.write_text(json.dumps({"format": _FORMAT, "iterations": iterations, "files": files}, indent=1))
+        make_private(unfinished)
         _settled(manifest)
         for below in (unfinished, *(path for path in unfinished.rglob("*") if path.is_dir())):
             _sync_folder(below)

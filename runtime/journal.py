@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from rollmux_env.cluster.events import Progressed, Ticked
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
+from rollmux_env.files import private_opener
 from rollmux_env.validation_errors import one_line
 from runtime.facts import (
     Ended,
@@ -144,7 +145,7 @@ def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
     until_s = time.monotonic() + wait_s
     name = one_line(str(path.parent), 4096)
     try:
-        file = path.open("a+")
+        file = open(path, "a+", opener=private_opener)  # noqa: SIM115 - whoever takes the lock closes it
     except OSError as error:
         raise InputError(f"{name}: cannot be written: {error.strerror or error}") from None
     while True:

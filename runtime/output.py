@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rollmux_env.files import private_folder, private_opener
+
 LOGS = "logs"  # folder of a run's or a service's, with one of each job
 LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half to the file before it, and that one what it held
 _OLDER = ".1"
@@ -17,8 +19,8 @@ _LOOKS_S = 0.3
 def capture(folder: str, name: str) -> None:
     """Let what this process prints from now on, C++ included, be appended to a file, if there can be one."""
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        file = os.open(Path(folder) / f"{name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        private_folder(Path(folder))
+        file = os.open(Path(folder) / f"{name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError:  # no log is worth a job
         return
     for stream in (sys.stdout, sys.stderr):
@@ -37,7 +39,8 @@ def trim(folder: Path, largest: int = LARGEST) -> None:
             with path.open("rb") as file:
                 file.seek(-largest // 2, os.SEEK_END)
                 tail = file.read().partition(b"\n")[2]
-            path.with_name(path.name + _OLDER).write_bytes(tail)
+            with open(path.with_name(path.name + _OLDER), "wb", opener=private_opener) as older:
+                older.write(tail)
             os.truncate(path, 0)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import read_file
+from rollmux_env.files import private_opener, read_file
 from rollmux_env.validation_errors import one_line
 
 PREFIX = "rollmux-ray-"  # of the names of Ray's folders
@@ -84,7 +84,7 @@ def spare_folder() -> Iterator[Path]:
     """A folder for as long as it is needed. It holds a note of which folder it is, locked until then."""
     own = _as_made(tempfile.mkdtemp(prefix=SPARE))
     path = Path(own.path)
-    with (path / _NOTE).open("xb") as note:
+    with open(path / _NOTE, "xb", opener=private_opener) as note:
         fcntl.flock(note, fcntl.LOCK_EX)
         note.write(TypeAdapter(OwnFolder).dump_json(own))
         note.flush()

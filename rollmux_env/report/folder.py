@@ -12,20 +12,25 @@ from typing import Any
 from rollmux_env.bench.comparison import Row
 from rollmux_env.bench.harness import Result
 from rollmux_env.errors import InputError
-from rollmux_env.files import write_whole
+from rollmux_env.files import private_folder, write_whole
 from rollmux_env.report.results import bench_csv, to_json
 from rollmux_env.scenario import Scenario
 
 _VERSIONS = ("rollmux", "numpy", "numba", "scipy", "pydantic")
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, private: bool = False) -> None:
     """Make an output folder, before the work that it is for.
+
+    Args:
+        private: for its owner alone; one that is there keeps its permissions.
 
     Raises:
         InputError: it cannot be made or written; one line.
     """
     try:
+        if private:
+            private_folder(path)
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise InputError(f"--out {path}: {getattr(error, 'strerror', None) or error}") from None

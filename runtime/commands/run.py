@@ -111,7 +111,7 @@ def _begin(
     from runtime.own_folder import spare_folder
 
     if out is not None:
-        make_folder(out)
+        make_folder(out, private=True)
         if is_begun(out / JOURNAL):
             raise InputError(f"--out {out}: holds a run already; choose another folder, or go on with it by --resume {out}")
     with nullcontext(out.resolve()) if out is not None else spare_folder() as folder:

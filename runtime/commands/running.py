@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import private_folder
 from rollmux_env.report.tables import show
 from rollmux_env.scenario import Cluster, Scenario
 from rollmux_env.scenario import Pool as PoolSpec
@@ -178,7 +179,7 @@ def nodes_of(record: RunRecord, spec: JobSpec) -> tuple[Node, ...]:
 
 def alone(plan: RunPlan, spec: JobSpec, nodes: tuple[Node, ...], folder: Path) -> RunPlan:
     """A run of one job alone."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     return RunPlan(
         (spec.model_copy(update={"arrival_s": 0.0}),), plan.cluster, nodes, "solo", plan.dispatch, plan.seed, str(folder), False
     )

@@ -44,7 +44,7 @@ def serve(
     limits = load_cluster(cluster) if cluster is not None else None
     make_runnable(policy or POLICY, seed)
     make_dispatch(dispatch or DISPATCH)
-    make_folder(folder)
+    make_folder(folder, private=True)
     folder = folder.resolve()
     if is_begun(folder / JOURNAL):
         read_run(folder)  # can it be gone on with?

@@ -57,7 +57,7 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
     try:
         check_signals()
         if note is not None and folder is not None:
-            write_whole(note, json.dumps(asdict(folder)))
+            write_whole(note, json.dumps(asdict(folder)), private=True)
         try:
             with masked():
                 ray.init(**options)

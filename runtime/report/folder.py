@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollmux_env.files import write_whole
+from rollmux_env.files import make_private, private_folder, write_whole
 from rollmux_env.report.gantt import gantt_png
 from rollmux_env.report.lanes import Lane, follow
 from rollmux_env.report.perfetto import JobSlice, trace_json
@@ -33,11 +33,11 @@ def write_report(folder: Path, record: RunRecord) -> dict[str, Any]:
         InputError: a file cannot be written; one line.
     """
     report = figures(record)
-    write_whole(folder / RESULTS, to_json(report))
-    write_whole(folder / TRACE, trace_of(record))
+    write_whole(folder / RESULTS, to_json(report), private=True)
+    write_whole(folder / TRACE, trace_of(record), private=True)
     picture = gantt_of(record)
     if picture is not None:
-        write_whole(folder / GANTT, picture)
+        write_whole(folder / GANTT, picture, private=True)
     write_events(folder / TENSORBOARD, record)
     return report
 
@@ -86,10 +86,12 @@ def write_events(folder: Path, record: RunRecord) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     shutil.rmtree(folder, ignore_errors=True)
+    private_folder(folder)
     for job_id in dict.fromkeys(iteration.job_id for iteration in record.iterations):
         with SummaryWriter(str(folder / job_id)) as writer:
             for tag, value, step, at_s in scalars(record, job_id):
                 writer.add_scalar(tag, value, step, walltime=record.wall_s(at_s))
+    make_private(folder)
 
 
 def scalars(record: RunRecord, job_id: str) -> Sequence[tuple[str, float, int, float]]:

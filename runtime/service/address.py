@@ -93,7 +93,7 @@ def token_of(folder: Path) -> Path:
 def announce(folder: Path, address: ServiceAddress) -> None:
     """Let clients find a service; only its owner may read how."""
     path = folder / SERVICE
-    write_whole(path, TypeAdapter(dict[str, str | int | None]).dump_json(asdict(address)))
+    write_whole(path, TypeAdapter(dict[str, str | int | None]).dump_json(asdict(address)), private=True)
     path.chmod(0o600)
 
 

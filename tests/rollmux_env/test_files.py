@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import check_regular, read_file, read_json, read_text, text_lines, write_whole
+from rollmux_env.files import check_regular, make_private, private_folder, read_file, read_json, read_text, text_lines, write_whole
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
@@ -106,3 +106,16 @@ def test_what_is_no_text_and_no_json_is_one_line(tmp_path: Path) -> None:
     path.write_bytes(b"one\n\xff\n")
     with pytest.raises(InputError, match="not a text file"):
         list(text_lines(path))
+
+
+def test_private_is_for_the_owner_alone(tmp_path: Path) -> None:
+    private_folder(tmp_path / "a" / "b")
+    write_whole(tmp_path / "a" / "b" / "c", "text", private=True)
+    tmp_path.chmod(0o755)
+    private_folder(tmp_path)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path, *tmp_path.rglob("*"))}
+    assert modes == {tmp_path.name: 0o755, "a": 0o700, "b": 0o700, "c": 0o600}
+    (tmp_path / "a" / "b" / "d").write_text("by somebody who knows nothing of this")
+    (tmp_path / "a" / "link").symlink_to(tmp_path)
+    make_private(tmp_path / "a")
+    assert (tmp_path / "a" / "b" / "d").stat().st_mode & 0o777 == 0o600 and tmp_path.stat().st_mode & 0o777 == 0o755

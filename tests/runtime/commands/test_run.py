@@ -11,6 +11,7 @@ from rollmux_env.cluster.events import Ticked
 from runtime.execution.checks import check_run
 from runtime.journal import JOURNAL, Journal, read_run
 from tests.conftest import Command
+from tests.runtime.modes import others_may_read
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_job.yaml"
 
@@ -59,6 +60,7 @@ def test_a_run_reports_and_is_compared(command: Command, tmp_path: Path) -> None
     assert (status, err) == (0, "")
     for text in ("large: iteration 15 of 15", "small alone:", "against solo", "times as fast as one after the other"):
         assert text in out
+    assert not others_may_read(folder)
     record = read_run(folder)
     assert record.solo.keys() == {"small", "large"} and len(record.bounds) == 2
     for each in (record, *record.solo.values()):

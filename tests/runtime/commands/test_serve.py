@@ -17,6 +17,7 @@ from runtime.execution.own_ray import MARK, end_processes
 from runtime.journal import DRIVER_LOCK, read_run
 from runtime.service.address import find
 from tests.conftest import Command
+from tests.runtime.modes import others_may_read
 from tests.runtime.sockets import listens_only_on_loopback
 
 TOYS = Path(__file__).parents[1] / "execution"
@@ -159,6 +160,7 @@ def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop
         status, out, _ = shell.run("logs", "talks", "--follow")
         assert status == 0
         assert any(line == "controller | trained 60 times" for line in out.splitlines())
+        assert not others_may_read(shell.service)
         assert "  iteration 60 of 60: " in out and out.splitlines()[-1].endswith("  done")
         jobs = shell.jobs()
         assert (jobs["talks"]["state"], jobs["talks"]["iteration"], jobs["endless"]["state"]) == ("done", 60, "cancelled")
