@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from policies.commands.options import Fidelity, Format, find_scenario
+from policies.commands.options import Fidelity, Format, MostPhases, find_scenario
 from policies.commands.suite import run_suite
 from rollmux_env.cli import Seed, WorkloadSettings
 
@@ -67,6 +67,7 @@ def bench(
         ),
     ] = None,
     settings: WorkloadSettings = None,
+    most_phases: MostPhases = None,
 ) -> None:
     """Compare policies on a scenario file or a workload: dollars, SLOs, GPUs.
 
@@ -87,6 +88,7 @@ def bench(
             "--fidelity": fidelity,
             "--rollout-policy": rollout_policy,
             "--set": settings,
+            "--max-phases": most_phases,
         }
         for option, value in fixed.items():
             if value:
@@ -109,10 +111,10 @@ def bench(
     base = baseline or names[0]
     if base not in names:
         raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
-    for option, value in (("--dispatch", dispatch), ("--rollout-policy", rollout_policy)):
+    fidelity = fidelity or (Fidelity.fluid if dispatch is None and rollout_policy is None else Fidelity.event)
+    for option, value in (("--dispatch", dispatch), ("--rollout-policy", rollout_policy), ("--max-phases", most_phases)):
         if value is not None and fidelity is Fidelity.fluid:
             raise typer.BadParameter("a fluid replay runs no single phases", param_hint=option)
-    fidelity = fidelity or (Fidelity.fluid if dispatch is None and rollout_policy is None else Fidelity.event)
     inside = make_rollout(rollout_policy or "plain")
     order = migrating(dispatch or "round-robin", inside)
     rule = make_dispatch(order) if fidelity is Fidelity.event else None
@@ -121,8 +123,10 @@ def bench(
     if out:
         make_folder(out)
     scenarios = {number: find_scenario(target, number, settings or []) for number in range(seed, seed + (seeds or 1))}
-    tasks = [Task(name, number, scenarios[number], rule, check, inside) for number in scenarios for name in names]
-    results = tracked(run_tasks(make_policy, tasks, workers), [f"{task.spec}, seed {task.seed}" for task in tasks])
+    tasks = [Task(name, number, scenarios[number], rule, check, inside, most_phases) for number in scenarios for name in names]
+    results = tracked(
+        lambda tell: run_tasks(make_policy, tasks, workers, tell), [f"{task.spec}, seed {task.seed}" for task in tasks]
+    )
     rows = compare(results, base)
     report = bench_report(target, fidelity.value, results, base)
     if out:

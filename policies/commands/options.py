@@ -21,6 +21,18 @@ PolicyName = Annotated[
 ]
 
 
+MostPhases = Annotated[
+    int | None,
+    typer.Option(
+        "--max-phases",
+        min=1,
+        metavar="N",
+        help="Most phases of an event replay. (default: 20 million; 1 million where they are drawn)",
+        show_default=False,
+    ),
+]
+
+
 class Format(StrEnum):
     """Output formats of results."""
 

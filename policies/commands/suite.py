@@ -63,7 +63,7 @@ def run_suite(
         make_folder(out)
     tasks = suite_tasks(chosen, numbers, quick, make_dispatch, check)
     names = [f"{case.label}: {task.spec}, seed {task.seed}" for case, task in tasks]
-    results = tracked(run_tasks(make_policy, [task for _, task in tasks], workers), names)
+    results = tracked(lambda tell: run_tasks(make_policy, [task for _, task in tasks], workers, tell), names)
     rows = suite_rows(chosen, [(case, result) for (case, _), result in zip(tasks, results, strict=True)])
     _tell(chosen, rows, numbers, quick, out, format)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from policies.commands.options import PolicyName, find_scenario
+from policies.commands.options import MostPhases, PolicyName, find_scenario
 from rollmux_env.cli import Seed, WorkloadSettings
 
 
@@ -33,6 +33,7 @@ def trace(
     ] = None,
     settings: WorkloadSettings = None,
     seed: Seed = 0,
+    most_phases: MostPhases = None,
 ) -> None:
     """Draw an event replay: a Gantt chart of a group (PNG) and a trace for ui.perfetto.dev.
 
@@ -41,11 +42,18 @@ def trace(
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
     from policies.rollout import make_rollout
-    from rollmux_env.replay.event import replay_events
+    from rollmux_env.progress import Progress
+    from rollmux_env.replay.event import Watch, replay_events
     from rollmux_env.report.pictures import write_pictures
 
     placement, order = make_runnable(policy, seed), make_dispatch(dispatch)
     scenario = find_scenario(target, seed, settings or [])
-    run = replay_events(scenario, placement, order, seed, keep_phases=True, rollout=make_rollout("plain"))
+    with Progress(f"replaying {target}") as progress:
+
+        def tell(phases: int, departed: int) -> None:
+            progress.tell(f"{phases:,} phases, {departed:,} of {len(scenario.jobs):,} jobs done")
+
+        watch = Watch(most_phases=most_phases, tell=tell)
+        run = replay_events(scenario, placement, order, seed, watch, keep_phases=True, rollout=make_rollout("plain"))
     for line in write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours):
         typer.echo(line)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.errors import InputError, PlanError
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Outcome, outcome
 from rollmux_env.rollout.policy import RolloutPolicy
@@ -35,6 +35,8 @@ class OwnReplay(Protocol):
 
 Contender = Policy | OwnReplay
 MakeContender = Callable[[str, int], Contender]
+Tell = Callable[[int, int, int], None]
+_LOOKS_S = 0.5  # between looks at what workers have done
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Task:
         dispatch: the dispatch policy of an event replay; None for a fluid one.
         check: assert the invariants throughout.
         rollout: of an event replay, what happens inside the rollouts of jobs with a model; None: they take their worst case.
+        most_phases: of an event replay; as `rollmux_env.replay.event.Watch`.
     """
 
     spec: str
@@ -56,6 +59,7 @@ class Task:
     dispatch: DispatchPolicy | None = None
     check: bool = False
     rollout: RolloutPolicy | None = None
+    most_phases: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,11 @@ class Result:
     total_s: float
 
 
-def run_task(make: MakeContender, task: Task) -> Result:
+def run_task(make: MakeContender, task: Task, tell: Callable[[int, int], None] = lambda phases, departed: None) -> Result:
     """Run one task.
+
+    Args:
+        tell: as `rollmux_env.replay.event.Watch`.
 
     Raises:
         InputError: the contender cannot be made or cannot take this scenario.
@@ -89,9 +96,8 @@ def run_task(make: MakeContender, task: Task) -> Result:
         elif task.dispatch is not None:
             migration = migration_of(task.rollout)
             tails = TailModel(share=migration[1]) if migration else None
-            run = replay_events(
-                task.scenario, contender, task.dispatch, task.seed, check=task.check, tails=tails, rollout=task.rollout
-            )
+            watch = Watch(task.check, task.most_phases, tell)
+            run = replay_events(task.scenario, contender, task.dispatch, task.seed, watch, tails=tails, rollout=task.rollout)
             measured = outcome(run)
         else:
             measured = outcome(replay(task.scenario, contender, check=task.check))
@@ -100,12 +106,15 @@ def run_task(make: MakeContender, task: Task) -> Result:
     return Result(task.spec, task.seed, measured, perf_counter() - began)
 
 
-def run_tasks(make: MakeContender, tasks: list[Task], workers: int = 1) -> Iterator[tuple[int, Result]]:
+def run_tasks(
+    make: MakeContender, tasks: list[Task], workers: int = 1, tell: Tell = lambda index, phases, departed: None
+) -> Iterator[tuple[int, Result]]:
     """Run tasks and yield (index, result) as they end.
 
     Args:
         make: a function of a module (processes are sent its name).
         workers: processes; 1 runs the tasks here, one after the other.
+        tell: is told now and then of an event replay that runs: (index, phases that have begun, jobs that have left).
 
     Raises:
         InputError, PlanError: as `run_task`; the other tasks are then stopped, as they are by an interrupt.
@@ -114,19 +123,21 @@ def run_tasks(make: MakeContender, tasks: list[Task], workers: int = 1) -> Itera
         raise InputError(f"--workers {workers}: must be at least 1")
     if workers == 1 or len(tasks) == 1:
         for index, task in enumerate(tasks):
-            yield index, run_task(make, task)
+            yield index, run_task(make, task, partial(tell, index))
         return
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        min(workers, len(tasks)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C is for this process to answer
-    )
+    context = multiprocessing.get_context("spawn")
+    counts = context.Array("q", 2 * len(tasks), lock=False)
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context, initializer=_begin, initargs=(counts,))
     try:
-        futures = {pool.submit(partial(run_task, make), task): index for index, task in enumerate(tasks)}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        waiting = {pool.submit(_run_counted, make, index, task): index for index, task in enumerate(tasks)}
+        while waiting:
+            done, _ = wait(waiting, timeout=_LOOKS_S, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield waiting.pop(future), future.result()
+            for index in waiting.values():
+                if counts[2 * index]:
+                    tell(index, counts[2 * index], counts[2 * index + 1])
     except BrokenProcessPool:
         raise InputError(f"--workers {workers}: a process was killed before its task was done (out of memory?)") from None
     except BaseException:
@@ -135,3 +146,20 @@ def run_tasks(make: MakeContender, tasks: list[Task], workers: int = 1) -> Itera
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+_counts: Any = None  # in a worker: phases and departures of each task, shared with the process that waits
+
+
+def _begin(counts: Any) -> None:
+    """A worker begins. Ctrl-C is for the process to answer that waits."""
+    global _counts
+    _counts = counts
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _run_counted(make: MakeContender, index: int, task: Task) -> Result:
+    def tell(phases: int, departed: int) -> None:
+        _counts[2 * index], _counts[2 * index + 1] = phases, departed
+
+    return run_task(make, task, tell)

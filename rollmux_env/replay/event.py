@@ -19,13 +19,15 @@ that it is shown have no `drift`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 
 from rollmux_env.cluster.events import Progress
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.errors import PlanError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.run import Arrivals, PhaseRun, Run, placements, waits_for_ever
 from rollmux_env.replay.sampling import Durations
@@ -37,7 +39,24 @@ from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.timing.tail import TailModel
 
+MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # of a replay, and of one that keeps them: a minute or two, 1.5 GB
+_TOLD = 1 << 16  # phases between two words about them
 _TRAINING_POOL = -1  # in place of a rollout node's number
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is done beside a replay.
+
+    Attributes:
+        check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
+        most_phases: that may begin; None is `MOST_PHASES`, or `MOST_KEPT` where they are kept.
+        tell: is told now and then how many have begun, and how many jobs have left.
+    """
+
+    check: bool = False
+    most_phases: int | None = None
+    tell: Callable[[int, int], None] = lambda phases, departed: None
 
 
 def replay_events(
@@ -45,7 +64,7 @@ def replay_events(
     policy: Policy,
     dispatch: DispatchPolicy,
     seed: int,
-    check: bool = False,
+    watch: Watch = Watch(),
     keep_phases: bool = False,
     tails: TailModel | None = None,
     rollout: RolloutPolicy | None = None,
@@ -54,16 +73,26 @@ def replay_events(
 
     Args:
         seed: of the sampled durations; they depend on it, the job's id, the iteration and the phase alone.
-        check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
         keep_phases: fill `Run.phases`.
         tails: the inside of rollouts, for dispatch policies that migrate tails; None is `TailModel()`. Of jobs with a model only
             its `share` counts.
         rollout: what happens inside the rollouts of jobs with a model; None: they take their worst case.
 
     Raises:
+        InputError: there are more phases than the watch allows; one line.
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
-    return _Replay(scenario, policy, dispatch, seed, keep_phases, tails or TailModel(), rollout).play(check)
+    most = watch.most_phases or (MOST_KEPT if keep_phases else MOST_PHASES)
+    least = sum(2 * (job.iterations or 1) for job in scenario.jobs)
+    if least > most:
+        raise too_many(f"the jobs have {least:,} phases", most)
+    replaying = _Replay(scenario, policy, dispatch, seed, keep_phases, tails or TailModel(), rollout)
+    return replaying.play(watch, most)
+
+
+def too_many(what: str, most: int) -> InputError:
+    """The error of a replay that would go on for hours."""
+    return InputError(f"event replay: {what}, and {most:,} at most are replayed; --max-phases allows more")
 
 
 class _Group:
@@ -170,16 +199,23 @@ class _Replay:
         self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))
         self.heap: list[tuple[float, int, _RunningJob, str]] = []  # (end, stamp, whose, `rollout`, `training` or `sync`)
         self.stamps = 0
+        self.begun = 0  # phases, and instants at which placements may have changed
         self.running: dict[str, _RunningJob] = {}
         self.groups: dict[int, _Group] = {}
 
-    def play(self, check: bool) -> Run:
+    def play(self, watch: Watch, most_phases: int) -> Run:
         state, heap, arrivals, scheduler = self.run.state, self.heap, self.arrivals, self.scheduler
+        look = min(_TOLD, most_phases + 1)
         fixed_s = arrivals.next_s  # of the next instant that no phase brings about
         while state.departed < len(self.run.scenario.jobs):
             now_s = min(heap[0][0], fixed_s) if heap else fixed_s
             if now_s == inf:
                 raise PlanError(waits_for_ever(state))
+            if self.begun >= look:
+                if self.begun > most_phases:
+                    raise too_many(f"more than {most_phases:,} phases have begun after {now_s / 3600:,.1f} h", most_phases)
+                watch.tell(self.begun, state.departed)
+                look = min(self.begun + _TOLD, most_phases + 1)
             now_s = max(now_s, state.now_s)
             until_s = now_s + INSTANT_S
             departing: list[_RunningJob] = []
@@ -192,7 +228,7 @@ class _Replay:
             if departing or fixed_s <= until_s:
                 self._place(now_s, departing)
                 fixed_s = min(arrivals.next_s, state.next_resume_s(), scheduler.planner.ticks.next_s)
-                if check:
+                if watch.check:
                     check_state(state, arrivals.taken, self.policy.keeps_slo)
             for command in scheduler.permits(now_s):
                 job_run = self.running[command.job_id]
@@ -204,6 +240,7 @@ class _Replay:
 
     def _start(self, job_run: _RunningJob, phase: PhaseName, now_s: float) -> None:
         """A phase has its permit: switch, then run."""
+        self.begun += 1
         factors = job_run.durations.rollout if phase == "rollout" else job_run.durations.training
         if job_run.iteration >= len(factors):
             job_run.durations.extend()
@@ -333,6 +370,7 @@ class _Replay:
 
     def _place(self, now_s: float, departing: list[_RunningJob]) -> None:
         """Departures, pauses that end, the queue and arrivals, as in every replay."""
+        self.begun += 1
         run, scheduler = self.run, self.scheduler
         assert run.solo_s is not None
         for job_run in sorted(departing, key=lambda job_run: job_run.row):

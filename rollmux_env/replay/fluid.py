@@ -6,12 +6,14 @@ import numpy as np
 
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.errors import PlanError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_clock, check_state
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.planner import INSTANT_S
+
+MOST_INSTANTS = 100_000  # beside four of each job: those at which a policy is woken, every hour for eleven years
 
 
 def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
@@ -21,6 +23,7 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         check: assert the invariants of `rollmux_env.replay.checks` after every instant.
 
     Raises:
+        InputError: the policy is woken too often; one line.
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
     run = Run(scenario, State(scenario.cluster))
@@ -37,6 +40,8 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
             scheduler.left(job_id)
         for _ in placements(run, scheduler, now_s, arrivals):
             pass
+        if len(run.time_s) > MOST_INSTANTS + 4 * len(scenario.jobs):
+            raise InputError(f"fluid replay: the policy has been woken {MOST_INSTANTS:,} times after {now_s / 3600:,.0f} h")
         if check:
             check_clock(run.time_s[-2:])
             check_state(state, arrivals.taken, policy.keeps_slo)

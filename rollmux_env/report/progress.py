@@ -1,22 +1,24 @@
-"""Progress bars on standard error, if it is a terminal."""
+"""Progress of runs on standard error: a bar if it is a terminal, else a line a minute."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
-from rollmux_env.bench.harness import Result
+from rollmux_env.bench.harness import Result, Tell
 from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import is_compiled
+from rollmux_env.progress import Progress
 
 
-def tracked(results: Iterable[tuple[int, Result]], names: Sequence[str]) -> list[Result]:
-    """Gather results in the order of their tasks, showing how many are done.
+def tracked(run: Callable[[Tell], Iterable[tuple[int, Result]]], names: Sequence[str]) -> list[Result]:
+    """Gather results in the order of their tasks, showing how many are done, and how far an event replay is.
 
     Args:
-        results: (index of the task, its result) as they end.
+        run: yields (index of the task, its result) as they end, given what it tells of those that run.
         names: of the tasks.
     """
     by_index: dict[int, Result] = {}
@@ -24,10 +26,20 @@ def tracked(results: Iterable[tuple[int, Result]], names: Sequence[str]) -> list
     if not is_compiled(enumerate_candidates):
         console.print("compiling the kernel, once (about 15 s)", style="dim")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    lines = Progress("replaying")
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(names[0], total=len(names))
-        for index, result in results:
+
+        def tell(index: int, phases: int, departed: int) -> None:
+            text = f"{names[index]}: {phases:,} phases, {departed:,} jobs done"
+            progress.update(bar, description=text)
+            if not console.is_terminal:
+                lines.tell(f"{len(by_index)} of {len(names)} done; {text}")
+
+        for index, result in run(tell):
             by_index[index] = result
             waiting = next((name for k, name in enumerate(names) if k not in by_index), "")
             progress.update(bar, advance=1, description=waiting)
+            if not console.is_terminal:
+                lines.tell(f"{len(by_index)} of {len(names)} done")
     return [by_index[index] for index in range(len(names))]

@@ -18,7 +18,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved
 from rollmux_env.cluster.plan import Move, Place, Plan, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run
@@ -89,7 +89,9 @@ def test_streams_with_many_moves_keep_every_slo(stays: Any, known_stays: bool) -
 @examples(25)
 @given(scenarios(max_jobs=6), st.integers(0, 3))
 def test_plans_hold_where_progress_is_observed(data: dict[str, Any], seed: int) -> None:
-    replay_events(parse_scenario(longer(data, 40)), Consolidate(budget=400), make_dispatch("round-robin"), seed, check=True)
+    replay_events(
+        parse_scenario(longer(data, 40)), Consolidate(budget=400), make_dispatch("round-robin"), seed, watch=Watch(check=True)
+    )
 
 
 def test_jobs_on_many_nodes_and_scarce_pools() -> None:

@@ -18,7 +18,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Event
 from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run
@@ -30,7 +30,7 @@ STREAM = sampled("production", 0, jobs=60)
 
 
 def by_events(problem: Scenario, policy: Policy, seed: int = 0) -> Run:
-    return replay_events(problem, policy, make_dispatch("round-robin"), seed, check=True)
+    return replay_events(problem, policy, make_dispatch("round-robin"), seed, watch=Watch(check=True))
 
 
 def test_the_quantile_is_that_of_the_draws() -> None:

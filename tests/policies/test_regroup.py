@@ -19,7 +19,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Event, Moved, Placemen
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out, may_move
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Metrics, metrics
 from rollmux_env.replay.run import Run
@@ -34,7 +34,7 @@ def scenario(*jobs: dict[str, Any], **cluster: Any) -> Scenario:
 
 
 def by_events(problem: Scenario, policy: Policy, seed: int = 0) -> Run:
-    return replay_events(problem, policy, make_dispatch("round-robin"), seed, check=True)
+    return replay_events(problem, policy, make_dispatch("round-robin"), seed, watch=Watch(check=True))
 
 
 def observed(found: Metrics) -> float:

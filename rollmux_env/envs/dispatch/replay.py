@@ -6,7 +6,7 @@ from rollmux_env.cluster.events import Arrived, Event, Placement, isolated
 from rollmux_env.cluster.plan import Place, Plan
 from rollmux_env.cluster.state import State
 from rollmux_env.envs.dispatch.types import Group
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.scenario import Scenario
@@ -17,7 +17,9 @@ from rollmux_env.timing.tail import TailModel
 def replay_group(group: Group, dispatch: DispatchPolicy, tails: TailModel | None = None) -> Run:
     """Replay a group; its phases are kept. Members leave with the iteration in which their `duration_s` ends, if they have one."""
     scenario = Scenario(version=1, cluster=group.cluster, jobs=group.jobs)
-    return replay_events(scenario, _PinnedPlacement(group), dispatch, group.seed, check=True, keep_phases=True, tails=tails)
+    return replay_events(
+        scenario, _PinnedPlacement(group), dispatch, group.seed, watch=Watch(check=True), keep_phases=True, tails=tails
+    )
 
 
 def figures(group: Group, run: Run) -> dict[str, float]:

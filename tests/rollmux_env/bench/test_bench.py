@@ -5,20 +5,23 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 
 import pytest
 
+from policies.dispatch import make_dispatch
 from policies.registry import make_policy
+from rollmux_env.bench import harness
 from rollmux_env.bench.comparison import compare
-from rollmux_env.bench.harness import Contender, Task, run_task, run_tasks
+from rollmux_env.bench.harness import Contender, Result, Task, run_task, run_tasks
 from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.plan import Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.metrics import Outcome
+from rollmux_env.report.progress import tracked
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
@@ -120,3 +123,36 @@ def test_a_cluster_that_costs_nothing_saves_nothing() -> None:
     free = Scenario.model_validate(data)
     results = [run_task(make_policy, Task(name, 0, free)) for name in ("solo", "rollmux")]
     assert [row.saving.mean for row in compare(results, "solo")] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_who_runs_tasks_is_told_how_far_they_are(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    told: dict[int, list[tuple[int, int]]] = {}
+    jobs = [job.model_copy(update={"iterations": 40_000 if k == 0 else 1, "duration_s": None}) for k, job in enumerate(STREAM.jobs)]
+    stream = STREAM.model_copy(update={"jobs": tuple(jobs)})
+    tasks = [Task("solo", seed, stream, make_dispatch("fifo")) for seed in range(2)]
+    if workers == 2:  # what a worker has told is looked at when any task ends too
+        monkeypatch.setattr(harness, "_LOOKS_S", 0.01)
+    list(run_tasks(make_policy, tasks, workers, lambda index, *counts: told.setdefault(index, []).append(counts)))
+    assert told.keys() == {0, 1}
+    assert all(phases >= 1 << 16 and departed <= len(jobs) for counts in told.values() for phases, departed in counts)
+
+
+def test_how_far_a_replay_is_is_a_line_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rollmux_env.progress._FILE_S", (0.0, 0.0))
+    result = run_task(make_policy, Task("solo", 0, STREAM))
+
+    def run(tell: Callable[[int, int, int], None]) -> Iterator[tuple[int, Result]]:
+        tell(1, 1_000_000, 3)
+        yield 0, result
+        yield 1, result
+
+    assert tracked(run, ["first", "second"]) == [result, result]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-3:] == [
+        "replaying: 0 of 2 done; second: 1,000,000 phases, 3 jobs done",
+        "replaying: 1 of 2 done",
+        "replaying: 2 of 2 done",
+    ]

@@ -17,9 +17,9 @@ from policies.placement.alone import Colocated, Solo
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, isolated
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.errors import PlanError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.tables import Floats
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run
@@ -71,7 +71,9 @@ class Together:
 
 
 def played(problem: Scenario, policy: Policy | None = None, dispatch: str = "round-robin", seed: int = 0, **more: Any) -> Run:
-    return replay_events(problem, policy or Together(), make_dispatch(dispatch), seed, check=True, keep_phases=True, **more)
+    return replay_events(
+        problem, policy or Together(), make_dispatch(dispatch), seed, watch=Watch(check=True), keep_phases=True, **more
+    )
 
 
 def departures(run: Run) -> dict[str, float]:
@@ -469,7 +471,7 @@ def test_with_migration_no_node_does_more_than_its_whole(dispatch: str, data: di
         entry["rollout"] |= NOISY
         entry["training"] |= NOISY
     problem = parse_scenario(data)
-    run = replay_events(problem, Algorithm1(), make_dispatch(dispatch), seed, check=True, keep_phases=True)
+    run = replay_events(problem, Algorithm1(), make_dispatch(dispatch), seed, watch=Watch(check=True), keep_phases=True)
     assert run.state.departed == len(problem.jobs)
     assert held(run) <= 1 + 1e-9
     alike = replay_events(problem, Algorithm1(), make_dispatch(dispatch), seed, keep_phases=True)
@@ -483,3 +485,28 @@ def test_where_nobody_shares_a_rollout_node_migration_changes_nothing(name: str)
     runs = [played(scenario(*jobs), Together(pins, {"b": 1}), dispatch) for dispatch in (name, f"{name},migrate=0.8")]
     assert departures(runs[0]) == pytest.approx(departures(runs[1]), rel=1e-12)
     assert runs[0].solo_s == runs[1].solo_s
+
+
+def test_a_replay_has_only_so_many_phases_and_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+
+    def begun(problem: Scenario, most: int | None, **more: Any) -> Run:
+        watch = Watch(most_phases=most, tell=lambda *counts: told.append(counts))
+        return replay_events(problem, Solo(), make_dispatch("fifo"), 0, watch, **more)
+
+    by_work, by_time = scenario(job("a", iterations=50), job("b")), scenario(job("a", rollout=1e-3, training=1e-3, duration_s=10))
+    began = "event replay: more than 200 phases have begun after 0.0 h, and 200 at most are replayed; --max-phases allows more"
+    for problem, most, said in (
+        (by_work, 119, "event replay: the jobs have 120 phases, and 119 at most are replayed; --max-phases allows more"),
+        (by_time, 200, began),
+    ):
+        with pytest.raises(InputError) as caught:
+            begun(problem, most)
+        assert str(caught.value) == said
+    assert begun(by_work, 200).log == begun(by_work, None).log and not told
+    monkeypatch.setattr("rollmux_env.replay.event._TOLD", 40)
+    assert begun(by_work, None).log == begun(by_work, 200).log
+    assert [departed for _, departed in told] == [0, 1, 1] * 2 and told[0][0] >= 40 and told[1][0] >= told[0][0] + 40
+    monkeypatch.setattr("rollmux_env.replay.event.MOST_KEPT", 100)
+    with pytest.raises(InputError, match="100 at most"):
+        begun(by_work, None, keep_phases=True)

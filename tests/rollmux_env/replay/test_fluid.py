@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.alone import Colocated, Solo
+from policies.placement.regroup import Regroup
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Resumed
 from rollmux_env.cluster.plan import Move, Policy
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.replay import fluid
 from rollmux_env.replay.checks import check_clock
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
@@ -251,3 +253,10 @@ def test_colocated_by_hand() -> None:
     assert found.slowdown == pytest.approx({"a": 1, "b": 2})
     assert found.utilization == {"rollout": None, "training": pytest.approx(1)}
     assert found.peak_gpus == {"rollout": 0, "training": 40}
+
+
+def test_a_policy_is_woken_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fluid, "MOST_INSTANTS", 20)
+    problem = scenario_of(make_job("a", duration_s=1e9))
+    with pytest.raises(InputError, match="fluid replay: the policy has been woken 20 times after "):
+        replay(problem, Regroup())

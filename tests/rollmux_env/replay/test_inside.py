@@ -9,7 +9,7 @@ import pytest
 from policies.dispatch import make_dispatch
 from policies.registry import make_policy
 from policies.rollout import make_rollout
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.replay.sampling import Durations
@@ -39,7 +39,7 @@ def played(policy: str, dispatch: str = "round-robin", placement: str = "rollmux
         make_policy(placement),  # type: ignore[arg-type]
         make_dispatch(dispatch),
         0,
-        check=True,
+        watch=Watch(check=True),
         keep_phases=True,
         tails=tails,
         rollout=make_rollout(policy),

@@ -16,7 +16,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved
 from rollmux_env.cluster.plan import Move, Plan, Policy
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
@@ -28,7 +28,7 @@ def scenario(*jobs: dict[str, Any], **cluster: Any) -> Scenario:
 
 
 def by_events(problem: Scenario, policy: Policy) -> Run:
-    return replay_events(problem, policy, make_dispatch("round-robin"), 0, check=True)
+    return replay_events(problem, policy, make_dispatch("round-robin"), 0, watch=Watch(check=True))
 
 
 def by_flow(problem: Scenario, policy: Policy) -> Run:
