@@ -176,8 +176,12 @@ def read_run(folder: Path) -> RunRecord:
     Raises:
         InputError: it holds none, or a damaged one; one line.
     """
-    record = record_of(read_facts(folder / JOURNAL))
-    state_of(record)
+    facts = read_facts(folder / JOURNAL)
+    try:
+        record = record_of(facts)
+        state_of(record)
+    except InputError as error:
+        raise InputError(f"{one_line(str(folder / JOURNAL), 4096)}: {error}; `rollmux journal check` says where") from None
     solo = {path.parent.name: read_run(path.parent) for path in sorted(folder.glob(f"solo/*/{JOURNAL}"))}
     return dataclasses.replace(record, solo=solo)
 
@@ -227,7 +231,7 @@ def state_of(record: RunRecord) -> State:
             apply(state, event)
         except IMPOSSIBLE as error:
             what = f"{type(event).__name__} at {event.at_s:.3f} s"
-            raise InputError(f"the journal does not hold together: {what} cannot have happened: {one_line(str(error))}") from None
+            raise InputError(f"{what} cannot have happened: {one_line(str(error))}") from None
     return state
 
 

@@ -44,15 +44,14 @@ def trim(folder: Path, largest: int = LARGEST) -> None:
             os.truncate(path, 0)
 
 
-def lines(folder: Path) -> list[str]:
+def lines(folder: Path) -> Iterator[str]:
     """What a job's processes have printed, process by process, every line after the name of its process."""
-    output = []
     for path in sorted(folder.glob("*.log")):
-        older = path.with_name(path.name + _OLDER)
-        for part in (older, path):
-            if part.exists():
-                output += [f"{path.stem} | {line}" for line in part.read_text(errors="replace").splitlines()]
-    return output
+        for part in (path.with_name(path.name + _OLDER), path):
+            if part.is_file():
+                with part.open(errors="replace") as file:
+                    for line in file:
+                        yield f"{path.stem} | {line.removesuffix(chr(10))}"
 
 
 def follow_lines(folder: Path, ended: Callable[[], bool], pause: Callable[[float], None] = time.sleep) -> Iterator[str]:
@@ -62,10 +61,10 @@ def follow_lines(folder: Path, ended: Callable[[], bool], pause: Callable[[float
         pause: waits so many seconds between looks.
     """
     yield from lines(folder)
-    read = {path: path.stat().st_size for path in folder.glob("*.log")}
+    read = {path: path.stat().st_size for path in folder.glob("*.log") if path.is_file()}
     while True:
         last = ended()
-        for path in sorted(folder.glob("*.log")):
+        for path in sorted(path for path in folder.glob("*.log") if path.is_file()):
             size = path.stat().st_size
             begins = read.get(path, 0)
             if size < begins:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
-from rollmux_env.validation_errors import one_line
+from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.execution.own_ray import stay_on_loopback
 from runtime.own_folder import OwnFolder
 
@@ -55,7 +55,7 @@ class ServiceAddress:
         host, _, port = self.address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=_ANSWERS_S).close()
-        except (OSError, ValueError):
+        except (OSError, ValueError, OverflowError):  # of a port above 65535
             return False
         return True
 
@@ -78,7 +78,7 @@ def find(folder: Path) -> ServiceAddress | None:
         address = TypeAdapter(ServiceAddress).validate_json(read_file(path))
         return address if address.token is None else replace(address, token=str(token_of(folder)))
     except ValidationError as error:
-        raise InputError(f"{one_line(str(path), 4096)}: cannot be read: {one_line(str(error), 200)}") from None
+        raise InputError(f"{one_line(str(path), 4096)}: cannot be read: {format_error(problems(error)[0], None)}") from None
     except InputError:
         if not os.path.lexists(path):
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,9 @@ def test_everything_that_a_process_prints_is_kept(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", PRINTS, str(tmp_path / "job"), name], capture_output=True, check=True)
         assert not done.stdout and not done.stderr
     said = ["by print", "an error", "by the system"]
-    assert lines(tmp_path / "job") == [f"controller | {line}" for line in 2 * said] + [f"rollout-0.Echo | {line}" for line in said]
+    assert [*lines(tmp_path / "job")] == [f"controller | {line}" for line in 2 * said] + [
+        f"rollout-0.Echo | {line}" for line in said
+    ]
 
 
 def test_files_stay_in_bounds_and_keep_what_came_last(tmp_path: Path) -> None:
@@ -31,12 +34,12 @@ def test_files_stay_in_bounds_and_keep_what_came_last(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text("".join(f"line {k}\n" for k in range(1000)))
     trim(tmp_path, largest=10_000)
-    assert len(lines(path.parent)) == 1000
+    assert len([*lines(path.parent)]) == 1000
     trim(tmp_path, largest=1000)
     assert sum(file.stat().st_size for file in path.parent.iterdir()) <= 500
     with path.open("a") as file:
         file.write("more\n")
-    assert lines(path.parent)[-2:] == ["controller | line 999", "controller | more"]
+    assert [*lines(path.parent)][-2:] == ["controller | line 999", "controller | more"]
 
 
 def test_following_goes_on_to_the_end_and_over_a_cut(tmp_path: Path) -> None:
@@ -54,3 +57,10 @@ def test_following_goes_on_to_the_end_and_over_a_cut(tmp_path: Path) -> None:
         return step.endswith("last")
 
     assert list(follow_lines(tmp_path, ended)) == [f"a | {line}" for line in ("first", "second", "third", "x", "last")]
+
+
+def test_what_is_no_file_is_no_log(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.log")
+    (tmp_path / "zero.log").symlink_to("/dev/zero")
+    (tmp_path / "a.log").write_text("a line\n")
+    assert [*lines(tmp_path)] == [*follow_lines(tmp_path, lambda: True)] == ["a | a line"]

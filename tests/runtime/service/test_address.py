@@ -37,3 +37,4 @@ def test_a_command_means_the_folder_given_or_that_of_the_environment(tmp_path: P
 
 def test_nobody_answers_at_a_port_where_nobody_listens() -> None:
     assert not ServiceAddress("127.0.0.1:1", "x").answers() and not ServiceAddress("nonsense", "x").answers()
+    assert not ServiceAddress("127.0.0.1:99999999999999", "x").answers()
