@@ -11,15 +11,18 @@ A5  the clock never runs back, resumes included
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.errors import InvariantError
+from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.replay.checks import check_state
+from rollmux_env.validation_errors import one_line
 from runtime.execution.checks import check_run
 from runtime.facts import (
     LEASE,
@@ -36,10 +39,29 @@ from runtime.facts import (
     Returned,
     SyncSlice,
 )
-from runtime.journal import record_of
+from runtime.journal import IMPOSSIBLE, JOURNAL, read_facts, record_of
 from runtime.record import RunRecord
 
 Outcome = Literal["done", "failed", "cancelled", "present"]
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """What fails over facts of a folder's journal that do not go together is told of the journal, where its audit finds so.
+
+    Raises:
+        InputError: with the first problem that the audit finds; one line.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except IMPOSSIBLE as error:
+        problems = audit(read_facts(folder / JOURNAL)).problems
+        if not problems:
+            raise
+        name = one_line(str(folder / JOURNAL), 4096)
+        raise InputError(f"{name}: its facts do not go together ({one_line(str(error))}): {one_line(problems[0])}") from None
 
 
 @dataclass(frozen=True)
@@ -75,6 +97,8 @@ def audit(facts: Sequence[Fact]) -> Audit:
         check_run(record)
     except InvariantError as error:
         problems.append(f"A3: {error}")
+    except IMPOSSIBLE as error:
+        problems.append(f"A3: a phase does not go with the facts around it: {error!r}")
     return Audit(jobs, len(record.iterations), len(record.repeated), len(record.restarted), len(record.relaunched), tuple(problems))
 
 
@@ -177,7 +201,7 @@ def _states(record: RunRecord) -> list[str]:
         try:
             apply(state, event)
             check_state(state, arrived, keeps_slo=False)
-        except (InvariantError, LookupError, ValueError, AssertionError) as error:
+        except IMPOSSIBLE as error:
             return [f"A4: {type(event).__name__} at {event.at_s:.3f} s: {error}"]
     left = [job_id for group in state.group_list() for job_id in group.jobs] + state.waiting
     return [f"A4: the run has ended, and {left[0]} is still there"] if left and _done(record) else []

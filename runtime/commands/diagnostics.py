@@ -22,11 +22,13 @@ def compare(
     """
     from rollmux_env.report.results import to_json
     from rollmux_env.report.tables import show
+    from runtime.audit import explained
     from runtime.compare import compare as compare_run
     from runtime.compare import comparison_table
     from runtime.journal import read_run
 
-    comparison = compare_run(read_run(folder))
+    with explained(folder):
+        comparison = compare_run(read_run(folder))
     if format is TableOrJson.json:
         typer.echo(to_json(comparison), nl=False)
     else:

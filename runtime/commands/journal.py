@@ -21,10 +21,12 @@ def replay(folder: Folder) -> None:
 
     Example: `rollmux journal replay run`
     """
+    from runtime.audit import explained
     from runtime.journal import JOURNAL, read_facts
     from runtime.journal_replay import replay_journal
 
-    differences = replay_journal(read_facts(folder / JOURNAL))
+    with explained(folder):
+        differences = replay_journal(read_facts(folder / JOURNAL))
     for line in differences.lines:
         typer.echo(line)
     counts = f"{differences.placements} placements, {differences.nodes} changes of nodes and {differences.permits} permits"

@@ -26,6 +26,7 @@ def status(
 
     `rollmux status --at rollmux-service --format json`
     """
+    from runtime.audit import explained
     from runtime.commands.streams import ends_quietly
     from runtime.service.address import folder_of
     from runtime.service.client import NoService, connected
@@ -40,7 +41,8 @@ def status(
     except NoService as nobody:
         if not nobody.has_journal:
             raise
-        _print(past_report(folder_of(at)), format)
+        with explained(folder_of(at)):
+            _print(past_report(folder_of(at)), format)
 
 
 def _print(report: dict[str, Any], format: TableOrJson) -> None:

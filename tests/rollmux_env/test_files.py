@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,10 @@ def not_regular(folder: Path) -> dict[str, Path]:
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    readers: list[Callable[[Path], object]] = [read_file, read_text, read_json, check_regular]
+    readers.append(lambda path: [*text_lines(path)])
     for what, path in not_regular(tmp_path).items():
-        for read in (read_file, read_text, read_json, check_regular, lambda path: [*text_lines(path)]):
+        for read in readers:
             with pytest.raises(InputError, match=f"^{path}: is {what}, not a regular file$"):
                 read(path)
     for name, said in (("none", "No such file or directory"), ("a\0b", "embedded null byte")):

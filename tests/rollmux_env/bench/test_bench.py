@@ -133,7 +133,11 @@ def test_who_runs_tasks_is_told_how_far_they_are(monkeypatch: pytest.MonkeyPatch
     tasks = [Task("solo", seed, stream, make_dispatch("fifo")) for seed in range(2)]
     if workers == 2:  # what a worker has told is looked at when any task ends too
         monkeypatch.setattr(harness, "_LOOKS_S", 0.01)
-    list(run_tasks(make_policy, tasks, workers, lambda index, *counts: told.setdefault(index, []).append(counts)))
+
+    def tell(index: int, phases: int, departed: int) -> None:
+        told.setdefault(index, []).append((phases, departed))
+
+    list(run_tasks(make_policy, tasks, workers, tell))
     assert told.keys() == {0, 1}
     assert all(phases >= 1 << 16 and departed <= len(jobs) for counts in told.values() for phases, departed in counts)
 
