@@ -30,6 +30,7 @@ _HOME = {
     "phase": "runtime.phases",
     "runtime_hook": "runtime.phases",
 }
+_LONGEST = 5000  # characters of an error: a path, and what is wrong there
 _PACKAGES = ("rollmux_env", "policies", "trainers", "runtime")
 
 
@@ -125,7 +126,7 @@ def _status() -> int:
 
 
 def _print_error(text: str, status: int = 2) -> int:
-    print("rollmux: " + " ".join(text.split()), file=sys.stderr)
+    print(f"rollmux: {' '.join(text.split())[:_LONGEST]}", file=sys.stderr)
     return status
 
 

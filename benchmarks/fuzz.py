@@ -44,6 +44,7 @@ WARM += ("trainers.runs", "trainers.config", "transformers", "runtime.engines.mo
 STARTS = ("runtime.commands.running.ray_session", "runtime.service.head.head", "runtime.engines.make_engine")
 STARTS += ("trainers.train.TensorBoard", "trainers.runs.find_references")
 _STARTS = "it would start"
+PROGRESS = ("replaying", "reading ")  # how lines begin that say how far something is
 _OWN = ("-wal", "-shm", ".lock")  # endings of files that SQLite and locks leave
 
 
@@ -192,7 +193,7 @@ def would_start(*_: Any, **__: Any) -> Any:
 def judge(ended: Ended, before: dict[str, str], folder: Path) -> list[str]:
     """What is wrong with how a case ended."""
     problems = []
-    lines = ended.err.splitlines()
+    lines = [line for line in ended.err.splitlines() if not line.startswith(PROGRESS)]
     if "Traceback" in ended.err + ended.out or ended.status not in (0, 1, 2):
         problems.append(f"status {ended.status}: {lines[-1] if lines else 'nothing said'}")
     elif ended.status == 2 and (len(lines) != 1 or not lines[0].startswith("rollmux: ") or len(lines[0]) > 5000):
@@ -210,7 +211,7 @@ def judge(ended: Ended, before: dict[str, str], folder: Path) -> list[str]:
         problems.append(f"wrote {', '.join(new[:3])}, and was refused")
     problems += [f"half-written: {name}" for name in new if ".rollmux-" in name or not whole(folder / "here" / name)]
     problems += [f"changed {name}" for name in changed if not (name.endswith("/ray") and name not in after)]  # a note that was read
-    problems += [f"left {path.name} behind" for path in (folder / "tmp").iterdir()]
+    problems += [f"left {path.name} behind" for path in (folder / "tmp").iterdir() if not path.name.startswith("torchinductor_")]
     return problems
 
 

@@ -43,7 +43,7 @@ def gently(data: Any, rng: random.Random) -> None:
     if isinstance(value, bool):
         container[key] = not value
     elif isinstance(value, int | float):
-        factor = rng.choice([0, 0.5, 2, 10, 1000, 10**6, 10**9, -1])
+        factor = rng.choice([0, 0.1, 0.5, 0.9, 1.1, 2, 10, 1000, 10**6, -1])
         container[key] = type(value)(value * factor) if rng.random() < 0.7 else rng.choice([0, 1, 2, 3, 7, 100])
     elif isinstance(value, list):
         container[key] = rng.choice([value[1:], value * 2, value[::-1]])

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Literal
 
 from rollmux_env.cluster.events import Arrived
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.recorded import apply_recorded
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.replay.checks import check_state
 from rollmux_env.validation_errors import one_line
@@ -199,7 +200,7 @@ def _states(record: RunRecord) -> list[str]:
     for event in record.log:
         arrived += isinstance(event, Arrived)
         try:
-            apply(state, event)
+            apply_recorded(state, event)
             check_state(state, arrived, keeps_slo=False)
         except IMPOSSIBLE as error:
             return [f"A4: {type(event).__name__} at {event.at_s:.3f} s: {error}"]

@@ -21,7 +21,8 @@ from typing import IO, Any
 from pydantic import BaseModel
 
 from rollmux_env.cluster.events import Progressed, Ticked
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.recorded import apply_recorded
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_opener
 from rollmux_env.validation_errors import one_line
@@ -228,7 +229,7 @@ def state_of(record: RunRecord) -> State:
     state = State(record.started.cluster, observed=True)
     for event in record.log:
         try:
-            apply(state, event)
+            apply_recorded(state, event)
         except IMPOSSIBLE as error:
             what = f"{type(event).__name__} at {event.at_s:.3f} s"
             raise InputError(f"{what} cannot have happened: {one_line(str(error))}") from None

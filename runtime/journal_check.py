@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollmux_env.cluster.events import Arrived, Event
-from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster.recorded import apply_recorded
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, private_folder
 from rollmux_env.validation_errors import one_line
@@ -90,7 +91,7 @@ def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:
             return number, "the run has begun already"
         if isinstance(fact, Event):
             try:
-                apply(state, fact)
+                apply_recorded(state, fact)
             except IMPOSSIBLE as error:
                 return number, one_line(str(error))
     return len(facts), None

@@ -27,7 +27,7 @@ from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
 from runtime.execution.job_handle import busy_s
 from runtime.facts import Fact, Failed, Iteration, PhaseSlice, Relaunched, Restarted
 from runtime.jobs.spec import JobSpec
-from runtime.journal import record_of
+from runtime.journal import record_of, state_of
 from runtime.record import RunRecord
 
 _NOBODY = "nobody knows who"  # in place of a job's id
@@ -79,9 +79,10 @@ def replay_journal(facts: Sequence[Fact]) -> Differences:
     """Feed a run's facts, in the order of its journal, through a scheduler.
 
     Raises:
-        InputError: they are no run's; one line.
+        InputError: they are no run's, or an event cannot have happened; one line.
     """
     record = record_of(facts)
+    state_of(record)
     compares = not any(part.spans for part in record.phases)
     original, replayed = _Decisions(), _Decisions()
     original.add(facts)

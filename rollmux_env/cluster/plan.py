@@ -113,7 +113,7 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool) -> list[Event]:
     for action in plan:
         if isinstance(action, Wait):
             continue
-        _check_nodes(state, action.job_id, action.placement)
+        check_nodes(state, action.job_id, action.placement)
         kind = Admitted if isinstance(action, Place) else Moved
         event = kind(state.now_s, action.job_id, action.placement)
         apply(state, event)
@@ -134,7 +134,12 @@ def _check_movable(state: State, job_id: str) -> None:
         raise PlanError(f"P7: job {job_id} has no time left for the pause of a move")
 
 
-def _check_nodes(state: State, job_id: str, placement: Placement) -> None:
+def check_nodes(state: State, job_id: str, placement: Placement) -> None:
+    """P2: check that the nodes of a placement are there, and are those that the job asks for.
+
+    Raises:
+        PlanError: they are not; one line.
+    """
     job = state.job(job_id)
     if placement.colocated:
         wanted = job.colocated.nodes if job.colocated else job.training.nodes

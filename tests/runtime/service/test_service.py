@@ -57,7 +57,7 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
     counts = {name: [done.metrics["count"] for done in record.iterations if done.job_id == name] for name in ("moved", "killed")}
     assert counts == {"moved": [*range(1, 41)], "killed": [*range(1, 13)]}  # each trained on from where it was
     assert {path.name for path in (service.folder / LOGS).iterdir()} == set(jobs)
-    logs = {name: lines(service.folder / LOGS / name) for name in jobs}
+    logs = {name: [*lines(service.folder / LOGS / name)] for name in jobs}
     for name in ("plain", "killed", "moved"):
         mine = [line for line in logs[name] if "controller | " in line and "  iteration " in line]
         assert all(f"  iteration {k + 1} of {len(mine)}: " in line for k, line in enumerate(mine)), mine
