@@ -26,8 +26,10 @@ def submit(
     """
     from runtime.jobs.spec import load_jobs
     from runtime.service.client import connected
+    from runtime.service.limits import check_limits
 
     jobs = load_jobs(file)
+    check_limits(jobs.jobs, 0)
     with connected(at) as service:
         service.ask("submit", jobs.jobs)
     typer.echo(f"submitted: {', '.join(job.id for job in jobs.jobs)}")

@@ -64,8 +64,8 @@ class Controller:
             while (order := self._next(done)) is not None:
                 where = "step"
                 done = self._carry_out(order)
-        except Stopped:
-            note("stops with the run")
+        except Stopped as why:
+            note(str(why))
             return End("stopped")
         except BaseException as error:
             problem = one_line(" ".join(str(error).split()), 500) or "no message"

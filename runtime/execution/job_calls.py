@@ -45,13 +45,16 @@ class JobCalls:
         handle.since_s = None
         if done is not None and self._run.present(handle):
             self._completed(handle, done)
-        if self._run.stopping:
-            raise Stopped
+        if self._run.stopping or handle.resting:
+            raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
         if handle.next is None:
             handle.next = asyncio.get_running_loop().create_future()
-        order = await handle.next
-        handle.next = None
-        return order
+        waits = handle.next
+        try:
+            return await waits
+        finally:
+            if handle.next is waits:  # else it has been told to end, and what it is to do when it begins again
+                handle.next = None
 
     async def acquire(self, job_id: str, pool: Pool, parts: tuple[Node, ...] = ()) -> None:
         """Wait for the permit of a phase.
@@ -66,7 +69,7 @@ class JobCalls:
         handle = run.handles[job_id]
         handle.since_s = None
         if run.stopping:
-            raise Stopped
+            raise Stopped("stops with the run")
         handle.asked_s, handle.parts = run.log.now(), parts
         if pool == "rollout":
             handle.began_s = handle.asked_s
@@ -160,6 +163,8 @@ class JobCalls:
                 self._run.tell(facts.Profiled(handle.id), *more)
                 if profile_over is not None and not profile_over.done():
                     profile_over.set_result(None)
+                if self._profiling.is_crowded:
+                    self._lifecycle.rest(handle)
             return
         self._iterated(handle, done)
 

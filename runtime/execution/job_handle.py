@@ -47,7 +47,8 @@ class JobHandle:
         passes: of the profiler, that it still has to make. profile_over: they are over, or it has ended. measurements, sync_s,
             movable: what they have shown.
         end: why its processes are being ended, if they are. again: whether it is then made anew. cleared: they have ended.
-        moving: it is to go to another place. gone: it has come to its end, or another handle stands for it.
+        resting: its processes are ending, since it waits for a place. moving: it is to go to another place. gone: it has come to
+            its end, or another handle stands for it.
     """
 
     spec: JobSpec
@@ -85,6 +86,7 @@ class JobHandle:
     end: End | None = None
     again: bool = False
     cleared: asyncio.Event = field(default_factory=asyncio.Event)
+    resting: bool = False
     moving: bool = False
     gone: bool = False
 

@@ -1,4 +1,8 @@
-"""Beginnings and ends of jobs: their processes are started and watched, and started again after a death."""
+"""Beginnings and ends of jobs: their processes are started and watched, and started again after a death.
+
+A job has processes while it is profiled and while it has a place. One that waits has none, but for those that come together and are
+profiled one after the other: they keep them until all are handed to the policy, if they are no more than there are nodes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
 from runtime.checkpoints import ResumePoint, newest
 from runtime.execution.job_handle import PROFILE, JobHandle
-from runtime.execution.messages import End, Report
+from runtime.execution.messages import End, Report, Stopped
 from runtime.execution.nodes import POOLS
 from runtime.execution.processes import Processes
 from runtime.execution.run_state import RunState
@@ -33,12 +37,19 @@ class JobLifecycle:
         self._run = run
         self._processes = processes
         self._stays = stays
-        run.evict = self.evict
+        run.start, run.evict = self.start, self.evict
 
     def start(self, handle: JobHandle) -> None:
-        """Start a job's processes."""
-        self._processes.start(handle)
-        self._run.spawn(self._watch(handle))
+        """Start a job's processes, if it has none and is not about to end."""
+        if handle.controller is None and handle.end is None and not self._run.stopping:
+            self._processes.start(handle)
+            self._run.spawn(self._watch(handle))
+
+    def rest(self, handle: JobHandle) -> None:
+        """End the processes of a job that has to wait; they are started again when it has a place."""
+        if handle.controller is not None and handle.end is None and not handle.gone:
+            handle.resting, handle.since_s = True, self._run.log.now()
+            handle.refuse(Stopped("waits for nodes"))
 
     async def _watch(self, handle: JobHandle) -> None:
         """Wait for a controller's end, whatever it is."""
@@ -49,10 +60,19 @@ class JobLifecycle:
             raise InputError(f"{problem}: free some room, then go on with `rollmux run --resume {run.plan.folder}`")
         if end.outcome in ("failed", "died"):
             await self.fail(handle, end, again=end.outcome == "died")
-        elif not handle.gone and handle.end is None:  # the run stops; the job keeps its place for the day on which it goes on
+        elif not handle.gone and handle.end is None and not handle.resting:  # the run stops; the job keeps its place for then
             self._halt(handle)
         self._processes.drop(handle)
+        if handle.resting and handle.end is None:
+            self._rested(handle)
         self.check_over()
+
+    def _rested(self, handle: JobHandle) -> None:
+        """A job that waits has no processes any more; it may have got a place meanwhile."""
+        handle.resting, handle.controller, handle.workers, handle.since_s = False, None, [], None
+        if self._run.present(handle):
+            handle.since_s = self._run.log.now()
+            self.start(handle)
 
     def _halt(self, handle: JobHandle, *notes: Fact) -> None:
         handle.gone = True
@@ -187,7 +207,6 @@ class JobLifecycle:
             problem = run.beyond(successor.spec) or run.too_large(successor.job)
             if problem is None:
                 news.append(self.arrival(successor))
-        self.start(successor)
         run.tell(*news, notes=(*slices, note))
         if problem is not None:
             run.refuse(successor, problem)
@@ -209,11 +228,11 @@ class JobLifecycle:
     def check_over(self) -> None:
         """End the run when nobody is left, or when those who are left wait for ever."""
         run = self._run
-        active = [handle for handle in run.handles.values() if not handle.gone and handle.controller is not None]
+        present = [handle for handle in run.handles.values() if not handle.gone]
         if run.over.done():
             return
         if run.stopping:
-            if not active:
+            if all(handle.controller is None and handle.end is None for handle in present):
                 run.over.set_result("stopped")
         elif run.coming:
             return
@@ -223,7 +242,7 @@ class JobLifecycle:
                 return
             run.refuse(run.handles[run.scheduler.state.waiting[0]], waits_for_ever(run.scheduler.state))
             self.check_over()
-        elif not active and not self._stays:
+        elif not present and not self._stays:
             run.over.set_result("done")
 
     async def patrol(self) -> None:

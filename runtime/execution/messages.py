@@ -83,7 +83,7 @@ class End:
 
 
 class Stopped(Exception):
-    """The run stops: the job is to end at this phase boundary."""
+    """The job's processes are to end at this phase boundary; the text says why, for its log."""
 
 
 class OutOfOrder(Exception):

@@ -1,7 +1,7 @@
 """Lets jobs arrive and measures those that nobody knows.
 
 A profile is an iteration like others: its phases wait for permits of a dispatcher, that of a group whose guest the job then is, or
-one of free nodes that are lent for it.
+one of free nodes that are lent for it. No more jobs are profiled together than there are nodes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ class Profiling:
 
     Args:
         run: whose jobs come. lifecycle: of them.
+
+    Attributes:
+        is_crowded: more jobs have come than are profiled together: one that has been does not keep its processes.
     """
 
     def __init__(self, run: RunState, lifecycle: JobLifecycle) -> None:
         self._run = run
         self._lifecycle = lifecycle
-        self._bringing = asyncio.Lock()  # jobs that come together are handed to the policy together
+        self.is_crowded = False
+        self._profiling = asyncio.Lock()  # nobody waits for it whose profile is known
         self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
         self._rounds: list[Mode] = ["alone", "paired"] if run.plan.bounds else []
         self._probe = OverlapProbe()
@@ -43,33 +47,43 @@ class Profiling:
         self._lifecycle.check_over()
         for at_s in sorted({handle.spec.arrival_s for handle in coming}):
             await asyncio.sleep(max(0.0, at_s - self._run.log.now()))
-            async with self._bringing:
-                await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
+            await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
 
     async def _bring(self, handles: Sequence[JobHandle]) -> None:
-        """Start jobs' controllers, profile those that nobody knows, and hand them to the policy in order."""
+        """Profile jobs that nobody knows, and hand all to the policy together and in order."""
         run = self._run
         ids = [handle.id for handle in handles]
-        keys: dict[str, str] = {}
-        present = [handle for handle in handles if not handle.gone and not run.stopping]
-        for handle in present:
-            run.attempt(handle, "profile", self._look_up, handle, keys)
-        for handle in present:
-            if not handle.gone and (handle.job is None or not run.plan.only_profile):
-                self._lifecycle.start(handle)
-        while unprofiled := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
-            for handle in unprofiled:
-                if problem := run.beyond(handle.spec):
-                    run.refuse(handle, problem)
-            if placeable := [handle for handle in unprofiled if not handle.gone]:
-                await self._profile(placeable, keys)
+        for handle in handles:
+            if self._is_unknown(handle):
+                run.attempt(handle, "profile", self._look_up, handle, {})
+        if any(self._is_unknown(handle) for handle in handles):
+            async with self._profiling:
+                await self._profile_all(ids)
         for handle in [run.handles[job_id] for job_id in ids]:  # one that has died meanwhile is another one now
             run.coming -= 1
             if run.plan.only_profile:
+                handle.gone = handle.gone or handle.controller is None
                 handle.tell(None, run.log.now())
             elif handle.job is not None and not handle.gone and not run.stopping:
                 self._lifecycle.enlist(handle)
+        for job_id in ids:
+            if job_id in run.scheduler.state.waiting:
+                self._lifecycle.rest(run.handles[job_id])
         self._lifecycle.check_over()
+
+    async def _profile_all(self, ids: Sequence[str]) -> None:
+        """Profile those of some jobs that nobody knows, so many at a time as there are nodes."""
+        run, most = self._run, len(self._run.plan.nodes)
+        self.is_crowded = len(ids) > most
+        while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
+            keys: dict[str, str] = {}
+            for handle in unknown[:most]:
+                if problem := run.beyond(handle.spec):
+                    run.refuse(handle, problem)
+                else:
+                    run.attempt(handle, "profile", self._look_up, handle, keys)  # one like it may have been profiled meanwhile
+            if batch := [handle for handle in unknown[:most] if self._is_unknown(handle)]:
+                await self._profile(batch, keys)
 
     def _look_up(self, handle: JobHandle, keys: dict[str, str]) -> None:
         """Take a job's profile from the cache, if it needs one and there is one; its key goes to `keys`."""

@@ -36,7 +36,6 @@ def relaunch(plan: RunPlan, log: RunLog, record: RunRecord) -> None:
 
 def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
     """Groups and placements are as they were; every job that was placed begins there with its last checkpoint."""
-    state = run.scheduler.state
     notes: list[Fact] = []
     for handle in run.handles.values():
         if problem := run.problem_of(_recall, run, handle, record, notes):
@@ -45,9 +44,6 @@ def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
     gone = {handle.id for handle in run.handles.values() if handle.gone}
     again = run.scheduler.restore(run.log.now(), record.started.cluster, gone)
-    present = [*state.waiting, *(job_id for group in state.group_list() for job_id in group.jobs), *again]
-    for job_id in present:
-        lifecycle.start(run.handles[job_id])
     run.tell(notes=tuple(notes))
     for job_id in again:
         lifecycle.enlist(run.handles[job_id])

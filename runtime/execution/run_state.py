@@ -53,7 +53,7 @@ class RunState:
     Attributes:
         handles: jobs by id. stopping: the run stops. over: the outcome, or the error that ends it.
         coming: jobs that have not arrived at the policy or been given up yet.
-        evict: is called with a job whose processes are to end.
+        start: is called with a job that has a place, and may have no processes. evict: with one whose processes are to end.
     """
 
     def __init__(self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool) -> None:
@@ -71,6 +71,7 @@ class RunState:
         self.coming = 0
         self.tasks: set[asyncio.Task[None]] = set()
         self.observer: Observer | None = None
+        self.start: Callable[[JobHandle], None] = lambda _: None
         self.evict: Callable[[JobHandle], None] = lambda _: None
 
     def tell(self, *news: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
@@ -141,6 +142,7 @@ class RunState:
 
     def order(self, handle: JobHandle) -> None:
         """Let a job do its next iteration."""
+        self.start(handle)
         handle.tell(handle.order(str(self.checkpoints(handle.id))), self.log.now())
 
     def checkpoints(self, job_id: str) -> Path:
@@ -199,7 +201,7 @@ class RunState:
             self.stopping = True
             self.tell(facts.Stop())
             for handle in self.handles.values():
-                handle.refuse(Stopped())
+                handle.refuse(Stopped("stops with the run"))
                 if handle.controller is None:
                     handle.end_profile()
 

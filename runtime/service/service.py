@@ -20,6 +20,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.metrics import Sample
 from runtime.output import LOGS, trim
 from runtime.service.figures import Figures
+from runtime.service.limits import check_limits
 from runtime.service.report import make_report
 from runtime.service.snapshot import state_of_job, take_snapshot
 
@@ -31,12 +32,15 @@ class Service:
 
     Args:
         plan: what is to be served; its jobs are those of a journal that is resumed.
+
+    Attributes:
+        driver: of the run; None before it has begun.
     """
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._figures = Figures()
-        self._driver: RunDriver | None = None
+        self.driver: RunDriver | None = None
 
     async def begin(self) -> None:
         """Set everything going.
@@ -44,11 +48,14 @@ class Service:
         Raises:
             InputError: a policy or the folder cannot be used; one line.
         """
-        processes = Processes(self._plan.folder, ray.get_runtime_context().current_actor)
+        await self.serve(Processes(self._plan.folder, ray.get_runtime_context().current_actor))
+
+    async def serve(self, processes: Processes) -> None:
+        """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
         self._figures.begin(driver.run, driver.record)
+        self.driver = driver
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(driver.carry_out())
-        self._driver = driver
         await asyncio.sleep(0)  # it goes as far as its first wait
         if self._outcome.done():
             await self._outcome
@@ -61,19 +68,20 @@ class Service:
 
     async def stop(self) -> None:
         """Give no more permits: every job ends at its next phase boundary, and then the service."""
-        if self._driver is not None:
-            self._driver.stop()
+        if self.driver is not None:
+            self.driver.stop()
 
     async def ask(self, method: str, *arguments: Any) -> Any:
         """A job calls a method of `runtime.execution.job_calls.JobCalls`."""
-        assert self._driver is not None
-        return await getattr(self._driver.calls, method)(*arguments)
+        assert self.driver is not None
+        return await getattr(self.driver.calls, method)(*arguments)
 
     async def submit(self, specs: Sequence[JobSpec]) -> None:
         """Take jobs; on return they are in the journal. Their `arrival_s` count from now.
 
         Raises:
-            InputError: one has a name that was used before, or asks for more nodes than there are: none is taken; one line.
+            InputError: one has a name that was used before, or asks for more nodes than there are, or they are too many or too
+                long (`runtime.service.limits`): none is taken; one line.
         """
         driver, run = self._running()
         if run.stopping or run.over.done():
@@ -83,6 +91,7 @@ class Service:
                 raise InputError(f"job {spec.id}: this service has had a job of that name; names are used once")
             if problem := run.beyond(spec):
                 raise InputError(f"job {spec.id}: {problem}")
+        check_limits(specs, sum(not handle.gone for handle in run.handles.values()))
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
         run.log.write(*(Submitted(now_s, spec) for spec in dated))
@@ -130,9 +139,9 @@ class Service:
         return self._running()[1].log.line_count
 
     def _running(self) -> tuple[RunDriver, RunState]:
-        if self._driver is None:
+        if self.driver is None:
             raise InputError("the service has not begun")
-        return self._driver, self._driver.run
+        return self.driver, self.driver.run
 
     def _handle_of(self, job_id: str) -> JobHandle:
         handle = self._running()[1].handles.get(job_id)

@@ -1,0 +1,50 @@
+"""A service takes so many jobs, with descriptions of so many bytes, and none of a request that has more."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmux_env.errors import InputError
+from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.service import limits
+from runtime.service.service import Service
+from tests.runtime.execution.pretend import Pretended, plan_of
+
+
+def specs(count: int, first: int = 0, **more: Any) -> tuple[JobSpec, ...]:
+    jobs = [{"id": f"j{first + k}", "class": "a:B", "iterations": 1, "slo": 1, **more} for k in range(count)]
+    return parse_jobs({"version": 1, "jobs": jobs}, "test", Path("/")).jobs
+
+
+def test_a_job_with_a_long_description_is_refused() -> None:
+    limits.check_limits(specs(1, options={"text": "x" * 60_000}), 0)
+    with pytest.raises(InputError, match=r"^job j0: its description has \d+ bytes; a service takes 65536 at most$"):
+        limits.check_limits(specs(1, options={"text": "é" * 40_000}), 0)
+
+
+def test_the_jobs_of_a_request_count_beside_those_that_are_there() -> None:
+    limits.check_limits(specs(3), limits.MOST_JOBS - 3)
+    with pytest.raises(InputError, match=r"^4 jobs are too many: 1997 wait or run, and a service takes 3 more at most$"):
+        limits.check_limits(specs(4), limits.MOST_JOBS - 3)
+
+
+def test_of_a_request_with_too_many_jobs_none_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_JOBS", 5)
+
+    async def main() -> set[str]:
+        service, processes = Service(plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}])), Pretended()
+        await service.serve(processes)
+        await service.submit(specs(3))
+        with pytest.raises(InputError, match="2 jobs are too many"):
+            await service.submit(specs(2, first=3))
+        await service.submit(specs(1, first=3))
+        known = {job["id"] for job in (await service.report())["jobs"]}
+        await service.stop()
+        assert await service.ended() == "stopped"
+        return known
+
+    assert asyncio.run(main()) == {"first", "j0", "j1", "j2", "j3"}
