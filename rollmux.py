@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import traceback
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,13 +59,20 @@ def foreign_package() -> str | None:
 
 
 def main() -> None:
-    """The `rollmux` command: status 0, or 2 with one line on stderr for input that cannot be used."""
+    """The `rollmux` command: status 0, or 2 with one line on stderr for input that cannot be used; 1 for what nobody foresaw."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no ± still gets its table
     try:
         status = _status()
     except KeyboardInterrupt:  # before a command has begun
         status = _print_error("stopped", 130)
+    except Exception as error:
+        status = _print_error(f"{type(error).__name__}: {str(error)[:500]} (`rollmux --debug COMMAND ...` prints where)", 1)
+    health = sys.modules.get("runtime.execution.ray_health")
+    if health is not None and health.has_died:  # what is left of Ray in this process would crash at its end
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(status or 0))
     sys.exit(status)
 
 
@@ -126,6 +134,9 @@ def _status() -> int:
 
 
 def _print_error(text: str, status: int = 2) -> int:
+    """Say on one line why a command ends; called where the exception is handled."""
+    if os.environ.get("ROLLMUX_DEBUG"):
+        traceback.print_exc()
     print(f"rollmux: {' '.join(text.split())[:_LONGEST]}", file=sys.stderr)
     return status
 

@@ -58,7 +58,9 @@ def make_with(label: str, name: str, factory: Callable[..., Made], pairs: Iterab
     try:
         return factory(**options)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{label}: {error}") from None
+        raise InputError(f"{label}: {error}") from error
+    except Exception as error:
+        raise InputError(f"{label}: {type(error).__name__}: {error}") from error
 
 
 def _parameters(factory: Callable[..., Any]) -> tuple[str, ...]:

@@ -79,8 +79,9 @@ def _factory(name: str, target: str) -> Callable[..., Any]:
         if error.name and module_name.startswith(error.name):
             raise InputError(f"--policy {name}: there is no module '{module_name}' on the path or in this folder") from None
         raise InputError(f"--policy {name}: {module_name} {lacks(error.name or module_name)}") from None
-    except (ImportError, SyntaxError, ValueError, TypeError) as error:
-        raise InputError(f"--policy {name}: cannot import {module_name}: {error}") from None
+    except (Exception, SystemExit) as error:
+        kind = "" if isinstance(error, ImportError | SyntaxError | ValueError | TypeError) else f"{type(error).__name__}: "
+        raise InputError(f"--policy {name}: cannot import {module_name}: {kind}{error}") from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise InputError(f"--policy {name}: {module.__file__ or module_name} has no class '{attribute}'")

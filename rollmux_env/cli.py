@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from rollmux_env.errors import DEBUG
 
 if TYPE_CHECKING:
     from rollmux_env.scenario import Scenario
@@ -35,11 +38,14 @@ def _before_commands(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error too.")] = False,
 ) -> None:
     """Schedule RL post-training jobs on a rollout pool and a training pool.
 
     Start with `rollmux bench examples/quickstart.yaml`, and with `rollmux doctor` before the first `rollmux run`.
     """
+    if debug:
+        os.environ[DEBUG] = "1"
 
 
 def mount(app: typer.Typer) -> None:

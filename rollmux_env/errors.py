@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+DEBUG = "ROLLMUX_DEBUG"  # in the environment: tracebacks are printed too
+
 
 class InputError(ValueError):
     """What the user gave cannot be used. One line; the command prints it and exits with status 2."""
 
 
 class PlanError(RuntimeError):
-    """A policy returned a plan that breaks a numbered invariant (see `rollmux_env.cluster.plan`)."""
+    """A policy raised an exception, or what it returned breaks a numbered invariant (see `rollmux_env.cluster.plan`). One line."""
 
 
 class InvariantError(AssertionError):

@@ -6,6 +6,7 @@ from rollmux_env.cluster.events import Arrived, Departed, Placement, Withdrawn
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
+from rollmux_env.scheduler.asking import ask
 
 
 def better_place(state: State, job_id: str, policy: Policy) -> Plan:
@@ -27,7 +28,7 @@ def better_place(state: State, job_id: str, policy: Policy) -> Plan:
     apply(twin, Departed(state.now_s, job_id))
     arrived = Arrived(state.now_s, job.model_copy(update={"arrival_s": state.now_s}))
     apply(twin, arrived)
-    places = [action.placement for action in policy.decide(twin, arrived) if isinstance(action, Place) and action.job_id == job_id]
+    places = [action.placement for action in ask(policy, twin, arrived) if isinstance(action, Place) and action.job_id == job_id]
     if not places or not _elsewhere(places[0], home.id, len(home.jobs)):
         return ()
     plan = (Move(job_id, places[0]),)

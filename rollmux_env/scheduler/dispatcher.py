@@ -3,7 +3,7 @@
 A state machine without clock, durations or input and output: whoever drives it (the event replay from a heap, the runtime from
 messages) reports what happened, then takes the permits that follow. It counts; a dispatch policy chooses.
 
-    reports   joined, ready, threshold, finished, withdraw, leaving, gone
+    reports   joined, ready, threshold, finished, absent, withdraw, leaving, gone
     answers   permits(), and `migrations` with them
 
 A member is a cycle: rollout on all the rollout nodes that it is pinned to, training on all of the group's training nodes, sync,
@@ -20,10 +20,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple, Protocol
 
+from rollmux_env.errors import PlanError
+from rollmux_env.scheduler.asking import raised
+
 PhaseName = Literal["rollout", "training"]
 
 _TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
-_ABSENT = 1 << 62  # turn of a member that has not been ready yet: it is in nobody's way
+_ABSENT = 1 << 62  # turn of a member that has not been ready yet, or is absent: it is in nobody's way
 
 
 class Permit(NamedTuple):
@@ -225,6 +228,13 @@ class Dispatcher:
         self._requests += 1
         return True
 
+    def absent(self, job_id: str) -> None:
+        """A member between two iterations is in nobody's way until it is ready for a rollout; then it comes after the others."""
+        member = self._members[job_id]
+        if member.begun or member.runs is not None:
+            raise ValueError(f"job {job_id} has an iteration in hand")
+        member.turn = {"rollout": _ABSENT, "training": _ABSENT}
+
     def threshold(self, job_id: str) -> None:
         """So many of the responses of a member's rollout are done that the rest may be migrated."""
         member = self._members[job_id]
@@ -277,16 +287,21 @@ class Dispatcher:
         permits = []
         self.migrations = []
         while self.waiting:
-            choice = self.policy.choose(self)
+            try:
+                choice = self.policy.choose(self)
+            except Exception as error:
+                raise raised(error) from error
             if choice is None:
                 break
             if isinstance(choice, Member):
                 self._migrate(choice)
                 continue
             request = choice
+            if request not in self.waiting:
+                raise PlanError("the dispatch policy chose what is neither None nor one of the waiting phases or movable members")
             nodes = request.nodes
             if nodes & self.busy:
-                raise ValueError(f"the dispatch policy gave job {request.member.job_id} a node that runs another phase")
+                raise PlanError(f"the dispatch policy gave job {request.member.job_id} a node that runs another phase")
             self.waiting.remove(request)
             for other in self.waiting:
                 if other.nodes & nodes and other.number < request.number:
@@ -302,7 +317,7 @@ class Dispatcher:
         """The tail of a rollout leaves its nodes but for a share. What comes after it on them is the next rollout's turn."""
         nodes = member.nodes["rollout"]
         if not member.passed or member.runs != "rollout" or nodes & self.tails:
-            raise ValueError(f"the dispatch policy migrated the rollout of job {member.job_id}, which is not movable")
+            raise PlanError(f"the dispatch policy migrated the rollout of job {member.job_id}, which is not movable")
         self.busy &= ~nodes
         self.tails |= nodes
         member.runs, member.since_s = "tail", self.now_s

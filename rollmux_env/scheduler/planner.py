@@ -11,6 +11,7 @@ from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job
+from rollmux_env.scheduler.asking import ask
 
 INSTANT_S = 1e-6  # times this close are one instant
 
@@ -25,7 +26,7 @@ class Ticks:
 
     def __init__(self, policy: Policy) -> None:
         every_s = getattr(policy, "wakes_every_s", None)
-        if every_s is not None and not INSTANT_S < every_s < inf:
+        if every_s is not None and not (isinstance(every_s, int | float) and INSTANT_S < every_s < inf):
             raise InputError(f"wakes_every_s: must be a number of seconds above {INSTANT_S:g}, not {every_s}")
         self.every_s: float | None = every_s
         self.next_s = inf
@@ -111,13 +112,13 @@ class Planner:
         state, policy = self.state, self.policy
         if asks and self._departed is not None:
             departed, self._departed = self._departed, None
-            self.enact(policy.decide(state, departed))
+            self.enact(ask(policy, state, departed))
         if self.ticks.next_s <= now_s + INSTANT_S and state.order.size:
             self._ticked, self._serves = Ticked(now_s), True
             self.note(self._ticked)
         if asks and self._ticked is not None:
             ticked, self._ticked = self._ticked, None
-            self.enact(policy.decide(state, ticked))
+            self.enact(ask(policy, state, ticked))
 
     def admit(self, now_s: float, arriving: Iterable[Job], asks: bool) -> None:
         """The second half ends: the queue is served from its head, then come those who arrive.
@@ -152,7 +153,7 @@ class Planner:
     def _admit(self, event: Arrived) -> bool:
         """Ask the policy about a waiting job; whether it has a place now."""
         began_s = perf_counter()
-        plan = self.policy.decide(self.state, event)
+        plan = ask(self.policy, self.state, event)
         self.decision_s.append(perf_counter() - began_s)
         self.enact(plan)
         return self.state.is_running(event.job.id)

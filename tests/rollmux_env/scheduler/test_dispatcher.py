@@ -8,6 +8,7 @@ from hypothesis import given
 
 from policies.dispatch import DISPATCH, make_dispatch
 from policies.dispatch.round_robin import RoundRobin
+from rollmux_env.errors import PlanError
 from rollmux_env.scheduler.dispatcher import Dispatcher, Permit, Request
 from rollmux_env.scheduler.dispatcher import Member as GroupMember
 from tests.oracle import period
@@ -182,7 +183,7 @@ def test_a_policy_cannot_give_a_node_twice() -> None:
     for job in "ab":
         dispatcher.joined(job, (0,), 1, 1)
         dispatcher.ready(job, "rollout")
-    with pytest.raises(ValueError, match="a node that runs another phase"):
+    with pytest.raises(PlanError, match="a node that runs another phase"):
         dispatcher.permits()
 
 
@@ -248,7 +249,36 @@ def test_a_policy_cannot_migrate_what_is_not_movable() -> None:
     for job in "ab":
         dispatcher.joined(job, (0,), 1, 1)
         dispatcher.ready(job, "rollout")
-    with pytest.raises(ValueError, match="which is not movable"):
+    with pytest.raises(PlanError, match="which is not movable"):
         dispatcher.permits()
     with pytest.raises(ValueError, match="does not run on all of its nodes"):
         dispatcher.threshold("b")
+
+
+def test_nobody_waits_for_the_turn_of_an_absent_member_and_it_comes_back_behind_the_others() -> None:
+    dispatcher = Dispatcher(RoundRobin())
+    for job in "ab":
+        dispatcher.joined(job, (0,), 1, 1)
+
+    dispatcher.ready("a", "rollout")
+    dispatcher.ready("b", "rollout")
+    for job in "ab":
+        assert dispatcher.permits() == [(job, "rollout")]
+        dispatcher.finished(job, "rollout", 1.0)
+    for job in "ab":
+        dispatcher.ready(job, "training")
+        assert dispatcher.permits() == [(job, "training")]
+        dispatcher.finished(job, "training", 1.0)
+    dispatcher.ready("b", "rollout")
+    assert not dispatcher.permits()  # it is the turn of a
+    dispatcher.absent("a")
+    assert dispatcher.permits() == [("b", "rollout")]
+    with pytest.raises(ValueError, match="job b has an iteration in hand"):
+        dispatcher.absent("b")
+    dispatcher.ready("a", "rollout")
+    dispatcher.finished("b", "rollout", 1.0)
+    assert dispatcher.permits() == [("a", "rollout")]
+    dispatcher.ready("b", "training")
+    dispatcher.finished("a", "rollout", 1.0)
+    dispatcher.ready("a", "training")
+    assert dispatcher.permits() == [("b", "training")]
