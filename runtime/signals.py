@@ -60,9 +60,11 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 def _forked() -> None:
     """A child that has not begun its own program: it must not write to our descriptor, and can be ended. SIGINT stays masked where
-    it was, as Ray wants it for its processes.
+    it was, as Ray wants it for its processes. It leaves our session: a signal to our group (`timeout` sends such) is for us to
+    answer, and this process is aborted where Ray's own die while it joins them.
     """
     if _listener is not None:
+        os.setsid()
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)

@@ -15,13 +15,15 @@ import ray
 from pydantic import TypeAdapter, ValidationError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rollmux_env.errors import InputError, InvariantError, PlanError
+from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import one_line
 from runtime.answers import result_of
 from runtime.execution.coordinator import Coordinator
 from runtime.execution.nodes import find_nodes
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, end_processes
+from runtime.execution.ray_address import check_address
+from runtime.execution.ray_health import RayDied, RayHealth, quieten_ray, shut_down
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
 from runtime.own_folder import OwnFolder, left_folders, make_own_folder
@@ -29,6 +31,7 @@ from runtime.signals import allowing, check_signals, masked, shielded
 
 RAY = "ray"  # note in a run's folder of the Ray of its own that it has on this machine
 _WATCH_S = 0.2
+_ANSWERS_S = 10.0  # a coordinator that does not answer in time is asked again
 _GRACE_S = 5.0
 
 
@@ -47,11 +50,13 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
     Raises:
         InputError: there is no such cluster, or it has not the nodes; one line.
     """
+    if address is not None:
+        check_address(address)
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     folder = make_own_folder() if address is None else None
     os.environ[MARK] = folder.path if folder else ""
-    options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.CRITICAL}
     if folder:
         options |= {"include_dashboard": False, "object_store_memory": OBJECTS, "_temp_dir": folder.inside}
     token = contextlib.ExitStack()
@@ -62,6 +67,7 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
         if folder is not None:
             token.enter_context(asking_for_token(folder))
         try:
+            quieten_ray()
             with masked():
                 ray.init(**options)
             check_signals()
@@ -72,7 +78,7 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
         yield find_nodes(machines, counts, ray.get_runtime_context().get_node_id())
     finally:
         with shielded():
-            ray.shutdown()
+            shut_down()
             token.close()
             if folder:
                 end_processes(folder, _GRACE_S)
@@ -132,9 +138,13 @@ def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
             return watch(coordinator, coordinator.run.remote(), say)
         finally:
             ray.kill(coordinator)
-    except ray.exceptions.RayActorError as error:
-        cause = getattr(error, "cause", None)
-        raise InputError(f"the coordinator could not be started or has died: {cause or error}") from None
+    except RayDied as error:
+        raise InputError(f"{error}; with --out DIR, `rollmux run --resume DIR` goes on") from error
+    except ray.exceptions.RayTaskError:
+        raise
+    except ray.exceptions.RayError as error:
+        problem = one_line(" ".join(str(getattr(error, "cause", None) or error).split()), 500)
+        raise InputError(f"the coordinator could not be started or has died: {problem}") from error
 
 
 def coordinator_options() -> dict[str, Any]:
@@ -150,14 +160,17 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said
         outcome: the call that ends with it. lines_said: lines that were said before.
 
     Raises:
-        As `execute`; RayActorError: the coordinator has died.
+        As `execute`; RayDied: a process of Ray's has died; RayActorError: the coordinator has.
     """
     stopping = False
+    health = RayHealth()
     try:
         with allowing(1) as interrupts:
             while not ray.wait([outcome], timeout=_WATCH_S)[0]:
                 check_signals()
-                lines_said = _tell(coordinator, lines_said, say)
+                health.check()
+                with contextlib.suppress(ray.exceptions.GetTimeoutError):
+                    lines_said = _tell(coordinator, lines_said, say)
                 if interrupts() and not stopping:
                     stopping = True
                     say("stopping at the next phase boundary; Ctrl-C again stops at once")
@@ -165,13 +178,15 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said
             _tell(coordinator, lines_said, say)
             return str(result_of(outcome))
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, InputError | PlanError | InvariantError):
-            raise error.cause from None
+        raise (error.cause or error) from error
+    except ray.exceptions.RayError as error:
+        if (dead := health.dead()) is not None:
+            raise RayDied(dead) from error
         raise
 
 
 def _tell(coordinator: Any, lines_said: int, say: Callable[[str], None]) -> int:
-    lines = result_of(coordinator.news.remote(lines_said))
+    lines = result_of(coordinator.news.remote(lines_said), _ANSWERS_S)
     for line in lines:
         say(line)
     return lines_said + len(lines)

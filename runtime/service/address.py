@@ -6,7 +6,6 @@ Nothing here imports Ray: what it finds in the environment when it is imported d
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.execution.own_ray import ask_for_token, stay_on_loopback
+from runtime.execution.ray_address import answers
 from runtime.own_folder import OwnFolder
 
 SERVICE = "service.json"
@@ -23,7 +23,6 @@ VARIABLE = "ROLLMUX_SERVICE"
 DEFAULT = "rollmux-service"
 NAMESPACE = "rollmux"
 _TOKEN = "token"
-_ANSWERS_S = 2.0
 _LISTENS = "0A"
 
 
@@ -56,12 +55,7 @@ class ServiceAddress:
 
         Another user may have taken the port of a Ray that has died, and who joins a Ray runs what that one sends.
         """
-        host, _, port = self.address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=_ANSWERS_S).close()
-        except (OSError, ValueError, OverflowError):  # of a port above 65535
-            return False
-        return self.ray is None or _listeners(int(port)) == {os.geteuid()}
+        return answers(self.address) and (self.ray is None or _listeners(int(self.address.rpartition(":")[2])) == {os.geteuid()})
 
 
 def folder_of(at: Path | None) -> Path:

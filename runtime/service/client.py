@@ -13,10 +13,12 @@ from rollmux_env.extras import require
 from rollmux_env.validation_errors import one_line
 from runtime.answers import result_of
 from runtime.execution.own_ray import ENVIRONMENT
+from runtime.execution.ray_address import check_address
 from runtime.service.address import ServiceAddress, find, folder_of, prepare_environment
 from runtime.signals import check_signals, masked
 
 _ANSWERS_S = 60.0
+_SOCKET = Path("session_latest") / "sockets" / "raylet"
 
 
 class NoService(InputError):
@@ -58,8 +60,8 @@ class Client:
             if isinstance(error.cause, InputError):
                 raise error.cause from None
             raise
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            raise _nobody(self._folder) from None
+        except (ray.exceptions.RayError, ConnectionError) as error:
+            raise _nobody(self._folder) from error
 
 
 @contextlib.contextmanager
@@ -80,6 +82,8 @@ def connected(at: Path | None) -> Iterator[Client]:
     prepare_environment(address)
     import ray
 
+    from runtime.execution.ray_health import shut_down
+
     join(address)
     check_signals()
     try:
@@ -90,7 +94,7 @@ def connected(at: Path | None) -> Iterator[Client]:
         yield Client(folder, actor)
     finally:
         with masked():
-            ray.shutdown()
+            shut_down()
 
 
 def join(address: ServiceAddress) -> None:
@@ -103,13 +107,22 @@ def join(address: ServiceAddress) -> None:
 
     import ray
 
+    from runtime.execution.ray_health import quieten_ray
+
+    check_address(address.address)
+    if address.ray is not None and not (Path(address.ray) / _SOCKET).exists():  # Ray would wait for it, and then crash
+        raise InputError(
+            f"the sockets of its Ray in {one_line(address.ray, 300)} have gone; stop `rollmux serve` and start it again"
+        )
+    quieten_ray()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         with masked():
-            ray.init(address=address.address, namespace=address.namespace, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InputError(f"--address {address.address}: {one_line(str(error), 500)}") from None
+            ray.init(address=address.address, namespace=address.namespace, log_to_driver=False, logging_level=logging.CRITICAL)
+    except Exception as error:  # which is what Ray raises
+        problem = one_line(" ".join(str(error).split()), 500)
+        raise InputError(f"--address {address.address}: {problem}") from error
 
 
 def _nobody(folder: Path) -> NoService:

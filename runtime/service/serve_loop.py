@@ -16,6 +16,7 @@ from runtime.answers import result_of
 from runtime.commands.options import DISPATCH, POLICY
 from runtime.commands.running import cluster_of
 from runtime.execution.nodes import POOLS, find_nodes
+from runtime.execution.ray_health import RayDied, shut_down
 from runtime.execution.ray_session import coordinator_options, watch
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
@@ -66,6 +67,8 @@ def serve_loop(folder: Path, address: ServiceAddress, wish: ServiceOptions, say:
                 say(f"serving from {folder}: rollmux submit FILE --at {folder}")
                 watch(service, service.ended.remote(), say, lines_said)
                 break
+            except RayDied as error:
+                raise InputError(f"{error}; `rollmux serve {folder}` goes on from the journal") from error
             except ray.exceptions.RayActorError:
                 if not address.answers():
                     raise InputError(f"Ray has ended; `rollmux serve {folder}` goes on from the journal") from None
@@ -77,10 +80,9 @@ def serve_loop(folder: Path, address: ServiceAddress, wish: ServiceOptions, say:
                 service, address = None, replace(address, actor=f"{address.actor}-again")
     finally:
         with shielded():
-            if address.answers():  # else there is nobody to tell, and Ray would try for a minute
-                if service is not None:
-                    ray.kill(service)
-                ray.shutdown()
+            if service is not None and address.answers():  # else there is nobody to tell
+                ray.kill(service)
+            shut_down()
 
 
 def _find(address: ServiceAddress) -> Any:

@@ -144,3 +144,22 @@ def test_presses_that_are_allowed_are_counted_and_the_next_one_ends_it() -> None
             assert interrupts() == 3
             check_signals()
         raise AssertionError("not reached")
+
+
+def test_a_signal_to_our_group_does_not_reach_those_that_are_started_meanwhile() -> None:
+    program = """
+        import os, signal, subprocess
+        from runtime.signals import check_signals, listening
+        with listening():
+            with subprocess.Popen(["sleep", "1000"], preexec_fn=lambda: None) as child:
+                os.killpg(0, signal.SIGTERM)
+                try:
+                    check_signals()
+                except KeyboardInterrupt:
+                    assert child.poll() is None and os.getsid(child.pid) == child.pid
+                    child.kill()
+                    os._exit(3)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
+    assert (done.returncode, done.stderr) == (3, "")
