@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from rollmux_env.files import private_folder, private_opener
 
@@ -14,6 +17,16 @@ LOGS = "logs"  # folder of a run's or a service's, with one of each job
 LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half to the file before it, and that one what it held
 _OLDER = ".1"
 _LOOKS_S = 0.3
+
+
+class _Log(io.FileIO):
+    """A file to print to: what finds no room on the disk is lost, and nobody's work with it."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(memoryview(data))
 
 
 def capture(folder: str, name: str) -> None:
@@ -28,20 +41,25 @@ def capture(folder: str, name: str) -> None:
     for number in (1, 2):
         os.dup2(file, number)
     os.close(file)
-    sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.BufferedWriter(_Log(number, "w", closefd=False)), errors="replace", line_buffering=True)
+        for number in (1, 2)
+    )
 
 
 def trim(folder: Path, largest: int = LARGEST) -> None:
-    """Keep the files of all jobs in bounds. What is printed in the instant between copying and cutting is lost."""
+    """Keep the files of all jobs in bounds. What is printed in the instant between copying and cutting is lost, and where there is
+    no room for a copy all of the file.
+    """
     for path in folder.glob("*/*.log"):
-        if path.stat().st_size > largest:
-            with path.open("rb") as file:
-                file.seek(-largest // 2, os.SEEK_END)
-                tail = file.read().partition(b"\n")[2]
-            with open(path.with_name(path.name + _OLDER), "wb", opener=private_opener) as older:
-                older.write(tail)
-            os.truncate(path, 0)
+        with contextlib.suppress(OSError):  # it has gone meanwhile
+            if path.stat().st_size > largest:
+                with contextlib.suppress(OSError), path.open("rb") as file:
+                    file.seek(-largest // 2, os.SEEK_END)
+                    tail = file.read(largest // 2).partition(b"\n")[2]
+                    with open(path.with_name(path.name + _OLDER), "wb", opener=private_opener) as older:
+                        older.write(tail)
+                os.truncate(path, 0)
 
 
 def lines(folder: Path) -> Iterator[str]:

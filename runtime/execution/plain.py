@@ -14,14 +14,18 @@ import ray
 from runtime.execution.messages import Done, Report
 from runtime.facts import Node
 
+_MOST = 10_000
+
 
 def plain(value: Any) -> Any:
     """The same without anything of a user's classes: numbers that look like floats or integers become these.
 
     Raises:
-        TypeError: it is something else; one line.
+        TypeError, ValueError: it is something else, or too much; one line.
     """
     kind = type(value)
+    if kind in (tuple, list, dict, str) and len(value) > _MOST:
+        raise ValueError(f"a job can tell the run {_MOST} values or characters at a time, not {len(value)}")
     if value is None or kind in (bool, int, float, str) or isinstance(value, ray.actor.ActorHandle):
         return value
     if kind in (tuple, list):

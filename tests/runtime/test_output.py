@@ -64,3 +64,32 @@ def test_what_is_no_file_is_no_log(tmp_path: Path) -> None:
     (tmp_path / "zero.log").symlink_to("/dev/zero")
     (tmp_path / "a.log").write_text("a line\n")
     assert [*lines(tmp_path)] == [*follow_lines(tmp_path, lambda: True)] == ["a | a line"]
+
+
+FULL = """
+import os, resource, signal, sys
+from runtime.output import capture
+capture(sys.argv[1], "controller")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))  # the system refuses what is behind
+for k in range(1000):
+    print("a line that is longer", k)
+    print("an error", file=sys.stderr, flush=True)
+os._exit(7)
+"""
+
+
+def test_a_process_whose_output_finds_no_room_goes_on(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], check=False)
+    assert done.returncode == 7
+    assert (tmp_path / "controller.log").read_text() == "a line tha"
+
+
+def test_a_file_that_goes_meanwhile_or_cannot_be_copied_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "gone.log").symlink_to(tmp_path / "nowhere")
+    path = tmp_path / "job" / "long.log"
+    path.write_text("x" * 2000)
+    (tmp_path / "job" / "long.log.1").mkdir()  # in place of a disk without room
+    trim(tmp_path, largest=1000)
+    assert path.stat().st_size == 0
