@@ -193,6 +193,7 @@ class Iteration:
     Attributes:
         number: from 0. start_s: when its rollout was ready for a permit. end_s: when its sync was over.
         metrics: what the job reported, by name; of the built-in job `reward`, `loss`, `sampled_version`, `trained_version`, ...
+        interrupted: it has waited for room on a disk, so its length says nothing of the job.
     """
 
     job_id: str
@@ -200,6 +201,7 @@ class Iteration:
     start_s: float
     end_s: float
     metrics: dict[str, float]
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,19 @@ class Checkpointed:
     iterations: int
     seconds: float
     gb: float
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A job waits for room for its checkpoint: until it is ready for a rollout it takes no part in the turns of its group.
+
+    Attributes:
+        why: what the system says; one line.
+    """
+
+    at_s: float
+    job_id: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -294,6 +309,7 @@ Fact = (
     | SyncSlice
     | Iteration
     | Checkpointed
+    | Absent
     | Restarted
     | Failed
     | Ended

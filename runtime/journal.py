@@ -49,6 +49,11 @@ LOCK = "journal.lock"
 _BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked)
 _BATCH = 32  # facts; more of the batched kinds are never lost
 IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
+_PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+class Unwritable(InputError):
+    """The journal cannot be written now, for want of room or because somebody else has it; later it may be. One line."""
 
 
 class Journal:
@@ -97,11 +102,17 @@ class Journal:
         Facts of one call are on the disk together or not at all.
 
         Raises:
-            InputError: the journal cannot be written; one line. What was on the disk stays there.
+            InputError: the journal cannot be written (Unwritable: now); one line. The facts of this call are not taken, and what
+                was on the disk stays there.
         """
+        before = len(self._unwritten)
         self._unwritten += [(type(fact).__name__, json.dumps(_plain(fact), separators=(",", ":"))) for fact in facts]
         if len(self._unwritten) >= _BATCH or not all(isinstance(fact, _BATCHED) for fact in facts):
-            self.flush()
+            try:
+                self.flush()
+            except InputError:
+                del self._unwritten[before:]
+                raise
 
     def flush(self) -> None:
         """Bring everything to the disk.
@@ -117,8 +128,10 @@ class Journal:
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
             if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise InputError(f"{self._name}: cannot be written: {error}") from None
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
+            kind = Unwritable if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING else InputError
+            raise kind(f"{self._name}: cannot be written: {error}") from None
         self._unwritten = []
 
     def close(self) -> None:

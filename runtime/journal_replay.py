@@ -25,7 +25,7 @@ from rollmux_env.scheduler.commands import Grant
 from rollmux_env.scheduler.core import Entry, Scheduler, Step
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
 from runtime.execution.job_handle import busy_s
-from runtime.facts import Fact, Failed, Iteration, PhaseSlice, Relaunched, Restarted
+from runtime.facts import Absent, Fact, Failed, Iteration, PhaseSlice, Relaunched, Restarted
 from runtime.jobs.spec import JobSpec
 from runtime.journal import record_of, state_of
 from runtime.record import RunRecord
@@ -116,8 +116,11 @@ def _feed(facts: Sequence[Fact], record: RunRecord, instants: list[_Instant], di
 
 
 def _concerns(scheduler: Scheduler, fact: core_facts.Fact) -> bool:
-    """Whether the scheduler was told: not of a phase of a job that has no seat."""
-    return not isinstance(fact, core_facts.Ready | core_facts.Finished | core_facts.Synced) or fact.job_id in scheduler.seats
+    """Whether the scheduler was told: not of what a job does that has no seat."""
+    return (
+        not isinstance(fact, core_facts.Ready | core_facts.Finished | core_facts.Synced | core_facts.Absent)
+        or fact.job_id in scheduler.seats
+    )
 
 
 def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:
@@ -197,6 +200,8 @@ class _Timeline:
             fact = self._facts[number]
             if isinstance(fact, Iteration):
                 instants.append(self._iterated(number, fact))
+            elif isinstance(fact, Absent):
+                instants.append(_Instant(fact.at_s, [core_facts.Absent(fact.job_id)]))
             elif isinstance(fact, Restarted):
                 self._done[fact.job_id] = fact.iteration
                 self._busy.pop(fact.job_id, None)
@@ -276,7 +281,8 @@ class _Timeline:
         stays = any(isinstance(e, Reprofiled) and e.job.id == job_id and not e.job.movable for e in entries)
         mine = any(isinstance(e, Departed | Resumed) and e.job_id == job_id for e in entries)
         at_s = entries[0].at_s if mine else done.end_s
-        return _Instant(at_s, [core_facts.Iterated(progress, done.end_s - done.start_s, not stays)])
+        seconds = None if done.interrupted else done.end_s - done.start_s
+        return _Instant(at_s, [core_facts.Iterated(progress, seconds, not stays)])
 
     def _happened(self, entries: Sequence[Any]) -> list[core_facts.Fact]:
         """The facts behind the journal entries of a step."""

@@ -15,6 +15,7 @@ from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Job
 from runtime.facts import (
     LEASE,
+    Absent,
     Assigned,
     Bound,
     Cancelled,
@@ -58,6 +59,7 @@ class RunRecord:
     iterations: tuple[Iteration, ...] = ()
     repeated: tuple[Iteration, ...] = ()
     checkpointed: tuple[Checkpointed, ...] = ()
+    absent: tuple[Absent, ...] = ()
     restarted: tuple[Restarted, ...] = ()
     failed: tuple[Failed, ...] = ()
     ended: Ended | None = None

@@ -260,6 +260,12 @@ class Scheduler:
             self._quit(seat)
             self.guests.go(job_id)
 
+    def absent(self, job_id: str) -> None:
+        seat = self.seats[job_id]
+        if not seat.failed:
+            seat.group.dispatcher.absent(job_id)
+            self._touched[seat.group] = None
+
     def lost(self, names: frozenset[str]) -> None:
         self.missing |= names
         for job_id, seat in [*self.seats.items()]:

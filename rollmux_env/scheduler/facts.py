@@ -136,6 +136,12 @@ class Halted(NamedTuple):
     job_id: str
 
 
+class Absent(NamedTuple):
+    """A job between two iterations does something first, for nobody knows how long: it is in nobody's way until it is ready."""
+
+    job_id: str
+
+
 class Lost(NamedTuple):
     """Nodes are no longer there."""
 
@@ -162,6 +168,7 @@ Fact = (
     | Failed
     | Cleared
     | Halted
+    | Absent
     | Lost
     | Stop
 )

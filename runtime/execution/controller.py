@@ -16,7 +16,9 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import drop, place_of, write_checkpoint
 from runtime.execution.job_log import iteration_line, note, start_line
+from runtime.execution.job_processes import mark_process
 from runtime.execution.job_session import JobSession
+from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
 from runtime.execution.randomness import keep_randomness, restore_randomness
 from runtime.jobs.named import load_named
@@ -24,6 +26,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.output import capture
 from runtime.phases import WorkerDied, runtime_hook, set_session
 
+_DETAILS = 20_000  # characters of a traceback that the journal keeps
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -37,12 +40,14 @@ class Controller:
 
     def __init__(self, spec: JobSpec, coordinator: Any, logs: str, restarted: str = "") -> None:
         capture(logs, "controller")
+        mark_process(logs)
         if restarted:
             note(f"restarted: {restarted}")
         self._spec = spec
         self._coordinator = coordinator
         self._job: Any = None
         self._session = JobSession(spec, coordinator, logs)
+        watch_memory(coordinator, spec.id, "its own process", "")
 
     def identity(self) -> int:
         """Process id."""
@@ -73,11 +78,9 @@ class Controller:
             traceback.print_exc()
             if isinstance(error, WorkerDied | ray.exceptions.RayActorError):
                 return End("died", self._session.where or where, problem)
-            if self._session.where == "checkpoint" and _is_full(error):
-                return End("full", "checkpoint", problem)
             if not isinstance(error, RuntimeError | InputError | OutOfOrder):
                 problem = f"{type(error).__name__}: {problem}"
-            return End("failed", self._session.where or where, problem, traceback.format_exc())
+            return End("failed", self._session.where or where, problem, traceback.format_exc()[-_DETAILS:])
         finally:
             self._session.where = ""
             self._close()
@@ -128,7 +131,16 @@ class Controller:
         self._session.where = "checkpoint"
         began = monotonic()
         folder, iterations = Path(order.folder), order.iteration + 1
-        size = write_checkpoint(folder, iterations, fill)
+        while True:
+            try:
+                size = write_checkpoint(folder, iterations, fill)
+                break
+            except Exception as error:
+                if not _is_full(error):
+                    raise
+                problem = one_line(" ".join(str(error).split()), 500)
+            note(f"its checkpoint cannot be written, and is tried again when there is room: {problem}")
+            self._session.ask("full", problem)
         self._session.where = ""
         return Done(metrics, True, str(place_of(folder, iterations)), monotonic() - began, size / 1e9)
 

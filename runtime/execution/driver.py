@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
@@ -25,7 +26,10 @@ from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import Observer, RunState
 from runtime.facts import Ended, Started, Submitted
+from runtime.output import LOGS, trim
 from runtime.record import RunRecord
+
+_TRIMS_S = 0.5  # between looks at what jobs print
 
 
 class RunDriver:
@@ -47,6 +51,7 @@ class RunDriver:
     def __init__(self, plan: RunPlan, processes: Processes, stays: bool = False, observer: Observer | None = None) -> None:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
+        self._processes = processes
         log = self._log = RunLog(plan)
         nodes, state = NodePool(plan.nodes), State(plan.cluster, observed=True)
         try:
@@ -71,13 +76,15 @@ class RunDriver:
             log.zero_s = monotonic()
             started = Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
             log.write(started, *(Submitted(0.0, spec) for spec in plan.specs))
+        if log.problem is not None:
+            raise InputError(log.problem)
         state = run.scheduler.state
         placed_ids = {*state.waiting, *run.scheduler.seats}
         coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in placed_ids]
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))
-        run.spawn(self.lifecycle.patrol())
-        run.spawn(self._tick())
+        for work in (self.lifecycle.patrol(), self._tick(), run.write_again(), self._keep_logs()):
+            run.spawn(work)
 
     async def carry_out(self) -> str:
         """Run until the end.
@@ -95,12 +102,23 @@ class RunDriver:
             if outcome == "stopped":
                 log.write(*run.scheduler.close(log.now()))
             log.write(Ended(log.now(), "stopped" if outcome == "stopped" else "done"))
-            return outcome
+            await run.written()
+            log.write_again()
+            if log.problem is not None:
+                log.say("it ends all the same: what is not in the journal is done again when the run goes on")
+            return "stopped" if log.problem is not None else outcome
         finally:
             for task in run.tasks:
                 task.cancel()
+            await self._processes.close()
             with contextlib.suppress(InputError):  # of a disk without room: that has been said
                 log.journal.close()
+
+    async def _keep_logs(self) -> None:
+        """Keep what jobs print in bounds."""
+        while True:
+            await asyncio.to_thread(trim, Path(self.run.plan.folder) / LOGS)
+            await asyncio.sleep(_TRIMS_S)
 
     async def _tick(self) -> None:
         """Wake a policy that asks for it."""
@@ -108,6 +126,7 @@ class RunDriver:
             wait_s = self.run.scheduler.planner.ticks.next_s - self.run.log.now()
             await asyncio.sleep(min(max(wait_s, 0.0), 1.0))
             if wait_s <= 0 and not self.run.stopping:
+                await self.run.written()
                 self.run.tell()
 
     def stop(self) -> None:

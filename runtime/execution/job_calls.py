@@ -9,10 +9,12 @@ from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import PROFILE, JobHandle, busy_s, how_far
 from runtime.execution.job_session import boot_id
 from runtime.execution.lifecycle import JobLifecycle
-from runtime.execution.messages import Done, Order, Report, Stopped
+from runtime.execution.messages import Done, End, Order, Report, Stopped
+from runtime.execution.nodes import POOLS
 from runtime.execution.profiling import Profiling
+from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
-from runtime.facts import Checkpointed, Fact, Iteration, Node, Pool, SyncSlice
+from runtime.facts import Absent, Checkpointed, Fact, Iteration, Node, Pool, SyncSlice
 
 
 class JobCalls:
@@ -42,7 +44,8 @@ class JobCalls:
     async def order(self, job_id: str, done: Done | None) -> Order | None:
         """The last order has been carried out, if there was one; answer with the next one, or None: the job is done."""
         handle = self._run.handles[job_id]
-        handle.since_s = None
+        handle.since_s, handle.has_come = None, True
+        await self._run.written()
         if done is not None and self._run.present(handle):
             self._completed(handle, done)
         if self._run.stopping or handle.resting:
@@ -51,10 +54,14 @@ class JobCalls:
             handle.next = asyncio.get_running_loop().create_future()
         waits = handle.next
         try:
-            return await waits
+            order = await waits
         finally:
             if handle.next is waits:  # else it has been told to end, and what it is to do when it begins again
                 handle.next = None
+        await self._run.written()  # it drops the checkpoint before the last one now
+        if self._run.stopping and order is not None:
+            raise Stopped("stops with the run")
+        return order
 
     async def acquire(self, job_id: str, pool: Pool, parts: tuple[Node, ...] = ()) -> None:
         """Wait for the permit of a phase.
@@ -68,6 +75,7 @@ class JobCalls:
         run = self._run
         handle = run.handles[job_id]
         handle.since_s = None
+        await run.written()
         if run.stopping:
             raise Stopped("stops with the run")
         handle.asked_s, handle.parts = run.log.now(), parts
@@ -81,6 +89,7 @@ class JobCalls:
     async def release(self, job_id: str, report: Report) -> None:
         """A phase is over."""
         run = self._run
+        await run.written()
         handle, hold = run.handles[job_id], run.handles[job_id].hold
         if hold is None:
             return  # the job has failed meanwhile
@@ -103,6 +112,7 @@ class JobCalls:
         """A sync is over."""
         run = self._run
         handle = run.handles[job_id]
+        await run.written()
         profile = handle.iteration == PROFILE
         if profile and handle.job is None:
             handle.sync_s = end_s - start_s
@@ -122,6 +132,8 @@ class JobCalls:
         handle.progress[who] = (done, total, tokens)
         responses, total, _ = how_far(handle.progress)
         share, hold = run.scheduler.migrates_at, handle.hold
+        if run.log.problem is not None:
+            return  # there will be another report
         if share is None or hold is None or hold.pool != "rollout" or handle.past_threshold or not run.present(handle):
             return
         if share * total <= responses < total:
@@ -146,8 +158,40 @@ class JobCalls:
     async def left(self, job_id: str) -> None:
         """A job's rollout uses no others any more."""
         handle = self._run.handles[job_id]
+        await self._run.written()
         if handle.hold is not None and handle.hold.pool == "rollout":
             self._run.tell(facts.Shrunk(job_id))
+
+    async def full(self, job_id: str, problem: str) -> None:
+        """There is no room for a job's checkpoint: wait until it may be tried again. Until then the job is in nobody's way.
+
+        Raises:
+            Stopped: the run stops.
+        """
+        run, handle = self._run, self._run.handles[job_id]
+        handle.since_s = None
+        await run.written()
+        if handle.full is None and run.present(handle) and not run.stopping:
+            run.log.say(f"{job_id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
+            run.tell(facts.Absent(job_id), notes=(Absent(run.log.now(), job_id, problem),))
+        handle.full, handle.interrupted = problem, True
+        await wait_for_room(run.checkpoints(job_id).parent.parent, lambda: run.stopping or handle.end is not None)
+        if run.stopping:
+            raise Stopped("stops with the run")
+        handle.since_s = run.log.now()
+
+    async def memory_limit(self, job_id: str, pool: str) -> float | None:
+        """GB of host memory that a node of a pool has for jobs; of either pool, where none is named; None: nobody says."""
+        cluster = self._run.plan.cluster
+        limits = [getattr(cluster, one).node_memory_gb for one in POOLS if pool in (one, "")]
+        return None if None in limits else max(limits)
+
+    async def exceeded(self, job_id: str, node: str, gb: float, limit_gb: float) -> None:
+        """A process of a job has more host memory than its node has for jobs: the job fails."""
+        handle = self._run.handles[job_id]
+        problem = f"{node} has {gb:.2f} GB of host memory; a node has {limit_gb:.2f} GB for jobs"
+        where = handle.hold.pool if handle.hold else "step"
+        await self._lifecycle.fail(handle, End("failed", where, problem), again=False)
 
     def _completed(self, handle: JobHandle, done: Done) -> None:
         """A job has carried out its order."""
@@ -173,7 +217,9 @@ class JobCalls:
         run, number, now_s = self._run, handle.iteration, self._run.log.now()
         began_s = handle.began_s if handle.began_s is not None else now_s
         handle.began_s = None
-        notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics),)
+        interrupted, full = handle.interrupted, handle.full
+        handle.interrupted, handle.full = False, None
+        notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics, interrupted),)
         if done.checkpoint is not None:
             notes += (Checkpointed(now_s, handle.id, number + 1, done.seconds, done.gb),)
             handle.checkpoint, handle.keeping_s = done.checkpoint, done.seconds
@@ -183,7 +229,9 @@ class JobCalls:
         if handle.iteration > handle.done:
             handle.done, handle.deaths = handle.iteration, 0
         progress = handle.so_far(run.scheduler.state.job(handle.id).iterations)
-        iterated = facts.Iterated(progress, now_s - began_s, done.movable)
+        if full is not None:
+            run.log.say(f"{handle.id}: its checkpoint is written")
+        iterated = facts.Iterated(progress, None if interrupted else now_s - began_s, done.movable)
         if handle.iteration == handle.spec.iterations:
             handle.gone = True
             handle.stand()

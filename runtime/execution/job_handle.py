@@ -35,6 +35,7 @@ class JobHandle:
 
     Attributes:
         spec: as it was submitted. job: as the policy sees it; None until it is profiled. controller, workers: its processes.
+        has_come: the controller has asked for an order.
         group: the number of its group, or `LEASE`; None where it has no place. numbers, nodes: of its place, by phase.
         iteration: the one in hand, or the next. begins: the one that its place begins with. done: the most that it ever had done.
         checkpoint: the last one. keeping_s: how long writing it took. deaths: since it had done as many. restarted: why it is made
@@ -44,6 +45,7 @@ class JobHandle:
         parts: what its rollout nodes are cut into, of a job that can do with a part of them. uses: numbers of those that its
             rollout is to use; knows: of those that it knows of. past_threshold: its rollout has reached that of migration.
         changed: is set, and made anew, when these change or the rollout is over. progress: of the phase, by who counts.
+        interrupted: the iteration in hand has waited for room on a disk. full: its checkpoint finds none; what the system says.
         passes: of the profiler, that it still has to make. profile_over: they are over, or it has ended. measurements, sync_s,
             movable: what they have shown.
         end: why its processes are being ended, if they are. again: whether it is then made anew. cleared: they have ended.
@@ -53,6 +55,7 @@ class JobHandle:
 
     spec: JobSpec
     controller: Any = None
+    has_come: bool = False
     job: Job | None = None
     group: int | None = None
     numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -78,6 +81,8 @@ class JobHandle:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     workers: list[Any] = field(default_factory=list)
+    interrupted: bool = False
+    full: str | None = None
     passes: int = 0
     profile_over: asyncio.Future[None] | None = None
     measurements: dict[str, Measured] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Beginnings and ends of jobs: their processes are started and watched, and started again after a death.
 
-A job has processes while it is profiled and while it has a place. One that waits has none, but for those that come together and are
-profiled one after the other: they keep them until all are handed to the policy, if they are no more than there are nodes.
+A job has processes while it is profiled and while it has a place. One that waits has none, but for the few that are profiled
+together: they keep them until all are handed to the policy.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from rollmux_env.errors import InputError, PlanError
+from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
 from runtime.checkpoints import ResumePoint, newest
@@ -22,6 +22,7 @@ from runtime.facts import Cancelled, Fact, Failed, Node, Restarted
 
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
 _PATROL_S = 0.5
+_STARTS_S = 120.0  # a process has this long to begin, however little a job is given otherwise
 _LOOK_S = 5.0  # between looks at the machines
 
 
@@ -42,6 +43,7 @@ class JobLifecycle:
     def start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
         if handle.controller is None and handle.end is None and not self._run.stopping:
+            handle.has_come = False
             self._processes.start(handle)
             self._run.spawn(self._watch(handle))
 
@@ -55,14 +57,12 @@ class JobLifecycle:
         """Wait for a controller's end, whatever it is."""
         run = self._run
         end = await self._processes.wait(handle)
-        if end.outcome == "full":
-            problem = f"job {handle.id}: its checkpoint cannot be written: {end.problem}"
-            raise InputError(f"{problem}: free some room, then go on with `rollmux run --resume {run.plan.folder}`")
+        await run.written()
         if end.outcome in ("failed", "died"):
             await self.fail(handle, end, again=end.outcome == "died")
         elif not handle.gone and handle.end is None and not handle.resting:  # the run stops; the job keeps its place for then
             self._halt(handle)
-        self._processes.drop(handle)
+        await self._processes.drop(handle)
         if handle.resting and handle.end is None:
             self._rested(handle)
         self.check_over()
@@ -90,6 +90,7 @@ class JobLifecycle:
         if handle.gone or handle.end is not None or run.over.done():
             return
         dead_machines = await self._dead_machines() if again else set()
+        await run.written()
         if handle.gone or handle.end is not None:
             return
         handle.end, handle.again = end, again
@@ -144,6 +145,7 @@ class JobLifecycle:
         run, job_id = self._run, handle.id
         await self._processes.kill(handle)
         resume = await asyncio.to_thread(newest, run.checkpoints(job_id), max(0, handle.iteration))
+        await run.written()
         handle.cleared.set()
         if handle.gone:  # it has come to its end meanwhile
             return
@@ -251,6 +253,7 @@ class JobLifecycle:
         last_look_s = run.log.now()
         while True:
             await asyncio.sleep(_PATROL_S)
+            await run.written()
             now_s = run.log.now()
             for handle in [*run.handles.values()]:
                 if handle.since_s is None or handle.gone:
@@ -259,15 +262,21 @@ class JobLifecycle:
                 if now_s - handle.since_s > limit_s:
                     where = handle.hold.pool if handle.hold else "step"
                     what = f"its {where}" if handle.hold else "what it does between its phases"
-                    await self.fail(handle, End("died", where, f"{what} hangs: it has not ended after {limit_s:.0f} s"), True)
+                    problem = f"{what} hangs: it has not ended after {limit_s:.0f} s"
+                    again = handle.job is not None  # a profile holds nodes for an hour, which others wait for
+                    await self.fail(handle, End("died" if again else "failed", where, problem), again)
             if now_s - last_look_s > _LOOK_S:
                 last_look_s = now_s
-                if losses := self._losses(await self._dead_machines()):
+                dead_machines = await self._dead_machines()
+                await run.written()
+                if losses := self._losses(dead_machines):
                     run.tell(*losses)
 
     def _deadline_s(self, handle: JobHandle) -> float:
         """How long a job may take for what it does now."""
         timeouts, job = self._run.plan.timeouts, handle.job
+        if not handle.has_come:
+            return max(timeouts.least_s, _STARTS_S)
         if job is None or handle.iteration == PROFILE:
             return timeouts.profile_s
         phases = {pool: getattr(job, pool) for pool in POOLS}

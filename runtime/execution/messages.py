@@ -72,8 +72,8 @@ class End:
     """Why a controller has ended.
 
     Attributes:
-        outcome: `done`; `stopped`; `failed`, by its own code, `died`, with a process of its, or `full`: there is no room for its
-            checkpoint; then `where` and `problem` say more (see `runtime.facts.Failed`).
+        outcome: `done`; `stopped`; `failed`, by its own code, or `died`, with a process of its; then `where` and `problem` say more
+            (see `runtime.facts.Failed`).
     """
 
     outcome: str

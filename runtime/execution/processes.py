@@ -13,11 +13,20 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from runtime.execution.controller import Controller
 from runtime.execution.job_handle import JobHandle
+from runtime.execution.job_processes import end_job_processes
 from runtime.execution.messages import End
 from runtime.execution.nodes import dead_machines
+from runtime.execution.own_ray import is_alive
+from runtime.execution.ray_health import RayDied
 from runtime.output import LOGS
 
+_LOOKS_S = 2.0
 _ENDS_S = 30.0  # a process that has been killed ends within this time, or is in nobody's reach
+
+
+async def _answer(call: Any) -> End:
+    end: End = await call
+    return end
 
 
 class Processes:
@@ -37,16 +46,22 @@ class Processes:
             ray.get_runtime_context().get_node_id(), soft=False
         )  # no other machine takes it along
         actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
-        logs = str(Path(self._folder) / LOGS / handle.id)
-        handle.controller = actor.remote(handle.spec, self._coordinator, logs, handle.restarted)
+        handle.controller = actor.remote(handle.spec, self._coordinator, self._logs(handle), handle.restarted)
 
     async def wait(self, handle: JobHandle) -> End:
         """Wait for the end of a job's controller, whatever it is."""
+        controller = handle.controller
+        run = asyncio.ensure_future(_answer(controller.run.remote()))
         try:
-            end: End = await handle.controller.run.remote()
+            pid = await controller.identity.remote()
+            while not (await asyncio.wait([run], timeout=_LOOKS_S))[0]:
+                if not is_alive(pid):  # what it has forked holds its sockets, and Ray does not notice
+                    await self._sweep(self._logs(handle), handle)
+            return await run
         except Exception:  # of Ray, which cannot reach it
-            end = End("died", "step", "its controller has died")
-        return end
+            return End("died", "step", "its controller has died")
+        finally:
+            run.cancel()
 
     async def kill(self, handle: JobHandle) -> None:
         """Kill all processes of a job, and wait until they have ended."""
@@ -58,11 +73,41 @@ class Processes:
                 while True:
                     await asyncio.wait_for(actor.identity.remote(), _ENDS_S)
                     await asyncio.sleep(0.01)
+        await self._sweep(self._logs(handle), handle)
 
-    def drop(self, handle: JobHandle) -> None:
-        """A controller that has come to its end is needed no more."""
+    async def drop(self, handle: JobHandle) -> None:
+        """A controller that has come to its end is needed no more, and whatever the job has started ends too."""
         ray.kill(handle.controller)
+        await self._sweep(self._logs(handle), handle)
+
+    async def close(self) -> None:
+        """The run is over: end what jobs have left on this machine."""
+        await asyncio.to_thread(end_job_processes, str(Path(self._folder) / LOGS))
+
+    def _logs(self, handle: JobHandle) -> str:
+        return str(Path(self._folder) / LOGS / handle.id)
+
+    async def _sweep(self, logs: str, handle: JobHandle) -> None:
+        """End what a job has started, on all of its machines."""
+        here = ray.get_runtime_context().get_node_id()
+        others = {node.machine for nodes in handle.nodes.values() for node in nodes} - {here}
+        end = ray.remote(end_job_processes)
+        calls = [
+            end.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False)).remote(logs)
+            for machine in others
+        ]
+        await asyncio.to_thread(end_job_processes, logs)
+        for call in calls:
+            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):  # the machine has gone
+                await asyncio.wait_for(call, _ENDS_S)
 
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
-        """Those of some machines that are no longer there."""
-        return await asyncio.to_thread(dead_machines, machines)
+        """Those of some machines that are no longer there.
+
+        Raises:
+            RayDied: this one is among them; the jobs on it go on with the run.
+        """
+        dead = await asyncio.to_thread(dead_machines, machines)
+        if ray.get_runtime_context().get_node_id() in dead:
+            raise RayDied("Ray's raylet on this machine has died")
+        return dead

@@ -1,14 +1,16 @@
 """Lets jobs arrive and measures those that nobody knows.
 
 A profile is an iteration like others: its phases wait for permits of a dispatcher, that of a group whose guest the job then is, or
-one of free nodes that are lent for it. No more jobs are profiled together than there are nodes.
+one of free nodes that are lent for it. No more jobs are profiled together than there are nodes, or than `_TOGETHER`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
+from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
@@ -18,6 +20,7 @@ from runtime.execution.profiles import Measured, Profile, load_profile, profile_
 from runtime.execution.run_state import RunState
 from runtime.facts import Node, Pool, Profiled
 
+_TOGETHER = 8
 _PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
 
 
@@ -59,6 +62,7 @@ class Profiling:
         if any(self._is_unknown(handle) for handle in handles):
             async with self._profiling:
                 await self._profile_all(ids)
+        await run.written()
         for handle in [run.handles[job_id] for job_id in ids]:  # one that has died meanwhile is another one now
             run.coming -= 1
             if run.plan.only_profile:
@@ -72,8 +76,8 @@ class Profiling:
         self._lifecycle.check_over()
 
     async def _profile_all(self, ids: Sequence[str]) -> None:
-        """Profile those of some jobs that nobody knows, so many at a time as there are nodes."""
-        run, most = self._run, len(self._run.plan.nodes)
+        """Profile those of some jobs that nobody knows, so many at a time."""
+        run, most = self._run, max(_TOGETHER, len(self._run.plan.nodes))
         self.is_crowded = len(ids) > most
         while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
             keys: dict[str, str] = {}
@@ -109,7 +113,8 @@ class Profiling:
         parts = handle.measurements
         profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=handle.sync_s, movable=handle.movable)
         self._learn(handle, profile, False)
-        save_profile(key, profile)
+        with contextlib.suppress(InputError, OSError):  # a cache that cannot be written
+            save_profile(key, profile)
 
     def _is_unknown(self, handle: JobHandle) -> bool:
         """Whether a job still has to be profiled."""
@@ -119,6 +124,7 @@ class Profiling:
         """Let jobs run a worst-case iteration each, and some more where bounds are asked for."""
         self._batch = [*handles]
         self._begin(handles, 1)
+        await self._run.written()
         passes = [handle.profile_over for handle in handles if handle.profile_over is not None]
         self._run.tell(facts.Unprofiled({handle.id: self._needs(handle) for handle in handles}))
         await asyncio.wait(passes)

@@ -1,4 +1,7 @@
-"""The clock of a run, its journal, and the lines that are said about it."""
+"""The clock of a run, its journal, and the lines that are said about it.
+
+Where there is no room for the journal, facts wait until there is; whoever acts on them waits for that (`problem`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from time import monotonic
 
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Fact
-from runtime.journal import JOURNAL, Journal
+from runtime.journal import JOURNAL, Journal, Unwritable
 
 _DYING_S = 30.0  # how long the last writer of a journal that goes on may still take to end
 _LINES = 10_000  # that are kept
@@ -22,6 +25,7 @@ class RunLog:
 
     Attributes:
         zero_s: the reading of this machine's clock at time 0.
+        problem: why the journal cannot be written now; None where it can.
         observe: is called with facts that have been written.
 
     Raises:
@@ -32,6 +36,8 @@ class RunLog:
         self.journal = Journal(Path(plan.folder) / JOURNAL, plan.resume, wait_s=_DYING_S if plan.resume else 0.0)
         self.zero_s = monotonic()
         self.observe: Callable[[tuple[Fact, ...]], None] = lambda _: None
+        self.problem: str | None = None
+        self._waiting: tuple[Fact, ...] = ()
         self._lines: list[str] = []
         self._dropped = 0
 
@@ -40,14 +46,39 @@ class RunLog:
         return monotonic() - self.zero_s
 
     def write(self, *facts: Fact) -> None:
-        """Take facts; see `Journal.write`.
+        """Take facts; see `Journal.write`. If it cannot be written now, they wait for `write_again`, and `problem` says why.
+
+        Raises:
+            InputError: the journal cannot be written, and never will be; one line.
+        """
+        self._waiting += facts
+        if self.problem is None:
+            self.write_again()
+
+    def write_again(self) -> None:
+        """Write what waits, if it can be written now; raises as `write`."""
+        if not self._waiting:
+            return
+        try:
+            self.take(*self._waiting)
+        except Unwritable as error:
+            if self.problem is None:
+                self.say(f"{error}: nothing is granted and no job is taken until it can be; it is tried again every second")
+            self.problem = str(error)
+            return
+        self._waiting = ()
+        if self.problem is not None:
+            self.problem = None
+            self.say("the journal can be written again: jobs go on")
+
+    def take(self, *facts: Fact) -> None:
+        """Take facts, or none of them.
 
         Raises:
             InputError: the journal cannot be written; one line.
         """
-        if facts:
-            self.journal.write(*facts)
-            self.observe(facts)
+        self.journal.write(*facts)
+        self.observe(facts)
 
     def say(self, line: str) -> None:
         """Let the user know."""

@@ -1,7 +1,8 @@
 """The state of a run: its scheduler, its log and its jobs; and the one way in which something happens to it.
 
 `tell` gives facts to the scheduler, writes down what follows from them, and then carries it out. Everything happens between two
-`await`s, so that what is known is never half changed.
+`await`s, so that what is known is never half changed. While the journal cannot be written, what was decided is not carried out, and
+whoever has something to tell waits (`written`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from runtime.execution.run_plan import RunPlan
 from runtime.facts import Fact, Failed
 from runtime.jobs.spec import JobSpec
 
+_AGAIN_S = 1.0  # between attempts to write the journal
 CHECKPOINTS = "checkpoints"  # folder of the run's, with one of each job
 
 
@@ -73,6 +75,8 @@ class RunState:
         self.observer: Observer | None = None
         self.start: Callable[[JobHandle], None] = lambda _: None
         self.evict: Callable[[JobHandle], None] = lambda _: None
+        self._owed: list[Command] = []  # commands whose entries are not in the journal yet
+        self._writable = asyncio.Event()
 
     def tell(self, *news: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
         """Something has happened: decide, write down, carry out.
@@ -85,13 +89,41 @@ class RunState:
             self.log.write(*notes, *step.entries)
             for entry in step.entries:
                 self._announce(entry)
-            for command in step.commands:
-                self._carry_out(command)
-                if self.observer is not None:
-                    self.observer.on_command(command)
+            self._owed += step.commands
+            self._settle()
         except Exception as error:
             self.fail(error)
             raise
+
+    def _settle(self) -> None:
+        """Carry out what has been decided, if it is in the journal; a run that stops ends processes in any case."""
+        if self.log.problem is not None and not self.stopping:
+            return
+        owed, self._owed = self._owed, []
+        for command in owed:
+            self._carry_out(command)
+            if self.observer is not None:
+                self.observer.on_command(command)
+
+    async def written(self) -> None:
+        """Wait until what has been decided is in the journal, or the run stops."""
+        while self.log.problem is not None and not self.stopping:
+            self._writable.clear()
+            await self._writable.wait()
+
+    async def write_again(self) -> None:
+        """Try again and again to write what waits for room in the journal."""
+        while True:
+            await asyncio.sleep(_AGAIN_S)
+            if self.log.problem is None:
+                continue
+            self.log.write_again()
+            if self.log.problem is None:
+                for handle in self.handles.values():
+                    handle.interrupted = True
+                    handle.since_s = None if handle.since_s is None else self.log.now()  # nobody has hung
+                self._settle()
+                self._writable.set()
 
     def _announce(self, entry: Entry) -> None:
         if isinstance(entry, Admitted | Moved):
@@ -199,7 +231,9 @@ class RunState:
         """Give no more permits: every job ends at its next phase boundary."""
         if not self.stopping:
             self.stopping = True
+            self._owed = [command for command in self._owed if isinstance(command, commands.Evict)]
             self.tell(facts.Stop())
+            self._writable.set()
             for handle in self.handles.values():
                 handle.refuse(Stopped("stops with the run"))
                 if handle.controller is None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import ray
 
+from runtime.execution.job_processes import mark_process
+from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import Nodes
 from runtime.execution.nodes import prepare_process, resident_gb
 from runtime.facts import Node, Pool
@@ -37,9 +39,11 @@ class Worker:
         options: dict[str, Any],
     ) -> None:
         capture(logs, f"{node.name}.{target.rpartition(':')[2]}")
+        mark_process(logs)
         prepare_process((node,))
         self._session = _WorkerSession(coordinator, job_id, f"{node.name} {os.getpid()}", node)
         set_session(self._session)
+        watch_memory(coordinator, job_id, f"its process on {node.name} ({target})", node.pool)
         self._object = load_named(target, folder)(*arguments, **options)
 
     def call(self, method: str, *arguments: Any) -> Any:

@@ -33,6 +33,7 @@ def past_report(folder: Path) -> dict[str, Any]:
         "dispatch": record.started.dispatch,
         "time_s": record.last_s,
         "stopping": False,
+        "paused": None,
         "ended": record.ended.outcome if record.ended else "killed",
         "ended_at": datetime.fromtimestamp(record.wall_s(record.last_s)).astimezone().isoformat(timespec="seconds"),
         "states": {name: counts.get(name, 0) for name in STATES},

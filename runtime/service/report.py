@@ -20,6 +20,7 @@ def make_report(snapshot: Snapshot) -> dict[str, Any]:
         "dispatch": snapshot.dispatch,
         "time_s": snapshot.time_s,
         "stopping": snapshot.stopping,
+        "paused": snapshot.paused,
         "states": {state: counts.get(state, 0) for state in STATES},
         "queue": [*snapshot.queue],
         "jobs": [_plain(job) for job in snapshot.jobs],

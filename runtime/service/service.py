@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -18,13 +17,12 @@ from runtime.execution.run_state import RunState
 from runtime.facts import Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.metrics import Sample
-from runtime.output import LOGS, trim
 from runtime.service.figures import Figures
 from runtime.service.limits import check_limits
 from runtime.service.report import make_report
 from runtime.service.snapshot import state_of_job, take_snapshot
 
-_KEEPS_S = 2.0  # between looks at logs and gauges
+_KEEPS_S = 2.0  # between looks at gauges
 
 
 class Service:
@@ -81,11 +79,13 @@ class Service:
 
         Raises:
             InputError: one has a name that was used before, or asks for more nodes than there are, or they are too many or too
-                long (`runtime.service.limits`): none is taken; one line.
+                long (`runtime.service.limits`), or the journal cannot be written: none is taken; one line.
         """
         driver, run = self._running()
         if run.stopping or run.over.done():
             raise InputError("the service is stopping; it takes no more jobs")
+        if run.log.problem is not None:
+            raise InputError(run.log.problem)
         for spec in specs:
             if spec.id in run.handles:
                 raise InputError(f"job {spec.id}: this service has had a job of that name; names are used once")
@@ -94,7 +94,7 @@ class Service:
         check_limits(specs, sum(not handle.gone for handle in run.handles.values()))
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
-        run.log.write(*(Submitted(now_s, spec) for spec in dated))
+        run.log.take(*(Submitted(now_s, spec) for spec in dated))
         for spec in dated:
             run.handles[spec.id] = JobHandle(spec)
             run.log.say(f"{spec.id}: submitted")
@@ -105,9 +105,11 @@ class Service:
         """End a job now, whatever it does.
 
         Raises:
-            InputError: there is no such job, or it has ended; one line.
+            InputError: there is no such job, or it has ended, or the journal cannot be written; one line.
         """
         lives, handle = self._running()[0].lifecycle, self._handle_of(job_id)
+        if (problem := self._running()[1].log.problem) is not None:
+            raise InputError(problem)
         if job_id in self._figures.ends:
             raise InputError(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
         await lives.cancel(handle)
@@ -150,11 +152,10 @@ class Service:
         return handle
 
     async def _keep(self) -> None:
-        """Keep logs in bounds and gauges new."""
+        """Keep gauges new."""
         while True:
             await asyncio.sleep(_KEEPS_S)
             self._gauge()
-            await asyncio.to_thread(trim, Path(self._plan.folder) / LOGS)
 
     def _gauge(self) -> None:
         snapshot, metrics = take_snapshot(self._running()[1], self._figures), self._figures.metrics

@@ -58,13 +58,18 @@ class PoolView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A service."""
+    """A service.
+
+    Attributes:
+        paused: why its journal cannot be written, and so nothing is granted; None where it can.
+    """
 
     folder: str
     policy: str
     dispatch: str
     time_s: float
     stopping: bool
+    paused: str | None
     queue: tuple[str, ...]
     jobs: tuple[JobView, ...]
     groups: tuple[GroupView, ...]
@@ -85,6 +90,7 @@ def take_snapshot(run: RunState, figures: Figures) -> Snapshot:
         dispatch=plan.dispatch,
         time_s=now_s,
         stopping=run.stopping,
+        paused=run.log.problem,
         queue=tuple(state.waiting),
         jobs=tuple(_job(run, figures, handle) for handle in run.handles.values()),
         groups=groups,
@@ -125,8 +131,14 @@ def _job(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
         slo=handle.spec.slo,
         at_risk=review is not None and job_id in review.late,
         reward=reward if reward is not None and isfinite(reward) else None,
-        problem=figures.ends.get(job_id, ("", ""))[1] or None if handle.gone else None,
+        problem=_problem(figures, handle),
     )
+
+
+def _problem(figures: Figures, handle: JobHandle) -> str | None:
+    if handle.gone:
+        return figures.ends.get(handle.id, ("", ""))[1] or None
+    return f"its checkpoint cannot be written: {handle.full}" if handle.full is not None else None
 
 
 def _pool(run: RunState, figures: Figures, pool: Pool, now_s: float) -> PoolView:

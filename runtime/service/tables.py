@@ -42,6 +42,8 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
         counts = (str(pool[key]) for key in ("nodes", "busy", "idle", "free"))
         pools.add_row(name, *counts, f"{100 * pool['utilization']:.0f}%")
     problems = [Text(f"{job['id']}: {job['problem']}") for job in report["jobs"] if job["problem"]]
+    if report["paused"]:
+        problems.insert(0, Text(f"paused: {report['paused']}", style="red"))
     title = f"{report['folder']}: {report['policy']}, {report['dispatch']}"
     if ended := report.get("ended"):
         when = f"{'killed, last heard of' if ended == 'killed' else ended} at {report['ended_at']}"

@@ -42,7 +42,19 @@ from runtime.facts import (
     SyncSlice,
 )
 from runtime.jobs.spec import parse_jobs
-from runtime.journal import JOURNAL, LOCK, SCHEMA, Journal, is_begun, read_facts, read_run, record_of, state_of, take_lock
+from runtime.journal import (
+    JOURNAL,
+    LOCK,
+    SCHEMA,
+    Journal,
+    Unwritable,
+    is_begun,
+    read_facts,
+    read_run,
+    record_of,
+    state_of,
+    take_lock,
+)
 from runtime.record import fields_of_kinds
 
 POOL = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
@@ -181,13 +193,14 @@ def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> N
     journal = Journal(tmp_path / JOURNAL)
     journal.write(FACTS[0])
     journal._database.execute("PRAGMA max_page_count=4")  # what SQLite says then is what it says of a full disk
-    with pytest.raises(InputError, match=r"journal.sqlite: cannot be written: database or disk is full$"):
+    with pytest.raises(Unwritable, match=r"journal.sqlite: cannot be written: database or disk is full$"):
         for _ in range(1000):
             journal.write(FACTS[1])
     known = read_facts(tmp_path / JOURNAL)
     assert known[0] == FACTS[0] and set(map(type, known[1:])) <= {Profiled}
     journal._database.execute("PRAGMA max_page_count=100000")
-    journal.close()  # there is room again: what waited is written
+    journal.write(FACTS[1])  # there is room again
+    journal.close()
     assert len(read_facts(tmp_path / JOURNAL)) == len(known) + 1
 
 

@@ -45,6 +45,7 @@ def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
         on: tuple[Node, ...] = nodes,
         dispatch: str = "round-robin",
         folder: Path | None = None,
+        hear: Callable[[str], None] = lambda _: None,
         **more: Any,
     ) -> tuple[str, RunRecord, list[str]]:
         folder = folder or tmp_path / f"run{len(list(tmp_path.iterdir()))}"
@@ -57,7 +58,12 @@ def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
         specs = parse_jobs({"version": 1, "defaults": defaults, "jobs": jobs}, "test", HERE).jobs
         cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0)
         lines: list[str] = []
-        outcome = execute(RunPlan(specs, cluster, on, policy, dispatch, 0, str(folder), **more), lines.append)
+
+        def say(line: str) -> None:
+            lines.append(line)
+            hear(line)
+
+        outcome = execute(RunPlan(specs, cluster, on, policy, dispatch, 0, str(folder), **more), say)
         assert more.get("only_profile") or audit(read_facts(folder / JOURNAL)).problems == ()
         return outcome, read_run(folder), lines
 

@@ -46,16 +46,18 @@ class Pretended(Processes):
         self.living[handle] = asyncio.ensure_future(self._live(handle))
 
     async def wait(self, handle: JobHandle) -> End:
-        try:
-            return await self.living[handle]
-        except asyncio.CancelledError:
-            return End("died", "step", "its controller has died")
+        task = self.living[handle]
+        await asyncio.wait([task])
+        return End("died", "step", "its controller has died") if task.cancelled() else task.result()
 
     async def kill(self, handle: JobHandle) -> None:
         if handle in self.living:
             self.living[handle].cancel()
 
-    def drop(self, handle: JobHandle) -> None:
+    async def drop(self, handle: JobHandle) -> None:
+        return
+
+    async def close(self) -> None:
         return
 
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
@@ -88,15 +90,17 @@ class Pretended(Processes):
                     done = Done({}, movable=options.get("profiled", options.get("keeps", True)))
                     continue
                 state += 1
-                done = self._kept(handle, order, state)
+                done = await self._keep(handle, order, state)
                 self.stops_after -= 1
                 if self.stops_after == 0:
                     asyncio.get_running_loop().call_soon(self.driver.stop)
         except Stopped:
             return End("stopped")
 
-    @staticmethod
-    def _kept(handle: JobHandle, order: Order, state: int) -> Done:
+    async def _keep(self, handle: JobHandle, order: Order, state: int) -> Done:
+        return self._kept(handle, order, state)
+
+    def _kept(self, handle: JobHandle, order: Order, state: int) -> Done:
         folder = Path(order.folder)
         if not handle.spec.options.get("keeps", True):
             turns = handle.spec.options.get("turns", False)  # it could be moved, until it is to be

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rollmux_env.cluster.events import Arrived, Departed
-from rollmux_env.errors import InputError
 from runtime.checkpoints import MANIFEST, numbers
 from runtime.execution.checks import check_run
 from runtime.execution.run_plan import Timeouts
-from runtime.journal import read_run, state_of
+from runtime.journal import state_of
 from runtime.record import RunRecord
 from tests.fixtures import copied
 from tests.runtime.execution.conftest import Running
@@ -59,18 +57,26 @@ def test_a_job_whose_process_dies_or_hangs_arrives_anew_from_its_checkpoint(run:
     assert not state_of(record).group_list()
 
 
-def test_a_full_disk_ends_the_run_with_one_line_and_it_can_be_resumed(run: Running, tmp_path: Path) -> None:
+def test_a_job_whose_checkpoint_finds_no_room_writes_it_when_there_is_some_and_the_others_go_on(
+    run: Running, tmp_path: Path
+) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "fill").touch()
-    jobs, folder = [counter("a", folder=str(tmp_path / "job"), at=2), counter("b")], tmp_path / "out"
-    with pytest.raises(InputError, match=r"^job a: its checkpoint cannot be written: .*No space left on device: free some room"):
-        run(jobs, folder=folder)
-    record = read_run(folder)
-    assert record.ended is None and counts(record, "a") == [1, 2]
-    assert numbers(folder / "checkpoints" / "a") == [1, 2]
-    outcome, record, _ = run(jobs, folder=folder, resume=True)
-    assert outcome == "done" and not record.failed and not record.repeated
+    ballast = tmp_path / "ballast"
+    ballast.write_bytes(bytes(64 << 20))
+
+    def hear(line: str) -> None:
+        if "No space left on device" in line:
+            ballast.unlink()
+
+    jobs = [counter("a", folder=str(tmp_path / "job"), at=2), counter("b")]
+    outcome, record, lines = run(jobs, hear=hear)
+    assert outcome == "done" and not record.failed and not record.repeated and not record.restarted, lines
     assert counts(record, "a") == counts(record, "b") == [1, 2, 3, 4] and drawn(record, "a") == drawn(record, "b")
+    (absent,) = record.absent
+    assert absent.job_id == "a" and "No space left on device" in absent.why
+    assert [done.number for done in record.iterations if done.interrupted] == [2]
+    assert any(line.endswith("a: its checkpoint is written") for line in lines)
     check_run(record)
 
 
@@ -78,8 +84,13 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run: Running, tm
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "fill").touch()
     jobs, folder = [counter("a", folder=str(tmp_path / "job"), at=3)], tmp_path / "out"
-    with pytest.raises(InputError):
-        run(jobs, folder=folder)
+
+    def hear(line: str) -> None:
+        if "No space left on device" in line:
+            signal.raise_signal(signal.SIGINT)
+
+    outcome, _, _ = run(jobs, folder=folder, hear=hear)
+    assert outcome == "stopped" and numbers(folder / "checkpoints" / "a") == [2, 3]
     last = folder / "checkpoints" / "a" / "000003"
     assert json.loads((last / MANIFEST).read_text())["iterations"] == 3
     (last / "drawn.json").write_text("[0.1, 0.2, 0.3]")

@@ -224,6 +224,7 @@ class Counter:
     def __init__(self, rollout_s: float = 0.01, train_s: float = 0.01, at: int = 1, folder: str = "") -> None:
         self.rollout_s, self.train_s, self.at, self.folder = rollout_s, train_s, at, Path(folder)
         self.drawn: list[float] = []
+        random.seed(1)
 
     @rollmux.phase("rollout")
     def rollout(self) -> None:

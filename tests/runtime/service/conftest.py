@@ -13,7 +13,7 @@ import ray
 
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
-from runtime.execution.run_plan import RunPlan
+from runtime.execution.run_plan import RunPlan, Timeouts
 from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
 from runtime.journal import read_run
@@ -24,6 +24,7 @@ from tests.runtime.execution.conftest import nodes as nodes  # the fixture
 HERE = Path(__file__).parent
 TOYS = HERE.parent / "execution"
 _PATIENCE_S = 120.0
+_USUAL = Timeouts()
 
 
 class Served:
@@ -75,16 +76,22 @@ def serve(nodes: tuple[Node, ...], tmp_path: Path) -> Iterator[Serving]:
     made: list[Served] = []
 
     def serving(
-        policy: str = "rollmux", pairs: int = 1, folder: Path | None = None, dispatch: str = "round-robin", rollout_usd: float = 1.0
+        policy: str = "rollmux",
+        pairs: int = 1,
+        folder: Path | None = None,
+        dispatch: str = "round-robin",
+        rollout_usd: float = 1.0,
+        memory_gb: float = 8.0,
+        timeouts: Timeouts = _USUAL,
     ) -> Served:
         on = tuple(replace(node, name=node.name.replace("0", str(k))) for k in range(pairs) for node in nodes)
-        pool = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=pairs, node_memory_gb=8.0)
+        pool = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=pairs, node_memory_gb=memory_gb)
         rollout = pool.model_copy(update={"usd_per_gpu_hour": rollout_usd})
         cluster = Cluster(rollout=rollout, training=pool, migration_s=0.0)
         specs = tuple(fact.spec for fact in read_run(folder).submitted) if folder else ()
         home = folder or tmp_path / f"service{len(made)}"
         home.mkdir(exist_ok=True)
-        plan = RunPlan(specs, cluster, on, policy, dispatch, 0, str(home), resume=folder is not None)
+        plan = RunPlan(specs, cluster, on, policy, dispatch, 0, str(home), resume=folder is not None, timeouts=timeouts)
         made.append(Served(plan))
         return made[-1]
 

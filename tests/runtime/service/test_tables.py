@@ -38,6 +38,7 @@ REPORT = {
     "policy": "consolidate",
     "dispatch": "round-robin",
     "stopping": True,
+    "paused": "journal.sqlite: cannot be written: database or disk is full",
     "jobs": [JOB, FAILED],
     "groups": [{"group": 0, "jobs": ["a"], "nodes": ["rollout-0", "training-0"], "period_s": 1.5, "usd_per_hour": 2.0}],
     "pools": {"rollout": {"nodes": 2, "busy": 1, "idle": 0, "free": 1, "utilization": 0.256}},
@@ -49,6 +50,7 @@ def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -
     show(*status_tables(REPORT))
     text = " ".join(capsys.readouterr().out.split())
     assert "/srv/x: consolidate, round-robin, 2.00 $/h, stopping" in text
+    assert "paused: journal.sqlite: cannot be written: database or disk is full" in text
     assert "a running (rollout) 0 rollout-0 training-0 3 of 9 1.23x 2x yes 0.500" in text
     assert "b failed 3 of 9 2x" in text and "b: init: [no] model" in text
     assert "0 1.50 2.00 rollout-0 training-0 a" in text and "rollout 2 1 0 1 26%" in text

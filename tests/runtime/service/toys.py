@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -92,3 +95,59 @@ class Slower:
     @rollmux.phase("train")
     def train(self) -> None:
         time.sleep(0.05)
+
+
+class Eats(Slower):
+    """Takes more and more memory in its rollouts after the third, 3 GB at most."""
+
+    def __init__(self) -> None:
+        super().__init__(0.05, 0.05, 0)
+        self.eaten: list[bytes] = []
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        while rollmux.runtime_hook.iteration > 2 and len(self.eaten) < 60:
+            self.eaten.append(b"x" * 50_000_000)
+            time.sleep(0.02)
+        time.sleep(0.05)
+
+
+class Leaves(Slower):
+    """Leaves processes behind: one in a session of its own, one that was forked twice. Their ids go to a file."""
+
+    def __init__(self, file: str, dies: bool = False) -> None:
+        super().__init__(0.05, 0.05, 0)
+        self.file, self.dies = Path(file), dies
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        if rollmux.runtime_hook.iteration != 1:
+            return
+        none = subprocess.DEVNULL
+        pids = [subprocess.Popen(["sleep", "3000"], stdin=none, stdout=none, stderr=none, start_new_session=True).pid]
+        read, write = os.pipe()
+        if not (child := os.fork()):
+            os.setsid()
+            if not os.fork():
+                os.write(write, str(os.getpid()).encode())
+                time.sleep(3000)
+            os._exit(0)
+        os.waitpid(child, 0)
+        pids.append(int(os.read(read, 20)))
+        with self.file.open("a") as file:
+            file.write("".join(f"{pid}\n" for pid in pids))
+        if self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Talks(Slower):
+    """Prints a gigabyte in its second rollout."""
+
+    def __init__(self) -> None:
+        super().__init__(0.05, 0.05, 0)
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        line = "x" * 999_999
+        for _ in range(1000 if rollmux.runtime_hook.iteration == 1 else 0):
+            print(line)

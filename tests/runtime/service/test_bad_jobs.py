@@ -1,0 +1,62 @@
+"""Bad jobs beside healthy ones, on one service on real Ray: the bad ones end, and the healthy ones lose nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.audit import audit
+from runtime.execution.own_ray import is_alive
+from runtime.execution.run_plan import Timeouts
+from runtime.journal import JOURNAL, read_facts
+from runtime.output import LARGEST, LOGS
+from tests.runtime.service.conftest import Serving
+from tests.runtime.service.test_service import over, true_throughout
+
+TOYS = "tests.runtime.service.toys"
+
+
+@pytest.mark.long
+def test_healthy_jobs_lose_nothing_beside_bad_ones(serve: Serving, tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(3000)\n")
+    pids = tmp_path / "pids"
+    service = serve(f"{TOYS}:MoveOne", pairs=1, memory_gb=2.0, timeouts=Timeouts(least_s=120.0, profile_s=20.0))
+
+    def job(name: str, toy: str, iterations: int = 6, **options: Any) -> dict[str, Any]:
+        return {"id": name, "class": f"{TOYS}:{toy}", "slo": 1000.0, "iterations": iterations, "options": options}
+
+    healthy = {"slo": 1000.0, "iterations": 150, "class": "toy_jobs:Counter", "options": {"rollout_s": 0.05, "train_s": 0.05}}
+    service.submit({"id": "healthy", **healthy}, {"id": "other", **healthy})
+    service.until(lambda jobs: all(jobs[name]["iteration"] > 1 for name in ("healthy", "other")))
+    service.submit(
+        job("eats", "Eats"),
+        job("leaves", "Leaves", file=str(pids)),
+        job("talks", "Talks"),
+        {**job("hangs", "x"), "class": "hangs:X", "folder": str(tmp_path)},
+    )
+    service.submit(job("dies", "Leaves", file=str(pids), dies=True))
+
+    jobs = service.until(over)
+    assert {name: job["state"] for name, job in jobs.items()} == {
+        "healthy": "done",
+        "other": "done",
+        "leaves": "done",
+        "talks": "done",
+        "eats": "failed",
+        "hangs": "failed",
+        "dies": "failed",
+    }, service.ask("news", 0)
+    assert "GB of host memory; a node has 2.00 GB for jobs" in jobs["eats"]["problem"]
+    assert jobs["hangs"]["problem"] == "rollout: its rollout hangs: it has not ended after 20 s"
+    left = [int(pid) for pid in pids.read_text().split()]
+    assert len(left) == 2 + 3 * 2 and not any(is_alive(pid) for pid in left)
+    assert sum(path.stat().st_size for path in (service.folder / LOGS / "talks").glob("*")) <= 2 * LARGEST
+    record = service.stop()
+    assert audit(read_facts(service.folder / JOURNAL)).problems == ()
+    true_throughout(service.reports)
+    assert {fact.job_id for fact in record.restarted} == {"dies"}
+    for name in ("healthy", "other"):
+        done = [done.metrics["count"] for done in record.iterations if done.job_id == name]
+        assert done == [*range(1, 151)]
