@@ -1,0 +1,280 @@
+"""`rollmux run` and `rollmux serve` are interrupted (SIGINT, SIGTERM, kill -9) at random, checked and resumed, again and again.
+
+python benchmarks/interruptions.py --seed 0
+
+After each interruption the command must end with its status, at most one line on stderr and no process left (but for a service
+after kill -9, which stays), and `rollmux journal audit` must find nothing; then it goes on: `run --resume DIR`, or `serve DIR`.
+At the end all jobs must have done all their iterations, each once. The status is 1 where anything was otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.table import Table
+
+from rollmux_env.report.tables import show
+from runtime.audit import audit
+from runtime.facts import Iteration
+from runtime.journal import JOURNAL, is_begun, read_facts, record_of
+
+HERE = Path(__file__).resolve().parent
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_AT_START = 0.2  # share of the interruptions that come before the first iteration
+_PATIENCE_S = 600.0
+_STARTS_S = 8.0  # an interruption at the start comes within this time
+_LOOK_S = 0.05
+
+
+@dataclass
+class Tally:
+    """What happened: how often, by command, signal, place and outcome; and what should not have."""
+
+    counts: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Command:
+    """`rollmux` in a session and an environment of its own.
+
+    Args:
+        folder: of the run or the service. mark: in the environment of all of its processes.
+    """
+
+    folder: Path
+    mark: str = ""
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def out(self) -> Path:
+        return self.folder.with_suffix(".out")
+
+    @property
+    def err(self) -> Path:
+        return self.folder.with_suffix(".err")
+
+    def start(self, *arguments: str) -> None:
+        self.mark = f"INTERRUPTIONS={os.getpid()}.{time.monotonic_ns()}"
+        name, value = self.mark.split("=")
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command(*arguments), env={**os.environ, name: value}, stdout=out, stderr=err, start_new_session=True
+            )
+
+    def says(self, text: str) -> bool:
+        return text in self.out.read_text(errors="replace")
+
+    def left(self) -> list[int]:
+        """Processes that have not ended."""
+        pids = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                marked = entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes()
+                if marked and (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    pids.append(int(entry.name))
+        return pids
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-u", "-c", "import rollmux; rollmux.main()", *arguments]
+
+
+def wait_for(holds: Callable[[], bool], what: str) -> None:
+    until_s = time.monotonic() + _PATIENCE_S
+    while not holds():
+        if time.monotonic() > until_s:
+            raise TimeoutError(what)
+        time.sleep(_LOOK_S)
+
+
+def status_of(one: Command) -> int:
+    """The exit status of a command that has ended."""
+    assert one.process is not None
+    return one.process.wait(timeout=_PATIENCE_S)
+
+
+def write_jobs(path: Path, prefix: str, iterations: int) -> list[str]:
+    """A job file of small jobs that count their iterations; their ids."""
+    kinds = {f"{prefix}-counter": "Counter", f"{prefix}-crew": "Crew", f"{prefix}-late": "Counter"}
+    jobs = [
+        {"id": name, "class": f"chaos_jobs:{kind}", "iterations": iterations, "options": {"phase_s": 0.1}}
+        for name, kind in kinds.items()
+    ]
+    path.write_text(json.dumps({"version": 1, "defaults": {"slo": 100, "folder": str(HERE)}, "jobs": jobs}))
+    return [*kinds]
+
+
+def interrupt(one: Command, number: int, rng: random.Random) -> str | None:
+    """Interrupt a command that has just been started: where it came, `iteration` or `start`; None where it had ended before."""
+    process = one.process
+    assert process is not None
+    if rng.random() >= _AT_START:
+        wait_for(lambda: one.says(": iteration ") or process.poll() is not None, "an iteration")
+        time.sleep(rng.uniform(0.0, 1.0))
+    else:
+        time.sleep(rng.uniform(0.5, _STARTS_S))
+    where = "iteration" if one.says(": iteration ") else "start"
+    if process.poll() is not None:
+        return None
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    process.wait(timeout=_PATIENCE_S)
+    return where
+
+
+def check(one: Command, what: str, expected: tuple[int, ...], status: int, tally: Tally, stays: bool) -> str:
+    """Look at what an interruption has left; the outcome in a word or two."""
+    err = one.err.read_text(errors="replace")
+    if status not in expected or err.count("\n") > 1 or "Traceback" in err:
+        tally.problems.append(f"{what}: status {status}: {err[-2000:] or one.out.read_text()[-2000:]}")
+    if not stays:
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda: status == -signal.SIGKILL or not one.left(), "processes to end")
+        if status != -signal.SIGKILL and one.left():
+            tally.problems.append(f"{what}: processes are left: {one.left()}")
+    outcome = {0: "done", 130: "stopped", -signal.SIGKILL: "killed"}.get(status, f"status {status}")
+    if not (one.folder / JOURNAL).exists() or not is_begun(one.folder / JOURNAL):
+        return f"{outcome}, nothing begun"
+    done = subprocess.run(command("journal", "audit", str(one.folder)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        tally.problems.append(f"{what}: audit: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+    ended = record_of(read_facts(one.folder / JOURNAL)).ended
+    return f"{outcome}, journal {ended.outcome if ended else 'open'}"
+
+
+def judge(folder: Path, names: list[str], iterations: int, tally: Tally) -> None:
+    """Everything was done once, on what had been done before."""
+    facts = read_facts(folder / JOURNAL)
+    tally.problems += [f"{folder.name}: {problem}" for problem in audit(facts).problems]
+    for name in names:
+        counts = [done.metrics["count"] for done in record_of(facts).iterations if done.job_id == name]
+        if counts != [*range(1, iterations + 1)]:
+            tally.problems.append(f"{folder.name}: job {name} counted {counts}")
+    print(f"{folder.name}: {sum(isinstance(fact, Iteration) for fact in facts)} iterations recorded", flush=True)
+
+
+def interrupt_run(home: Path, times: int, rng: random.Random, tally: Tally) -> None:
+    """Interrupt runs, each until it is done."""
+    done = 0
+    for number in range(times):
+        one, file, iterations = Command(home / f"run-{number}"), home / f"run-{number}.json", 60
+        names = write_jobs(file, "job", iterations)
+        while True:
+            begun = (one.folder / JOURNAL).exists() and is_begun(one.folder / JOURNAL)
+            one.start("run", *(["--resume", str(one.folder)] if begun else [str(file), "--out", str(one.folder)]))
+            if done == times:
+                check(one, "the last resume", (0,), status_of(one), tally, stays=False)
+                break
+            chosen = rng.choice(SIGNALS)
+            where = interrupt(one, chosen, rng)
+            if where is None and (status := status_of(one)) == 0:
+                break
+            if where is None:
+                check(one, "run, before an interruption", (0,), status, tally, stays=False)
+                continue
+            done, status = done + 1, status_of(one)
+            what = f"run, interruption {done} by {chosen.name}"
+            expected = (-signal.SIGKILL,) if chosen == signal.SIGKILL else (130,)
+            outcome = check(one, what, expected, status, tally, stays=False)
+            tally.counts["run", chosen.name, where, outcome] += 1
+            print(f"{what}: {outcome}", flush=True)
+        judge(one.folder, names, iterations, tally)
+        if done == times:
+            return
+
+
+def interrupt_service(home: Path, times: int, rng: random.Random, tally: Tally) -> None:
+    """Interrupt a service, to which jobs are submitted now and then."""
+    one, names, iterations = Command(home / "service"), list[str](), 80
+    for number in range(times + 1):
+        one.start("serve", str(one.folder))
+        if number % 4 == 0:
+            wait_for(lambda: one.says("serving from") or one.process.poll() is not None, "the service")  # type: ignore[union-attr]
+            file = home / f"submit-{number}.json"
+            names += write_jobs(file, f"j{number}", iterations)
+            subprocess.run(command("submit", str(file), "--at", str(one.folder)), check=True, stdout=subprocess.DEVNULL)
+        if number == times:
+            break
+        chosen = rng.choice(SIGNALS)
+        where = interrupt(one, chosen, rng)
+        status = status_of(one)
+        if where is None:
+            check(one, "serve, before an interruption", (), status, tally, stays=False)
+            continue
+        what = f"serve, interruption {number + 1} by {chosen.name}"
+        expected = (-signal.SIGKILL,) if chosen == signal.SIGKILL else (0, 130)
+        outcome = check(one, what, expected, status, tally, stays=chosen == signal.SIGKILL)
+        tally.counts["serve", chosen.name, where, outcome] += 1
+        print(f"{what}: {outcome}", flush=True)
+
+    def over() -> bool:
+        facts = read_facts(one.folder / JOURNAL)
+        counts = Counter(fact.job_id for fact in facts if isinstance(fact, Iteration) and fact.number == iterations - 1)
+        return all(counts[name] for name in names)
+
+    wait_for(over, "the jobs")
+    assert one.process is not None
+    one.process.send_signal(signal.SIGTERM)
+    check(one, "the last stop", (0,), status_of(one), tally, stays=False)
+    judge(one.folder, names, iterations, tally)
+
+
+@contextlib.contextmanager
+def place(out: Path | None) -> Iterator[Path]:
+    """A folder for everything; kept where it was asked for."""
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        yield out.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="rollmux-interruptions-") as spare:
+        yield Path(spare)
+
+
+def report(tally: Tally) -> None:
+    """Print everything."""
+    table = Table("command", "signal", "place", "outcome", "times")
+    for key, times in sorted(tally.counts.items()):
+        table.add_row(*key, str(times))
+    show(table)
+    inside = sum(times for (_, _, where, _), times in tally.counts.items() if where == "iteration")
+    print(f"{tally.counts.total()} interruptions, {inside} of them in the middle of iterations")
+    print("\n".join(tally.problems) or "nothing lost or doubled, and nothing left behind")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--run", type=int, default=20, help="interruptions of `rollmux run`")
+    parser.add_argument("--serve", type=int, default=10, help="interruptions of `rollmux serve`")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="keep journals and logs here")
+    arguments = parser.parse_args()
+    rng, tally = random.Random(arguments.seed), Tally()
+    with place(arguments.out) as home:
+        os.environ |= {
+            "ROLLMUX_CACHE": str(home / "cache"),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")])),
+        }
+        interrupt_run(home, arguments.run, rng, tally)
+        interrupt_service(home, arguments.serve, rng, tally)
+    report(tally)
+    sys.exit(1 if tally.problems else 0)
+
+
+if __name__ == "__main__":
+    main()
