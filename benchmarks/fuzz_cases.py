@@ -21,6 +21,22 @@ FIXTURES = ROOT / "tests" / "fixtures"
 POLICIES = ("solo", "rollmux", "colocated", "most-idle", "random", "gavel", "consolidate", "regroup", "optimal", "learned:default")
 DISPATCH = ("round-robin", "fifo", "shortest-first", "round-robin,migrate=0.8", "learned:default")
 OPTIONS = ("jobs=3", "stays=fixed", "slo=[1,2]", "max_group_size=2", "switches=true", "min_stay_h=1", "csv=x", "profile=mixed", "=")
+KEYS = (
+    "rollmux,quantile=",
+    "rollmux,prune=",
+    "consolidate,known_stays=",
+    "consolidate,budget=",
+    "regroup,every_s=",
+    "regroup,observe=",
+)
+KEYS += (
+    "optimal,node_limit=",
+    "gavel,training_slowdown=",
+    "random,seed=",
+    "learned:default,moves=",
+    "round-robin,migrate=",
+    "solo,x=",
+)
 WORDS = ("validate", "plan", "bench", "explain", "trace", "workload", "schema", "compare", "status", "cancel", "logs", "journal")
 WORDS += ("check", "audit", "a.yaml", "a", "-p", "--policy", "--job", "--out", "--seed", "--seeds", "--set", "--format", "json")
 WORDS += (
@@ -161,9 +177,11 @@ def arguments(rng: random.Random, folder: Path) -> Case:
 
 def policy_name(rng: random.Random, folder: Path) -> Case:
     shutil.copy(ROOT / "examples" / "quickstart.yaml", folder / "a.yaml")
-    values = [json.dumps(value)[:500] for value in damaged.VALUES]
-    keys = rng.choice(["every", "budget", "x", "seed", "migrate", "quantile", "known_stays", "limit_s", "objective"])
-    name = f"{rng.choice(POLICIES)},{keys}={rng.choice(values)}" if rng.random() < 0.6 else damaged.text(rng.choice(POLICIES), rng)
+    value = rng.choice(
+        [json.dumps(rng.choice(damaged.VALUES))[:500], *["0", "1", "2", "60", "0.5", "-1", "true", "false", "nan", "1e300"]]
+    )
+    known = rng.choice(KEYS)
+    name = known + value if rng.random() < 0.5 else damaged.text(rng.choice([known, *POLICIES]), rng)
     option = rng.choice(["-p", "-p", "-p", "--dispatch", "--rollout-policy"])
     return Case("policy string", ("bench", "a.yaml", option, name.replace("\0", "")))
 
