@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rollmux_env.errors import InputError
 from runtime.jobs.spec import JobSpec
 
-MOST_JOBS = 2000
+MOST_JOBS = 10_000
 MOST_BYTES = 64 << 10
 
 

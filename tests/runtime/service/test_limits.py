@@ -28,7 +28,7 @@ def test_a_job_with_a_long_description_is_refused() -> None:
 
 def test_the_jobs_of_a_request_count_beside_those_that_are_there() -> None:
     limits.check_limits(specs(3), limits.MOST_JOBS - 3)
-    with pytest.raises(InputError, match=r"^4 jobs are too many: 1997 wait or run, and a service takes 3 more at most$"):
+    with pytest.raises(InputError, match=r"^4 jobs are too many: 9997 wait or run, and a service takes 3 more at most$"):
         limits.check_limits(specs(4), limits.MOST_JOBS - 3)
 
 
