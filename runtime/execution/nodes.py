@@ -7,18 +7,17 @@ has none, are shared out among them. Where no Ray node has either, this machine 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rollmux_env.errors import InputError
+from runtime.execution.ray_address import answers
 from runtime.facts import Node, Pool
 from runtime.memory import memory
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
 RESOURCE = {"rollout": "rollout_node", "training": "training_node"}
-_ANSWERS_S = 5.0  # a machine that is there takes a connection within this time
 _MOST_THREADS = 16  # of a CPU node's processes; more do not help the models that run on CPUs
 
 
@@ -107,17 +106,11 @@ def dead_machines(machines: Collection[str]) -> set[str]:
     import ray
 
     by_id = {str(machine["NodeID"]): machine for machine in ray.nodes()}  # type: ignore[no-untyped-call]
-    return {name for name in machines if name not in by_id or not _answers(by_id[name])}
+    return {name for name in machines if name not in by_id or not _is_there(by_id[name])}
 
 
-def _answers(machine: Mapping[str, Any]) -> bool:
-    if not machine["Alive"]:
-        return False
-    try:
-        socket.create_connection((machine["NodeManagerAddress"], machine["NodeManagerPort"]), timeout=_ANSWERS_S).close()
-    except OSError:
-        return False
-    return True
+def _is_there(machine: Mapping[str, Any]) -> bool:
+    return machine["Alive"] and answers(f"{machine['NodeManagerAddress']}:{machine['NodeManagerPort']}")
 
 
 def prepare_process(nodes: Sequence[Node]) -> None:

@@ -91,15 +91,17 @@ class Processes:
         """End what a job has started, on all of its machines."""
         here = ray.get_runtime_context().get_node_id()
         others = {node.machine for nodes in handle.nodes.values() for node in nodes} - {here}
-        end = ray.remote(end_job_processes)
-        calls = [
-            end.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False)).remote(logs)
-            for machine in others
-        ]
-        await asyncio.to_thread(end_job_processes, logs)
-        for call in calls:
-            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):  # the machine has gone
-                await asyncio.wait_for(call, _ENDS_S)
+        await asyncio.gather(asyncio.to_thread(end_job_processes, logs), *(self._sweep_on(machine, logs) for machine in others))
+
+    async def _sweep_on(self, machine: str, logs: str) -> None:
+        """End what a job has started on another machine, as long as that one is there: Ray itself may wait for half a minute."""
+        strategy = NodeAffinitySchedulingStrategy(machine, soft=False)
+        call = ray.remote(end_job_processes).options(num_cpus=0, scheduling_strategy=strategy).remote(logs)
+        for _ in range(round(_ENDS_S / _LOOKS_S)):
+            if machine in await asyncio.to_thread(dead_machines, [machine]):
+                return
+            if (await asyncio.to_thread(ray.wait, [call], timeout=_LOOKS_S))[0]:
+                return
 
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
         """Those of some machines that are no longer there.

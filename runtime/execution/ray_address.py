@@ -9,7 +9,7 @@ from pathlib import Path
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 
-_ANSWERS_S = 2.0
+_ANSWERS_S = 5.0  # who is there takes a connection within this time
 
 
 def answers(address: str) -> bool:

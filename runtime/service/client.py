@@ -110,9 +110,9 @@ def join(address: ServiceAddress) -> None:
     from runtime.execution.ray_health import quieten_ray
 
     check_address(address.address)
-    if address.ray is not None and not (Path(address.ray) / _SOCKET).exists():  # Ray would wait for it, and then crash
+    if address.home is not None and not (Path(address.home.inside) / _SOCKET).exists():  # Ray would wait for it, and then crash
         raise InputError(
-            f"the sockets of its Ray in {one_line(address.ray, 300)} have gone; stop `rollmux serve` and start it again"
+            f"the sockets of its Ray in {one_line(address.home.path, 300)} have gone; stop `rollmux serve` and start it again"
         )
     quieten_ray()
     for name, value in ENVIRONMENT.items():

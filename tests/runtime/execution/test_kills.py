@@ -129,7 +129,7 @@ def test_jobs_on_a_machine_that_has_gone_arrive_again_and_the_others_stay(tmp_pa
     """The second job's nodes are on a machine that goes; it waits for the first one's, since there are no others left."""
     nodes = tuple(replace(node, machine=f"m{node.name[-1]}") for node in NODES)
     jobs = [{"id": name, "iterations": 4, "slo": 1.0} for name in "ab"]
-    monkeypatch.setattr("runtime.execution.processes.dead_machines", lambda machines: {"m1"} & machines)
+    monkeypatch.setattr("runtime.execution.nodes.dead_machines", lambda machines: {"m1"} & machines)
     assert carry_out(plan_of(tmp_path, jobs, nodes, policy="solo"), loses="b") == "done"
     record = check_end(tmp_path, jobs)
     assert not record.repeated

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import rollmux
-from tests.runtime.execution.toy_jobs import Sleeper, Tailed
+from tests.runtime.execution.toy_jobs import Counter, Sleeper, Tailed
 
 
 def wait_for_fact(journal: str, kind: str, job_id: str) -> None:
@@ -41,6 +41,20 @@ class StaysUntilMoved(Sleeper):
         super().rollout()
         if rollmux.runtime_hook.iteration == 1:
             wait_for_fact(self.journal, "Moved", self.mover)
+
+
+class TrainsUntil(Counter):
+    """Does not end its second training before there is a file."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = Path(file)
+
+    @rollmux.phase("train")
+    def train(self) -> None:
+        super().train()
+        if rollmux.runtime_hook.iteration == 1:
+            _wait_for(self.file)
 
 
 class TailedUntilAsked(Tailed):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
-import pytest
 from safetensors import safe_open
 
-from rollmux_env.errors import InputError
 from runtime.checkpoints import MANIFEST, damage
 from runtime.execution.checks import check_run
 from runtime.journal import read_run
@@ -18,22 +17,22 @@ from tests.runtime.grpo.test_job import job
 __all__ = ["nodes", "run"]
 
 
-def test_weights_and_moments_after_a_kill_are_those_of_a_run_without_one(run: Running, tmp_path: Path) -> None:
-    """Both jobs take turns; the disk is full at the second job's third iteration, so everything ends."""
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "fill").touch()
-    toy = {
-        "id": "toy",
-        "class": "toy_jobs:Counter",
-        "options": {"folder": str(tmp_path / "toy"), "at": 2},
-        "iterations": 3,
-        "slo": 1000.0,
-    }
+def test_weights_and_moments_after_a_stop_are_those_of_a_run_without_one(run: Running, tmp_path: Path) -> None:
+    """Both jobs take turns; the other one's second training lasts until the stop that came with our first iteration is known."""
+    go = tmp_path / "go"
+    other = {"id": "other", "class": "waiting_jobs:TrainsUntil", "options": {"file": str(go)}, "iterations": 3, "slo": 1000.0}
     folders = {name: tmp_path / name for name in ("whole", "ended")}
     algorithm = {"prompts_per_iteration": 4, "group_size": 4, "max_tokens": 16, "minibatches": 2}
-    jobs = [job("grpo", iterations=5, algorithm=algorithm), toy]
-    with pytest.raises(InputError, match="No space left"):
-        run(jobs, folder=folders["ended"])
+    jobs = [job("grpo", iterations=5, algorithm=algorithm), other]
+
+    def hear(line: str) -> None:
+        if "grpo: iteration 1 of" in line:
+            signal.raise_signal(signal.SIGINT)
+        if "stopping at the next phase boundary" in line:
+            go.touch()
+
+    outcome, _, _ = run(jobs, folder=folders["ended"], hear=hear)
+    assert outcome == "stopped"
     done = [iteration.number for iteration in read_run(folders["ended"]).iterations if iteration.job_id == "grpo"]
     assert 1 <= len(done) < 5
     _, record, _ = run(jobs, folder=folders["ended"], resume=True)
