@@ -74,7 +74,8 @@ def tree(data: Any, rng: random.Random) -> Any:
             with suppress(LookupError):  # what has just been removed
                 container[key] = copy.deepcopy(other[name])
         elif kind == 3 and isinstance(container[key], int | float):
-            container[key] = container[key] * rng.choice([-1, 0, 1e-6, 1e3, 1e9])
+            with suppress(OverflowError):  # of a whole number that no float holds
+                container[key] = container[key] * rng.choice([-1, 0, 1e-6, 1e3, 1e9])
         else:
             container[key] = junk
     return data
