@@ -129,6 +129,26 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def copy_data(source: Path, target: Path) -> None:
+    """Copy a file; what it does not hold on the disk (the holes of a sparse file) takes no room in the copy either.
+
+    Raises:
+        OSError: the one cannot be read, or the other is there already or cannot be written.
+    """
+    with source.open("rb") as whole, target.open("xb") as copy:
+        size, at = os.fstat(whole.fileno()).st_size, 0
+        copy.truncate(size)
+        while at < size:
+            try:
+                at = os.lseek(whole.fileno(), at, os.SEEK_DATA)
+            except OSError:  # there is none from here on
+                break
+            hole = os.lseek(whole.fileno(), at, os.SEEK_HOLE)
+            copy.seek(at)
+            while at < hole:
+                at += os.sendfile(copy.fileno(), whole.fileno(), at, hole - at)
+
+
 def write_whole(path: str | Path, content: str | bytes, private: bool = False) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 

@@ -14,7 +14,7 @@ from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.files import check_regular, private_folder
+from rollmux_env.files import check_regular, copy_data, private_folder
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import damage, newest, numbers, place_of
 from runtime.execution.run_state import CHECKPOINTS
@@ -112,7 +112,7 @@ def _copied(path: Path) -> Iterator[Path]:
         try:
             for file in (path, log) if log.is_file() else (path,):
                 check_regular(file)
-                shutil.copyfile(file, spare / file.name)
+                copy_data(file, spare / file.name)
         except OSError as error:
             raise InputError(f"{name}: cannot be copied to {spare}: {error.strerror or error}") from None
         yield spare / path.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -108,7 +108,7 @@ def _whole(name: str, value: Any, low: int, high: int) -> None:
 
 
 def _number(name: str, value: Any, low: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < low:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= sys.float_info.max:
         raise InputError(f"{name}: must be a number of at least {low:g}, not {describe(value)}")
 
 

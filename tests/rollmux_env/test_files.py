@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import check_regular, make_private, private_folder, read_file, read_json, read_text, text_lines, write_whole
+from rollmux_env.files import (
+    check_regular,
+    copy_data,
+    make_private,
+    private_folder,
+    read_file,
+    read_json,
+    read_text,
+    text_lines,
+    write_whole,
+)
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
@@ -122,3 +132,21 @@ def test_private_is_for_the_owner_alone(tmp_path: Path) -> None:
     (tmp_path / "a" / "link").symlink_to(tmp_path)
     make_private(tmp_path / "a")
     assert (tmp_path / "a" / "b" / "d").stat().st_mode & 0o777 == 0o600 and tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_holes_of_a_file_take_no_room_in_its_copy(tmp_path: Path) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    with source.open("wb") as file:
+        file.write(b"begin")
+        file.seek(1 << 30)
+        file.write(b"middle")
+        file.truncate(40 << 30)
+    copy_data(source, copy)
+    assert copy.stat().st_size == 40 << 30 and copy.stat().st_blocks * 512 < 1 << 20
+    with copy.open("rb") as file:
+        assert file.read(6) == b"begin\0"
+        file.seek((1 << 30) - 1)
+        assert file.read(8) == b"\0middle\0"
+    source.write_bytes(b"")
+    copy_data(source, tmp_path / "empty")
+    assert (tmp_path / "empty").read_bytes() == b""

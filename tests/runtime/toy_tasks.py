@@ -1,12 +1,26 @@
-"""Tasks that go wrong."""
+"""Tasks that go wrong, and one that waits."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
-from runtime.jobs.tasks import Example
+from runtime.jobs.tasks import Echo, Example
+
+
+class Waits(Echo):
+    """Gives no examples from a position on before there is a file."""
+
+    def __init__(self, seed: int, position: int, file: str) -> None:
+        super().__init__(seed)
+        self.position, self.file = position, Path(file)
+
+    def prompts(self, count: int, position: int) -> list[Example]:
+        while position >= self.position and not self.file.exists():
+            time.sleep(0.01)
+        return super().prompts(count, position)
 
 
 class Poison:

@@ -62,6 +62,7 @@ def test_an_unknown_workload_is_answered_with_the_names() -> None:
         ({"slo": 1.5}, "slo: must be two numbers"),
         ({"window_h": -1.0}, "window_h: must be a number of at least 0"),
         ({"min_stay_h": float("inf")}, "min_stay_h: must be a number"),
+        ({"min_stay_h": 10**400}, "min_stay_h: must be a number"),
     ],
 )
 def test_an_option_out_of_range_is_one_line(options: dict[str, object], problem: str) -> None:

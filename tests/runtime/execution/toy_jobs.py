@@ -82,7 +82,9 @@ class Tailed(Sleeper):
 
 class Meets(Sleeper):
     """Two that meet: one's second sync ends when the other has begun a rollout, and that rollout when the sync is known to be over.
-    By the second one both are in the round robin.
+
+    The one that syncs begins after the first rollout of the other, whose first sync ends when it has: so both are in the round
+    robin by then, and nobody waits for a rollout whose turn comes after its own.
 
     Args:
         folder: where they say to each other how far they are. role: `syncs` or `holds`.
@@ -92,9 +94,22 @@ class Meets(Sleeper):
         super().__init__(**more)
         self.folder, self.role = Path(folder), role
 
+    def step(self) -> None:
+        if self.role == "syncs" and self._is_in(0):
+            self._wait_for("holds-0")
+        self.profile()
+
+    def profile(self) -> None:
+        """With it the job is not made anew after its profile, which would be done under the permit that `step` is to wait for."""
+        self.rollout()
+        self.train()
+        self.sync()
+
     @rollmux.phase("rollout")
     def rollout(self) -> None:
-        if self.role == "syncs" and rollmux.runtime_hook.iteration == 1:
+        if self._is_in(0):
+            (self.folder / f"{self.role}-0").touch()
+        if self.role == "syncs" and self._is_in(1):
             (self.folder / "rolled").touch()
         if self.role == "holds" and (self.folder / "rolled").exists():  # else its turn comes again
             self._wait_for("syncs")
@@ -103,16 +118,21 @@ class Meets(Sleeper):
 
     @rollmux.phase("sync")
     def sync(self) -> None:
-        if self.role == "syncs" and rollmux.runtime_hook.iteration == 1:
+        if self.role == "holds" and self._is_in(0):
+            self._wait_for("syncs-0")
+        if self.role == "syncs" and self._is_in(1):
             (self.folder / "syncs").touch()
             self._wait_for("holds")
 
     def checkpoint(self, folder: Path) -> None:
         """Called when a sync is known to be over."""
-        if self.role == "syncs" and rollmux.runtime_hook.iteration == 1:
+        if self.role == "syncs" and self._is_in(1):
             (self.folder / "synced").touch()
 
     def restore(self, folder: Path) -> None: ...
+
+    def _is_in(self, iteration: int) -> bool:
+        return bool(rollmux.runtime_hook.iteration == iteration and not rollmux.runtime_hook.worst_case)
 
     def _wait_for(self, what: str) -> None:
         while not (self.folder / what).exists():

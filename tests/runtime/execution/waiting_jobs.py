@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import rollmux
-from tests.runtime.execution.toy_jobs import Counter, Sleeper, Tailed
+from tests.runtime.execution.toy_jobs import Sleeper, Tailed
 
 
 def wait_for_fact(journal: str, kind: str, job_id: str) -> None:
@@ -43,20 +43,6 @@ class StaysUntilMoved(Sleeper):
             wait_for_fact(self.journal, "Moved", self.mover)
 
 
-class TrainsUntil(Counter):
-    """Does not end its second training before there is a file."""
-
-    def __init__(self, file: str) -> None:
-        super().__init__()
-        self.file = Path(file)
-
-    @rollmux.phase("train")
-    def train(self) -> None:
-        super().train()
-        if rollmux.runtime_hook.iteration == 1:
-            _wait_for(self.file)
-
-
 class TailedUntilAsked(Tailed):
     """Its second rollout has a tail until it is asked to leave a part of its nodes; the first one has all of them.
 
@@ -83,7 +69,10 @@ class TailedUntilAsked(Tailed):
 
 class TailedTogether(Sleeper):
     """Two of them: the tail of one's second rollout lasts until a rollout of the other has begun beside it, and that one until it
-    has been given the rest of the nodes. A first rollout needs all nodes: that of the other is over by then.
+    has been given the rest of the nodes.
+
+    The first rollout of the other one needs all nodes, so the one with the tail begins after it. It must not wait for it later: in
+    round robin the other one may be behind its next rollout already.
 
     Args:
         folder: where they say to each other how far they are. tail: whether it is the one that has the tail.
@@ -95,6 +84,17 @@ class TailedTogether(Sleeper):
 
     def parts(self) -> list[Any]:
         return list(rollmux.runtime_hook.nodes("rollout"))
+
+    def step(self) -> None:
+        if self.tail and rollmux.runtime_hook.iteration == 0 and not rollmux.runtime_hook.worst_case:
+            _wait_for(self.come)
+        self.profile()
+
+    def profile(self) -> None:
+        """With it the job is not made anew after its profile, which would be done under the permit that `step` is to wait for."""
+        self.rollout()
+        self.train()
+        self.sync()
 
     @rollmux.phase("rollout")
     def rollout(self) -> None:
@@ -114,11 +114,6 @@ class TailedTogether(Sleeper):
         elif not self.tail and hook.iteration == 0:  # and not in its profile
             self.come.touch()
         hook.report(began_with=began_with, ended_with=len(hook.parts))
-
-    @rollmux.phase("sync")
-    def sync(self) -> None:
-        if self.tail and rollmux.runtime_hook.iteration == 0:
-            _wait_for(self.come)
 
 
 class WaitsForTailed(Sleeper):
