@@ -14,7 +14,7 @@ from runtime.execution.ray_session import ray_session
 from runtime.own_folder import OwnFolder
 from runtime.residency.segment import Segment
 from tests.runtime.other_user import CANNOT, below, opened_by, reach
-from tests.runtime.sockets import answer_without_token, listening
+from tests.runtime.sockets import Address, answer_without_token, listening
 
 pytestmark = pytest.mark.skipif(bool(CANNOT), reason=CANNOT)
 
@@ -22,7 +22,13 @@ METRICS = 44217
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[OwnFolder]:
+def other_ports() -> list[Address]:
+    """Where this process listens already: what other tests have left is none of Ray's."""
+    return listening([os.getpid()])
+
+
+@pytest.fixture(scope="module")
+def home(other_ports: list[Address]) -> Iterator[OwnFolder]:
     """The folder of the Ray of a run."""
     with ray_session(None, {"rollout": 1, "training": 1}):
         found = Path(os.environ["ROLLMUX_RAY"]).stat()
@@ -58,10 +64,11 @@ def test_it_reaches_nothing_that_our_processes_have_open(home: OwnFolder) -> Non
         segment.close()
 
 
-def test_whoever_has_no_token_is_sent_away(home: OwnFolder) -> None:
+def test_whoever_has_no_token_is_sent_away(home: OwnFolder, other_ports: list[Address]) -> None:
     token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
     assert token.parent == Path(home.path) and token.stat().st_mode & 0o777 == 0o600
-    answers = {address: answer_without_token(address) for address in listening(started_processes(home))}
+    addresses = [address for address in listening(started_processes(home)) if address not in other_ports]
+    answers = {address: answer_without_token(address) for address in addresses}
     metrics = [address for address, answer in answers.items() if answer == "200"]
     assert {*answers.values()} - {"200"} == {"UNAUTHENTICATED", "401"}
     assert [port for _, port in metrics] in ([], [METRICS])  # counters of Ray's autoscaler, for whoever asks

@@ -40,7 +40,7 @@ class NeverMade:
     def __init__(self):
         raise LookupError("no weights")
 """
-LINE = r"the policy raised ZeroDivisionError: division by zero in score \(raising\.py, line 9\)"
+LINE = r"the policy raised ZeroDivisionError: division by zero in score \(raising_policy\.py, line 9\)"
 
 
 @pytest.fixture(autouse=True)
@@ -49,18 +49,18 @@ def _module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "raising.py").write_text(RAISING)
-    (tmp_path / "stops.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "raising_policy.py").write_text(RAISING)
+    (tmp_path / "stopping_policy.py").write_text("raise SystemExit(3)\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["bench", QUICKSTART, "-p", "raising:Raising"], LINE),
-        (["plan", QUICKSTART, "-p", "raising:Raising"], LINE),
-        (["bench", QUICKSTART, "-p", "raising:Late"], "decide returned None, which is no tuple of Place, Move and Wait"),
-        (["bench", QUICKSTART, "-p", "raising:NeverMade"], "raising:NeverMade: LookupError: no weights"),
-        (["bench", QUICKSTART, "-p", "stops:Never"], "cannot import stops: SystemExit: 3"),
+        (["bench", QUICKSTART, "-p", "raising_policy:Raising"], LINE),
+        (["plan", QUICKSTART, "-p", "raising_policy:Raising"], LINE),
+        (["bench", QUICKSTART, "-p", "raising_policy:Late"], "decide returned None, which is no tuple of Place, Move and Wait"),
+        (["bench", QUICKSTART, "-p", "raising_policy:NeverMade"], "raising_policy:NeverMade: LookupError: no weights"),
+        (["bench", QUICKSTART, "-p", "stopping_policy:Never"], "cannot import stopping_policy: SystemExit: 3"),
     ],
 )
 def test_it_is_one_line_and_with_debug_a_traceback(command: Command, arguments: list[str], line: str) -> None:
@@ -70,10 +70,10 @@ def test_it_is_one_line_and_with_debug_a_traceback(command: Command, arguments: 
     assert status == 2 and err.startswith("Traceback") and re.search(line, err.splitlines()[-1]), err
 
 
-@pytest.mark.parametrize("policy", ["raising:Raising", "raising:Late"])
+@pytest.mark.parametrize("policy", ["raising_policy:Raising", "raising_policy:Late"])
 def test_it_ends_a_run_with_that_line(tmp_path: Path, policy: str) -> None:
     jobs = [{"id": name, "iterations": 2} for name in "ab"]
-    with pytest.raises(PlanError, match=LINE if policy == "raising:Raising" else "decide returned None"):
+    with pytest.raises(PlanError, match=LINE if policy == "raising_policy:Raising" else "decide returned None"):
         carry_out(plan_of(tmp_path, jobs, policy=policy))
 
 
