@@ -32,7 +32,7 @@ ALGORITHM = {
     "group_size": GROUP,
     "max_tokens": TOKENS,
     "minibatches": 1,
-    "micro_batch": GROUP,
+    "micro_batch_tokens": 2048,
     "learning_rate": 1e-6,
 }
 ITERATIONS = 5  # of each of the two jobs

@@ -110,7 +110,7 @@ class Minibatch:
     pieces: tuple[Batch, ...]
 
 
-def minibatches(batch: Batch, count: int, rank: int, world: int, micro_batch: int) -> list[Minibatch]:
+def minibatches(batch: Batch, count: int, rank: int, world: int, most_tokens: int) -> list[Minibatch]:
     """Cut a batch into one part an optimizer step, and this rank's share of each into forward passes.
 
     Every rank has the whole batch, so nobody has to ask others how much there is. Responses are dealt to the ranks by length, the
@@ -119,7 +119,7 @@ def minibatches(batch: Batch, count: int, rank: int, world: int, micro_batch: in
 
     Args:
         count: optimizer steps; parts are of consecutive responses, and as equal as can be.
-        micro_batch: most responses in one pass.
+        most_tokens: in one pass, prompts and padding included; a longer response has a pass of its own.
     """
     lengths = batch.lengths()
     batches = []
@@ -129,9 +129,20 @@ def minibatches(batch: Batch, count: int, rank: int, world: int, micro_batch: in
         dealt = torch.cat([dealt, dealt[-1:].expand(short)])
         counts = torch.arange(len(dealt)) < len(rows)
         own, own_counts = dealt[rank::world], counts[rank::world]
+        sizes = _passes(lengths[dealt[::world]].tolist(), most_tokens)  # of rank 0, which has the longest of each turn
         pieces = []
-        for part, real in zip(torch.split(own, micro_batch), torch.split(own_counts, micro_batch), strict=True):
+        for part, real in zip(torch.split(own, sizes), torch.split(own_counts, sizes), strict=True):
             piece = batch.rows(part)
             pieces.append(Batch(piece.tokens, piece.mask & real[:, None], piece.logprobs, piece.advantages))
         batches.append(Minibatch(int(batch.mask[rows].sum()), tuple(pieces)))
     return batches
+
+
+def _passes(lengths: Sequence[int], most_tokens: int) -> list[int]:
+    """How many responses, the longest first, go into each pass, in which all are as long as the first."""
+    sizes: list[int] = []
+    first = 0
+    while first < len(lengths):
+        sizes.append(min(len(lengths) - first, max(1, most_tokens // max(lengths[first], 1))))
+        first += sizes[-1]
+    return sizes

@@ -1,16 +1,15 @@
-"""The ranks that train a job together: torch's process group, and a model sharded over it with FSDP2."""
+"""The ranks that train a job together: torch's process group, and tensors of which every rank has a shard."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule
 
 from runtime.training.rendezvous import listen_near
 
@@ -51,37 +50,6 @@ def leave_group() -> None:
     _members -= 1
     if _members == 0:
         dist.destroy_process_group()
-
-
-def load_sharded(directory: Path, mesh: DeviceMesh) -> nn.Module:
-    """A causal language model from a Hugging Face directory, in float32, each rank with its shard of every parameter.
-
-    On GPUs it computes in bf16 and adds gradients up in float32, with activations recomputed in the backward pass. Dropout is off:
-    the probabilities trained on have to be those sampled from.
-    """
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    config = AutoConfig.from_pretrained(directory, local_files_only=True)
-    for name, value in config.to_dict().items():
-        if "drop" in name and isinstance(value, float):
-            setattr(config, name, 0.0)
-    model: nn.Module = AutoModelForCausalLM.from_pretrained(directory, config=config, local_files_only=True, dtype=torch.float32)
-    with torch.no_grad():
-        for parameter in model.parameters():  # memory of its own, not the file's, so that it can be offloaded
-            parameter.data = parameter.clone()
-    on_gpu = mesh.device_type == "cuda"
-    precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if on_gpu else MixedPrecisionPolicy()
-    model.train()
-    if on_gpu:
-        model.gradient_checkpointing_enable()  # type: ignore[operator]
-    layers = set(getattr(model, "_no_split_modules", None) or ())
-    for module in list(model.modules()):
-        if type(module).__name__ in layers:
-            fully_shard(module, mesh=mesh, mp_policy=precision)
-    fully_shard(model, mesh=mesh, mp_policy=precision)
-    return model
 
 
 def reshard(model: nn.Module) -> None:

@@ -30,11 +30,13 @@ from runtime.training.group import (
     full_copy,
     join_group,
     leave_group,
-    load_sharded,
     own_part,
     reshard,
 )
-from runtime.training.loss import SUMS, LogProbs, grpo_sums, token_logprobs
+from runtime.training.loading import load_sharded
+from runtime.training.loss import SUMS, LogProbs, grpo_sums
+from runtime.training.output_layer import score_tokens
+from runtime.training.rates import rates
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -44,10 +46,11 @@ class Trainer:
 
     Args:
         model_dir: a Hugging Face directory.
-        settings: `algorithm` of the job file.
+        settings: `algorithm` of the job file, with a learning rate.
         rank, world: this rank, and how many there are; each has one GPU, the first that it sees, or CPU threads.
         rendezvous: as `join_group` takes it.
         threads: of this process, on a CPU; as many as cores that it owns.
+        steps: of the optimizer, of the whole job, for learning rates that go down.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Trainer:
         world: int = 1,
         rendezvous: str | None = None,
         threads: int = 1,
+        steps: int = 1,
     ) -> None:
         torch.set_num_threads(threads)
         self.settings = settings
@@ -76,9 +80,10 @@ class Trainer:
             raise
         self._names = {name: parameter for name, parameter in self._model.named_parameters()}
         self._steps = 0  # of the optimizer
-        self._optimizer = torch.optim.AdamW(
-            self._names.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-        )
+        rate = settings.learning_rate
+        assert rate is not None
+        self._optimizer = torch.optim.AdamW(self._names.values(), lr=rate, weight_decay=settings.weight_decay, fused=True)
+        self._rate = rates(rate, settings.lr_scheduler_type, settings.warmup_steps, steps)
         self._offloader = Offloader(self._tensors)
 
     def update(self, batch: Batch) -> dict[str, float]:
@@ -92,7 +97,7 @@ class Trainer:
             whose ratio is clipped; `logprob_gap` and `logprob_gap_max`, |trainer's - sampler's log-prob| under the weights that
             sampled (rounding, where both compute alike); `capped_fraction`, the share whose importance weight is cut; `entropy`,
             minus the trainer's log-prob; `kl` to the model as it began, where the job has such a term; `grad_norm`, the mean over
-            steps before it is cut; and `tokens`, their number.
+            steps before it is cut; `learning_rate`, of the last step; and `tokens`, their number.
 
         Raises:
             TrainingError: the sampler's log-probs or the advantages are not finite, and everything is as it was; or a gradient is
@@ -103,7 +108,7 @@ class Trainer:
         for name, values in (("log-probs of the sampler", batch.logprobs), ("advantages", batch.advantages)):
             if not all_finite([values]):
                 raise TrainingError(f"update {self.updates}: {name} are not all finite; no step was made")
-        work = minibatches(batch, self.settings.minibatches, self._rank, self._world, self.settings.micro_batch)
+        work = minibatches(batch, self.settings.minibatches, self._rank, self._world, self.settings.micro_batch_tokens)
         old, reference = self._score_before(work)
         sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self._device)
         largest = torch.zeros((), device=self._device)
@@ -142,6 +147,7 @@ class Trainer:
             "capped_fraction": mean["capped"],
             "entropy": mean["entropy"],
             "grad_norm": norms / len(work),
+            "learning_rate": self._optimizer.param_groups[0]["lr"],
             "tokens": float(tokens),
         }
         return metrics | ({"kl": mean["kl"]} if self._reference is not None else {})
@@ -276,10 +282,7 @@ class Trainer:
         places = piece.mask.any(0).nonzero()
         first = int(places[0]) if len(places) else piece.tokens.shape[1] - 1
         at = slice(first, piece.tokens.shape[1])
-        tokens = piece.tokens.to(self._device)
-        before = torch.arange(first - 1, piece.tokens.shape[1] - 1, device=self._device)
-        logits = model(input_ids=tokens, use_cache=False, logits_to_keep=before).logits
-        return token_logprobs(logits, tokens[:, at], self.settings.temperature), at
+        return score_tokens(model, piece.tokens.to(self._device), first, self.settings.temperature), at
 
     def _step(self, number: int, of: int) -> float:
         """One optimizer step; returns the gradient's norm over all ranks."""
@@ -289,8 +292,9 @@ class Trainer:
             self._optimizer.zero_grad()
             raise TrainingError(
                 f"update {self.updates}, minibatch {number + 1} of {of}: the gradient's norm is {length}; its step was not made "
-                f"(a lower learning_rate than {self.settings.learning_rate:g} may help)"
+                f"(a lower learning_rate than {self._rate(self._steps):g} may help)"
             )
+        self._optimizer.param_groups[0]["lr"] = self._rate(self._steps)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._steps += 1

@@ -43,7 +43,7 @@ def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any, a
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
+    return make_model(tmp_path_factory.mktemp("model"), tied=True)
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def _plain_update(directory: Path, settings: Algorithm, batch: Batch) -> tuple[l
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()  # type: ignore[no-untyped-call]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate or 0.0, weight_decay=settings.weight_decay)
     with torch.no_grad():
         old = [[float(x) for x in row] for row in _logprobs(model, batch, settings.temperature)]
     sampler = [row[chosen].tolist() for row, chosen in zip(batch.logprobs, batch.mask, strict=True)]
@@ -129,8 +129,8 @@ def test_the_gap_to_the_sampler_is_measured(model: Path, trainers: list[Trainer]
 
 def test_accumulated_passes_are_one_pass(model: Path, trainers: list[Trainer]) -> None:
     found = []
-    for micro_batch in (1, 64):
-        trainer = _trainer(trainers, model, SETTINGS.model_copy(update={"micro_batch": micro_batch, "minibatches": 1}))
+    for most_tokens in (1, 4096):
+        trainer = _trainer(trainers, model, SETTINGS.model_copy(update={"micro_batch_tokens": most_tokens, "minibatches": 1}))
         found.append((trainer.update(make_batch_of(3)), trainer.state()[0]))
     (one, first), (all_, second) = found
     assert one == pytest.approx(all_, rel=1e-4)

@@ -19,7 +19,13 @@ from tests.runtime.qwen import small_qwen
 
 WORDS = 24
 SETTINGS = Algorithm(
-    prompts_per_iteration=4, group_size=3, minibatches=2, learning_rate=1e-2, weight_decay=0.01, max_grad_norm=0.5, micro_batch=4
+    prompts_per_iteration=4,
+    group_size=3,
+    minibatches=2,
+    learning_rate=1e-2,
+    weight_decay=0.01,
+    max_grad_norm=0.5,
+    micro_batch_tokens=40,
 )
 
 
