@@ -5,16 +5,18 @@ from __future__ import annotations
 import typer
 
 from runtime.commands.diagnostics import compare, doctor
+from runtime.commands.export import export
 from runtime.commands.jobs import cancel, logs, submit
 from runtime.commands.journal import journal
 from runtime.commands.profile import profile
 from runtime.commands.run import run
+from runtime.commands.samples import samples
 from runtime.commands.serve import serve
 from runtime.commands.status import status
 
 
 def mount(app: typer.Typer) -> None:
     """Add the commands of this floor."""
-    for command in (run, compare, serve, submit, status, cancel, logs, profile, doctor):
+    for command in (run, compare, serve, submit, status, cancel, logs, samples, export, profile, doctor):
         app.command(rich_help_panel="Run")(command)
     app.add_typer(journal, name="journal", rich_help_panel="Run")

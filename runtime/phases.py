@@ -23,12 +23,13 @@ folder; called after every iteration, when it holds no nodes), `restore(folder)`
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Any, Literal, Protocol, TypeVar
 
 from runtime.facts import Node, Pool
+from runtime.samples import Group, make_group
 
 PhaseOfJob = Literal["rollout", "train", "sync"]
 POOL_OF: dict[str, Pool] = {"rollout": "rollout", "train": "training"}
@@ -106,11 +107,12 @@ class RuntimeHook:
     """The way from a job's code to the run that it is part of; outside of a run it takes reports and forgets them.
 
     Attributes:
-        metrics: reported for the iteration in hand. stages: seconds of named parts of the load or offload in hand.
+        metrics: reported for the iteration in hand. samples: of it. stages: seconds of named parts of the load or offload in hand.
     """
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
+        self.samples: list[Group] = []
         self.stages: dict[str, float] = {}
 
     @property
@@ -164,6 +166,17 @@ class RuntimeHook:
             TypeError, ValueError: one is no number.
         """
         self.metrics.update({name: float(value) for name, value in metrics.items()})
+
+    def sample(self, prompt: str, responses: Sequence[str], rewards: Sequence[float]) -> None:
+        """Show what was sampled in the iteration in hand to who asks by `rollmux samples`; the first eight prompts of it are kept.
+
+        Args:
+            rewards: one a response.
+
+        Raises:
+            TypeError, ValueError: a text is none, a reward is no number, or there are not as many of them as responses.
+        """
+        self.samples.append(make_group(prompt, responses, rewards))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -154,6 +154,7 @@ def with_engine(spec: JobSpec, engine: Literal["vllm", "torch"] | None) -> JobSp
 def _checks(spec: JobSpec, directory: Path, batch: int) -> Iterator[tuple[Prompts, int]]:
     """Prompts of the job's own task, and caps: its batch at its cap, and half of both."""
     from runtime.jobs.models import load_tokenizer
+    from runtime.jobs.prompts import prompt_tokens
     from runtime.jobs.tasks import make_task
 
     assert spec.task is not None
@@ -161,8 +162,8 @@ def _checks(spec: JobSpec, directory: Path, batch: int) -> Iterator[tuple[Prompt
     for position, (count, cap) in enumerate(
         ((batch, spec.algorithm.max_tokens), (-(-batch // 2), -(-spec.algorithm.max_tokens // 2)))
     ):
-        texts = [example.prompt for example in task.prompts(count, position * batch)]
-        yield [tokenizer.encode(text)[-spec.algorithm.max_prompt_tokens :] for text in texts], cap
+        examples = task.prompts(count, position * batch)
+        yield [[*prompt_tokens(tokenizer, example)][-spec.algorithm.max_prompt_tokens :] for example in examples], cap
 
 
 def _compared(timing: ReplicaTiming, rollouts: tuple[Rollout, ...], cap: int) -> Check:

@@ -25,6 +25,7 @@ from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec
 from runtime.output import capture
 from runtime.phases import WorkerDied, runtime_hook, set_session
+from runtime.samples import SAMPLES, write_samples
 
 _DETAILS = 20_000  # characters of a traceback that the journal keeps
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -47,6 +48,7 @@ class Controller:
         self._coordinator = coordinator
         self._job: Any = None
         self._session = JobSession(spec, coordinator, logs)
+        self._samples = Path(logs).parent.parent / SAMPLES / f"{spec.id}.jsonl"
         watch_memory(coordinator, spec.id, "its own process", "")
 
     def identity(self) -> int:
@@ -97,7 +99,7 @@ class Controller:
     def _carry_out(self, order: Order) -> Done:
         session, began = self._session, monotonic()
         session.iteration, session.worst_case = order.iteration, order.profile
-        runtime_hook.metrics = {}
+        runtime_hook.metrics, runtime_hook.samples = {}, []
         changed = session.place(order.nodes)
         if changed and (session.workers or not order.iteration):  # else it is moved by affinity alone
             self._close()
@@ -116,7 +118,11 @@ class Controller:
         seconds = monotonic() - began
         done = iteration_line(order.iteration + 1, self._spec.iterations, seconds, runtime_hook.metrics)
         note(f"profiled in {seconds:.2f} s" if order.profile else done)
-        return Done({}, movable) if order.profile else self._keep(job, order)
+        if order.profile:
+            return Done({}, movable)
+        if runtime_hook.samples:
+            write_samples(self._samples, order.iteration, runtime_hook.samples)
+        return self._keep(job, order)
 
     def _keep(self, job: Any, order: Order) -> Done:
         """Write the checkpoint of an iteration, if the job can; it holds no nodes."""

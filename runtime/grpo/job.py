@@ -92,6 +92,9 @@ class Grpo:
         results = runtime_hook.wait([worker.call("results") for worker in self._engines])
         self._complete = [prompt for part in results for prompt in part["complete"]]
         self._news = merged({}, [part["anchors"] for part in results])
+        for part in results:
+            if part["sample"] is not None:
+                runtime_hook.sample(*part["sample"])
         self._samples = [worker.call("take") for worker in self._engines]
         responses = sum(part["responses"] for part in results)
         for name in ("reward", "response_tokens", "cut_off"):

@@ -16,6 +16,7 @@ from runtime.grpo.messages import Sampled, Stages, Timed
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import RunningShare, Share, rounds_of
 from runtime.grpo.state import read_data, read_state
+from runtime.jobs.prompts import prompt_tokens
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
 from runtime.phases import runtime_hook
@@ -47,6 +48,7 @@ class RolloutWorker:
         with stage("import"):
             from runtime.engines import make_engine
             from runtime.engines.model_files import read_model_files
+            from runtime.jobs.jsonl import JsonlTask
             from runtime.jobs.models import load_tokenizer, model_directory
             from runtime.jobs.tasks import make_task
             from runtime.residency.staging import WeightStage
@@ -56,6 +58,10 @@ class RolloutWorker:
             self._tokenizer = load_tokenizer(directory)
             assert spec.task is not None
             self._task = make_task(spec.task, spec.seed, spec.folder)
+            if isinstance(self._task, JsonlTask):
+                dropped = self._task.leave_out(lambda example: len(self._tokens(example)) > settings.max_prompt_tokens)
+                if dropped:
+                    print(f"{dropped} prompts have more tokens than max_prompt_tokens, {settings.max_prompt_tokens}: left out")
             number_bytes = 2 if self._node.gpus else 4  # as `Trainer.weights` gives them, whatever the files hold
             self._stage_bytes = read_model_files(directory).parameters * number_bytes
         with stage("engine"):
@@ -166,7 +172,7 @@ class RolloutWorker:
 
     def results(self) -> dict[str, Any]:
         """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them; and what the
-        timeout of rewards has learned and stopped.
+        timeout of rewards has learned and stopped; and a prompt with its responses to be shown.
 
         Raises:
             RuntimeError: a reward is no finite number.
@@ -184,7 +190,17 @@ class RolloutWorker:
             "cut_off": sum(length == self._spec.algorithm.max_tokens for length in lengths) / of,
             "anchors": anchors,
             "stopped": stopped,
+            "sample": self._sample(),
         }
+
+    def _sample(self) -> tuple[str, list[str], list[float]] | None:
+        """The first prompt that was sampled here, the responses to it, and their rewards."""
+        part = next((part for part in self._sampled if part.prompts), None)
+        if part is None:
+            return None
+        count = min(self._spec.algorithm.group_size, len(part.prompts))
+        texts = [str(self._tokenizer.decode([*one.token_ids], skip_special_tokens=True)) for one in part.responses[:count]]
+        return str(self._tokenizer.decode([*part.prompts[0]])), texts, [*part.rewards[:count]]
 
     def take(self) -> list[Sampled]:
         """What is to be trained on of it."""
@@ -199,12 +215,15 @@ class RolloutWorker:
             if len(prompts) != count:
                 raise RuntimeError(f"{self._spec.task.name}: prompts({count}, {first}) gives {len(prompts)} of {count} examples")
             examples |= dict(zip(range(first, first + count), prompts, strict=True))
-        tokens = {number: tuple(self._tokenizer(example.prompt)["input_ids"]) for number, example in examples.items()}
+        tokens = {number: self._tokens(example) for number, example in examples.items()}
         most = self._spec.algorithm.max_prompt_tokens
         for prompt in tokens.values():
             if len(prompt) > most:
                 raise RuntimeError(f"a prompt has {len(prompt)} tokens; max_prompt_tokens is {most}")
         return RunningShare(share, examples, tokens, self._rewarded)
+
+    def _tokens(self, example: Example) -> tuple[int, ...]:
+        return prompt_tokens(self._tokenizer, example)
 
     def _rewarded(self, example: Example, response: Response) -> Future[float]:
         tokens = list(response.token_ids)

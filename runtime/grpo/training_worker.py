@@ -55,7 +55,8 @@ class TrainingWorker:
         with stage("model"):
             directory = model_directory(self._spec.model, self._spec.seed, Path(self._spec.folder))
             place = {"rank": self._rank, "world": self._world}
-            self._trainer = Trainer(directory, self._spec.algorithm, rendezvous=meeting, threads=threads_of((self._node,)), **place)
+            threads, steps = threads_of((self._node,)), self._spec.iterations * self._spec.algorithm.minibatches
+            self._trainer = Trainer(directory, self._spec.settings, rendezvous=meeting, threads=threads, steps=steps, **place)
         if checkpoint is not None:
             with stage("checkpoint"):
                 self._trainer.load_state(*read_state(Path(checkpoint)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.named import find_module
-from runtime.jobs.spec import TINY, JobSpec
+from runtime.jobs.spec import TINY, JobSpec, TaskSpec
 
 
 def check_names(job: JobSpec, where: str) -> None:
@@ -36,13 +36,24 @@ def check_names(job: JobSpec, where: str) -> None:
         if tokens > longest:
             raise InputError(f"max_prompt_tokens and max_tokens are {tokens} together; the model attends to {longest}")
     with _at(f"{where}.task"):
-        for target in (job.task.name if ":" in job.task.name else None, job.task.reward):
-            if target is not None:
+        for target in (job.task.name, job.task.reward):
+            if target is not None and ":" in target:
                 find_module(target, job.folder)
-        if job.task.file is not None:
-            from runtime.jobs.jsonl import read_lines
+        if job.task.name == "jsonl":
+            _check_prompts(job, job.task)
 
-            read_lines(job.path(job.task.file))
+
+def _check_prompts(job: JobSpec, task: TaskSpec) -> None:
+    from runtime.jobs.jsonl import read_examples
+    from runtime.jobs.models import local_directory
+    from runtime.jobs.prompts import has_chat_template
+
+    examples = read_examples(task, job.folder)
+    if any(example.messages for example in examples):
+        if job.model.name == TINY:
+            raise InputError("messages need a chat template, which the model tiny has not")
+        if not has_chat_template(local_directory(job.path(job.model.name))):
+            raise InputError(f"messages need a chat template; {one_line(job.model.name, 4096)} has none")
 
 
 def _context(job: JobSpec) -> int:

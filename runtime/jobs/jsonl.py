@@ -1,28 +1,45 @@
-"""Prompts from a JSONL file: an object a line, with `prompt` and `answer`, both text, and whatever a reward function wants."""
+"""Prompts from a JSONL file: an object a line, with a prompt, an answer, and whatever a reward function wants.
+
+A prompt is text, or a conversation: messages with `role` and `content`, as in data sets for TRL.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import text_lines
 from rollmux_env.validation_errors import describe, one_line
-from runtime.jobs.tasks import Example, generator
+from runtime.jobs.named import located
+from runtime.jobs.tasks import Example, Reward, generator
 
-Reward = Callable[[dict[str, Any], str], float]
+if TYPE_CHECKING:
+    from runtime.jobs.spec import TaskSpec
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a JSONL file; empty lines do not count.
+def read_examples(spec: TaskSpec, folder: str) -> list[Example]:
+    """The examples of a task's file, in its order; empty lines do not count.
+
+    Args:
+        folder: where the file is looked for.
 
     Raises:
         InputError: unreadable, a line is no object or has no prompt, or there is none; one line.
     """
+    assert spec.file is not None
+    path = located(folder, spec.file)
     name = one_line(str(path), 4096)
-    records = []
+    examples = [_example(record, spec, f"{name}: line {number}") for number, record in _records(path)]
+    if not examples:
+        raise InputError(f"{name}: holds no prompts")
+    return examples
+
+
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    name = one_line(str(path), 4096)
     for number, line in enumerate(text_lines(path), 1):
         if not line.strip():
             continue
@@ -34,41 +51,82 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             raise InputError(f"{name}: line {number}: is not JSON that can be read: {one_line(str(error))}") from None
         if not isinstance(record, dict):
             raise InputError(f"{name}: line {number}: must be a mapping, not {describe(record)}")
-        for key in ("prompt", "answer"):
-            value = record.get(key, "" if key == "answer" else None)
-            if not isinstance(value, str) or (key == "prompt" and not value):
-                raise InputError(f"{name}: line {number}: {key}: must be text, not {describe(value)}")
-            if any("\ud800" <= character <= "\udfff" for character in value):
-                raise InputError(f"{name}: line {number}: {key}: holds half a character (a lone surrogate)")
-        records.append(record)
-    if not records:
-        raise InputError(f"{name}: holds no prompts")
-    return records
+        yield number, record
+
+
+def _example(record: dict[str, Any], spec: TaskSpec, where: str) -> Example:
+    prompt = record.get(spec.prompt)
+    if spec.prompt not in record:
+        raise InputError(f"{where}: {spec.prompt}: is missing; its fields are {one_line(', '.join(record), 300)}")
+    answer = record.get(spec.answer, "")
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        answer = str(answer)
+    _check_text(answer, f"{where}: {spec.answer}")
+    before = ({"role": "system", "content": spec.system},) if spec.system is not None else ()
+    if isinstance(prompt, list):
+        messages = (*before, *_messages(prompt, f"{where}: {spec.prompt}"))
+        return Example(messages[-1]["content"], answer, record, messages)
+    _check_text(prompt, f"{where}: {spec.prompt}")
+    if not prompt:
+        raise InputError(f"{where}: {spec.prompt}: must be text, not {describe(prompt)}")
+    chat = (*before, {"role": "user", "content": prompt}) if spec.chat or before else ()
+    return Example(prompt, answer, record, chat)
+
+
+def _messages(messages: Sequence[Any], where: str) -> Iterator[dict[str, str]]:
+    if not messages:
+        raise InputError(f"{where}: holds no messages")
+    for k, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise InputError(f"{where}[{k}]: must be a mapping with role and content, not {describe(message)}")
+        for key in ("role", "content"):
+            _check_text(message.get(key), f"{where}[{k}].{key}")
+        yield {"role": message["role"], "content": message["content"]}
+
+
+def _check_text(value: Any, where: str) -> None:
+    if not isinstance(value, str):
+        raise InputError(f"{where}: must be text, not {describe(value)}")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise InputError(f"{where}: holds half a character (a lone surrogate)")
 
 
 class JsonlTask:
-    """Every line once, in an order drawn from the seed, then every line again in another."""
+    """Every example once, in an order drawn from the seed, then every one again in another.
 
-    def __init__(self, records: list[dict[str, Any]], reward: Reward | None, seed: int) -> None:
-        self._records = records
+    Args:
+        examples: in the order of the file. reward: what a response to one is worth.
+    """
+
+    def __init__(self, examples: list[Example], reward: Reward, seed: int) -> None:
+        self._examples = examples
         self._reward = reward
         self._seed = seed
+
+    def leave_out(self, unfit: Callable[[Example], bool]) -> int:
+        """Go on without some examples; returns how many those are.
+
+        Raises:
+            InputError: none is left; one line.
+        """
+        before = len(self._examples)
+        self._examples = [example for example in self._examples if not unfit(example)]
+        if not self._examples:
+            raise InputError(f"all of the {before} prompts are too long")
+        return before - len(self._examples)
 
     def prompts(self, count: int, position: int) -> list[Example]:
         """Examples number `position` and on."""
         examples = []
-        size = len(self._records)
+        size = len(self._examples)
         epoch, order = -1, []
         for number in range(position, position + count):
             if number // size != epoch:
                 epoch = number // size
                 order = generator(self._seed, "jsonl", epoch).permutation(size).tolist()
-            record = self._records[order[number % size]]
-            examples.append(Example(record["prompt"], record.get("answer", ""), record))
+            examples.append(self._examples[order[number % size]])
         return examples
 
     def reward(self, example: Example, response: str) -> float:
-        """What the user's function says, or 1 for the answer itself, but for white space around it."""
-        if self._reward is not None:
-            return self._reward(dict(example.record), response)
-        return float(response.strip() == example.answer.strip())
+        """What the reward says."""
+        return self._reward(example, response)

@@ -20,9 +20,11 @@ from rollmux_env.scenario import Cluster
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, not_one_of, one_line, problems
 from runtime.engines.interface import COLDEST, HOTTEST
 from runtime.jobs.named import located
+from runtime.jobs.verifiers import VERIFIERS
 from runtime.sync.plan import Topology
 
 TINY = "tiny"
+_RATE_OF_TINY, _RATE = 1e-3, 1e-6  # learning rates; the second as in TRL's GRPO
 _OF_A_TASK = ("task", "model", "algorithm", "rewards", "sync")  # keys of the built-in kind of job alone
 _OF_A_CLASS = ("class", "options")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -36,6 +38,10 @@ def _named(value: str) -> str:
 
 Named = Annotated[str, AfterValidator(_named)]
 """A class or function as module:Name."""
+
+
+def _verifier(value: str) -> str:
+    return value if value in VERIFIERS else _named(value)
 
 
 class ModelSpec(FileModel):
@@ -65,8 +71,16 @@ class TaskSpec(FileModel):
     """A built-in task, `jsonl`, or module:Class of one's own."""
     file: str | None = None
     """`jsonl`: the file, an object a line."""
-    reward: Named | None = None
-    """`jsonl`: module:function(example, response) -> number; else a response is right that is the line's `answer`."""
+    prompt: Annotated[str, Field(min_length=1)] = "prompt"
+    """`jsonl`: the field of a line that holds the prompt: text, or a list of messages with `role` and `content`."""
+    answer: Annotated[str, Field(min_length=1)] = "answer"
+    """`jsonl`: the field that holds the answer."""
+    chat: bool = False
+    """`jsonl`: a prompt that is text is the message of a user, for the model's chat template; messages are in any case."""
+    system: str | None = None
+    """`jsonl`: a system message in front of the prompt, which makes it a message too."""
+    reward: Annotated[str, AfterValidator(_verifier)] | None = None
+    """`jsonl`: `number`, or module:function(line, response) -> number; else a response is right that is the line's answer."""
     options: dict[str, Any] = Field(default={})
     """Keyword arguments of a task of one's own."""
 
@@ -80,8 +94,8 @@ class TaskSpec(FileModel):
             raise field_error(not_one_of(self.name, (*BUILT_IN, "jsonl"), ", or module:Class of your own"), "name")
         if self.name == "jsonl" and self.file is None:
             raise field_error("is missing; the task jsonl reads one", "file")
-        for field in ("file", "reward"):
-            if self.name != "jsonl" and getattr(self, field) is not None:
+        for field in ("file", "prompt", "answer", "chat", "system", "reward"):
+            if self.name != "jsonl" and getattr(self, field) != type(self).model_fields[field].default:
                 raise field_error(f"goes with the task jsonl, not with {describe(self.name)}", field)
         if ":" not in self.name and self.options:
             raise field_error(f"go with a task of one's own, not with {describe(self.name)}", "options")
@@ -103,8 +117,12 @@ class Algorithm(FileModel):
     """Of sampling."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The smallest set of tokens of so much probability is sampled from."""
-    learning_rate: Positive = 1e-3
-    """Of AdamW."""
+    learning_rate: Positive | None = None
+    """Of AdamW; else 1e-3 for the model `tiny`, and 1e-6 for others."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """How it goes down to 0 until the last iteration; `constant`: it does not."""
+    warmup_steps: Index = 0
+    """Optimizer steps in which it goes up from 0."""
     weight_decay: NonNegative = 0.0
     """Of AdamW."""
     minibatches: Count = 2
@@ -117,8 +135,8 @@ class Algorithm(FileModel):
     """Largest weight that corrects for the sampler's probabilities being others than the trainer's."""
     max_grad_norm: Positive = 1.0
     """Longer gradients are cut to this."""
-    micro_batch: Count = 64
-    """Most responses in one forward pass of a node; more are accumulated."""
+    micro_batch_tokens: Count = 16384
+    """Most tokens in one forward pass of a rank, prompts and padding included; gradients of several passes are accumulated."""
 
     @model_validator(mode="after")
     def _fits(self) -> Algorithm:
@@ -235,6 +253,12 @@ class JobSpec(FileModel):
         if self.job_class is None and self.options:
             raise field_error("go with class; a task of one's own takes task.options", "options")
         return self
+
+    @property
+    def settings(self) -> Algorithm:
+        """`algorithm`, with the learning rate that its model has by default."""
+        usual = _RATE_OF_TINY if self.model.name == TINY else _RATE
+        return self.algorithm.model_copy(update={"learning_rate": self.algorithm.learning_rate or usual})
 
     def path(self, name: str) -> Path:
         """A file that the job names, seen from `folder`."""

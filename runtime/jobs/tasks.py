@@ -18,7 +18,8 @@ import numpy as np
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import describe, one_line
-from runtime.jobs.named import load_named, located
+from runtime.jobs.named import load_named
+from runtime.jobs.verifiers import VERIFIERS
 
 if TYPE_CHECKING:
     from runtime.jobs.spec import TaskSpec
@@ -32,11 +33,13 @@ class Example:
         prompt: its text.
         answer: what a right response holds, where the task has one.
         record: the line of a JSONL file.
+        messages: what the model's chat template makes the prompt of, each with `role` and `content`; none: the prompt is as it is.
     """
 
     prompt: str
     answer: str = ""
     record: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Mapping[str, str], ...] = ()
 
 
 class Task(Protocol):
@@ -49,6 +52,9 @@ class Task(Protocol):
     def reward(self, example: Example, response: str) -> float:
         """What a response, without its end token, is worth: a finite number."""
         ...
+
+
+Reward = Callable[[Example, str], float]
 
 
 def generator(seed: int, name: str, number: int) -> np.random.Generator:
@@ -140,13 +146,9 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "") -> Task:
     if spec.name in BUILT_IN:
         return BUILT_IN[spec.name](seed)
     if spec.name == "jsonl":
-        from runtime.jobs.jsonl import JsonlTask, read_lines
+        from runtime.jobs.jsonl import JsonlTask, read_examples
 
-        assert spec.file is not None
-        reward = load_named(spec.reward, folder) if spec.reward else None
-        if reward is not None and not callable(reward):
-            raise InputError(f"{spec.reward}: is no function, but {describe(reward)}")
-        return JsonlTask(read_lines(located(folder, spec.file)), reward, seed)
+        return JsonlTask(read_examples(spec, folder), _reward(spec, folder), seed)
     task_class = load_named(spec.name, folder)
     try:
         task: Task = task_class(seed=seed, **spec.options)
@@ -162,6 +164,19 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "") -> Task:
     if not (isinstance(first, list | tuple) and len(first) == 1 and isinstance(first[0], Example)):
         raise InputError(f"{spec.name}: prompts(1, 0) gives {describe(first)}, not a list of one Example")
     return task
+
+
+def _reward(spec: TaskSpec, folder: str) -> Reward:
+    """What a response to a line of a JSONL file is worth."""
+    if spec.reward is None:
+        return lambda example, response: float(response.strip() == example.answer.strip())
+    if spec.reward in VERIFIERS:
+        verifier = VERIFIERS[spec.reward]
+        return lambda example, response: verifier(example.answer, response)
+    function = load_named(spec.reward, folder)
+    if not callable(function):
+        raise InputError(f"{spec.reward}: is no function, but {describe(function)}")
+    return lambda example, response: function(dict(example.record), response)
 
 
 def score(task: Task, example: Example, response: str) -> float:

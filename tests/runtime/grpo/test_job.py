@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,14 @@ import pytest
 
 from rollmux_env.cluster.events import Moved
 from runtime.execution.checks import check_run
+from runtime.export import export_model
 from runtime.facts import Node
+from runtime.jobs.models import load_tokenizer, model_directory
+from runtime.jobs.spec import ModelSpec
 from runtime.journal import JOURNAL
-from runtime.output import LOGS, lines
+from runtime.output import LOGS
+from runtime.output import lines as lines_of
+from runtime.samples import read_samples
 from tests.runtime.execution.conftest import Running, nodes, run
 
 __all__ = ["nodes", "run"]
@@ -45,7 +52,7 @@ def test_two_jobs_share_nodes_and_stay_on_policy(run: Running, tmp_path: Path) -
         mine = [done for done in record.iterations if done.job_id == name]
         versions = [(done.metrics["sampled_version"], done.metrics["trained_version"]) for done in mine]
         assert versions == [(k, k) for k in range(4)]  # and what the profiler trained is forgotten
-        log = [line for line in lines(tmp_path / "x" / LOGS / name) if "  iteration " in line]
+        log = [line for line in lines_of(tmp_path / "x" / LOGS / name) if "  iteration " in line]
         assert all(
             f"reward {done.metrics['reward']:.6g}, loss {done.metrics['loss']:.6g}, " in log[k] for k, done in enumerate(mine)
         )
@@ -57,6 +64,35 @@ def test_two_jobs_share_nodes_and_stay_on_policy(run: Running, tmp_path: Path) -
     assert all({"process", "import", "model"} <= part.stages.keys() for part in cold) and len(cold) == 4
     assert all(part.host_gb > 0.05 for part in warm)
     assert len(record.bounds) == 2 and all(bound.gain > 0 for bound in record.bounds)
+
+
+@pytest.mark.long
+def test_a_model_with_a_chat_template_trains_on_lines_like_those_of_gsm8k(run: Running, tmp_path: Path) -> None:
+    folder = shutil.copytree(model_directory(ModelSpec(hidden_size=64, layers=1), 0), tmp_path / "model")
+    tokenizer = load_tokenizer(folder)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+    )
+    tokenizer.save_pretrained(folder)
+    lines = [{"question": f"{a} + {b} = ?", "answer": f"{a} + {b} = {a + b}\n#### {a + b}"} for a in range(5) for b in range(5)]
+    (tmp_path / "train.jsonl").write_text("\n".join(json.dumps(line) for line in [*lines, {"question": "?" * 99, "answer": "0"}]))
+    task = {"name": "jsonl", "file": "train.jsonl", "prompt": "question", "system": "Add.", "reward": "number"}
+    algorithm = {**SMALL["algorithm"], "max_prompt_tokens": 64, "learning_rate": 1e-4, "lr_scheduler_type": "linear"}
+    mine = job("sums", model={"name": str(folder)}, task=task, algorithm=algorithm, folder=str(tmp_path), iterations=3)
+    outcome, record, _ = run([mine], folder=tmp_path / "x")
+    assert outcome == "done" and not record.failed
+    check_run(record)
+    rates = [done.metrics["learning_rate"] for done in record.iterations]
+    assert rates == pytest.approx([1e-4 * (6 - step) / 6 for step in (1, 3, 5)])  # of the second step of each
+    log = [*lines_of(tmp_path / "x" / LOGS / "sums")]
+    assert any("1 prompts have more tokens than max_prompt_tokens, 64: left out" in line for line in log)
+    shown = read_samples(tmp_path / "x", "sums")
+    assert [*shown] == [0, 1, 2] and all(len(groups[0].responses) == 4 for groups in shown.values())
+    assert all(
+        groups[0].prompt.startswith("system: Add.\nuser: ") and groups[0].prompt.endswith(" = ?\n>") for groups in shown.values()
+    )
+    assert export_model(tmp_path / "x", "sums", tmp_path / "out") == 3
+    assert load_tokenizer(tmp_path / "out").chat_template == tokenizer.chat_template
 
 
 @pytest.mark.long

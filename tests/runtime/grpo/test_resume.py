@@ -6,10 +6,16 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rollmux_env.errors import InputError
 from runtime.checkpoints import MANIFEST, damage
 from runtime.execution.checks import check_run
+from runtime.export import export_model
 from runtime.journal import read_run
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.test_job import job
@@ -50,3 +56,16 @@ def test_weights_and_moments_after_a_stop_are_those_of_a_run_without_one(run: Ru
         kinds = {name.partition(".")[0] for name in file.keys()}  # noqa: SIM118
     assert kinds == {"weights", "exp_avg", "exp_avg_sq"}
     assert not [path for path in last[0].iterdir() if path.suffix in (".pt", ".pkl", ".bin")]
+    exported = tmp_path / "exported"
+    assert export_model(folders["ended"], "grpo", exported) == 5
+    model = AutoModelForCausalLM.from_pretrained(exported)
+    trained = load_file(last[0] / "rank-0.safetensors")
+    assert all(torch.equal(tensor, trained[f"weights.{name}"]) for name, tensor in model.state_dict().items())
+    assert AutoTokenizer.from_pretrained(exported)("1 2")["input_ids"]
+    with pytest.raises(InputError, match="exported: is there already; give the name of a new folder"):
+        export_model(folders["ended"], "grpo", exported)
+    with pytest.raises(InputError, match="job other: is of the class toy_jobs:Counter, which has to write its model itself"):
+        export_model(folders["ended"], "other", tmp_path / "none")
+    with pytest.raises(InputError, match="has no job 'grop'; its jobs are grpo, other"):
+        export_model(folders["ended"], "grop", tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,93 @@
+"""Samples of a job's rollouts for people to read: some prompts of every iteration, with the responses to them and their rewards.
+
+A run's folder has a file of each job, a JSON object an iteration: `iteration`, from 0, and `groups` of prompt, responses, rewards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from rollmux_env.errors import InputError
+from rollmux_env.files import private_folder, private_opener, read_text
+from rollmux_env.suggestions import did_you_mean
+from rollmux_env.validation_errors import one_line
+
+SAMPLES = "samples"
+LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half
+MOST = 8  # groups of an iteration
+_LONGEST = 20_000  # characters of a text
+
+
+@dataclass(frozen=True)
+class Group:
+    """Responses to one prompt, and a reward each."""
+
+    prompt: str
+    responses: tuple[str, ...]
+    rewards: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Iteration:
+    iteration: int
+    groups: tuple[Group, ...]
+
+
+def make_group(prompt: str, responses: Sequence[str], rewards: Sequence[float]) -> Group:
+    """A group whose texts are cut to `_LONGEST` characters.
+
+    Raises:
+        TypeError, ValueError: a text is none, a reward is no number, or there are not as many of them as responses.
+    """
+    if len(responses) != len(rewards):
+        raise ValueError(f"{len(responses)} responses and {len(rewards)} rewards: must be equally many")
+    if not all(isinstance(text, str) for text in (prompt, *responses)):
+        raise TypeError("prompt and responses must be text")
+    texts = tuple(text[:_LONGEST] for text in responses)
+    return Group(prompt[:_LONGEST], texts, tuple(float(reward) for reward in rewards))
+
+
+def write_samples(path: Path, iteration: int, groups: Sequence[Group]) -> None:
+    """Append an iteration's groups to a job's file, if there is room on the disk: no sample is worth a job."""
+    with contextlib.suppress(OSError):
+        private_folder(path.parent)
+        with open(path, "a", opener=private_opener) as file:
+            file.write(json.dumps(asdict(_Iteration(iteration, tuple(groups[:MOST])))) + "\n")
+        if path.stat().st_size > LARGEST:
+            with path.open("rb") as whole:
+                whole.seek(-LARGEST // 2, os.SEEK_END)
+                newer = whole.read().partition(b"\n")[2]
+            part = path.with_suffix(".part")
+            part.write_bytes(newer)
+            part.chmod(0o600)
+            part.replace(path)
+
+
+def read_samples(folder: Path, job_id: str) -> dict[int, tuple[Group, ...]]:
+    """The samples of a job by iteration, in order. What was done again counts once; a line that was half-written is left out.
+
+    Args:
+        folder: of a run or a service.
+
+    Raises:
+        InputError: there are none; one line.
+    """
+    path = folder / SAMPLES / f"{job_id}.jsonl"
+    adapter, by_iteration = TypeAdapter(_Iteration), dict[int, tuple[Group, ...]]()
+    if Path(job_id).name == job_id and path.is_file():
+        for line in read_text(path).splitlines():
+            with contextlib.suppress(ValidationError):
+                one = adapter.validate_json(line)
+                by_iteration = {number: groups for number, groups in by_iteration.items() if number < one.iteration}
+                by_iteration[one.iteration] = one.groups
+    if not by_iteration:
+        names = [file.stem for file in path.parent.glob("*.jsonl")]
+        raise InputError(f"job {one_line(job_id, 100)}: there are no samples of it in {folder}{did_you_mean(job_id, names)}")
+    return by_iteration
