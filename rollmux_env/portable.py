@@ -8,8 +8,8 @@ two scores in float32 may be decided otherwise elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,9 +39,9 @@ def log1p(values: ArrayLike) -> NDArray[np.float64]:
 
 def power(values: ArrayLike, exponent: float) -> NDArray[np.float64]:
     """Each value, which is not negative, to a positive exponent."""
-    return _each(lambda value: value**exponent, values)
+    return _each(pow, values, repeat(exponent))
 
 
-def _each(function: Callable[[float], float], values: ArrayLike) -> NDArray[np.float64]:
-    call: Any = np.frompyfunc(function, 1, 1)
-    return np.asarray(call(values), dtype=np.float64)
+def _each(function: Callable[..., float], values: ArrayLike, *more: Iterable[float]) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    return np.fromiter(map(function, array.ravel().tolist(), *more), np.float64, array.size).reshape(array.shape)
