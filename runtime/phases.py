@@ -168,7 +168,9 @@ class RuntimeHook:
         self.metrics.update({name: float(value) for name, value in metrics.items()})
 
     def sample(self, prompt: str, responses: Sequence[str], rewards: Sequence[float]) -> None:
-        """Show what was sampled in the iteration in hand to who asks by `rollmux samples`; the first eight prompts of it are kept.
+        """Show what was sampled in the iteration in hand to who asks by `rollmux samples`; in the job's own process.
+
+        The first eight prompts of an iteration are kept.
 
         Args:
             rewards: one a response.
