@@ -31,7 +31,7 @@ _HOME = {
     "phase": "runtime.phases",
     "runtime_hook": "runtime.phases",
 }
-_LONGEST = 5000  # characters of an error: a path, and what is wrong there
+_LONGEST = 4900  # characters of an error: a path, and what is wrong there
 _PACKAGES = ("rollmux_env", "policies", "trainers", "runtime")
 
 
