@@ -147,11 +147,20 @@ class RecordedPlacements:
         self._placements = placements
 
     def decide(self, state: State, event: Event) -> Plan:
-        """The recorded placement of a job that arrives."""
+        """The recorded placement of a job that arrives; it waits where the jobs before it take longer than they did."""
         if not isinstance(event, Arrived):
             return ()
         job_id = event.job.id
-        return (Place(job_id, self._placements[job_id]),) if job_id in self._placements else (Wait(job_id),)
+        placement = self._placements.get(job_id)
+        return (Place(job_id, placement),) if placement is not None and _has_nodes(state, placement) else (Wait(job_id),)
+
+
+def _has_nodes(state: State, placement: Placement) -> bool:
+    pools = (
+        (state.cluster.rollout.max_nodes, state.rollout_nodes + placement.new_rollout_nodes),
+        (state.cluster.training.max_nodes, state.training_nodes + placement.training_nodes),
+    )
+    return all(most is None or nodes <= most for most, nodes in pools)
 
 
 def ends_of(run: Run) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from rollmux_env.cluster.events import Moved, Placement
+from rollmux_env.cluster.events import Admitted, Moved, Placement
 from rollmux_env.errors import InputError
 from rollmux_env.report.tables import show
 from runtime.compare import compare, comparison_table
@@ -43,6 +43,18 @@ def test_varying_phases_are_foretold_in_the_mean() -> None:
     varying = {"rollout": phase, "training": phase, "iterations": 100}
     found = compare(recorded(scenario_of({"id": "a"} | varying, {"id": "b"} | varying)))
     assert found["period_error"] < 0.06
+
+
+def test_a_job_that_waited_for_nodes_waits_in_the_prediction_too() -> None:
+    """The first one gets faster than its beginning foretells, so in the prediction the other one comes while it runs."""
+    scenario = scenario_of({"id": "a", "slo": 1, "drift": [{"iteration": 10, "rollout": 0.5}]}, {"id": "b", "slo": 1})
+    pool = scenario.cluster.rollout.model_copy(update={"max_nodes": 1})
+    cluster = scenario.cluster.model_copy(update={"rollout": pool, "training": pool})
+    record = recorded(scenario.model_copy(update={"cluster": cluster}), policy="solo")
+    admitted_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
+    assert admitted_s["b"] > admitted_s["a"]
+    found = compare(record)
+    assert found["jobs"]["a"]["error"] > 0.1 and found["jobs"]["b"]["error"] == pytest.approx(0, abs=0.02)
 
 
 def test_the_table_names_jobs_and_makespan(capsys: pytest.CaptureFixture[str]) -> None:
