@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from chaos_cluster import Pools, kill
+from folders import kept_or_spare
 from rich.table import Table
 
 from rollmux_env.report.tables import show
@@ -270,17 +271,6 @@ def judge(round_: Round, tally: Tally) -> None:
 
 
 @contextlib.contextmanager
-def place(out: Path | None) -> Iterator[Path]:
-    """A folder for everything; kept where it was asked for."""
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        yield out.resolve()
-        return
-    with tempfile.TemporaryDirectory(prefix="rollmux-chaos-") as spare:
-        yield Path(spare)
-
-
-@contextlib.contextmanager
 def cluster(nodes: int, folder: Path) -> Iterator[Pools]:
     """A cluster for as long as it is needed, and the environment that it and its drivers have.
 
@@ -358,7 +348,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=6, help="of a round")
     parser.add_argument("--out", type=Path, help="keep journals and logs here")
     arguments = parser.parse_args()
-    with place(arguments.out) as folder:
+    with kept_or_spare(arguments.out, "chaos") as folder:
         problems = report(chaos(arguments.minutes, arguments.seed, arguments.nodes, arguments.jobs, folder))
     sys.exit(1 if problems else 0)
 

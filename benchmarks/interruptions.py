@@ -17,13 +17,13 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from folders import kept_or_spare
 from rich.table import Table
 
 from rollmux_env.report.tables import show
@@ -235,17 +235,6 @@ def interrupt_service(home: Path, times: int, rng: random.Random, tally: Tally) 
     judge(one.folder, names, iterations, tally)
 
 
-@contextlib.contextmanager
-def place(out: Path | None) -> Iterator[Path]:
-    """A folder for everything; kept where it was asked for."""
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        yield out.resolve()
-        return
-    with tempfile.TemporaryDirectory(prefix="rollmux-interruptions-") as spare:
-        yield Path(spare)
-
-
 def report(tally: Tally) -> None:
     """Print everything."""
     table = Table("command", "signal", "place", "outcome", "times")
@@ -265,7 +254,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keep journals and logs here")
     arguments = parser.parse_args()
     rng, tally = random.Random(arguments.seed), Tally()
-    with place(arguments.out) as home:
+    with kept_or_spare(arguments.out, "interruptions") as home:
         os.environ |= {
             "ROLLMUX_CACHE": str(home / "cache"),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")])),

@@ -54,14 +54,13 @@ def export_model(folder: Path, job_id: str, to: Path) -> int:
     files = read_model_files(began_with)
     tensors, _ = read_state(point.folder, ("weights",))
     weights = files.checked({name.removeprefix("weights."): tensor for name, tensor in tensors.items()})
-    types = {name: tensor.dtype for name, tensor in files.tensors()}
     part = to.with_name(f".rollmux-{secrets.token_hex(6)}.part")
     try:
         part.mkdir(parents=True)
         for file in began_with.iterdir():
             if file.is_file() and not file.name.endswith(_WEIGHTS):
                 shutil.copyfile(file, part / file.name)
-        converted = {name: tensor.to(types[name]) for name, tensor in weights.items()}
+        converted = {name: weights[name].to(tensor.dtype) for name, tensor in files.tensors()}
         save_torch_state_dict(converted, part, max_shard_size=_SHARD)
         part.rename(to)
     except OSError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import private_folder, private_opener, read_text
+from rollmux_env.files import private_folder, private_opener, read_text, write_whole
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import one_line
 
@@ -56,7 +56,7 @@ def make_group(prompt: str, responses: Sequence[str], rewards: Sequence[float]) 
 
 def write_samples(path: Path, iteration: int, groups: Sequence[Group]) -> None:
     """Append an iteration's groups to a job's file, if there is room on the disk: no sample is worth a job."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, InputError):
         private_folder(path.parent)
         with open(path, "a", opener=private_opener) as file:
             file.write(json.dumps(asdict(_Iteration(iteration, tuple(groups[:MOST])))) + "\n")
@@ -64,10 +64,7 @@ def write_samples(path: Path, iteration: int, groups: Sequence[Group]) -> None:
             with path.open("rb") as whole:
                 whole.seek(-LARGEST // 2, os.SEEK_END)
                 newer = whole.read().partition(b"\n")[2]
-            part = path.with_suffix(".part")
-            part.write_bytes(newer)
-            part.chmod(0o600)
-            part.replace(path)
+            write_whole(path, newer, private=True)
 
 
 def read_samples(folder: Path, job_id: str) -> dict[int, tuple[Group, ...]]:
@@ -85,7 +82,8 @@ def read_samples(folder: Path, job_id: str) -> dict[int, tuple[Group, ...]]:
         for line in read_text(path).splitlines():
             with contextlib.suppress(ValidationError):
                 one = adapter.validate_json(line)
-                by_iteration = {number: groups for number, groups in by_iteration.items() if number < one.iteration}
+                while by_iteration and next(reversed(by_iteration)) >= one.iteration:
+                    by_iteration.popitem()
                 by_iteration[one.iteration] = one.groups
     if not by_iteration:
         names = [file.stem for file in path.parent.glob("*.jsonl")]
