@@ -56,7 +56,15 @@ class TrainingWorker:
             directory = model_directory(self._spec.model, self._spec.seed, Path(self._spec.folder))
             place = {"rank": self._rank, "world": self._world}
             threads, steps = threads_of((self._node,)), self._spec.iterations * self._spec.algorithm.minibatches
-            self._trainer = Trainer(directory, self._spec.settings, rendezvous=meeting, threads=threads, steps=steps, **place)
+            self._trainer = Trainer(
+                directory,
+                self._spec.settings,
+                rendezvous=meeting,
+                threads=threads,
+                steps=steps,
+                cpu_offload=self._spec.training.cpu_offload,
+                **place,
+            )
         if checkpoint is not None:
             with stage("checkpoint"):
                 self._trainer.load_state(*read_state(Path(checkpoint)))
@@ -66,18 +74,18 @@ class TrainingWorker:
         """Bring the state to the device.
 
         Args:
-            keep: a copy of it, for later; at the first time. back: go back to that copy.
+            keep: a copy of this rank's part of it, for later; at the first time. back: go back to that copy.
         """
         stage = Stages()
         with stage("restore"):
             footprint = self._trainer.restore()
         if back:
-            tensors, info = self._before
-            self._trainer.load_state(tensors, info)
+            self._trainer.load_shards(*self._before)
         if not keep:
             self._before = None
         elif self._before is None:
-            self._before = self._trainer.state(everywhere=True)
+            with self._trainer.shards() as (shards, info):
+                self._before = {name: shard.to("cpu", copy=True) for name, shard in shards.items()}, info
         return footprint, stage.seconds
 
     def offload(self) -> Timed:

@@ -172,6 +172,8 @@ class TrainingSpec(FileModel):
 
     nodes: NodeCount = 1
     """Training nodes; in a larger group it trains on all of the group's."""
+    cpu_offload: bool = False
+    """Built-in kind: weights, gradients and Adam's moments stay in host memory, where Adam steps; on CPU nodes they always do."""
 
 
 class RewardsSpec(FileModel):
@@ -247,6 +249,8 @@ class JobSpec(FileModel):
             raise field_error(f"needs exactly one of task and class; {'neither' if self.task is None else 'both'} is given")
         if self.job_class is not None and self.rollout.policy != "plain":
             raise field_error("is a key of jobs with a task", "rollout", "policy")
+        if self.job_class is not None and self.training.cpu_offload:
+            raise field_error("is a key of jobs with a task", "training", "cpu_offload")
         for field in ("model", "algorithm", "rewards", "sync"):
             if self.job_class is not None and field in self.model_fields_set:
                 raise field_error("is a key of jobs with a task; a class gets its settings by options", field)

@@ -27,13 +27,13 @@ class Offloader:
 
     Args:
         tensors: gives {name: tensor}, asked now and at each offload, since an optimizer makes its state with its first step. If
-            any is on a GPU, those that are not stay where they are: they are in host memory already. DTensors count by their
-            local part. See `own_memory` for tensors over a file.
+            any is on a GPU, those that are not stay where they are and count as host memory. DTensors count by their local
+            part. See `own_memory` for tensors over a file.
     """
 
     def __init__(self, tensors: Callable[[], Mapping[str, Tensor]]) -> None:
         self._tensors = tensors
-        own_memory(tensors().values())
+        own_memory(_moving(tensors().values())[0])
         self._segment: Segment | None = None
         self._parked: list[tuple[UntypedStorage, int, int]] = []  # storage, its offset in the segment, its bytes
         self.offloaded = False
@@ -42,7 +42,7 @@ class Offloader:
         """Copy to host memory, then release the device's; again: no effect."""
         if self.offloaded:
             return self.footprint()
-        tensors = self._tensors().values()
+        tensors, _ = _moving(self._tensors().values())
         own_memory(tensors)
         storages = _storages(tensors)
         self._parked, total = [], 0
@@ -104,10 +104,9 @@ class Offloader:
 
     def footprint(self) -> Footprint:
         """Bytes on the device, and of the host memory held for it."""
-        host = self._segment.resident() if self._segment is not None else 0
-        if self.offloaded:
-            return Footprint(0, host)
-        return Footprint(sum(storage.nbytes() for storage in _storages(self._tensors().values())), host)
+        moving, staying = (sum(storage.nbytes() for storage in _storages(part)) for part in _moving(self._tensors().values()))
+        host = staying + (self._segment.resident() if self._segment is not None else 0)
+        return Footprint(0 if self.offloaded else moving, host)
 
     def close(self) -> None:
         """Give the host memory back. Tensors that are offloaded are lost."""
@@ -148,11 +147,16 @@ def own_memory(tensors: Iterable[Tensor]) -> None:
                 tensor.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
-def _storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
-    """Each storage below the tensors once: those on a GPU if any is."""
+def _moving(tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Those that are on a GPU if any is, and the others."""
     local = _local(tensors)
     device = "cuda" if any(tensor.device.type == "cuda" for tensor in local) else "cpu"
-    storages = [tensor.untyped_storage() for tensor in local if tensor.device.type == device]
+    return [one for one in local if one.device.type == device], [one for one in local if one.device.type != device]
+
+
+def _storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
+    """Each storage below the tensors once."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
     return list({storage.data_ptr(): storage for storage in storages if storage.nbytes()}.values())
 
 

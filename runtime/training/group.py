@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,12 +18,13 @@ _TIMEOUT = timedelta(minutes=10)  # a rank that has died is noticed at once; thi
 _members = 0  # trainers of this process that are in its group
 
 
-def join_group(rank: int, world: int, rendezvous: str | None, device: torch.device) -> DeviceMesh:
+def join_group(rank: int, world: int, rendezvous: str | None, device: torch.device, cpu_offload: bool = False) -> DeviceMesh:
     """Enter the group of a job's ranks: NCCL on GPUs, gloo on CPUs. Every rank calls it; it returns when all have.
 
     Args:
         rendezvous: `tcp://host:port` of rank 0, whose process has opened the store there (`rendezvous.open_store`);
             `file://path` on one machine; None where it is the only one.
+        cpu_offload: tensors in host memory take part too: on GPUs gloo beside NCCL, for the norm of gradients.
 
     Raises:
         ValueError: rank, world and rendezvous do not fit. RuntimeError: this process is in a group of another size.
@@ -34,7 +36,8 @@ def join_group(rank: int, world: int, rendezvous: str | None, device: torch.devi
         if world > 1 or dist.get_world_size() > 1:
             raise RuntimeError("this process trains in a group already; close its trainer first")
     else:
-        backend = "nccl" if device.type == "cuda" else "gloo"
+        on_gpu = "cpu:gloo,cuda:nccl" if cpu_offload else "nccl"
+        backend = on_gpu if device.type == "cuda" else "gloo"
         listen_near(rendezvous)
         if world == 1:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
@@ -61,9 +64,11 @@ def reshard(model: nn.Module) -> None:
 
 def full_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A copy on the CPU of a tensor of which every rank has a shard; every rank calls it."""
-    full = tensor.detach()
-    full = full.full_tensor() if hasattr(full, "full_tensor") else full
-    return full.to("cpu", dtype, copy=True).contiguous()
+    full: Any = tensor.detach()
+    if hasattr(full, "full_tensor"):  # through the device, where the ranks have their network, also if it is offloaded
+        full = full.to(full.device_mesh.device_type).full_tensor()
+    copy: Tensor = full.to("cpu", dtype, copy=True).contiguous()
+    return copy
 
 
 def own_part(tensor: Tensor) -> Tensor:
@@ -72,14 +77,12 @@ def own_part(tensor: Tensor) -> Tensor:
     return own.to_local() if hasattr(own, "to_local") else own
 
 
-def copy_shard(target: Tensor, full: Tensor, mesh: DeviceMesh) -> None:
-    """Fill this rank's shard from the whole tensor."""
-    local: Tensor = target.to_local() if hasattr(target, "to_local") else target
-    shards = full.chunk(mesh.size()) if hasattr(target, "to_local") else (full,)
-    place = mesh.get_local_rank() if hasattr(target, "to_local") else 0
-    with torch.no_grad():
-        if place < len(shards):
-            local.copy_(shards[place])
+def shard_of(full: Tensor, like: Tensor, mesh: DeviceMesh) -> Tensor:
+    """This rank's part of a whole tensor that is sharded as another one is; a view."""
+    if not hasattr(like, "to_local"):
+        return full
+    shards, place = full.chunk(mesh.size()), mesh.get_local_rank()
+    return shards[place] if place < len(shards) else full[:0]
 
 
 def add_up(values: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,24 +8,29 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from runtime.training.output_layer import prepare_scoring
 
 _LARGE = 50_000_000  # parameters; activations of smaller models are kept
 
 
-def load_sharded(directory: Path, mesh: DeviceMesh) -> nn.Module:
+def load_sharded(directory: Path, mesh: DeviceMesh, cpu_offload: bool = False) -> nn.Module:
     """A causal language model in float32, each rank with its shard of every parameter. Every rank calls it.
 
     Rank 0 reads the files. The others get the model a layer at a time, and keep their shard of it.
 
     On GPUs it computes in bf16 and adds gradients up in float32. Activations of a model that is no toy are recomputed in the
     backward pass. Dropout is off: the probabilities trained on have to be those sampled from.
+
+    Args:
+        cpu_offload: shards and gradients are in host memory, and go to the device a layer at a time; needs `join_group` to know.
     """
     model = _load(directory, whole=mesh.get_rank() == 0)
     on_gpu = mesh.device_type == "cuda"
     precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if on_gpu else MixedPrecisionPolicy()
+    # Not page-locked: torch rounds such memory up to powers of two, and keeps that of gradients between phases.
+    offload = CPUOffloadPolicy(pin_memory=False) if cpu_offload else OffloadPolicy()
     model.train()
     if sum(parameter.numel() for parameter in model.parameters()) >= _LARGE:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
@@ -34,10 +39,10 @@ def load_sharded(directory: Path, mesh: DeviceMesh) -> nn.Module:
     layers = set(getattr(model, "_no_split_modules", None) or ())
     for module in [module for module in model.modules() if type(module).__name__ in layers]:
         _hand_out(module, device)
-        fully_shard(module, mesh=mesh, mp_policy=precision)
+        fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=offload)
     _hand_out(model, device)
     model.tie_weights()  # type: ignore[operator]
-    fully_shard(model, mesh=mesh, mp_policy=precision)
+    fully_shard(model, mesh=mesh, mp_policy=precision, offload_policy=offload)
     return model
 
 

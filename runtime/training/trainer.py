@@ -25,13 +25,13 @@ from runtime.training.errors import TrainingError
 from runtime.training.group import (
     add_up,
     all_finite,
-    copy_shard,
     first_device,
     full_copy,
     join_group,
     leave_group,
     own_part,
     reshard,
+    shard_of,
 )
 from runtime.training.loading import load_sharded
 from runtime.training.loss import SUMS, LogProbs, grpo_sums
@@ -50,6 +50,7 @@ class Trainer:
         rank, world: this rank, and how many there are; each has one GPU, the first that it sees, or CPU threads.
         rendezvous: as `join_group` takes it.
         threads: of this process, on a CPU; as many as cores that it owns.
+        cpu_offload: on a GPU, keep the state in host memory and let Adam step there; on a CPU nothing changes.
         steps: of the optimizer, of the whole job, for learning rates that go down.
     """
 
@@ -63,6 +64,7 @@ class Trainer:
         rendezvous: str | None = None,
         threads: int = 1,
         steps: int = 1,
+        cpu_offload: bool = False,
     ) -> None:
         torch.set_num_threads(threads)
         self.settings = settings
@@ -70,11 +72,12 @@ class Trainer:
         """Updates that are in the weights, since the job began."""
         self._rank, self._world = rank, world
         self._device = first_device()
-        self._mesh = join_group(rank, world, rendezvous, self._device)
+        self._mesh = join_group(rank, world, rendezvous, self._device, cpu_offload)
         self._closed = False
         try:
-            self._model = load_sharded(model_dir, self._mesh)
-            self._reference = load_sharded(model_dir, self._mesh).requires_grad_(False) if settings.kl else None
+            self._model = load_sharded(model_dir, self._mesh, cpu_offload)
+            frozen = load_sharded(model_dir, self._mesh, cpu_offload).requires_grad_(False) if settings.kl else None
+            self._reference = frozen
         except BaseException:
             leave_group()
             raise
@@ -185,11 +188,8 @@ class Trainer:
     def _sampled_as(self) -> torch.dtype:
         return torch.bfloat16 if self._device.type == "cuda" else torch.float32
 
-    def state(self, everywhere: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that a continuation needs: whole tensors in float32 on the CPU, for safetensors, and what goes into its JSON.
-
-        Args:
-            everywhere: the tensors on every rank, as `load_state` wants them; else on rank 0 alone, for a checkpoint.
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that a continuation needs: whole tensors in float32 on the CPU, on rank 0 alone, and what goes into its JSON.
 
         Names of tensors: `weights.NAME`, and once a step was made `exp_avg.NAME` and `exp_avg_sq.NAME`.
 
@@ -197,12 +197,7 @@ class Trainer:
             RuntimeError: the trainer is offloaded.
         """
         self._must_be_here()
-        weights = {f"weights.{name}": parameter for name, parameter in self._names.items()}
-        tensors = self._gather(weights, everywhere=everywhere)
-        for moment in _MOMENTS if self._steps else ():
-            of_all = {f"{moment}.{name}": self._optimizer.state[p][moment] for name, p in self._names.items()}
-            tensors |= self._gather(of_all, everywhere=everywhere)
-        return tensors, {"updates": self.updates, "steps": self._steps}
+        return self._gather(self._state()), {"updates": self.updates, "steps": self._steps}
 
     @contextmanager
     def shards(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
@@ -210,17 +205,14 @@ class Trainer:
 
         Valid inside the context; whole tensors are the ranks' shards one after the other, along the first dimension.
         """
-        tensors: dict[str, Tensor] = {f"weights.{name}": parameter for name, parameter in self._names.items()}
-        for moment in _MOMENTS if self._steps else ():
-            tensors |= {f"{moment}.{name}": self._optimizer.state[p][moment] for name, p in self._names.items()}
-        with self._offloader.shards(tensors) as shards:
+        with self._offloader.shards(self._state()) as shards:
             yield shards, {"updates": self.updates, "steps": self._steps, "ranks": self._world}
 
     def load_state(self, tensors: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
         """Go on from a state, of a trainer with any number of ranks; on a CPU with as many, to the bit.
 
         Args:
-            tensors: those of `state`, full_copy, on every rank. info: its JSON.
+            tensors: those of `state`, on every rank. info: its JSON.
 
         Raises:
             InputError: a tensor is missing, unknown or of another shape, or a count is none; nothing is changed.
@@ -230,24 +222,31 @@ class Trainer:
         counts = [info.get(name) for name in ("updates", "steps")]
         if not all(isinstance(count, int) and count >= 0 for count in counts):
             raise InputError(f"training state: updates and steps must be counts, not {one_line(str(counts))}")
-        updates, steps = counts
-        kinds = ("weights", *(_MOMENTS if steps else ()))
+        kinds = ("weights", *(_MOMENTS if info["steps"] else ()))
         shapes = {f"{kind}.{name}": parameter.shape for kind in kinds for name, parameter in self._names.items()}
         for name in sorted(shapes.keys() | tensors.keys()):
             if name not in tensors or name not in shapes:
                 raise InputError(f"training state: {one_line(name)} is {'unknown' if name in tensors else 'missing'}")
             if tensors[name].shape != shapes[name]:
                 raise InputError(f"training state: {name} is of shape {[*tensors[name].shape]}, not {[*shapes[name]]}")
+        own = {name: shard_of(full, self._names[name.partition(".")[2]], self._mesh) for name, full in tensors.items()}
+        self.load_shards(own, info)
+
+    def load_shards(self, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
+        """Go back to copies that this rank has made of what `shards` gave it, and what came with them; every rank calls it.
+
+        Raises:
+            RuntimeError: the trainer is offloaded.
+        """
+        self._must_be_here()
+        self.updates, self._steps = info["updates"], info["steps"]
         self._optimizer.state.clear()
-        for name, parameter in self._names.items():
-            copy_shard(parameter, tensors[f"weights.{name}"], self._mesh)
-            if steps:
-                moments = {moment: torch.zeros_like(parameter) for moment in _MOMENTS}
-                for moment, values in moments.items():
-                    copy_shard(values, tensors[f"{moment}.{name}"], self._mesh)
-                step = torch.tensor(float(steps), device=self._device)
-                self._optimizer.state[parameter] = {"step": step, **moments}
-        self.updates, self._steps = int(updates or 0), int(steps or 0)
+        for parameter in self._names.values() if self._steps else ():
+            moments = {moment: torch.zeros_like(parameter) for moment in _MOMENTS}
+            step = torch.tensor(float(self._steps), device=parameter.device)
+            self._optimizer.state[parameter] = {"step": step, **moments}
+        for name, tensor in self._state().items():
+            own_part(tensor).copy_(shards[name])
 
     def offload(self) -> Footprint:
         """Move weights and optimizer to host memory and give the device's back; again: no effect."""
@@ -300,13 +299,18 @@ class Trainer:
         self._steps += 1
         return length
 
-    def _gather(
-        self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None, everywhere: bool = False
-    ) -> dict[str, Tensor]:
+    def _state(self) -> dict[str, Tensor]:
+        """Weights and moments as the ranks hold them, by their names in `state`."""
+        tensors: dict[str, Tensor] = {f"weights.{name}": parameter for name, parameter in self._names.items()}
+        for moment in _MOMENTS if self._steps else ():
+            tensors |= {f"{moment}.{name}": self._optimizer.state[p][moment] for name, p in self._names.items()}
+        return tensors
+
+    def _gather(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         gathered = {}
         for name, tensor in tensors.items():
             copy = full_copy(tensor, dtype)
-            if everywhere or self._rank == 0:
+            if self._rank == 0:
                 gathered[name] = copy
         return gathered
 

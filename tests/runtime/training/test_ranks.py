@@ -23,10 +23,11 @@ def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any, a
     """Two more updates from a state; the error of a NaN in the weights of the last rank's shard; shard and weights before it."""
     found = updates(rank, world, rendezvous, model, [2, 3], WITH_KL, state, RESPONSES)
     trainer = Trainer(model, SETTINGS, rank=rank, world=world, rendezvous=again)
-    before = trainer.state(everywhere=True)
+    with trainer.shards() as (shards, info):
+        before = {name: shard.clone() for name, shard in shards.items()}, info
     one = trainer.update(make_batch_of(1))
     parts = trainer.shard().numpy(), {name: tensor.numpy() for name, tensor in trainer.weights().items()}
-    trainer.load_state(*before)
+    trainer.load_shards(*before)
     assert trainer.update(make_batch_of(1)) == one  # back and again
     if rank == world - 1:
         with torch.no_grad():

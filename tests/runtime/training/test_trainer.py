@@ -17,7 +17,7 @@ from runtime.training.batch import Batch
 from runtime.training.errors import TrainingError
 from runtime.training.trainer import Trainer
 from tests.runtime.training import plain
-from tests.runtime.training.world import SETTINGS, apart, make_batch_of, make_model
+from tests.runtime.training.world import SETTINGS, WORDS, apart, make_batch_of, make_model
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +211,53 @@ def test_between_phases_state_is_away_and_training_does_not_notice(model: Path, 
     assert here.device > sum(tensor.nbytes for tensor in weights.values()) * 3.9  # weights, reference, two moments
     away.restore()
     assert _same(away.state()[0], there.state()[0])
+
+
+def test_going_back_to_copied_shards_forgets_what_came_after(model: Path, trainers: list[Trainer]) -> None:
+    trainer, other = _trainer(trainers, model), _trainer(trainers, model)
+    for seed in (1, 2):  # before the first step there are no moments to go back to
+        with trainer.shards() as (shards, info):
+            before = {name: shard.clone() for name, shard in shards.items()}, info
+        trainer.update(make_batch_of(9))
+        trainer.load_shards(*before)
+        assert trainer.update(make_batch_of(seed)) == other.update(make_batch_of(seed))
+    assert _same(trainer.state()[0], other.state()[0])
+
+
+def test_a_state_in_host_memory_makes_no_other_numbers_on_a_cpu(model: Path, trainers: list[Trainer]) -> None:
+    settings = SETTINGS.model_copy(update={"kl": 0.1})
+    there = _trainer(trainers, model, settings)
+    trainers.append(Trainer(model, settings, cpu_offload=True))
+    host = trainers[-1]
+    for seed in (1, 2):
+        assert host.update(make_batch_of(seed)) == there.update(make_batch_of(seed))
+        assert torch.equal(host.shard(), there.shard())
+        assert host.offload() == there.offload() and host.restore() == there.restore()
+    assert _same(host.weights(), there.weights()) and _same(host.state()[0], there.state()[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_a_state_in_host_memory_leaves_the_device_free(tmp_path: Path, trainers: list[Trainer]) -> None:
+    from tests.runtime.qwen import small_qwen
+
+    small_qwen(0, WORDS, 1024, 8).save_pretrained(tmp_path)  # 17 million parameters
+    there = _trainer(trainers, tmp_path)
+    before = torch.cuda.memory_allocated()
+    trainers.append(Trainer(tmp_path, SETTINGS, cpu_offload=True))
+    host = trainers[-1]
+    nbytes = 4 * sum(tensor.numel() for tensor in host.weights().values())
+    for seed in (1, 2):
+        one, other = host.update(make_batch_of(seed)), there.update(make_batch_of(seed))
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)  # Adam's kernels differ, not what the device computes
+    assert torch.cuda.memory_allocated() - before - 2 * nbytes < nbytes / 4  # the other's two moments; of this one, buffers
+    here, away = host.restore(), host.offload()
+    assert here.device < nbytes / 4 and here.host >= 3 * nbytes and away.device == 0 and away.host >= 3 * nbytes
+    host.restore()
+    assert apart(host.weights(), there.weights()) < 1e-2  # bf16
+    tensors, info = host.state()
+    host.load_state(tensors, info)
+    assert _same(host.state()[0], tensors)
 
 
 @pytest.mark.parametrize("field", ["logprobs", "advantages"])
