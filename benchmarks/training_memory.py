@@ -1,11 +1,11 @@
-"""Peak memory of an update beyond weights, gradients and Adam's moments, with log-probs in chunks and with a table of all logits.
+"""Peak memory of an update beyond weights, gradients and Adam's moments: predicted, measured, and measured of a plain trainer.
 
     python benchmarks/training_memory.py
 
-The model is a random Qwen2 of 0.1 billion parameters with the real vocabulary of 151,936 words, on a CPU in float32; the batch is
-one pass of 4,096 tokens. Each way in a process of its own: a first update makes Adam's moments, then the peak of the resident
-memory of the second one is read (`VmHWM`, set back before). `table` is what a plain trainer does: the logits of all positions, and
-activations kept; `chunks` is the built-in job.
+Models are random Qwen2 on a CPU in float32; the large one has 0.1 billion parameters and the real vocabulary of 151,936 words. A
+batch is a pass of so many tokens. Each row is measured in a process of its own: a small update makes Adam's moments, then the peak
+of the resident memory of one with the batch is read (`VmHWM`, set back before). `plain` is what a plain trainer does: a table of
+the logits of all positions, and activations that are kept. It is left out where it needs more memory than is free.
 """
 
 from __future__ import annotations
@@ -17,30 +17,48 @@ import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
 
-from rollmux_env.report.tables import show
+from rollmux_env.files import read_json
+from rollmux_env.report.tables import make_table, show
+from runtime.engines.model_files import read_model_files
+from runtime.jobs.spec import Algorithm
+from runtime.memory import memory
+from runtime.training.memory import ModelSize, size_of, training_peak
 
-VOCABULARY, HIDDEN, LAYERS = 151_936, 512, 8
-RESPONSES, PROMPT, RESPONSE = 8, 64, 448
-WAYS = ("table", "chunks")
-UPDATES = 20  # that are compared
+PROMPT, LENGTH = 64, 512  # tokens of a prompt, and of it with its response
+WAYS = ("chunks", "plain")
 
 
-def make_model(folder: Path) -> None:
-    """Write the random model."""
+class Shape(NamedTuple):
+    """Sizes of a model, and the most tokens of a pass."""
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    pass_tokens: int = 1 << 20
+
+
+SHAPES = {
+    "0.1B": Shape(151_936, 512, 8),
+    "small": Shape(32_000, 256, 4),
+    "small, several passes": Shape(32_000, 256, 4, 1024),
+}
+
+
+def make_model(folder: Path, shape: Shape) -> None:
+    """Write a random model."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=4 * HIDDEN,
-        num_hidden_layers=LAYERS,
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=4 * shape.hidden,
+        num_hidden_layers=shape.layers,
         num_attention_heads=8,
         num_key_value_heads=2,
         tie_word_embeddings=True,
@@ -48,45 +66,54 @@ def make_model(folder: Path) -> None:
     Qwen2ForCausalLM(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
 
 
-def measure(folder: Path, way: str, updates: int) -> dict[str, float | list[float]]:
-    """Bytes and seconds of an update one way, in a process of its own; and the norm of the weights after each update."""
-    from runtime.engines.interface import Response
-    from runtime.jobs.spec import Algorithm
-    from runtime.training.batch import make_batch
+def settings(tokens: int, shape: Shape) -> Algorithm:
+    """Of a batch of so many tokens: responses of `LENGTH` tokens with their prompts, two to a prompt."""
+    return Algorithm(
+        prompts_per_iteration=max(1, tokens // LENGTH // 2),
+        group_size=2,
+        max_prompt_tokens=PROMPT,
+        max_tokens=min(LENGTH, tokens // 2) - PROMPT,
+        minibatches=1,
+        learning_rate=1e-5,
+        micro_batch_tokens=shape.pass_tokens,
+    )
+
+
+def measure(folder: Path, way: str, tokens: int, shape: Shape) -> dict[str, float]:
+    """Bytes and seconds of an update one way, in a process of its own; its loss and the norm of its gradient."""
+    from runtime.residency.offload import release_free_memory
     from runtime.training.trainer import Trainer
 
-    tokens = RESPONSES * (PROMPT + RESPONSE)
-    settings = Algorithm(
-        prompts_per_iteration=2, group_size=4, max_tokens=RESPONSE, minibatches=1, learning_rate=1e-5, micro_batch_tokens=tokens
-    )
-    trainer = Trainer(folder, settings, threads=2)
-    model: Any = trainer._model  # noqa: SLF001 (a table of logits is no option of a trainer)
-    if way == "table":
+    algorithm = settings(tokens, shape)
+    trainer = Trainer(folder, algorithm, threads=2)
+    model: Any = trainer._model  # noqa: SLF001 (a plain trainer is no option of ours)
+    if way == "plain":
         del model.get_output_embeddings().forward
         model.gradient_checkpointing_disable()
-    random = np.random.default_rng(0)
-    prompts = random.integers(0, VOCABULARY, (2, PROMPT)).tolist()
-    responses = [
-        Response(k, tuple(random.integers(0, VOCABULARY, RESPONSE).tolist()), (-11.9,) * RESPONSE, True, 0)
-        for k in range(RESPONSES)
-    ]
-    batch = make_batch([prompt for prompt in prompts for _ in range(4)], responses, random.random(RESPONSES).tolist(), 4)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    trainer.update(batch)
+    trainer.update(make_responses(2, 8, 8, shape.vocabulary))
+    responses = algorithm.prompts_per_iteration * algorithm.group_size
+    batch = make_responses(responses, PROMPT, algorithm.max_tokens, shape.vocabulary)
+    release_free_memory()
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     began = perf_counter()
-    metrics = [trainer.update(batch)]
+    metrics = trainer.update(batch)
     seconds = perf_counter() - began
-    peak = resident("VmHWM") - before - 4 * parameters
-    metrics += [trainer.update(batch) for _ in range(updates)]
-    return {
-        "parameters": parameters,
-        "peak_bytes": peak,
-        "seconds": seconds,
-        "losses": [one["loss"] for one in metrics],
-        "norms": [one["grad_norm"] for one in metrics],
-    }
+    gradients = 4 * sum(parameter.numel() for parameter in model.parameters())
+    peak = resident("VmHWM") - before - gradients
+    return {"peak_bytes": peak, "seconds": seconds, "loss": metrics["loss"], "norm": metrics["grad_norm"]}
+
+
+def make_responses(count: int, prompt: int, length: int, vocabulary: int) -> Any:
+    """A batch of random responses."""
+    from runtime.engines.interface import Response
+    from runtime.training.batch import make_batch
+
+    random = np.random.default_rng(0)
+    prompts = random.integers(0, vocabulary, (count, prompt)).tolist()
+    tokens = random.integers(0, vocabulary, (count, length)).tolist()
+    responses = [Response(k, tuple(row), (-np.log(vocabulary),) * length, True, 0) for k, row in enumerate(tokens)]
+    return make_batch(prompts, responses, random.random(count).tolist(), 2)
 
 
 def resident(name: str) -> int:
@@ -95,35 +122,53 @@ def resident(name: str) -> int:
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) * 1024
 
 
+def predicted(way: str, tokens: int, shape: Shape, size: ModelSize) -> int:
+    """Bytes beyond weights, gradients and Adam's moments; for the plain way, about."""
+    size = size._replace(whole_logits=way == "plain")
+    return training_peak(size, settings(tokens, shape), 1, on_gpu=False).device - 16 * size.parameters
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--updates", type=int, default=0, help="further updates whose losses are compared")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[512, 1024, 4096], help="of a batch")
+    parser.add_argument("--shape", choices=SHAPES, nargs="+", default=[*SHAPES])
     parser.add_argument("--way", choices=WAYS, help="measure one, and print JSON")
-    parser.add_argument("--model", type=Path)
+    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.way:
-        print(json.dumps(measure(asked.model, asked.way, asked.updates)))
+        print(json.dumps(measure(asked.model, asked.way, asked.tokens[0], SHAPES[asked.shape[0]])))
         return
-    figures = {}
-    with tempfile.TemporaryDirectory() as folder:
-        make_model(Path(folder))
-        for way in WAYS:
-            words = [sys.executable, __file__, "--way", way, "--model", folder, "--updates", str(asked.updates)]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
-            if done.returncode:
-                sys.exit(f"{way}: {done.stderr[-2000:]}")
-            figures[way] = json.loads(done.stdout.splitlines()[-1])
-    table = Table("log-probs", "parameters", "peak beyond weights, gradients, Adam", "seconds of an update")
-    for way, one in figures.items():
-        table.add_row(way, f"{one['parameters'] / 1e6:.0f} M", f"{one['peak_bytes'] / 1e9:.2f} GB", f"{one['seconds']:.1f}")
+    table = make_table("model", "parameters", "tokens", "predicted GB", "GB", "plain GB", "times", "s", "plain s", "norms apart")
+    for name in asked.shape:
+        with tempfile.TemporaryDirectory() as folder:
+            make_model(Path(folder), SHAPES[name])
+            size = size_of(read_model_files(Path(folder)), read_json(Path(folder) / "config.json"))
+            for tokens in asked.tokens:
+                cells = compare(Path(folder), name, tokens, size)
+                table.add_row(name, f"{size.parameters / 1e6:.0f} M", f"{tokens:,}", *cells)
     show(table)
-    table_way, chunks = (figures[way] for way in WAYS)
-    print(f"{table_way['peak_bytes'] / chunks['peak_bytes']:.1f} times less in chunks")
-    apart = max(abs(a - b) for a, b in zip(table_way["losses"], chunks["losses"], strict=True))
-    norms = max(abs(a / b - 1) for a, b in zip(table_way["norms"], chunks["norms"], strict=True))
-    print(
-        f"losses of {len(chunks['losses'])} updates differ by {apart:.1e} at most, norms of gradients by {norms:.1e} of themselves"
-    )
+
+
+def compare(folder: Path, name: str, tokens: int, size: ModelSize) -> list[str]:
+    """Cells of a row, both ways measured."""
+    figures: dict[str, dict[str, float]] = {}
+    expected = {way: predicted(way, tokens, SHAPES[name], size) for way in WAYS}
+    for way in WAYS:
+        if way == "plain" and 16 * size.parameters + 1.3 * expected[way] > memory().free_gb * 1e9:
+            continue
+        words = [sys.executable, __file__, "--way", way, "--model", str(folder), "--tokens", str(tokens), "--shape", name]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{name}, {way}: {done.stderr[-2000:]}")
+        figures[way] = json.loads(done.stdout.splitlines()[-1])
+        print(name, tokens, way, figures[way], file=sys.stderr, flush=True)
+    ours, plain = figures["chunks"], figures.get("plain")
+    cells = [f"{expected['chunks'] / 1e9:.2f}", f"{ours['peak_bytes'] / 1e9:.2f}"]
+    if plain is None:
+        return [*cells, "too large for here", "", f"{ours['seconds']:.1f}", "", ""]
+    times = f"{plain['peak_bytes'] / ours['peak_bytes']:.1f}"
+    seconds = [f"{one['seconds']:.1f}" for one in (ours, plain)]
+    return [*cells, f"{plain['peak_bytes'] / 1e9:.2f}", times, *seconds, f"{abs(ours['norm'] / plain['norm'] - 1):.0e}"]
 
 
 if __name__ == "__main__":

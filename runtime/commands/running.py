@@ -13,6 +13,7 @@ from rollmux_env.files import private_folder
 from rollmux_env.report.tables import show
 from rollmux_env.scenario import Cluster, Scenario
 from rollmux_env.scenario import Pool as PoolSpec
+from runtime.commands.memory import foresee
 from runtime.execution.ray_session import RAY, end_all_left, execute, ray_session
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
@@ -40,6 +41,7 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
         end_all_left(folder, typer.echo)
         with ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
             cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
+            foresee(jobs.jobs, nodes, address is None, typer.echo)
             plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare)
             outcome = execute(plan, typer.echo)
             if compare:
@@ -104,7 +106,7 @@ def _report(folder: Path, outcome: str) -> str:
 
 
 def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, address: str | None) -> None:
-    """Profile jobs and print what the policy would do with them.
+    """Print what memory jobs will take, profile them, and print what the policy would do with them.
 
     Raises:
         InputError: a node, a policy or a folder cannot be used, or a job fails in its profile; one line.
@@ -117,6 +119,8 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
         end_all_left(folder, typer.echo)
         with ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
             cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
+            if needed := foresee(jobs.jobs, nodes, address is None, typer.echo):
+                show(needed)
             execute(RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), only_profile=True), typer.echo)
     record = read_run(folder)
     for failed in record.failed:

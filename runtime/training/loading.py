@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from runtime.training.memory import LARGE
 from runtime.training.output_layer import prepare_scoring
-
-_LARGE = 50_000_000  # parameters; activations of smaller models are kept
 
 
 def load_sharded(directory: Path, mesh: DeviceMesh, cpu_offload: bool = False) -> nn.Module:
@@ -32,7 +31,7 @@ def load_sharded(directory: Path, mesh: DeviceMesh, cpu_offload: bool = False) -
     # Not page-locked: torch rounds such memory up to powers of two, and keeps that of gradients between phases.
     offload = CPUOffloadPolicy(pin_memory=False) if cpu_offload else OffloadPolicy()
     model.train()
-    if sum(parameter.numel() for parameter in model.parameters()) >= _LARGE:
+    if sum(parameter.numel() for parameter in model.parameters()) >= LARGE:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})  # type: ignore[operator]
     prepare_scoring(model)
     device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")

@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from runtime.training.loss import token_logprobs
-
-_CHUNK = 1 << 25  # logits that are there at a time: 128 MB in float32
-_SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")  # of a config: what is done to logits after the layer
+from runtime.training.memory import CHUNK, SCALES
 
 
 def chunked_logprobs(hidden: Tensor, layer: nn.Linear, tokens: Tensor, temperature: float) -> Tensor:
@@ -69,7 +67,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
 
 
 def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    rows = max(1, _CHUNK // len(weight))
+    rows = max(1, CHUNK // len(weight))
     for first in range(0, len(hidden), rows):
         yield slice(first, first + rows)
 
@@ -103,7 +101,7 @@ class ScoringLayer:
 def prepare_scoring(model: nn.Module) -> None:
     """Let `score_tokens` do without a table of logits, for a model that does nothing to them after its output layer."""
     layer, config = model.get_output_embeddings(), model.config  # type: ignore[operator]
-    if type(layer) is nn.Linear and not any(getattr(config, name, None) for name in _SCALES):
+    if type(layer) is nn.Linear and not any(getattr(config, name, None) for name in SCALES):
         layer.forward = ScoringLayer(layer)  # type: ignore[method-assign,assignment]
 
 

@@ -16,7 +16,7 @@ from tests.runtime.qwen import small_qwen
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_layer, "_CHUNK", 3 * 50)  # three positions of 50 words
+    monkeypatch.setattr(output_layer, "CHUNK", 3 * 50)  # three positions of 50 words
 
 
 @pytest.mark.parametrize("bias", [True, False])

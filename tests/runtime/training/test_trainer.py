@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from safetensors.torch import load, load_file, save
 
 from rollmux_env.errors import InputError
 from runtime.jobs.spec import Algorithm
+from runtime.training import loading, output_layer
 from runtime.training.batch import Batch
 from runtime.training.errors import TrainingError
+from runtime.training.loss import LogProbs, grpo_sums, token_logprobs
 from runtime.training.trainer import Trainer
 from tests.runtime.training import plain
 from tests.runtime.training.world import SETTINGS, WORDS, apart, make_batch_of, make_model
@@ -108,6 +111,44 @@ def test_an_update_is_that_of_the_definition(model: Path, trainers: list[Trainer
     assert apart(trainer.weights(), expected, load_file(model / "model.safetensors")) < 1e-3
     assert (metrics["clip_fraction"] > 0) == (settings.minibatches > 1)
     assert (metrics.get("kl", 0) > 0) == ("kl" in change)
+
+
+def _trained_plainly(directory: Path, settings: Algorithm, batches: list[Batch]) -> dict[str, torch.Tensor]:
+    """Weights after updates with tables of all logits, activations that are kept, and one pass a step."""
+    from transformers import AutoModelForCausalLM
+
+    load = partial(AutoModelForCausalLM.from_pretrained, directory, dtype=torch.float32)
+    policy, reference = load().eval(), load().eval()
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate or 0.0, weight_decay=settings.weight_decay)
+
+    def scores(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        return token_logprobs(model(batch.tokens).logits[:, :-1], batch.tokens[:, 1:], settings.temperature)
+
+    for batch in batches:
+        with torch.no_grad():
+            old, known = scores(policy, batch), scores(reference, batch)
+        for rows in torch.arange(len(batch.tokens)).tensor_split(settings.minibatches):
+            logprobs = LogProbs(scores(policy, batch)[rows], old[rows], batch.logprobs[rows, 1:], known[rows])
+            limits = {"clip": settings.clip, "cap": settings.importance_cap, "beta": settings.kl}
+            total, *_ = grpo_sums(logprobs, batch.advantages[rows], batch.mask[rows, 1:], **limits)
+            (total / batch.mask[rows].sum()).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+    return {name: p.detach() for name, p in policy.named_parameters()}
+
+
+def test_what_saves_memory_changes_nothing_in_twenty_updates(
+    model: Path, trainers: list[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_layer, "CHUNK", 3 * WORDS)  # three positions
+    monkeypatch.setattr(loading, "LARGE", 0)  # activations are recomputed
+    settings = SETTINGS.model_copy(update={"learning_rate": 1e-3, "kl": 0.1})
+    batches = [make_batch_of(seed) for seed in range(20)]
+    trainer = _trainer(trainers, model, settings)
+    for batch in batches:
+        trainer.update(batch)
+    assert apart(trainer.weights(), _trained_plainly(model, settings, batches), load_file(model / "model.safetensors")) < 1e-3
 
 
 def test_the_gap_to_the_sampler_is_measured(model: Path, trainers: list[Trainer]) -> None:
@@ -241,20 +282,25 @@ def test_a_state_in_host_memory_makes_no_other_numbers_on_a_cpu(model: Path, tra
 def test_a_state_in_host_memory_leaves_the_device_free(tmp_path: Path, trainers: list[Trainer]) -> None:
     from tests.runtime.qwen import small_qwen
 
-    small_qwen(0, WORDS, 1024, 8).save_pretrained(tmp_path)  # 17 million parameters
-    there = _trainer(trainers, tmp_path)
+    small_qwen(0, WORDS, 1024, 8).save_pretrained(tmp_path)  # 15 million parameters
     before = torch.cuda.memory_allocated()
     trainers.append(Trainer(tmp_path, SETTINGS, cpu_offload=True))
     host = trainers[-1]
     nbytes = 4 * sum(tensor.numel() for tensor in host.weights().values())
-    for seed in (1, 2):
-        one, other = host.update(make_batch_of(seed)), there.update(make_batch_of(seed))
-        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)  # Adam's kernels differ, not what the device computes
-    assert torch.cuda.memory_allocated() - before - 2 * nbytes < nbytes / 4  # the other's two moments; of this one, buffers
+    found = [host.update(make_batch_of(seed)) for seed in (1, 2)]
+    assert torch.cuda.memory_allocated() - before < nbytes / 4  # buffers
+    there = _trainer(trainers, tmp_path)
+    for one, seed, tolerance in zip(
+        found, (1, 2), (1e-3, 5e-2), strict=True
+    ):  # the device computes the same; Adam rounds otherwise
+        other = there.update(make_batch_of(seed))
+        for name in ("entropy", "grad_norm"):
+            assert one[name] == pytest.approx(other[name], rel=tolerance)
     here, away = host.restore(), host.offload()
     assert here.device < nbytes / 4 and here.host >= 3 * nbytes and away.device == 0 and away.host >= 3 * nbytes
     host.restore()
-    assert apart(host.weights(), there.weights()) < 1e-2  # bf16
+    bf16 = (host.weights(), there.weights())
+    assert apart(*({name: tensor.float() for name, tensor in one.items()} for one in bf16)) < 5e-2
     tensors, info = host.state()
     host.load_state(tensors, info)
     assert _same(host.state()[0], tensors)

@@ -1,0 +1,127 @@
+"""Memory that jobs will take on nodes, from sizes alone, and whether it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from rollmux_env.errors import InputError
+from rollmux_env.files import read_json
+from runtime.engines.memory import SamplingMemory, sampling_memory
+from runtime.engines.model_files import read_model_files
+from runtime.facts import Node, Pool
+from runtime.jobs.models import local_directory, tiny_config
+from runtime.jobs.spec import TINY, JobSpec
+from runtime.training.memory import ModelSize, TrainingPeak, size_of, tiny_size, training_peak
+
+
+class Limits(NamedTuple):
+    """GB that there are for a worker: of its device, of its node's host memory, and of the machine's; a CPU is its own device."""
+
+    device_gb: float | None
+    node_gb: float
+    machine_gb: float
+
+
+class Forecast(NamedTuple):
+    """What one job will take.
+
+    Attributes:
+        ranks: that train it. on_node: workers of each pool on a node: ranks, and engines.
+    """
+
+    spec: JobSpec
+    size: ModelSize
+    ranks: int
+    on_node: dict[Pool, int]
+    on_gpu: dict[Pool, bool]
+    training: TrainingPeak
+    sampling: SamplingMemory
+
+
+def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]:
+    """Of jobs of the built-in kind, on as many nodes as they ask for."""
+    expected = []
+    for spec in specs:
+        if spec.task is None:
+            continue
+        first: dict[Pool, Node] = {pool: next(node for node in nodes if node.pool == pool) for pool in ("rollout", "training")}
+        on_gpu: dict[Pool, bool] = {pool: bool(node.gpus) for pool, node in first.items()}
+        parallel = spec.rollout.tensor_parallel if on_gpu["rollout"] else 1
+        on_node: dict[Pool, int] = {
+            "rollout": max(1, len(first["rollout"].gpus) // parallel),
+            "training": max(1, len(first["training"].gpus)),
+        }
+        size, ranks = _size(spec), spec.training.nodes * on_node["training"]
+        peak = training_peak(size, spec.algorithm, ranks, on_gpu["training"], spec.training.cpu_offload)
+        length = spec.algorithm.max_prompt_tokens + spec.algorithm.max_tokens
+        sampling = sampling_memory(size, length, parallel, on_gpu["rollout"])
+        expected.append(Forecast(spec, size, ranks, on_node, on_gpu, peak, sampling))
+    return expected
+
+
+def limits(nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, Limits]:
+    """What there is on the smallest node of each pool.
+
+    Args:
+        gpu_gb: of a GPU; None where it is not known.
+    """
+    there: dict[Pool, Limits] = {}
+    for pool in ("rollout", "training"):
+        node = min((node for node in nodes if node.pool == pool), key=lambda node: node.memory_gb)
+        machine_gb = sum(other.memory_gb for other in nodes if other.machine == node.machine)
+        there[pool] = Limits(gpu_gb if node.gpus else node.memory_gb, node.memory_gb, machine_gb)
+    return there
+
+
+def check_memory(expected: Sequence[Forecast], there: dict[Pool, Limits], say: Callable[[str], None]) -> None:
+    """Say where memory may not do.
+
+    Raises:
+        InputError: it cannot, whatever is trained on; one line.
+    """
+    for one in expected:
+        for check in _checks(one, there):
+            least_gb, most_gb = check.least / 1e9, check.most / 1e9
+            if check.all_gb is not None and least_gb > check.all_gb:
+                problem = f"{check.what} takes {least_gb:.1f} GB at least; there are {check.all_gb:.1f}"
+                raise InputError(f"job {one.spec.id}: {problem}{check.advice}")
+            if check.there_gb is not None and most_gb > check.there_gb:
+                say(f"{one.spec.id}: {check.what} may take {most_gb:.1f} GB; there are {check.there_gb:.1f}{check.advice}")
+
+
+class _Check(NamedTuple):
+    """One memory: bytes that a job needs at least and at most, and GB that are there for it, and with those of other nodes."""
+
+    what: str
+    least: int
+    most: int
+    there_gb: float | None
+    all_gb: float | None
+    advice: str = ""
+
+
+def _checks(one: Forecast, there: dict[Pool, Limits]) -> Iterator[_Check]:
+    peak, sampling, limit = one.training, one.sampling, there["training"]
+    on_gpu = one.on_gpu["training"]
+    too_large = limit.device_gb is not None and peak.sure / 1e9 > limit.device_gb
+    advice = "; more training nodes, or a lower algorithm.micro_batch_tokens, help"
+    if too_large:
+        advice = f"; more training nodes{', or training.cpu_offload: true' if on_gpu else ''}, help"
+    whole_gb = limit.device_gb if on_gpu else limit.machine_gb
+    yield _Check("training on a rank", peak.sure, peak.device, limit.device_gb, whole_gb, advice)
+    waiting = max(one.on_node["training"] * max(peak.waiting, peak.host), peak.loading)
+    what = "its training state in the host memory of a node"
+    yield _Check(what, waiting, waiting, limit.node_gb, limit.machine_gb, "; more training nodes help")
+    limit = there["rollout"]
+    whole_gb = limit.device_gb if one.on_gpu["rollout"] else limit.machine_gb
+    yield _Check("sampling", sampling.weights, sampling.device, limit.device_gb, whole_gb)
+    waiting = one.on_node["rollout"] * sampling.host
+    yield _Check("its weights in the host memory of a rollout node", waiting, waiting, limit.node_gb, limit.machine_gb)
+
+
+def _size(spec: JobSpec) -> ModelSize:
+    if spec.model.name == TINY:
+        return tiny_size(tiny_config(spec.model))
+    folder = local_directory(spec.path(spec.model.name))
+    return size_of(read_model_files(folder), read_json(folder / "config.json"))
