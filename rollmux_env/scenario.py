@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -46,17 +46,34 @@ class Pool(FileModel):
         return self.gpus_per_node * self.usd_per_gpu_hour
 
 
+_NOBODYS = Pool(gpus_per_node=1, usd_per_gpu_hour=0.0)
+
+
 class Cluster(FileModel):
     """The two pools and what holds for all groups."""
 
-    rollout: Pool
-    """The pool that generates the responses."""
+    rollout: Pool = _NOBODYS
+    """The pool that generates the responses. With one_device it may be left out, and counts for nothing."""
     training: Pool
     """The pool that trains on them."""
     max_group_size: Count = 5
     """Most jobs in one co-execution group."""
     migration_s: NonNegative = 300.0
     """Pause of a job that is moved to another placement (checkpoint and restart), seconds."""
+    # The default is not written, so that what has no such key keeps its hash.
+    one_device: Annotated[bool, Field(exclude_if=lambda one_device: not one_device)] = False
+    """Whether training is the only pool: the nodes of a group run the rollout and the training of each member in turn."""
+
+    @model_validator(mode="after")
+    def _both_pools(self) -> Cluster:
+        if not self.one_device and "rollout" not in self.model_fields_set:
+            raise field_error("is missing", "rollout")
+        return self
+
+    @property
+    def pools(self) -> dict[Literal["rollout", "training"], Pool]:
+        """The pools that there are, by name."""
+        return {"training": self.training} if self.one_device else {"rollout": self.rollout, "training": self.training}
 
 
 class Actual(FileModel):
@@ -244,14 +261,16 @@ class Scenario(FileModel):
             if job.id in first:
                 raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
             first[job.id] = k
-            for name in ("rollout", "training"):
-                pool: Pool = getattr(self.cluster, name)
+            for name, pool in self.cluster.pools.items():
                 phase: Phase = getattr(job, name)
                 if pool.max_nodes is not None and phase.nodes > pool.max_nodes:
                     problem = f"asks for {phase.nodes} nodes; the {name} pool has at most {pool.max_nodes}"
                     raise field_error(problem, "jobs", k, name, "nodes")
-                if pool.node_memory_gb is not None and phase.host_memory_gb > pool.node_memory_gb * (1 + 1e-9):
-                    problem = f"asks for {phase.host_memory_gb:.10g} GB; a {name} node has {pool.node_memory_gb:.10g} GB"
+                both = self.cluster.one_device
+                memory_gb = phase.host_memory_gb + (job.rollout.host_memory_gb if both else 0.0)
+                if pool.node_memory_gb is not None and memory_gb > pool.node_memory_gb * (1 + 1e-9):
+                    who = "the job asks for" if both else "asks for"
+                    problem = f"{who} {memory_gb:.10g} GB; a {name} node has {pool.node_memory_gb:.10g} GB"
                     raise field_error(problem, "jobs", k, name, "host_memory_gb")
         return self
 

@@ -42,6 +42,11 @@ def scenario_schema() -> dict[str, Any]:
         described = job["properties"][stay]
         job["properties"][stay] = described.pop("anyOf")[0] | {"description": described["description"]}
 
+    cluster = definitions["Cluster"]
+    del cluster["properties"]["rollout"]["default"]
+    cluster["if"] = {"properties": {"one_device": {"const": True}}, "required": ["one_device"]}
+    cluster["else"] = {"required": ["rollout"]}
+
     by_name = job["properties"]["model"]
     by_name["anyOf"].insert(0, {"type": "string", "minLength": 1})
     job["required"] = [name for name in job["required"] if name not in _PHASES]

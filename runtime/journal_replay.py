@@ -25,6 +25,7 @@ from rollmux_env.scheduler.commands import Grant
 from rollmux_env.scheduler.core import Entry, Scheduler, Step
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
 from runtime.execution.job_handle import busy_s
+from runtime.execution.profiling import nodes_asked
 from runtime.facts import Absent, Fact, Failed, Iteration, PhaseSlice, Relaunched, Restarted
 from runtime.jobs.spec import JobSpec
 from runtime.journal import record_of, state_of
@@ -252,8 +253,8 @@ class _Timeline:
         return instants
 
     def _unprofiled(self, job_ids: Iterable[str]) -> core_facts.Unprofiled:
-        specs = [self._specs[job_id] for job_id in job_ids]
-        return core_facts.Unprofiled({spec.id: {"rollout": spec.rollout.nodes, "training": spec.training.nodes} for spec in specs})
+        specs, pools = [self._specs[job_id] for job_id in job_ids], self._record.started.cluster.pools
+        return core_facts.Unprofiled({spec.id: nodes_asked(spec, pools) for spec in specs})
 
     def _group(self, number: int) -> int:
         """The last entry of a step, which begins with this one."""

@@ -17,7 +17,7 @@ class Solo:
         """Answer an arrival with a new group, or let the job wait for nodes."""
         if not isinstance(event, Arrived):
             return ()
-        return _place(state, event.job.id, isolated(event.job))
+        return _place(state, event.job.id, isolated(event.job, state.cluster))
 
 
 class Colocated:

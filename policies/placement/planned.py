@@ -34,9 +34,12 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     stated_s: Floats = jobs.solo_s.copy()
     for column in (jobs.rollout_s, jobs.placed_rollout_s):
         column *= rollout
-    for column in (jobs.training_s, jobs.placed_training_s):
-        column *= training
-    jobs.rescale_s[:] *= training[:, None]
+    shared_s = np.zeros(rollout.size)  # of the training columns, what is a rollout's
+    if state.cluster.one_device:
+        for row in fractions:
+            shared_s[row] = state.job(state.job_id(row)).rollout.worst_case_s
+    for column in (jobs.training_s, jobs.placed_training_s, jobs.rescale_s.T):
+        column[:] = shared_s * rollout + (column - shared_s) * training
     for row in fractions:
         jobs.solo_s[row] = jobs.rollout_s[row] + jobs.training_s[row] + jobs.sync_s[row]
         if slo_too:
@@ -88,15 +91,17 @@ class Observer:
             before = self._marks.get(row, (number, 0.0, 0.0, 0.0))
             iterations = now[1] - before[1]
             nodes = (int(jobs.n_pins[row]), int(groups.training_nodes[group]))
+            both = state.cluster.one_device  # only the sum of the two phases is known
             if before[0] != number:
                 marks[row] = now
-            elif iterations < self._least or not nodes[0]:
+            elif iterations < self._least or not (nodes[0] or both):
                 marks[row] = before
             else:
                 marks[row] = now
                 rollout_s = jobs.placed_rollout_s[row] * nodes[0] * iterations
                 training_s = jobs.placed_training_s[row] * nodes[1] * iterations
-                fractions = (float((now[2] - before[2]) / rollout_s), float((now[3] - before[3]) / training_s))
+                of_training = float((now[3] - before[3]) / training_s)
+                fractions = (of_training if both else float((now[2] - before[2]) / rollout_s), of_training)
                 batches.append(Batch(row, iterations, fractions))
         self._marks = marks
         return batches

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rollmux_env.scenario import Job
+from rollmux_env.cluster.demand import demand_of
+from rollmux_env.scenario import Cluster, Job
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,10 @@ class Placement:
         return "rollout_scaling" if self.new_rollout_nodes else "direct_packing"
 
 
-def isolated(job: Job) -> Placement:
-    """A new group of the nodes that the job asks for."""
-    return Placement(None, (), job.rollout.nodes, job.training.nodes)
+def isolated(job: Job, cluster: Cluster | None = None) -> Placement:
+    """A new group of the nodes that the job asks for; with a cluster that is `one_device`, of training nodes alone."""
+    demand = demand_of(job, cluster)
+    return Placement(None, (), demand.rollout_nodes, demand.training_nodes)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import Admitted, Event, Moved, Placement
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
@@ -147,9 +148,9 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
         if placement.group is not None or placement.training_nodes != wanted or rollout_nodes:
             raise PlanError(f"P2: job {job_id} runs co-located on {wanted} training nodes of its own")
         return
-    pinned = placement.rollout_nodes
-    if len(pinned) + placement.new_rollout_nodes != job.rollout.nodes or placement.new_rollout_nodes < 0:
-        raise PlanError(f"P2: job {job_id} asks for {job.rollout.nodes} rollout nodes")
+    pinned, wanted = placement.rollout_nodes, demand_of(job, state.cluster).rollout_nodes
+    if len(pinned) + placement.new_rollout_nodes != wanted or placement.new_rollout_nodes < 0:
+        raise PlanError(f"P2: job {job_id} asks for {wanted} rollout nodes")
     if placement.group is None:
         training_nodes, numbers = placement.training_nodes, ()
     else:

@@ -8,6 +8,7 @@ from typing import assert_never
 
 import numpy as np
 
+from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
@@ -150,6 +151,16 @@ class State:
         row = self._rows[job_id]
         return tuple(self._jobs["pins"][row, : self._jobs["n_pins"][row]].tolist())
 
+    def planned_s(self, job_id: str) -> tuple[float, float, float]:
+        """Rollout, training and sync of a running job in its place, seconds."""
+        row = self._rows[job_id]
+        record, group = self._jobs[row], self._groups[self._jobs["group"][row]]
+        rollout_s, training_s = float(record["placed_rollout_s"]), float(record["placed_training_s"])
+        if self.cluster.one_device and not group["exclusive"]:  # to the kernel they are one phase
+            job = self._models[row]
+            rollout_s, training_s = job.rollout.worst_case_s, job.training_s(int(group["training_nodes"]))
+        return rollout_s, training_s, float(record["placed_sync_s"])
+
     def iterations_done(self, job_id: str) -> float:
         """Iterations of a job so far: with fractions, but where they are observed only those that it has finished."""
         row = self._rows[job_id]
@@ -234,10 +245,10 @@ class State:
 
     def _add_job(self, job: Job) -> None:
         row = len(self._models)
-        steps = len(job.training.by_nodes)
+        nodes, steps = demand_of(job, self.cluster).rollout_nodes, len(job.training.by_nodes)
         size, width, depth = len(self._jobs), self._jobs["pins"].shape[1], self._jobs["rescale_s"].shape[1]
-        if row >= size or job.rollout.nodes > width or steps > depth:
-            larger = job_table(2 * size if row >= size else size, max(width, job.rollout.nodes), max(depth, steps))
+        if row >= size or nodes > width or steps > depth:
+            larger = job_table(2 * size if row >= size else size, max(width, nodes), max(depth, steps))
             copy_into(larger, self._jobs)
             self._keep(larger, self._groups)
         self._models.append(job)
@@ -251,18 +262,15 @@ class State:
     def _describe(self, row: int, job: Job) -> None:
         """Write what is known of a job into its row."""
         record = self._jobs[row]
-        record["rollout_s"] = job.rollout.worst_case_s
-        record["training_s"] = job.training.worst_case_s
+        demand = demand_of(job, self.cluster)
+        for name in ("rollout_s", "training_s", "rollout_gb", "training_gb", "rollout_nodes", "training_nodes"):
+            record[name] = getattr(demand, name)
         record["sync_s"] = job.sync_s
         record["solo_s"] = job.solo_s
         record["limit_s"] = job.slo * job.solo_s
-        record["rollout_gb"] = job.rollout.host_memory_gb
-        record["training_gb"] = job.training.host_memory_gb
-        record["rollout_nodes"] = job.rollout.nodes
-        record["training_nodes"] = job.training.nodes
         record["movable"] = job.movable
         record["rescale_nodes"] = UNUSED
-        for k, (nodes, seconds) in enumerate(job.training.by_nodes.items()):
+        for k, (nodes, seconds) in enumerate(demand.by_nodes):
             record["rescale_nodes"][k] = nodes
             record["rescale_s"][k] = seconds
 
@@ -298,10 +306,9 @@ class State:
 
     def _colocated_s(self, row: int) -> tuple[float, float]:
         """Seconds of a job's two phases where both run on training nodes."""
-        own = self._models[row].colocated
-        return (
-            (own.rollout_s, own.training_s) if own else (float(self._jobs["rollout_s"][row]), float(self._jobs["training_s"][row]))
-        )
+        job = self._models[row]
+        own = job.colocated
+        return (own.rollout_s, own.training_s) if own else (job.rollout.worst_case_s, job.training.worst_case_s)
 
     def _leave(self, row: int) -> tuple[int, int]:
         """Take a job out of its settled group; returns the rollout and training nodes that no one needs any more."""

@@ -348,7 +348,7 @@ def candidate_features(view: View, job: int, place: Records, shared: Records, ou
     per_period = 1.0 / place.period_s
     out[IS_ROW] = 1.0
     out[PRICE] = unit(place.usd * shared.per_own_usd)
-    out[NEW_NODES] = place.new_nodes / asks.rollout_nodes
+    out[NEW_NODES] = place.new_nodes / max(asks.rollout_nodes, 1)
     out[NEW_GROUP] = 1.0 if new else 0.0
     out[STRETCH] = 1.0 - asks.solo_s * per_period
     out[SLACK] = unit(1.0 - place.period_s * shared.per_limit)
@@ -357,7 +357,7 @@ def candidate_features(view: View, job: int, place: Records, shared: Records, ou
     out[SATURATED] = shared.saturated
     out[TRAINING_LOAD] = shared.training_s * per_period
     out[NODE_LOAD] = node_load * per_period
-    out[ROLLOUT_LOAD] = shared.rollout_s * per_period / n_nodes
+    out[ROLLOUT_LOAD] = shared.rollout_s * per_period / max(n_nodes, 1)
     out[NODE_MEMORY] = share(node_gb, limits.rollout_node_gb)
     out[POOL_MEMORY] = shared.pool_memory
     out[PACKING] = unit((n_nodes * limits.rollout_usd + shared.pool_usd) * shared.per_members_usd)

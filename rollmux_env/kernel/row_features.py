@@ -80,7 +80,7 @@ def move_features(view: View, known_stays: bool, unit_usd: float, work_usd: floa
     home = view.groups[job.group]
     solo = job.solo_s
     out[PRICE] = unit(choice.usd * per_unit)
-    out[NEW_NODES] = new / asked
+    out[NEW_NODES] = new / max(asked, 1)
     out[STRETCH] = 1.0 - solo / choice.period_s
     value_features(choice.before, choice.more, unit_usd, work_usd, out)
     out[_GAIN] = signed(choice.gain * per_unit)

@@ -125,7 +125,8 @@ def _reason(state: State, job: Job) -> str:
 def _wanted(state: State, job: Job) -> str:
     """The nodes that a job asks for in each pool, and those that are left."""
     asked = []
-    for name, used in (("rollout", state.rollout_nodes), ("training", state.training_nodes)):
-        most, nodes = getattr(state.cluster, name).max_nodes, getattr(job, name).nodes
+    used_nodes = {"rollout": state.rollout_nodes, "training": state.training_nodes}
+    for name, pool in state.cluster.pools.items():
+        most, used, nodes = pool.max_nodes, used_nodes[name], getattr(job, name).nodes
         asked.append(f"{nodes} {name} node{'s' if nodes > 1 else ''}" + ("" if most is None else f" ({most - used} left)"))
     return " and ".join(asked)

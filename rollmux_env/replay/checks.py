@@ -40,10 +40,13 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
     for group in groups:
         jobs = [state.job(job_id) for job_id in group.jobs]
         _require(len(jobs) <= state.limits.group_size_max, f"R1: group {group.id} is too large")
-        if not group.rollout_nodes:
+        if not group.rollout_nodes and not state.cluster.one_device:
             continue  # co-located: both phases in turn on nodes of the job's own
         load_s = sum(job.training_s(group.training_nodes) for job in jobs)
         memory_gb = sum(job.training.host_memory_gb for job in jobs)
+        if state.cluster.one_device:
+            load_s = sum(sum(state.planned_s(job.id)[:2]) for job in jobs)
+            memory_gb += sum(job.rollout.host_memory_gb for job in jobs)
         for node in (None, *group.rollout_nodes):
             if node is not None:
                 pinned = [job for job in jobs if node in state.pins(job.id)]

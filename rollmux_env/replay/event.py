@@ -157,18 +157,17 @@ class _RunningJob:
 
     def enter(self, state: State, group: _Group, seating: Seating) -> None:
         """Take up a placement."""
-        row = self.row
         pins = () if seating.colocated else seating.rollout
         self.group = group
         group.members += 1
-        self.base_s = {"rollout": float(state.jobs.placed_rollout_s[row]), "training": float(state.jobs.placed_training_s[row])}
+        rollout_s, training_s, self.sync_s = state.planned_s(self.job.id)
+        self.base_s = {"rollout": rollout_s, "training": training_s}
         self.keys = {"rollout": pins or (_TRAINING_POOL,), "training": (_TRAINING_POOL,)}
         self.mask = {node: 1 << (node + 1) for node in pins}
         self.bits = sum(self.mask.values())
         self.nodes = {"rollout": len(seating.rollout), "training": len(seating.training)}
         self.cold = {"rollout": True, "training": True}
-        self.sync_s = float(state.jobs.placed_sync_s[row])
-        self.leaves_s = float(state.jobs.leaves_s[row])
+        self.leaves_s = float(state.jobs.leaves_s[self.row])
 
     def progress(self) -> Progress:
         """What the job has done so far; asked at the end of an iteration, so that its busy seconds are of whole ones."""

@@ -19,7 +19,7 @@ class Seating(NamedTuple):
         group: its id, or `LEASE`.
         rollout, training: numbers within the group of the nodes that a phase holds.
         rollout_nodes, training_nodes: these nodes, where the scheduler knows any by name.
-        colocated: rollouts hold training nodes.
+        colocated: rollouts hold training nodes, of the job's own or with `one_device`.
     """
 
     group: int

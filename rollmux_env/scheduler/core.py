@@ -142,12 +142,12 @@ class Scheduler:
         departed = [job_id for job_id in running if job_id in gone]
         self.planner.leave(now_s, (), state.resuming(inf), departed, [job_id for job_id in [*state.waiting] if job_id in gone])
         there = {pool: len(nodes.nodes(pool)) for pool in POOLS}
-        most = {pool: min(there[pool], getattr(cluster, pool).max_nodes or there[pool]) for pool in POOLS}
+        most = there | {pool: min(there[pool], limits.max_nodes or there[pool]) for pool, limits in cluster.pools.items()}
         again: list[str] = []
         while state.rollout_nodes > most["rollout"] or state.training_nodes > most["training"]:
             again += (last := state.group_list()[-1].jobs)
             self.planner.leave(now_s, (), (), last, ())
-        if any(getattr(state.cluster, pool).max_nodes != most[pool] for pool in POOLS):
+        if any(pool.max_nodes != most[name] for name, pool in state.cluster.pools.items()):
             self.planner.resize(now_s, most["rollout"], most["training"])
         self._settle(nodes)
         for group in state.group_list():
@@ -416,7 +416,7 @@ class Scheduler:
             for job_id, needs in batch.needs.items():
                 seating = self._guest_seating(nodes, number, needs)
                 self.seats[job_id] = Seat(job_id, group, seating, guest=True)
-                group.dispatcher.joined(job_id, seating.rollout, 1.0, 1.0)
+                group.dispatcher.joined(job_id, () if seating.colocated else seating.rollout, 1.0, 1.0)
                 yield Lend(job_id, seating)
 
     def _guest_seating(self, nodes: NodePool, number: int, needs: Mapping[PoolName, int]) -> Seating:
@@ -425,7 +425,8 @@ class Scheduler:
         rollout = tuple(range(needs["rollout"])) if hosts is None else hosts[: needs["rollout"]]
         training = tuple(range(needs["training"]))
         rollout_nodes = tuple(nodes.node(number, "rollout", k) for k in rollout)
-        return Seating(number, rollout, training, rollout_nodes, tuple(nodes.node(number, "training", k) for k in training))
+        training_nodes = tuple(nodes.node(number, "training", k) for k in training)
+        return Seating(number, rollout or training, training, rollout_nodes or training_nodes, training_nodes, not rollout)
 
     def _seated(self, job_id: str) -> tuple[Group, Seating]:
         """Make a job the last member of the group that the state says."""

@@ -199,7 +199,7 @@ class Dispatcher:
         """A job is the last member of the group from now on; it takes part from the first time that it is ready.
 
         Args:
-            rollout_nodes: numbers of those that it is pinned to; none of a co-located job, whose rollouts take the training nodes.
+            rollout_nodes: numbers of those that it is pinned to; none of a job whose rollouts take the training nodes.
             rollout_s, training_s: worst cases, seconds; for policies that go by size.
             sync_s: seconds. slo: multiple of T_solo; for policies that go by what a member has left of it.
         """
@@ -251,7 +251,10 @@ class Dispatcher:
         member = self._members.get(job_id)
         if member is None or (member.runs != phase and (member.runs, phase) != ("tail", "rollout")):
             raise ValueError(f"the {phase} of job {job_id} does not run")
-        if member.runs != "tail":
+        if member.nodes["rollout"] == _TRAINING_POOL:  # nobody comes between a rollout and its training
+            if phase == "training":
+                member.turn = {"rollout": member.turn["rollout"] + 1, "training": member.turn["training"] + 1}
+        elif member.runs != "tail":
             member.turn[phase] += 1
         self._free(member)
         member.observed_s[phase] += seconds

@@ -63,7 +63,5 @@ def seating_of(state: State, nodes: NodePool | None, job_id: str) -> Seating:
 
 def join(group: Group, state: State, job_id: str, pins: tuple[int, ...], now_s: float) -> None:
     """Make a running job the last member of its group's dispatcher."""
-    row, table, dispatcher = state.row(job_id), state.jobs, group.dispatcher
-    planned_s = float(table.placed_rollout_s[row]), float(table.placed_training_s[row]), float(table.placed_sync_s[row])
-    dispatcher.now_s = now_s
-    dispatcher.joined(job_id, pins, *planned_s, state.job(job_id).slo)
+    group.dispatcher.now_s = now_s
+    group.dispatcher.joined(job_id, pins, *state.planned_s(job_id), state.job(job_id).slo)

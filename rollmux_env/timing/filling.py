@@ -41,7 +41,7 @@ def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     if data.get("cluster") is None:
         raise InputError("cluster: is missing")
     cluster: Cluster = _parsed(Cluster, data["cluster"], "cluster")
-    pools = {"rollout": cluster.rollout, "training": cluster.training}
+    pools = {"rollout": cluster.training if cluster.one_device else cluster.rollout, "training": cluster.training}
     jobs = []
     for k, job in enumerate(data["jobs"]):
         predicted = isinstance(job, dict) and job.get("model") is not None and job.get("timing") is None

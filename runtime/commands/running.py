@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,8 +39,8 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     """
     with take_lock(folder / DRIVER_LOCK):
         end_all_left(folder, typer.echo)
-        with ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
-            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
+        with ray_session(address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
+            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo)
             foresee(jobs.jobs, nodes, address is None, typer.echo)
             plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare)
             outcome = execute(plan, typer.echo)
@@ -71,9 +71,9 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
         over = record.ended is not None and record.ended.outcome == "done"
         if over and not compare:
             raise InputError(f"{folder}: this run is done; there is nothing to go on with")
-        jobs = Jobs(version=1, cluster=record.started.cluster, jobs=specs)
         started = record.started
-        with ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
+        with ray_session(address, nodes_wanted(started.cluster, specs), folder / RAY) as nodes:
+            check_pools(started.cluster, nodes)
             plan = RunPlan(
                 specs, started.cluster, nodes, started.policy, started.dispatch, started.seed, str(folder), not compare, resume=True
             )
@@ -117,8 +117,8 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
 
     with take_lock(folder / DRIVER_LOCK):
         end_all_left(folder, typer.echo)
-        with ray_session(address, nodes_wanted(jobs), folder / RAY) as nodes:
-            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
+        with ray_session(address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
+            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo)
             if needed := foresee(jobs.jobs, nodes, address is None, typer.echo):
                 show(needed)
             execute(RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), only_profile=True), typer.echo)
@@ -134,33 +134,40 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
         show(plan_tables(policy, admit_all(scenario, make_runnable(policy, seed))))
 
 
-def nodes_wanted(jobs: Jobs) -> dict[Pool, int]:
+def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool, int]:
     """Nodes that this machine is carved into: what the file says, else as many as the largest job asks for."""
-    counts: dict[Pool, int] = {}
-    for pool in POOLS:
-        most: int | None = getattr(jobs.cluster, pool).max_nodes if jobs.cluster else None
-        counts[pool] = most or max(getattr(job, pool).nodes for job in jobs.jobs)
+    counts: dict[Pool, int] = {"rollout": 0, "training": 0}
+    for pool in cluster.pools if cluster else POOLS:
+        most: int | None = getattr(cluster, pool).max_nodes if cluster else None
+        counts[pool] = most or max((getattr(job, pool).nodes for job in jobs), default=1)
     return counts
 
 
-def cluster_of(cluster: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[Node]) -> Cluster:
+def cluster_of(
+    cluster: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[Node], say: Callable[[str], None] = lambda _: None
+) -> Cluster:
     """What the policy sees: the given prices and limits, with as many nodes and as much memory as there is.
 
     Without any a node costs 1 $/h, so that dollars are node-hours.
+
+    Args:
+        say: takes a line where there is one pool, and nobody has asked for that.
 
     Raises:
         InputError: a job asks for more nodes than there are; one line.
     """
     plain = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0)
     cluster = cluster or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
+    if not cluster.one_device and not any(node.pool == "rollout" for node in nodes):
+        say("one GPU: rollouts and trainings take turns on it, as with one_device: true")
+        cluster = cluster.model_copy(update={"one_device": True})
     pools: dict[str, PoolSpec] = {}
-    for pool in POOLS:
+    for pool, spec in cluster.pools.items():
         own = [node for node in nodes if node.pool == pool]
         for job in jobs:
             if getattr(job, pool).nodes > len(own):
                 nodes_asked = getattr(job, pool).nodes
                 raise InputError(f"job {job.id}: {pool}.nodes: asks for {nodes_asked} nodes; there are {len(own)} of this pool")
-        spec: PoolSpec = getattr(cluster, pool)
         memory_gb = _USABLE * min(node.memory_gb for node in own)
         limits = {
             "max_nodes": min(spec.max_nodes or len(own), len(own)),
@@ -168,6 +175,17 @@ def cluster_of(cluster: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence
         }
         pools[pool] = spec.model_copy(update=limits)
     return cluster.model_copy(update=pools)
+
+
+def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:
+    """Check that a run can go on with the nodes that there are now.
+
+    Raises:
+        InputError: it was begun with two pools, and there is one GPU.
+    """
+    for pool in cluster.pools:
+        if not any(node.pool == pool for node in nodes):
+            raise InputError(f"there is no {pool} node now: this machine has one GPU, and the run was begun with two pools")
 
 
 def nodes_of(record: RunRecord, spec: JobSpec) -> tuple[Node, ...]:

@@ -10,7 +10,6 @@ from runtime.execution.job_handle import PROFILE, JobHandle, busy_s, how_far
 from runtime.execution.job_session import boot_id
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, End, Order, Report, Stopped
-from runtime.execution.nodes import POOLS
 from runtime.execution.profiling import Profiling
 from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
@@ -182,8 +181,7 @@ class JobCalls:
 
     async def memory_limit(self, job_id: str, pool: str) -> float | None:
         """GB of host memory that a node of a pool has for jobs; of either pool, where none is named; None: nobody says."""
-        cluster = self._run.plan.cluster
-        limits = [getattr(cluster, one).node_memory_gb for one in POOLS if pool in (one, "")]
+        limits = [one.node_memory_gb for name, one in self._run.plan.cluster.pools.items() if pool in (name, "")]
         return None if None in limits else max(limits)
 
     async def exceeded(self, job_id: str, node: str, gb: float, limit_gb: float) -> None:

@@ -1,7 +1,8 @@
 """Which nodes there are, and how a process is pinned to one.
 
 A Ray node with the custom resource `rollout_node` or `training_node` is so many nodes of that pool: its GPUs, or its cores where it
-has none, are shared out among them. Where no Ray node has either, this machine is carved up.
+has none, are shared out among them. Where no Ray node has either, this machine is carved up. Where there are no rollout nodes, all
+phases run on training nodes (`cluster.one_device`).
 """
 
 from __future__ import annotations
@@ -26,22 +27,25 @@ def find_nodes(machines: Sequence[Mapping[str, Any]], nodes_wanted: Mapping[Pool
 
     Args:
         machines: as `ray.nodes()` lists them.
-        nodes_wanted: nodes of each pool, where this machine is carved up.
+        nodes_wanted: nodes of each pool, where this machine is carved up; no rollout node: there is one pool. With a single GPU
+            that is so where one node of each is wanted.
         here: id of the Ray node that is this machine.
 
     Raises:
         InputError: one pool has no node, or this machine cannot be cut into so many; one line.
     """
     alive = sorted((machine for machine in machines if machine["Alive"]), key=lambda machine: str(machine["NodeID"]))
+    used = [pool for pool in POOLS if nodes_wanted[pool]]
     pools = [
-        (machine, {pool: int(machine["Resources"].get(RESOURCE[pool], 0)) for pool in POOLS})
+        (machine, {pool: int(machine["Resources"].get(RESOURCE[pool], 0)) if pool in used else 0 for pool in POOLS})
         for machine in alive
-        if any(machine["Resources"].get(resource, 0) >= 1 for resource in RESOURCE.values())
+        if any(machine["Resources"].get(RESOURCE[pool], 0) >= 1 for pool in used)
     ]
     if not pools:
         own = next(machine for machine in alive if machine["NodeID"] == here)
-        return _carve([(own, dict(nodes_wanted))], here=True)
-    for pool in POOLS:
+        alone = int(own["Resources"].get("GPU", 0)) == 1 and max(nodes_wanted.values()) == 1
+        return _carve([(own, {"rollout": 0, "training": 1} if alone else dict(nodes_wanted))], here=True)
+    for pool in used:
         if not any(counts[pool] for _, counts in pools):
             raise InputError(f"--address: no machine of the cluster has the resource {RESOURCE[pool]}, so there is no {pool} node")
     return _carve(pools)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Report
+from runtime.execution.nodes import POOLS
 from runtime.execution.probe import Mode, OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
 from runtime.execution.run_state import RunState
 from runtime.facts import Node, Pool, Profiled
+from runtime.jobs.spec import JobSpec
 
 _TOGETHER = 8
 _PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
@@ -40,7 +42,7 @@ class Profiling:
         self.is_crowded = False
         self._profiling = asyncio.Lock()  # nobody waits for it whose profile is known
         self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
-        self._rounds: list[Mode] = ["alone", "paired"] if run.plan.bounds else []
+        self._rounds: list[Mode] = ["alone", "paired"] if run.plan.bounds and not run.plan.cluster.one_device else []
         self._probe = OverlapProbe()
         self._probe_jobs: list[JobHandle] = []
         self._timings = Timings()
@@ -111,6 +113,8 @@ class Profiling:
     def _learn_measured(self, handle: JobHandle, key: str) -> None:
         """Learn and keep what a job's own pass has measured."""
         parts = handle.measurements
+        if self._run.plan.cluster.one_device:  # what either phase leaves on the node is all of the job
+            parts["training"] = parts["training"].less(parts["rollout"].host_gb)
         profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=handle.sync_s, movable=handle.movable)
         self._learn(handle, profile, False)
         with contextlib.suppress(InputError, OSError):  # a cache that cannot be written
@@ -150,10 +154,9 @@ class Profiling:
         for bound in bounds:
             log.say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
 
-    @staticmethod
-    def _needs(handle: JobHandle) -> dict[Pool, int]:
+    def _needs(self, handle: JobHandle) -> dict[Pool, int]:
         """Nodes that a job asks for."""
-        return {"rollout": handle.spec.rollout.nodes, "training": handle.spec.training.nodes}
+        return nodes_asked(handle.spec, self._run.plan.cluster.pools)
 
     def add_measurement(self, handle: JobHandle, report: Report) -> None:
         """A phase of a pass is over."""
@@ -189,4 +192,9 @@ class Profiling:
         return [facts.Unprofiled({one.id: self._needs(one) for one in self._probe_jobs}, self._probe)]
 
     def _node_types(self) -> list[Node]:
-        return [next(node for node in self._run.plan.nodes if node.pool == pool) for pool in ("rollout", "training")]
+        return [next(node for node in self._run.plan.nodes if node.pool == pool) for pool in self._run.plan.cluster.pools]
+
+
+def nodes_asked(spec: JobSpec, pools: Collection[Pool]) -> dict[Pool, int]:
+    """Nodes that a job asks for, of those pools that there are."""
+    return {pool: getattr(spec, pool).nodes if pool in pools else 0 for pool in POOLS}

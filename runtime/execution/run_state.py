@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
+from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError, PlanError
@@ -25,7 +26,6 @@ from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.validation_errors import one_line
 from runtime.execution.job_handle import PROFILE, Hold, JobHandle
 from runtime.execution.messages import End, Stopped
-from runtime.execution.nodes import POOLS
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Fact, Failed
@@ -187,7 +187,7 @@ class RunState:
 
     def beyond(self, spec: JobSpec) -> str | None:
         """Why there can be no place for a job, if there can be none."""
-        for pool in POOLS:
+        for pool in self.plan.cluster.pools:
             nodes_asked = getattr(spec, pool).nodes
             there = sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))
             if nodes_asked > there:
@@ -196,8 +196,9 @@ class RunState:
 
     def too_large(self, job: Job) -> str | None:
         """Why no node can hold a job, if none can."""
-        for pool in POOLS:
-            need_gb, limit_gb = getattr(job, pool).host_memory_gb, getattr(self.plan.cluster, pool).node_memory_gb
+        demand = demand_of(job, self.plan.cluster)
+        for pool, limits in self.plan.cluster.pools.items():
+            need_gb, limit_gb = getattr(demand, f"{pool}_gb"), limits.node_memory_gb
             if limit_gb is not None and need_gb > limit_gb:
                 return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
         return None

@@ -286,8 +286,8 @@ class Jobs(FileModel):
             if job.id in first:
                 raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
             first[job.id] = k
-            for name in ("rollout", "training") if self.cluster else ():
-                most, nodes = getattr(self.cluster, name).max_nodes, getattr(job, name).nodes
+            for name, pool in self.cluster.pools.items() if self.cluster else ():
+                most, nodes = pool.max_nodes, getattr(job, name).nodes
                 if most is not None and nodes > most:
                     raise field_error(f"asks for {nodes} nodes; the {name} pool has at most {most}", "jobs", k, name, "nodes")
         return self

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.report.lanes import POOLS, Lane, follow, shares
 from runtime.facts import Iteration, PhaseSlice
@@ -98,7 +99,8 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
     worth: dict[str, float] = {}
     for job_id in ran:
         job = record.jobs[job_id]
-        worth[job_id] = (alone_s[job_id] or 0.0) * (job.rollout.nodes + job.training.nodes)
+        demand = demand_of(job, record.started.cluster)
+        worth[job_id] = (alone_s[job_id] or 0.0) * (demand.rollout_nodes + demand.training_nodes)
     done = paid = 0.0
     for shared in shared_times(record):
         if all(job_id in worth for job_id in shared.jobs):

@@ -14,8 +14,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster
 from runtime.answers import result_of
 from runtime.commands.options import DISPATCH, POLICY
-from runtime.commands.running import cluster_of
-from runtime.execution.nodes import POOLS, find_nodes
+from runtime.commands.running import check_pools, cluster_of, nodes_wanted
+from runtime.execution.nodes import find_nodes
 from runtime.execution.ray_health import RayDied, shut_down
 from runtime.execution.ray_session import coordinator_options, watch
 from runtime.execution.run_plan import RunPlan
@@ -116,7 +116,7 @@ def _plan(folder: Path, wish: ServiceOptions) -> RunPlan:
         InputError: there is not what is wished, or the journal says otherwise; one line.
     """
     if not is_begun(folder / JOURNAL):
-        nodes = _nodes({pool: (getattr(wish.cluster, pool).max_nodes if wish.cluster else None) or 1 for pool in POOLS})
+        nodes = _nodes(nodes_wanted(wish.cluster, ()))
         cluster = cluster_of(wish.cluster, (), nodes)
         return RunPlan((), cluster, nodes, wish.policy or POLICY, wish.dispatch or DISPATCH, wish.seed, str(folder))
     record = read_run(folder)
@@ -127,7 +127,8 @@ def _plan(folder: Path, wish: ServiceOptions) -> RunPlan:
             raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and goes on with it")
     if wish.cluster is not None:
         raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")
-    nodes = _nodes({pool: getattr(start.cluster, pool).max_nodes or 1 for pool in POOLS})
+    nodes = _nodes(nodes_wanted(start.cluster, ()))
+    check_pools(start.cluster, nodes)
     specs = tuple(fact.spec for fact in record.submitted)
     return RunPlan(specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True)
 

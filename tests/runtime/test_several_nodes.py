@@ -138,7 +138,7 @@ def test_a_machine_that_dies_sets_its_own_jobs_back_and_no_others(tmp_path: Path
                 machines.remove(dead)
                 cluster.remove_node(dead, allow_graceful=False)
 
-        with ray_session(cluster.address, nodes_wanted(jobs)) as nodes:
+        with ray_session(cluster.address, nodes_wanted(None, jobs.jobs)) as nodes:
             plan = RunPlan(jobs.jobs, cluster_of(None, jobs.jobs, nodes), nodes, "solo", "round-robin", 0, str(tmp_path))
             assert execute(plan, say) == "done", lines
     finally:

@@ -52,8 +52,11 @@ class Gavel:
             check: assert after every instant that time, memory and pools suffice and all SLOs are kept.
 
         Raises:
+            InputError: the scenario's cluster is `one_device`.
             PlanError: the solver finds no place for the first job of the queue on an empty cluster.
         """
+        if scenario.cluster.one_device:
+            raise InputError("--policy gavel: needs two pools; the cluster is one_device")
         active = SharingJobs(scenario, self.training_slowdown)
         outcome = replay_yardstick(scenario, active, check)
         extra = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollmux_env.cluster.events import Arrived, Event, Placement, isolated
+from rollmux_env.cluster.events import Arrived, Event, Placement
 from rollmux_env.cluster.plan import Place, Plan
 from rollmux_env.cluster.state import State
 from rollmux_env.envs.dispatch.types import Group
@@ -72,9 +72,7 @@ class _PinnedPlacement:
             return ()
         k = self._names.index(event.job.id)
         if k == 0:
-            nodes = self._group.training_nodes
-            alone = isolated(event.job)
-            return (Place(event.job.id, Placement(None, (), alone.new_rollout_nodes, nodes)),)
+            return (Place(event.job.id, Placement(None, (), event.job.rollout.nodes, self._group.training_nodes)),)
         known = 1 + max(node for pins in self._group.pins[:k] for node in pins)
         old = tuple(node for node in self._group.pins[k] if node < known)
         new = len(self._group.pins[k]) - len(old)

@@ -48,6 +48,8 @@ class Group:
             known += len(new)
         if self.training_nodes < 1 or not 0 < self.horizon_s < float("inf"):
             raise InputError("group: needs a training node and a horizon above 0 s")
+        if self.cluster.one_device:
+            raise InputError("group: needs two pools; the cluster is one_device")
 
     @property
     def rollout_nodes(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rollmux_env.cluster.demand import demand_of
 from rollmux_env.envs.placement.stream import Stream, stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
@@ -36,7 +37,7 @@ class Fixed:
         self.cluster = scenarios[0].cluster
         jobs = [job for scenario in scenarios for job in scenario.jobs]
         self.jobs = max(len(scenario.jobs) for scenario in scenarios)
-        self.nodes = max(job.rollout.nodes for job in jobs)
+        self.nodes = max(demand_of(job, self.cluster).rollout_nodes for job in jobs)
         self.steps = max(len(job.training.by_nodes) for job in jobs)
         self._scenarios = scenarios
         self._streams = [stream_of(scenario, self.steps) for scenario in scenarios]

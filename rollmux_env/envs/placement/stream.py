@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from rollmux_env.cluster.demand import demand_of
 from rollmux_env.kernel.tables import Floats, Ints, Limits
 from rollmux_env.portable import dot
 from rollmux_env.replay.run import in_order_of_arrival
@@ -87,8 +88,9 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
     steps = max(len(job.training.by_nodes) for job in jobs) if steps is None else steps
     rescale_nodes = np.full((len(jobs), steps), NO_STEP)
     rescale_s = np.zeros((len(jobs), steps))
-    for j, job in enumerate(jobs):
-        for k, (nodes, seconds) in enumerate(job.training.by_nodes.items()):
+    demands = [demand_of(job, scenario.cluster) for job in jobs]
+    for j, demand in enumerate(demands):
+        for k, (nodes, seconds) in enumerate(demand.by_nodes):
             rescale_nodes[j, k], rescale_s[j, k] = nodes, seconds
 
     def floats(*values: float | None) -> Floats:
@@ -96,16 +98,16 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
 
     return Stream(
         arrival_s=floats(*(job.arrival_s for job in jobs)),
-        rollout_s=floats(*(job.rollout.worst_case_s for job in jobs)),
-        training_s=floats(*(job.training.worst_case_s for job in jobs)),
+        rollout_s=floats(*(demand.rollout_s for demand in demands)),
+        training_s=floats(*(demand.training_s for demand in demands)),
         sync_s=floats(*(job.sync_s for job in jobs)),
         duration_s=floats(*(job.duration_s for job in jobs)),
         iterations=floats(*(job.iterations for job in jobs)),
         slo=floats(*(job.slo for job in jobs)),
-        rollout_gb=floats(*(job.rollout.host_memory_gb for job in jobs)),
-        training_gb=floats(*(job.training.host_memory_gb for job in jobs)),
-        rollout_nodes=np.array([job.rollout.nodes for job in jobs], dtype=np.int64),
-        training_nodes=np.array([job.training.nodes for job in jobs], dtype=np.int64),
+        rollout_gb=floats(*(demand.rollout_gb for demand in demands)),
+        training_gb=floats(*(demand.training_gb for demand in demands)),
+        rollout_nodes=np.array([demand.rollout_nodes for demand in demands], dtype=np.int64),
+        training_nodes=np.array([demand.training_nodes for demand in demands], dtype=np.int64),
         rescale_nodes=rescale_nodes,
         rescale_s=rescale_s,
         movable=np.array([job.movable for job in jobs], dtype=np.int64),

@@ -1,0 +1,38 @@
+"""What a job asks of the pools, as the kernel counts it.
+
+On one device (`cluster.one_device`) an iteration is a single phase to the kernel: both phases, one after the other, on all nodes of
+the group's only pool. Whoever is not the kernel still knows the two.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rollmux_env.scenario import Cluster, Job
+
+
+class Demand(NamedTuple):
+    """A job's phases on either pool.
+
+    Attributes:
+        rollout_nodes, training_nodes: nodes that they ask for. rollout_s, training_s: worst cases on so many, seconds.
+        rollout_gb, training_gb: host memory per node, GB. by_nodes: ((nodes, training seconds from so many on), ...), ascending.
+    """
+
+    rollout_nodes: int
+    training_nodes: int
+    rollout_s: float
+    training_s: float
+    rollout_gb: float
+    training_gb: float
+    by_nodes: tuple[tuple[int, float], ...]
+
+
+def demand_of(job: Job, cluster: Cluster | None) -> Demand:
+    """What a job asks of the pools of a cluster, by default of one with two."""
+    rollout, training = job.rollout, job.training
+    times, memory_gb = (rollout.worst_case_s, training.worst_case_s), (rollout.host_memory_gb, training.host_memory_gb)
+    if cluster is None or not cluster.one_device:
+        return Demand(rollout.nodes, training.nodes, *times, *memory_gb, tuple(training.by_nodes.items()))
+    by_nodes = tuple((nodes, rollout.worst_case_s + seconds) for nodes, seconds in training.by_nodes.items())
+    return Demand(0, training.nodes, 0.0, sum(times), 0.0, sum(memory_gb), by_nodes)
