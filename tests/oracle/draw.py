@@ -75,6 +75,14 @@ def jobs(draw: st.DrawFn, job_id: str, latest_s: int = 200, fine: bool = False) 
     }
 
 
+def on_one_device(scenario: Dict) -> Dict:
+    """The same jobs where one pool runs both phases; what a job keeps of either phase fits a node together."""
+    training = scenario["cluster"]["training"]
+    memory_gb = training.get("node_memory_gb")
+    pool = {**training, **({"node_memory_gb": 2 * memory_gb} if memory_gb else {})}
+    return {**scenario, "cluster": {**scenario["cluster"], "training": pool, "one_device": True}}
+
+
 @st.composite
 def scenarios(draw: st.DrawFn, max_jobs: int = 10, limited: bool = True, fine: bool = False) -> Dict:
     """A whole scenario; its jobs are not in order of arrival, and some arrive together."""

@@ -43,6 +43,25 @@ def period(members: Sequence[Member], max_rounds: int = 3000) -> Fraction:
     return period_of_cycles(members)
 
 
+def period_of_one_device(members: Sequence[tuple[float, float, float]], rounds: int = 12) -> float:
+    """The period where one device runs rollout and training of each member in turn; members are (rollout_s, training_s, sync_s).
+
+    A round that begins with the same waits as the one before it takes as long as all that follow.
+    """
+    exact = [tuple(Fraction(seconds) for seconds in member) for member in members]
+    ready = [Fraction(0)] * len(exact)
+    free = Fraction(0)
+    seen: list[tuple[Fraction, ...]] = []
+    for _ in range(rounds):
+        seen.append(tuple(ready))
+        for k, (rollout, training, sync) in enumerate(exact):
+            free = max(free, ready[k]) + rollout + training
+            ready[k] = free + sync
+    steps = {after - before for before, after in zip(seen[-2], seen[-1], strict=True)}
+    assert len(steps) == 1, "the rounds have not settled"
+    return float(steps.pop())
+
+
 def period_of_cycles(members: Sequence[Member]) -> Fraction:
     """The same number as the largest ratio (length over meta-iterations spanned) of the elementary cycles of phases.
 

@@ -3,6 +3,7 @@
 A cluster is a dict with `rollout`, `training` (each a pool), `max_group_size`, `migration_s`; jobs are dicts as in a
 scenario file with every key filled in (see `read`). A group is a dict:
 `{"id", "rollout_nodes": [numbers], "next_node", "training": how many nodes, "members": [{"job", "nodes": [numbers]}]}`.
+With `one_device` jobs have the key too, and ask for no rollout nodes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from tests.oracle.period import period
+from tests.oracle.period import period, period_of_one_device
 
 TOLERANCE = 1e-9
 Dict = dict[str, Any]
@@ -18,10 +19,15 @@ Dict = dict[str, Any]
 
 def read(scenario: Dict) -> tuple[Dict, list[Dict]]:
     """Cluster and jobs of a scenario that is known to be valid, in the file's order, with every default filled in."""
-    cluster = {"max_group_size": 5, "migration_s": 300, **scenario["cluster"]}
+    free = {"gpus_per_node": 1, "usd_per_gpu_hour": 0}
+    cluster = {"max_group_size": 5, "migration_s": 300, "one_device": False, "rollout": free, **scenario["cluster"]}
     for pool in ("rollout", "training"):
         cluster[pool] = {"node_memory_gb": None, "max_nodes": None, **cluster[pool]}
-    return cluster, [read_job(merged(scenario.get("defaults", {}), job)) for job in scenario["jobs"]]
+    jobs = [read_job(merged(scenario.get("defaults", {}), job)) for job in scenario["jobs"]]
+    for job in jobs:
+        job["one_device"] = cluster["one_device"]
+        job["rollout"] = {**job["rollout"], **({"nodes": 0} if cluster["one_device"] else {})}
+    return cluster, jobs
 
 
 def merged(below: Any, above: Any) -> Any:
@@ -65,7 +71,14 @@ def group_usd_per_hour(cluster: Dict, group: Dict) -> float:
 
 
 def period_of(group: Dict) -> float:
+    if _one_device(group):
+        times = [_as_member(m["job"], [], group["training"])[:3] for m in group["members"]]
+        return period_of_one_device(times)
     return float(period([_as_member(m["job"], m["nodes"], group["training"]) for m in group["members"]]))
+
+
+def _one_device(group: Dict) -> bool:
+    return any(m["job"].get("one_device") for m in group["members"])
 
 
 def _as_member(job: Dict, nodes: list[int], pool_size: int) -> tuple[float, float, float, list[int]]:
@@ -80,7 +93,8 @@ def load_s(group: Dict) -> float:
     pinned: list[float] = [
         sum(m["job"]["rollout"]["worst_case_s"] for m in group["members"] if node in m["nodes"]) for node in group["rollout_nodes"]
     ]
-    return max([*pinned, sum(training_s(m["job"], group["training"]) for m in group["members"])])
+    rollouts: float = sum(m["job"]["rollout"]["worst_case_s"] for m in group["members"]) if _one_device(group) else 0
+    return max([*pinned, rollouts + sum(training_s(m["job"], group["training"]) for m in group["members"])])
 
 
 def is_saturated(group: Dict) -> bool:
@@ -90,7 +104,8 @@ def is_saturated(group: Dict) -> bool:
 def fits_memory(cluster: Dict, group: Dict, pool: str) -> bool:
     """Whether the members of a group may all stay resident on its nodes of one pool."""
     limit = cluster[pool]["node_memory_gb"]
-    used = [sum(m["job"]["training"]["host_memory_gb"] for m in group["members"])]
+    sides = ("rollout", "training") if _one_device(group) else ("training",)
+    used = [sum(m["job"][side]["host_memory_gb"] for m in group["members"] for side in sides)]
     if pool == "rollout":
         used = [
             sum(m["job"]["rollout"]["host_memory_gb"] for m in group["members"] if node in m["nodes"])

@@ -63,7 +63,9 @@ def replay(scenario: Dict, decide: Any = planner.choose) -> Dict:
             for m in g["members"]:
                 rounds = stretch / lengths[g["id"]]
                 done[m["job"]["id"]] += rounds
-                busy["rollout"] += rounds * len(m["nodes"]) * Fraction(m["job"]["rollout"]["worst_case_s"])
+                own = "training" if m["job"]["one_device"] else "rollout"
+                nodes = g["training"] if m["job"]["one_device"] else len(m["nodes"])
+                busy[own] += rounds * nodes * Fraction(m["job"]["rollout"]["worst_case_s"])
                 busy["training"] += rounds * g["training"] * Fraction(planner.training_s(m["job"], g["training"]))
         now = max(now, instant)
 
@@ -100,7 +102,7 @@ def replay(scenario: Dict, decide: Any = planner.choose) -> Dict:
         "peak_gpus": peak,
         "admissions": admissions,
         "migrations": 0,
-        "utilization": {pool: float(busy[pool] / provisioned[pool]) for pool in busy},
+        "utilization": {pool: float(busy[pool] / provisioned[pool]) if provisioned[pool] else None for pool in busy},
     }
 
 

@@ -52,7 +52,7 @@ class Scripted:
 
     def decide(self, state: State, event: Event) -> Plan:
         if isinstance(event, Arrived):
-            return (Place(event.job.id, isolated(event.job)),)
+            return (Place(event.job.id, isolated(event.job, state.cluster)),)
         return (self._move,) if isinstance(event, Departed) and event.job_id == self._after else ()
 
 
