@@ -19,7 +19,8 @@ from rollmux_env.validation_errors import one_line
 from runtime.memory import memory
 
 Verdict = Literal["ok", "note", "missing"]
-_NODES = 2  # one of each pool at least
+_NODES = 2  # one of each pool at least, where there are two
+_NO_GPUS = "none"
 _WITHOUT_GPUS = "CUDA_VISIBLE_DEVICES='' runs on CPU cores"
 _SLOW_S = 20.0  # for nvidia-smi
 _NEEDED_GB = 4.0  # host memory of two tiny jobs on vLLM
@@ -74,6 +75,8 @@ def use_of(findings: Sequence[Finding]) -> str:
     engine = "vLLM" if by_name["vLLM"].verdict == "ok" else "the torch engine"
     if by_name["GPUs"].verdict == "ok":
         return f"rollmux run shares out the GPUs of this machine between rollout and training nodes, and samples with {engine}"
+    if by_name["GPUs"].found != _NO_GPUS:
+        return f"rollmux run lets rollouts and trainings take turns on the GPU of this machine, and samples with {engine}"
     return f"rollmux run shares out the CPU cores of this machine between rollout and training nodes, and samples with {engine}"
 
 
@@ -95,17 +98,32 @@ def findings_table(findings: Sequence[Finding]) -> RenderableType:
 
 
 def find_gpus() -> list[Gpu]:
-    """The GPUs that the driver knows; none where there is no driver, it does not answer, or they are hidden."""
+    """The GPUs that the driver knows, but for hidden ones; none where there is no driver, or it does not answer."""
     command = shutil.which("nvidia-smi")
     if command is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return []
-    query = [command, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    query = [command, "--query-gpu=index,uuid,name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
         output = subprocess.run(query, capture_output=True, text=True, timeout=_SLOW_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
-    return [Gpu(row[0], float(row[1]) / 1024, row[2]) for row in rows if len(row) == 3 and row[1].replace(".", "").isdigit()]
+    rows = [row for row in rows if len(row) == 5 and row[3].replace(".", "").isdigit()]
+    return [Gpu(name, float(memory_mb) / 1024, driver) for _, _, name, memory_mb, driver in _visible(rows)]
+
+
+def _visible(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """The GPUs, by index and UUID, that CUDA shows: those of CUDA_VISIBLE_DEVICES up to the first that is none."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return [*rows]
+    shown: list[Sequence[str]] = []
+    for name in (part.strip() for part in wanted.split(",")):
+        row = next((row for row in rows if row[0] == name or (name.startswith("GPU-") and row[1].startswith(name))), None)
+        if row is None:
+            break
+        shown.append(row)
+    return shown
 
 
 def _python() -> Finding:
@@ -143,9 +161,10 @@ def _shared_memory() -> Finding:
 
 def _gpus(gpus: Sequence[Gpu]) -> Finding:
     if not gpus:
-        return Finding("GPUs", "none", "note", "jobs run on CPU cores; fit for the model tiny")
+        return Finding("GPUs", _NO_GPUS, "note", "jobs run on CPU cores; fit for the model tiny")
     if len(gpus) < _NODES:
-        return Finding("GPUs", f"{gpus[0].name}, driver {gpus[0].driver}", "missing", f"both pools need one; {_WITHOUT_GPUS}")
+        summary = f"{gpus[0].name} with {gpus[0].memory_gb:.0f} GB, driver {gpus[0].driver}"
+        return Finding("GPUs", summary, "note", "one device: jobs take turns on it, and gain nothing over one after the other")
     kinds = {(gpu.name, gpu.memory_gb): 0 for gpu in gpus}
     for gpu in gpus:
         kinds[gpu.name, gpu.memory_gb] += 1

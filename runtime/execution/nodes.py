@@ -35,7 +35,7 @@ def find_nodes(machines: Sequence[Mapping[str, Any]], nodes_wanted: Mapping[Pool
         InputError: one pool has no node, or this machine cannot be cut into so many; one line.
     """
     alive = sorted((machine for machine in machines if machine["Alive"]), key=lambda machine: str(machine["NodeID"]))
-    used = [pool for pool in POOLS if nodes_wanted[pool]]
+    used = [pool for pool in POOLS if nodes_wanted.get(pool, 1)]
     pools = [
         (machine, {pool: int(machine["Resources"].get(RESOURCE[pool], 0)) if pool in used else 0 for pool in POOLS})
         for machine in alive

@@ -33,6 +33,7 @@ def test_this_machine_is_described_without_starting_anything(capsys: pytest.Capt
         (FINE, "shares out the CPU cores .* samples with vLLM"),
         ([FINE[0], FINE[1]._replace(verdict="note")], "samples with the torch engine"),
         ([FINE[0]._replace(verdict="ok"), FINE[1]], "shares out the GPUs"),
+        ([FINE[0]._replace(found="NVIDIA H20"), FINE[1]], "rollouts and trainings take turns on the GPU"),
         ([*FINE, Finding("ray", "not installed", "missing", "pip install")], "does not work here yet"),
     ],
 )
@@ -46,12 +47,19 @@ def test_what_would_be_used_is_said(findings: list[Finding], use: str) -> None:
 
 def test_gpus_are_read_off_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "nvidia-smi"
-    fake.write_text("#!/bin/sh\necho 'NVIDIA H20, 97871, 550.54.15'\necho 'NVIDIA H20, 97871, 550.54.15'\necho 'odd [N/A]'\n")
+    listed = [f"echo '{k}, GPU-{uuid}, NVIDIA H20, 97871, 550.54.15'" for k, uuid in enumerate(("aa", "bb"))]
+    fake.write_text("\n".join(["#!/bin/sh", *listed, "echo 'odd [N/A]'"]) + "\n")
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert find_gpus() == [Gpu("NVIDIA H20", 97871 / 1024, "550.54.15")] * 2
     assert finding("GPUs").found == "2 x NVIDIA H20 with 96 GB, driver 550.54.15"
+    for shown in ("1", "GPU-b", "0,7,1"):  # CUDA ends the list at what there is not
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        assert len(find_gpus()) == 1
+    assert finding("GPUs").found == "NVIDIA H20 with 96 GB, driver 550.54.15" and "take turns" in finding("GPUs").advice
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert len(find_gpus()) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert find_gpus() == []
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

@@ -11,8 +11,10 @@ import pytest
 
 from rollmux_env.cluster.events import Departed
 from rollmux_env.errors import InputError, InvariantError
+from rollmux_env.scenario import Cluster, Pool
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.nodes import NodePool
+from runtime.commands.running import check_pools, cluster_of, nodes_wanted
 from runtime.execution.checks import check_run
 from runtime.execution.nodes import find_nodes, prepare_process, threads_of
 from runtime.execution.probe import OverlapProbe, Timings
@@ -22,6 +24,7 @@ from runtime.jobs.spec import parse_jobs
 from runtime.journal import record_of
 from tests.runtime.test_journal import FACTS
 
+JOBS = parse_jobs({"version": 1, "jobs": [{"id": "a", "iterations": 1, "slo": 2, "task": "echo"}]}, "test", Path()).jobs
 NODES = tuple(Node(f"{pool}-{k}", pool, "m", (k,), (), 4.0, "1 core") for pool in ("rollout", "training") for k in range(2))
 
 
@@ -50,12 +53,36 @@ def test_this_machine_is_carved_up_where_no_node_has_a_pool() -> None:
     assert [node.gpus for node in nodes] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     with pytest.raises(InputError, match="3 nodes are asked of a machine with 2 cores"):
         find_nodes([machine("a", CPU=2)], {"rollout": 2, "training": 1}, "a")
-    with pytest.raises(InputError, match=r"2 nodes are asked .* 1 GPU: .*; CUDA_VISIBLE_DEVICES='' runs on CPU cores$"):
-        find_nodes([machine("a", GPU=1, CPU=16)], {"rollout": 1, "training": 1}, "a")
+    with pytest.raises(InputError, match=r"3 nodes are asked .* 1 GPU: .*; CUDA_VISIBLE_DEVICES='' runs on CPU cores$"):
+        find_nodes([machine("a", GPU=1, CPU=16)], {"rollout": 2, "training": 1}, "a")
     with pytest.raises(InputError, match=r"with 1 GPU: a node has one of its own at least$"):  # how a cluster's machine was started
         find_nodes([machine("a", GPU=1, rollout_node=1, training_node=1)], {"rollout": 1, "training": 1}, "a")
     with pytest.raises(InputError, match="no machine of the cluster has the resource training_node"):
         find_nodes([machine("a", CPU=2, rollout_node=1)], {"rollout": 1, "training": 1}, "a")
+
+
+def test_a_machine_with_one_gpu_is_one_node_of_one_pool() -> None:
+    alone, wanted = [machine("a", GPU=1, CPU=4)], nodes_wanted(None, JOBS)
+    nodes = find_nodes(alone, wanted, "a")
+    assert wanted == {"rollout": 1, "training": 1} and [(node.name, node.gpus) for node in nodes] == [("training-0", (0,))]
+    lines: list[str] = []
+    cluster = cluster_of(None, JOBS, nodes, lines.append)
+    assert cluster.one_device and cluster.training.max_nodes == 1 and ["one GPU" in line for line in lines] == [True]
+    assert cluster_of(cluster, JOBS, nodes, lines.append) == cluster and len(lines) == 1
+    check_pools(cluster, nodes)
+    with pytest.raises(InputError, match="no rollout node now: this machine has one GPU, and the run was begun with two pools"):
+        check_pools(cluster.model_copy(update={"one_device": False}), nodes)
+
+
+def test_one_device_takes_training_nodes_alone() -> None:
+    cluster = Cluster(training=Pool(gpus_per_node=1, usd_per_gpu_hour=2.0), one_device=True)
+    wanted = nodes_wanted(cluster, JOBS)
+    assert wanted == {"rollout": 0, "training": 1}
+    assert [node.name for node in find_nodes([machine("a", GPU=8, CPU=16)], wanted, "a")] == ["training-0"]
+    machines = [machine("a", GPU=8, CPU=16, rollout_node=1), machine("b", GPU=8, CPU=16, training_node=2)]
+    nodes = find_nodes(machines, wanted, "a")
+    assert [(node.name, node.machine) for node in nodes] == [("training-0", "b"), ("training-1", "b")]
+    assert cluster_of(cluster, JOBS, nodes).training.max_nodes == 2
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "1,2"), ("", "1,2"), ("3,5,GPU-7f,2", "5,GPU-7f")])
