@@ -118,7 +118,7 @@ def _begin(
         if dry_run:
             run_dry(jobs, policy, dispatch, seed, folder, address)
             return "done"
-        return run_all(jobs, policy, dispatch, seed, folder, address, compare)
+        return run_all(jobs, policy, dispatch, seed, folder, address, compare, keep=out is not None)
 
 
 def _go_on(folder: Path, address: str | None, compare: bool) -> str:

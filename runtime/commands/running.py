@@ -28,8 +28,11 @@ _USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
 _MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
 
 
-def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, address: str | None, compare: bool) -> str:
+def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, address: str | None, compare: bool, keep: bool) -> str:
     """Run jobs, alone afterwards if they are to be compared, and report.
+
+    Args:
+        keep: the folder stays, and so models are written into it.
 
     Returns:
         `done`, `stopped`, or `failed`: some jobs have.
@@ -42,7 +45,7 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
         with ray_session(address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
             cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo)
             foresee(jobs.jobs, nodes, address is None, typer.echo)
-            plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare)
+            plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare, models=keep)
             outcome = execute(plan, typer.echo)
             if compare:
                 outcome = _run_alone(plan, outcome)
@@ -77,6 +80,7 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
             plan = RunPlan(
                 specs, started.cluster, nodes, started.policy, started.dispatch, started.seed, str(folder), not compare, resume=True
             )
+            plan = replace(plan, models=True)
             outcome = "done" if over else execute(plan, typer.echo)
             if compare:
                 outcome = _run_alone(plan, outcome)

@@ -66,6 +66,16 @@ class ModelFiles:
             raise InputError(f"{min(stored.keys() - self.shapes.keys())}: not a weight of the model")
         return stored
 
+    def types(self) -> dict[str, str]:
+        """The type of numbers of each weight on disk, as safetensors calls it (`BF16`); no tensor is read."""
+        from safetensors import safe_open
+
+        types: dict[str, str] = {}
+        for path in _weight_files(self.directory):
+            with safe_open(path, framework="pt") as file:
+                types |= {name: file.get_slice(name).get_dtype() for name in file.keys() if name in self.shapes}  # noqa: SIM118
+        return types
+
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Each weight on disk, on the CPU, one at a time."""
         from safetensors import safe_open

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,11 +22,14 @@ from runtime.execution.job_session import JobSession
 from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
 from runtime.execution.randomness import keep_randomness, restore_randomness
+from runtime.execution.run_state import CHECKPOINTS
+from runtime.export import keep_model
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec
 from runtime.output import capture
 from runtime.phases import WorkerDied, runtime_hook, set_session
 from runtime.samples import SAMPLES, write_samples
+from runtime.standstill import PATIENCE, warnings
 
 _DETAILS = 20_000  # characters of a traceback that the journal keeps
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -36,10 +40,10 @@ class Controller:
 
     Args:
         spec: the job. coordinator: whom to ask. logs: folder of what the job's processes print.
-        restarted: why the job is made anew; nothing where it is not.
+        restarted: why the job is made anew; nothing where it is not. models: that of a job that is done is to be written.
     """
 
-    def __init__(self, spec: JobSpec, coordinator: Any, logs: str, restarted: str = "") -> None:
+    def __init__(self, spec: JobSpec, coordinator: Any, logs: str, restarted: str = "", models: bool = False) -> None:
         capture(logs, "controller")
         mark_process(logs)
         if restarted:
@@ -47,8 +51,11 @@ class Controller:
         self._spec = spec
         self._coordinator = coordinator
         self._job: Any = None
+        self._models = models and spec.task is not None
+        self._recent: list[dict[str, float]] = []  # metrics of the last iterations
         self._session = JobSession(spec, coordinator, logs)
-        self._samples = Path(logs).parent.parent / SAMPLES / f"{spec.id}.jsonl"
+        self._folder = Path(logs).parent.parent  # of the run
+        self._samples = self._folder / SAMPLES / f"{spec.id}.jsonl"
         watch_memory(coordinator, spec.id, "its own process", "")
 
     def identity(self) -> int:
@@ -86,8 +93,9 @@ class Controller:
         finally:
             self._session.where = ""
             self._close()
-        note("done")
-        return End("done")
+        line = keep_model(self._folder, self._folder / CHECKPOINTS / self._spec.id, self._spec) if self._models else ""
+        note(f"done; {line}" if line else "done")
+        return End("done", problem=line)
 
     def _next(self, done: Done | None) -> Order | None:
         """Say what became of the last order, and wait for the next one."""
@@ -120,9 +128,13 @@ class Controller:
         note(f"profiled in {seconds:.2f} s" if order.profile else done)
         if order.profile:
             return Done({}, movable)
+        self._recent = [*self._recent[-PATIENCE:], dict(runtime_hook.metrics)]
+        lines = warnings(self._recent)
+        for line in lines:
+            note(f"WARNING: {line}")
         if runtime_hook.samples:
             write_samples(self._samples, order.iteration, runtime_hook.samples)
-        return self._keep(job, order)
+        return replace(self._keep(job, order), warnings=tuple(lines))
 
     def _keep(self, job: Any, order: Order) -> Done:
         """Write the checkpoint of an iteration, if the job can; it holds no nodes."""

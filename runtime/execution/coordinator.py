@@ -24,7 +24,7 @@ class Coordinator:
 
     async def run(self) -> str:
         """Run all jobs to their end; see `RunDriver.carry_out`."""
-        processes = Processes(self._plan.folder, ray.get_runtime_context().current_actor)
+        processes = Processes(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models)
         self._driver = RunDriver(self._plan, processes)
         return await self._driver.carry_out()
 

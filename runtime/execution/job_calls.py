@@ -7,6 +7,7 @@ from typing import Any
 
 from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import PROFILE, JobHandle, busy_s, how_far
+from runtime.execution.job_log import SHOWN
 from runtime.execution.job_session import boot_id
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, End, Order, Report, Stopped
@@ -221,8 +222,10 @@ class JobCalls:
         if done.checkpoint is not None:
             notes += (Checkpointed(now_s, handle.id, number + 1, done.seconds, done.gb),)
             handle.checkpoint, handle.keeping_s = done.checkpoint, done.seconds
-        shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in ("reward", "loss") if name in done.metrics)
+        shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in SHOWN if name in done.metrics)
         run.log.say(f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}")
+        for line in done.warnings:
+            run.log.say(f"{handle.id}: WARNING: {line}")
         handle.iteration = number + 1
         if handle.iteration > handle.done:
             handle.done, handle.deaths = handle.iteration, 0

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from runtime.execution.messages import Order
 
-_FIRST = ("reward", "loss")  # of the metrics
+SHOWN = ("reward", "eval_reward", "loss")
+"""Metrics that come first in a line, and alone on the console."""
 
 
 def note(text: str) -> None:
@@ -32,8 +33,8 @@ def iteration_line(number: int, of: int, seconds: float, metrics: Mapping[str, f
 
     Args:
         number: from 1. of: all iterations of the job. seconds: that it took, waits for permits included.
-        metrics: what the job has reported; reward and loss come first.
+        metrics: what the job has reported; those of `SHOWN` come first.
     """
-    names = [*(name for name in _FIRST if name in metrics), *(name for name in metrics if name not in _FIRST)]
+    names = [*(name for name in SHOWN if name in metrics), *(name for name in metrics if name not in SHOWN)]
     figures = [f"{seconds:.2f} s", *(f"{name} {metrics[name]:.6g}" for name in names)]
     return f"iteration {number} of {of}: {', '.join(figures)}"

@@ -38,12 +38,14 @@ class JobLifecycle:
         self._run = run
         self._processes = processes
         self._stays = stays
+        self._watched = 0  # controllers that have not ended; one of a job that is done may still write its model
         run.start, run.evict = self.start, self.evict
 
     def start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
         if handle.controller is None and handle.end is None and not self._run.stopping:
             handle.has_come = False
+            self._watched += 1
             self._processes.start(handle)
             self._run.spawn(self._watch(handle))
 
@@ -57,12 +59,15 @@ class JobLifecycle:
         """Wait for a controller's end, whatever it is."""
         run = self._run
         end = await self._processes.wait(handle)
+        if end.outcome == "done" and end.problem:
+            run.log.say(f"{handle.id}: {end.problem}")
         await run.written()
         if end.outcome in ("failed", "died"):
             await self.fail(handle, end, again=end.outcome == "died")
         elif not handle.gone and handle.end is None and not handle.resting:  # the run stops; the job keeps its place for then
             self._halt(handle)
         await self._processes.drop(handle)
+        self._watched -= 1
         if handle.resting and handle.end is None:
             self._rested(handle)
         self.check_over()
@@ -234,7 +239,7 @@ class JobLifecycle:
         if run.over.done():
             return
         if run.stopping:
-            if all(handle.controller is None and handle.end is None for handle in present):
+            if not self._watched and all(handle.controller is None and handle.end is None for handle in present):
                 run.over.set_result("stopped")
         elif run.coming:
             return
@@ -244,7 +249,7 @@ class JobLifecycle:
                 return
             run.refuse(run.handles[run.scheduler.state.waiting[0]], waits_for_ever(run.scheduler.state))
             self.check_over()
-        elif not present and not self._stays:
+        elif not present and not self._stays and not self._watched:
             run.over.set_result("done")
 
     async def patrol(self) -> None:

@@ -33,6 +33,7 @@ class Done:
     Attributes:
         metrics: what the job reported. movable: it could go on from here in another placement; of a profile, it ever could.
         checkpoint: where its state is on the disk now, or None. seconds, gb: what writing that took.
+        warnings: what the user is to know of its training, a line each.
     """
 
     metrics: dict[str, float]
@@ -40,6 +41,7 @@ class Done:
     checkpoint: str | None = None
     seconds: float = 0.0
     gb: float = 0.0
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class End:
 
     Attributes:
         outcome: `done`; `stopped`; `failed`, by its own code, or `died`, with a process of its; then `where` and `problem` say more
-            (see `runtime.facts.Failed`).
+            (see `runtime.facts.Failed`). Of one that is done `problem` may be a line for the user.
     """
 
     outcome: str

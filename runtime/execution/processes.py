@@ -33,12 +33,13 @@ class Processes:
     """Starts and ends them.
 
     Args:
-        folder: of the run. coordinator: the actor that controllers talk to.
+        folder: of the run. coordinator: the actor that controllers talk to. models: those of jobs that are done are written there.
     """
 
-    def __init__(self, folder: str, coordinator: Any) -> None:
+    def __init__(self, folder: str, coordinator: Any, models: bool = False) -> None:
         self._folder = folder
         self._coordinator = coordinator
+        self._models = models
 
     def start(self, handle: JobHandle) -> None:
         """Start a job's controller."""
@@ -46,7 +47,7 @@ class Processes:
             ray.get_runtime_context().get_node_id(), soft=False
         )  # no other machine takes it along
         actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
-        handle.controller = actor.remote(handle.spec, self._coordinator, self._logs(handle), handle.restarted)
+        handle.controller = actor.remote(handle.spec, self._coordinator, self._logs(handle), handle.restarted, self._models)
 
     async def wait(self, handle: JobHandle) -> End:
         """Wait for the end of a job's controller, whatever it is."""

@@ -111,13 +111,15 @@ def save_profile(key: str, profile: Profile) -> None:
 
 
 def _source(spec: JobSpec) -> str:
-    """Digest of the module of the job's own class or task, and of the package around it: a change of the code is noticed."""
-    target = spec.job_class or (spec.task.name if spec.task and ":" in spec.task.name else None)
-    if target is None:
+    """Digest of the module of the job's own class, task or reward and the package around it: a change of the code is noticed."""
+    names = (spec.job_class, spec.task and spec.task.name, spec.task and spec.task.reward)
+    targets = [name for name in names if name and ":" in name]
+    if not targets:
         return ""
     digest = hashlib.sha256()
-    for path in source_files(target.partition(":")[0], spec.folder):
-        digest.update(hashlib.sha256(read_file(path)).digest())
+    for target in targets:
+        for path in source_files(target.partition(":")[0], spec.folder):
+            digest.update(hashlib.sha256(read_file(path)).digest())
     return digest.hexdigest()
 
 

@@ -35,6 +35,7 @@ class RunPlan:
         only_profile: stop when all jobs are profiled.
         bounds: measure what taking turns could gain, with the first two jobs that arrive together.
         resume: the folder holds a run, which goes on.
+        models: the models of jobs that are done are written into the folder.
         timeouts: with jobs that hang.
     """
 
@@ -49,4 +50,5 @@ class RunPlan:
     only_profile: bool = False
     bounds: bool = False
     resume: bool = False
+    models: bool = False
     timeouts: Timeouts = Timeouts()

@@ -19,6 +19,7 @@ from runtime.grpo.rewards import merged
 from runtime.grpo.shares import rounds_of
 from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import JobSpec
+from runtime.jobs.tasks import is_cheap
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hook
 from runtime.residency.footprint import Footprint
 from runtime.sync.plan import make_plan
@@ -83,6 +84,7 @@ class Grpo:
         ]
         if len(runtime_hook.parts) < len(self._engines):  # beside a migrated tail
             self._hand_over(range(len(self._engines)), runtime_hook.parts)
+        self._evaluate(number, worst_case)
         parts = runtime_hook.parts
         while any(runtime_hook.wait([*beginnings, *(self._engines[part].call("sample") for part in parts)])[len(beginnings) :]):
             beginnings, before = [], parts
@@ -99,10 +101,21 @@ class Grpo:
         responses = sum(part["responses"] for part in results)
         for name in ("reward", "response_tokens", "cut_off"):
             runtime_hook.report(**{name: sum(part[name] * part["responses"] for part in results) / responses})
+        alike, groups = (sum(part[name] for part in results) for name in ("groups_alike", "groups"))
+        runtime_hook.report(frac_reward_zero_std=alike / groups)
         if self._spec.rollout.policy == "tail-batching":
             runtime_hook.report(long_round=this_round.long, queue=len(self._rounds.queue))
-        if self._spec.rewards.timeout == "adaptive":
+        if self._spec.task is not None and not is_cheap(self._spec.task):
             runtime_hook.report(stopped_rewards=sum(part["stopped"] for part in results))
+
+    def _evaluate(self, number: int, worst_case: bool) -> None:
+        """Say how good the weights are on held-out prompts, if it is time to: before sampling, so that no tail waits for it."""
+        evaluation, parts = self._spec.evaluation, runtime_hook.parts
+        if evaluation is None or not (worst_case or evaluation.is_due(number, self._spec.iterations)):
+            return
+        calls = [self._engines[part].call("evaluate", k, len(parts), worst_case) for k, part in enumerate(parts)]
+        sums = runtime_hook.wait(calls)
+        runtime_hook.report(eval_reward=sum(rewards for rewards, _ in sums) / sum(count for _, count in sums))
 
     def parts(self) -> list[Node]:
         """A part of the rollout nodes for each engine: some are enough for a rollout."""

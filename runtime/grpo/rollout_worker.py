@@ -13,10 +13,10 @@ from runtime.engines.interface import Progress, Response, Sampling
 from runtime.execution.nodes import threads_of
 from runtime.facts import Node
 from runtime.grpo.messages import Sampled, Stages, Timed
+from runtime.grpo.prompts import Prompts
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import RunningShare, Share, rounds_of
 from runtime.grpo.state import read_data, read_state
-from runtime.jobs.prompts import prompt_tokens
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
 from runtime.phases import runtime_hook
@@ -45,23 +45,17 @@ class RolloutWorker:
     def open(self, checkpoint: str | None) -> Timed:
         """Load model, tokenizer and task, and leave the engine as `restore` wants it."""
         stage = Stages()
+        self._rewards = Rewards(self._spec)  # its processes start while the engine does
         with stage("import"):
             from runtime.engines import make_engine
             from runtime.engines.model_files import read_model_files
-            from runtime.jobs.jsonl import JsonlTask
             from runtime.jobs.models import load_tokenizer, model_directory
-            from runtime.jobs.tasks import make_task
             from runtime.residency.staging import WeightStage
         spec, settings = self._spec, self._spec.algorithm
         with stage("model"):
             directory = model_directory(spec.model, spec.seed, Path(spec.folder))
             self._tokenizer = load_tokenizer(directory)
-            assert spec.task is not None
-            self._task = make_task(spec.task, spec.seed, spec.folder)
-            if isinstance(self._task, JsonlTask):
-                dropped = self._task.leave_out(lambda example: len(self._tokens(example)) > settings.max_prompt_tokens)
-                if dropped:
-                    print(f"{dropped} prompts have more tokens than max_prompt_tokens, {settings.max_prompt_tokens}: left out")
+            self._prompts = Prompts(spec, self._tokenizer, self._rewards)
             number_bytes = 2 if self._node.gpus else 4  # as `Trainer.weights` gives them, whatever the files hold
             self._stage_bytes = read_model_files(directory).parameters * number_bytes
         with stage("engine"):
@@ -76,16 +70,16 @@ class RolloutWorker:
             self._staged = WeightStage(pinned=bool(self._node.gpus))
         with stage("warm-up"):  # a batch of an iteration's size: the first one of its shape takes longer than those after it
             share = rounds_of(spec).next().shares(self._of)[self._place]
-            rows = [(0,)] * (len(share.prompts) * share.responses)
-            self._engine.generate(rows, Sampling(max_tokens=2, ignore_end=True))
-        anchors: dict[str, float] = {}
+            self._batch = max(1, len(share.prompts) * share.responses)
+            self._engine.generate([(0,)] * self._batch, Sampling(max_tokens=2, ignore_end=True))
         with stage("checkpoint"):
             if checkpoint is not None:
-                anchors = read_data(Path(checkpoint)).anchors
+                self._rewards.learn(read_data(Path(checkpoint)).anchors)
                 tensors, info = read_state(Path(checkpoint), ("weights",))
                 weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()}
                 self._engine.update_weights(weights, int(info["updates"]))
-        self._rewards = Rewards(spec, self._task, anchors)
+        with stage("rewards"):
+            self._rewards.wait_until_ready()
         return Footprint(), stage.seconds
 
     def restore(self) -> Timed:
@@ -170,9 +164,32 @@ class RolloutWorker:
         """Take over those of the shares given that are at these places."""
         self._shares += [self._running(share) for shares in messages for share in shares if share.place in places]
 
+    def evaluate(self, place: int, of: int, worst_case: bool) -> tuple[float, int]:
+        """Sample a greedy response to this engine's share of the held-out prompts: (sum of rewards, responses).
+
+        Random streams, and so what is trained on, are as they would be without it.
+
+        Args:
+            place, of: which of the engines that take part it is, and how many there are.
+
+        Raises:
+            RuntimeError: a reward is none.
+        """
+        prompts = self._prompts.held_out[place::of]
+        sampling = Sampling(temperature=0.0, max_tokens=self._spec.algorithm.max_tokens, ignore_end=worst_case)
+        learning, self._rewards.learning = self._rewards.learning, False
+        rewards: list[Future[float]] = []
+        for first in range(0, len(prompts), self._batch):
+            batch = prompts[first : first + self._batch]
+            responses = self._engine.generate([prompt.tokens for prompt in batch], sampling)
+            rewards += [self._rewarded(prompt.example, one) for prompt, one in zip(batch, responses, strict=True)]
+        total = sum(reward.result() for reward in rewards)
+        self._rewards.learning = learning
+        return total, len(rewards)
+
     def results(self) -> dict[str, Any]:
-        """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them; and what the
-        timeout of rewards has learned and stopped; and a prompt with its responses to be shown.
+        """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them; what the
+        timeout of rewards has learned and stopped; groups, and those whose rewards are all alike; a prompt to be shown.
 
         Raises:
             RuntimeError: a reward is no finite number.
@@ -181,6 +198,8 @@ class RolloutWorker:
         rewards = [reward for part in self._sampled for reward in part.rewards]
         lengths = [len(response.token_ids) for part in self._sampled for response in part.responses]
         of = max(len(lengths), 1)
+        size = self._spec.algorithm.group_size
+        groups = [part.rewards[k : k + size] for part in self._sampled for k in range(0, len(part.rewards), size)]
         anchors, stopped = self._rewards.news()
         return {
             "complete": [prompt for share in self._shares for prompt in share.complete],
@@ -190,6 +209,8 @@ class RolloutWorker:
             "cut_off": sum(length == self._spec.algorithm.max_tokens for length in lengths) / of,
             "anchors": anchors,
             "stopped": stopped,
+            "groups": len(groups),
+            "groups_alike": sum(min(group) == max(group) for group in groups),
             "sample": self._sample(),
         }
 
@@ -208,22 +229,9 @@ class RolloutWorker:
 
     def _running(self, share: Share) -> RunningShare:
         """A share with its prompts."""
-        assert self._spec.task is not None
-        examples: dict[int, Any] = {}
-        for first, count in _runs(share.round.prompts):
-            prompts = self._task.prompts(count, first)
-            if len(prompts) != count:
-                raise RuntimeError(f"{self._spec.task.name}: prompts({count}, {first}) gives {len(prompts)} of {count} examples")
-            examples |= dict(zip(range(first, first + count), prompts, strict=True))
-        tokens = {number: self._tokens(example) for number, example in examples.items()}
-        most = self._spec.algorithm.max_prompt_tokens
-        for prompt in tokens.values():
-            if len(prompt) > most:
-                raise RuntimeError(f"a prompt has {len(prompt)} tokens; max_prompt_tokens is {most}")
-        return RunningShare(share, examples, tokens, self._rewarded)
-
-    def _tokens(self, example: Example) -> tuple[int, ...]:
-        return prompt_tokens(self._tokenizer, example)
+        prompts = self._prompts.numbered(share.round.prompts)
+        examples = {number: prompt.example for number, prompt in prompts.items()}
+        return RunningShare(share, examples, {number: prompt.tokens for number, prompt in prompts.items()}, self._rewarded)
 
     def _rewarded(self, example: Example, response: Response) -> Future[float]:
         tokens = list(response.token_ids)
@@ -260,14 +268,3 @@ class RolloutWorker:
         if hasattr(self, "_engine"):
             self._engine.close()
             self._staged.close()
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """(first, count) of the runs of consecutive numbers."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and number == sum(runs[-1]):
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return runs

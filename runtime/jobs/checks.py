@@ -10,6 +10,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.named import find_module
 from runtime.jobs.spec import TINY, JobSpec, TaskSpec
+from runtime.jobs.verifiers import check_installed
 
 
 def check_names(job: JobSpec, where: str) -> None:
@@ -39,8 +40,13 @@ def check_names(job: JobSpec, where: str) -> None:
         for target in (job.task.name, job.task.reward):
             if target is not None and ":" in target:
                 find_module(target, job.folder)
+        if job.task.reward is not None:
+            check_installed(job.task.reward)
         if job.task.name == "jsonl":
             _check_prompts(job, job.task)
+    with _at(f"{where}.evaluation"):
+        if job.evaluation is not None:
+            _check_prompts(job, job.task.model_copy(update={"file": job.evaluation.file}))
 
 
 def _check_prompts(job: JobSpec, task: TaskSpec) -> None:

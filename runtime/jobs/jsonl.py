@@ -6,7 +6,7 @@ A prompt is text, or a conversation: messages with `role` and `content`, as in d
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,17 +65,19 @@ def _example(record: dict[str, Any], spec: TaskSpec, where: str) -> Example:
     before = ({"role": "system", "content": spec.system},) if spec.system is not None else ()
     if isinstance(prompt, list):
         messages = (*before, *_messages(prompt, f"{where}: {spec.prompt}"))
-        return Example(messages[-1]["content"], answer, record, messages)
+        return Example(messages[-1]["content"], answer, record, messages, where)
     _check_text(prompt, f"{where}: {spec.prompt}")
-    if not prompt:
-        raise InputError(f"{where}: {spec.prompt}: must be text, not {describe(prompt)}")
+    if not prompt.strip():
+        raise InputError(f"{where}: {spec.prompt}: is empty")
     chat = (*before, {"role": "user", "content": prompt}) if spec.chat or before else ()
-    return Example(prompt, answer, record, chat)
+    return Example(prompt, answer, record, chat, where)
 
 
 def _messages(messages: Sequence[Any], where: str) -> Iterator[dict[str, str]]:
     if not messages:
         raise InputError(f"{where}: holds no messages")
+    if all(isinstance(message, Mapping) and message.get("content") == "" for message in messages):
+        raise InputError(f"{where}: holds empty messages alone")
     for k, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise InputError(f"{where}[{k}]: must be a mapping with role and content, not {describe(message)}")
@@ -91,29 +93,16 @@ def _check_text(value: Any, where: str) -> None:
         raise InputError(f"{where}: holds half a character (a lone surrogate)")
 
 
-class JsonlTask:
+class Lines:
     """Every example once, in an order drawn from the seed, then every one again in another.
 
     Args:
-        examples: in the order of the file. reward: what a response to one is worth.
+        examples: in the order of the file.
     """
 
-    def __init__(self, examples: list[Example], reward: Reward, seed: int) -> None:
+    def __init__(self, examples: list[Example], seed: int) -> None:
         self._examples = examples
-        self._reward = reward
         self._seed = seed
-
-    def leave_out(self, unfit: Callable[[Example], bool]) -> int:
-        """Go on without some examples; returns how many those are.
-
-        Raises:
-            InputError: none is left; one line.
-        """
-        before = len(self._examples)
-        self._examples = [example for example in self._examples if not unfit(example)]
-        if not self._examples:
-            raise InputError(f"all of the {before} prompts are too long")
-        return before - len(self._examples)
 
     def prompts(self, count: int, position: int) -> list[Example]:
         """Examples number `position` and on."""
@@ -126,6 +115,18 @@ class JsonlTask:
                 order = generator(self._seed, "jsonl", epoch).permutation(size).tolist()
             examples.append(self._examples[order[number % size]])
         return examples
+
+
+class JsonlTask(Lines):
+    """The lines of a file as a task.
+
+    Args:
+        reward: what a response to one is worth.
+    """
+
+    def __init__(self, examples: list[Example], reward: Reward, seed: int) -> None:
+        super().__init__(examples, seed)
+        self._reward = reward
 
     def reward(self, example: Example, response: str) -> float:
         """What the reward says."""

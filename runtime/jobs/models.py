@@ -43,6 +43,7 @@ END = 1
 _INITIAL_STD = 0.02
 _EMBEDDING_STD = 1.0  # large beside what the newborn layers add, so that they do not blur the table
 _RARE = 1e-5  # chance of what hardly ever follows
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")  # any of them is one
 _FILES = ("config.json", "model.safetensors", "tokenizer.json")  # of a tiny model
 
 
@@ -84,9 +85,9 @@ def local_directory(path: Path) -> Path:
     name = one_line(str(path), 4096)
     if not path.is_dir():
         raise InputError(f"{name}: there is no such folder; a model is `tiny` or a Hugging Face directory on this machine")
-    patterns = {"config.json": "config.json", "weights as *.safetensors": "*.safetensors", "a tokenizer": "tokenizer*"}
-    for what, pattern in patterns.items():
-        if not any(path.glob(pattern)):
+    patterns = {"config.json": ("config.json",), "weights as *.safetensors": ("*.safetensors",), "a tokenizer": _TOKENIZERS}
+    for what, names in patterns.items():
+        if not any(any(path.glob(name)) for name in names):
             raise InputError(f"{name}: holds no {what.removeprefix('a ')}; a Hugging Face directory of a model has {what}")
     for file in (*path.glob("*.json"), *path.glob("*.safetensors"), *path.glob("tokenizer*")):
         check_regular(file)

@@ -6,6 +6,7 @@ task, or of a class of the user's own. `load_jobs` merges `defaults` under every
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -25,7 +26,7 @@ from runtime.sync.plan import Topology
 
 TINY = "tiny"
 _RATE_OF_TINY, _RATE = 1e-3, 1e-6  # learning rates; the second as in TRL's GRPO
-_OF_A_TASK = ("task", "model", "algorithm", "rewards", "sync")  # keys of the built-in kind of job alone
+_OF_A_TASK = ("task", "model", "algorithm", "rewards", "evaluation", "sync")  # keys of the built-in kind of job alone
 _OF_A_CLASS = ("class", "options")
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -176,22 +177,43 @@ class TrainingSpec(FileModel):
     """Built-in kind: weights, gradients and Adam's moments stay in host memory, where Adam steps; on CPU nodes they always do."""
 
 
-class RewardsSpec(FileModel):
-    """Where rewards are computed, and how long one may take."""
+def _limit(value: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    if number or value in ("adaptive", "none"):
+        return value
+    raise ValueError(f"must be seconds above 0, 'adaptive' or 'none', not {describe(value)}")
 
-    timeout: Literal["none", "adaptive"] = "none"
-    """none: a thread beside the engine; adaptive: RollPacker's timeout, in processes that can be stopped."""
+
+class RewardsSpec(FileModel):
+    """How rewards are computed, beside each engine: in processes of their own, unless they are built in and cheap."""
+
+    timeout: Annotated[float | Literal["adaptive", "none"], BeforeValidator(_limit)] = 60.0
+    """Seconds that one may take before it is stopped and counts as 0; adaptive: RollPacker's timeout; none: as long as it likes."""
     processes: Count = 1
-    """adaptive: rewards that are computed at once, beside each engine."""
+    """Rewards that are computed at once, beside each engine."""
     correct: float = 1.0
     """adaptive: a response is correct that earns so much; how long its reward took is what the timeout goes by."""
 
     @model_validator(mode="after")
-    def _go_with_a_timeout(self) -> RewardsSpec:
-        for field in ("processes", "correct"):
-            if self.timeout == "none" and field in self.model_fields_set:
-                raise field_error("goes with the timeout adaptive", field)
+    def _goes_with_a_timeout(self) -> RewardsSpec:
+        if self.timeout != "adaptive" and "correct" in self.model_fields_set:
+            raise field_error("goes with the timeout adaptive", "correct")
         return self
+
+
+class EvaluationSpec(FileModel):
+    """Greedy responses to held-out prompts, one each, now and then: their mean reward says how good the model is."""
+
+    file: str
+    """Lines with the same fields as those of the task's file, which the same reward is for."""
+    every: Count = 10
+    """Iterations from one evaluation to the next; the first iteration and the last one have one in any case."""
+    prompts: Count = 100
+    """The first so many lines of the file, of those that are not too long; all where it has fewer."""
+
+    def is_due(self, iteration: int, iterations: int) -> bool:
+        """Whether an iteration, from 0, of so many has one."""
+        return iteration % self.every == 0 or iteration == iterations - 1
 
 
 class SyncSpec(FileModel):
@@ -234,6 +256,8 @@ class JobSpec(FileModel):
     """Built-in kind: settings of GRPO."""
     rewards: RewardsSpec = RewardsSpec()
     """Built-in kind: how long a reward may take."""
+    evaluation: EvaluationSpec | None = None
+    """Built-in kind: how good the model is on held-out lines."""
     sync: SyncSpec = SyncSpec()
     """Built-in kind: the way of new weights."""
     job_class: Named | None = Field(default=None, alias="class")
@@ -251,7 +275,9 @@ class JobSpec(FileModel):
             raise field_error("is a key of jobs with a task", "rollout", "policy")
         if self.job_class is not None and self.training.cpu_offload:
             raise field_error("is a key of jobs with a task", "training", "cpu_offload")
-        for field in ("model", "algorithm", "rewards", "sync"):
+        if self.evaluation is not None and self.task is not None and self.task.name != "jsonl":
+            raise field_error(f"goes with the task jsonl, not with {describe(self.task.name)}", "evaluation")
+        for field in ("model", "algorithm", "rewards", "evaluation", "sync"):
             if self.job_class is not None and field in self.model_fields_set:
                 raise field_error("is a key of jobs with a task; a class gets its settings by options", field)
         if self.job_class is None and self.options:

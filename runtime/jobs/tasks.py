@@ -19,7 +19,7 @@ import numpy as np
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import describe, one_line
 from runtime.jobs.named import load_named
-from runtime.jobs.verifiers import VERIFIERS
+from runtime.jobs.verifiers import CHEAP, VERIFIERS
 
 if TYPE_CHECKING:
     from runtime.jobs.spec import TaskSpec
@@ -34,12 +34,14 @@ class Example:
         answer: what a right response holds, where the task has one.
         record: the line of a JSONL file.
         messages: what the model's chat template makes the prompt of, each with `role` and `content`; none: the prompt is as it is.
+        where: the line of a file that it comes from, for errors.
     """
 
     prompt: str
     answer: str = ""
     record: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Mapping[str, str], ...] = ()
+    where: str = ""
 
 
 class Task(Protocol):
@@ -55,6 +57,22 @@ class Task(Protocol):
 
 
 Reward = Callable[[Example, str], float]
+
+
+class Rewarding(Protocol):
+    """What says what responses are worth: a task, or less."""
+
+    @property
+    def reward(self) -> Reward:
+        """(example, response) -> a finite number."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """What says so of the lines of a JSONL file, without the lines."""
+
+    reward: Reward
 
 
 def generator(seed: int, name: str, number: int) -> np.random.Generator:
@@ -166,6 +184,16 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "") -> Task:
     return task
 
 
+def is_cheap(spec: TaskSpec) -> bool:
+    """Whether its rewards take microseconds of code that we know; others have processes of their own."""
+    return spec.name in BUILT_IN or (spec.name == "jsonl" and (spec.reward is None or spec.reward in CHEAP))
+
+
+def make_rewarding(spec: TaskSpec, seed: int, folder: str = "") -> Rewarding:
+    """What computes the rewards of a job's task; raises as `make_task`. It does not read the task's file."""
+    return Verifier(_reward(spec, folder)) if spec.name == "jsonl" else make_task(spec, seed, folder)
+
+
 def _reward(spec: TaskSpec, folder: str) -> Reward:
     """What a response to a line of a JSONL file is worth."""
     if spec.reward is None:
@@ -179,18 +207,25 @@ def _reward(spec: TaskSpec, folder: str) -> Reward:
     return lambda example, response: function(dict(example.record), response)
 
 
-def score(task: Task, example: Example, response: str) -> float:
+def score(task: Rewarding, example: Example, response: str) -> float:
     """The reward of a response, checked.
 
     Raises:
         RuntimeError: the task's reward raised, or returned no finite number; one line that says for which response.
     """
-    subject = f"the reward of {describe(response)} to the prompt {describe(example.prompt)}"
     try:
         value = task.reward(example, response)
         reward = math.nan if isinstance(value, str | bytes) else float(value)
     except Exception as error:  # whatever a user's function raises
-        raise RuntimeError(f"{subject} failed: {one_line(f'{type(error).__name__}: {error}')}") from error
+        what = one_line(f"{type(error).__name__}: {error}")
+        raise RuntimeError(f"{reward_of(example, response)} failed: {what}") from error
     if not math.isfinite(reward):
-        raise RuntimeError(f"{subject} is {describe(value)}, no finite number")
+        raise RuntimeError(f"{reward_of(example, response)} is {describe(value)}, no finite number")
     return reward
+
+
+def reward_of(example: Example, response: str) -> str:
+    """Which reward is meant, as messages say it."""
+    return f"the reward of {describe(response)} to the prompt {describe(example.prompt)}" + (
+        f" ({example.where})" if example.where else ""
+    )

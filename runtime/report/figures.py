@@ -22,7 +22,7 @@ from runtime.facts import Iteration, PhaseSlice
 from runtime.record import RunRecord
 
 PHASES = ("rollout", "training")
-REWARD = "reward"
+REWARD, EVAL_REWARD = "reward", "eval_reward"
 
 
 class Shared(NamedTuple):
@@ -148,7 +148,9 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
     solo = record.solo.get(job_id)
     alone_s = iteration_s(iterations_of(solo, job_id)) if solo else None
     own_s = iteration_s(iterations)
-    rewards = [iteration.metrics[REWARD] for iteration in iterations if REWARD in iteration.metrics]
+    rewards, evaluations = (
+        [iteration.metrics[name] for iteration in iterations if name in iteration.metrics] for name in (REWARD, EVAL_REWARD)
+    )
     tenth = max(1, len(rewards) // 10)
     admitted = [event for event in record.log if isinstance(event, Admitted) and event.job_id == job_id]
     return {
@@ -158,6 +160,8 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "strategy": admitted[0].placement.strategy if admitted else None,
         "reward_first": _finite(_mean(rewards[:tenth])),
         "reward_last": _finite(_mean(rewards[-tenth:])),
+        "eval_reward_first": _finite(evaluations[0]) if evaluations else None,
+        "eval_reward_last": _finite(evaluations[-1]) if evaluations else None,
         "iteration_s": own_s,
         "solo_iteration_s": alone_s,
         "slowdown": own_s / alone_s if own_s and alone_s else None,

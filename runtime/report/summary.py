@@ -24,20 +24,27 @@ def summary(figures: Mapping[str, Any]) -> RenderableType:
 
 def _jobs(figures: Mapping[str, Any]) -> RenderableType:
     compared = any(job["solo_iteration_s"] for job in figures["jobs"].values())
-    table = make_table("job", "iterations", "reward", "iteration", *(("alone", "slowdown") if compared else ()), "SLO", "placed")
+    evaluated = any(job["eval_reward_last"] is not None for job in figures["jobs"].values())
+    columns = (*(("held out",) if evaluated else ()), "iteration", *(("alone", "slowdown") if compared else ()))
+    table = make_table("job", "iterations", "reward", *columns, "SLO", "placed")
     for job_id, job in figures["jobs"].items():
         alone = (_seconds(job["solo_iteration_s"]), _times(job["slowdown"])) if compared else ()
-        rewards = job["reward_first"], job["reward_last"]
+        held_out = (_change(job["eval_reward_first"], job["eval_reward_last"]),) if evaluated else ()
         table.add_row(
             job_id,
             f"{job['iterations']}/{job['of'] or '?'}",
-            f"{rewards[0]:.3f} -> {rewards[1]:.3f}" if None not in rewards else "",
+            _change(job["reward_first"], job["reward_last"]),
+            *held_out,
             _seconds(job["iteration_s"]),
             *alone,
             _times(job["slo"]),
             (job["strategy"] or "").replace("_", " "),
         )
     return table
+
+
+def _change(first: float | None, last: float | None) -> str:
+    return f"{first:.3f} -> {last:.3f}" if first is not None and last is not None else ""
 
 
 def _pools(figures: Mapping[str, Any]) -> RenderableType:

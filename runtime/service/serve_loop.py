@@ -118,7 +118,7 @@ def _plan(folder: Path, wish: ServiceOptions) -> RunPlan:
     if not is_begun(folder / JOURNAL):
         nodes = _nodes(nodes_wanted(wish.cluster, ()))
         cluster = cluster_of(wish.cluster, (), nodes)
-        return RunPlan((), cluster, nodes, wish.policy or POLICY, wish.dispatch or DISPATCH, wish.seed, str(folder))
+        return RunPlan((), cluster, nodes, wish.policy or POLICY, wish.dispatch or DISPATCH, wish.seed, str(folder), models=True)
     record = read_run(folder)
     start = record.started
     for option in ("policy", "dispatch"):
@@ -130,7 +130,7 @@ def _plan(folder: Path, wish: ServiceOptions) -> RunPlan:
     nodes = _nodes(nodes_wanted(start.cluster, ()))
     check_pools(start.cluster, nodes)
     specs = tuple(fact.spec for fact in record.submitted)
-    return RunPlan(specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True)
+    return RunPlan(specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True, models=True)
 
 
 def _nodes(counts: dict[Pool, int]) -> tuple[Node, ...]:

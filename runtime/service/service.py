@@ -46,7 +46,7 @@ class Service:
         Raises:
             InputError: a policy or the folder cannot be used; one line.
         """
-        await self.serve(Processes(self._plan.folder, ray.get_runtime_context().current_actor))
+        await self.serve(Processes(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
 
     async def serve(self, processes: Processes) -> None:
         """Set everything going with such processes; as `begin`."""

@@ -152,6 +152,33 @@ def test_a_reward_that_is_none_fails_the_rollout(workers: list[RolloutWorker], m
         workers[0].results()
 
 
+def test_an_evaluation_is_greedy_and_changes_nothing_of_what_is_sampled(
+    workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due, found = Rounds(6, 3, 1.0).next(), []
+    prompts = [vars(worker)["_prompts"] for worker in workers]
+    held_out = tuple(prompts[0].numbered(range(100, 111)).values())
+    for evaluated in (False, True):
+        begin(workers, due)
+        if evaluated:
+            for own in prompts:
+                monkeypatch.setattr(own, "held_out", held_out)
+            parts = [worker.evaluate(k, 2, False) for k, worker in enumerate(workers)]
+            assert [count for _, count in parts] == [6, 5] and parts == [w.evaluate(k, 2, False) for k, w in enumerate(workers)]
+            assert workers[0].evaluate(0, 1, True) == (workers[0].evaluate(0, 1, True)[0], 11)  # more than a batch
+        assert [worker.sample() for worker in workers] == [(), ()]
+        found.append([(part.responses, part.rewards) for part in sampled(workers)])
+    assert found[0] == found[1]
+
+
+def test_groups_without_a_spread_are_counted(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LongTail, "reward", lambda self, example, response: 1.0)
+    begin(workers, Rounds(6, 3, 1.0).next())
+    assert workers[0].sample() == ()
+    found = workers[0].results()
+    assert (found["groups"], found["groups_alike"]) == (3, 3)
+
+
 def test_a_task_that_gives_too_few_examples_is_named(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LongTail, "prompts", lambda self, count, position: [Example("1", "1")])
     due = Rounds(6, 3, 1.0).next()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from rollmux_env.errors import InputError
 from runtime.jobs import models
 from runtime.jobs.models import END, KINDS, LENGTHS, VOCABULARY_SIZE, load_tokenizer, model_directory, token_of
-from runtime.jobs.spec import ModelSpec
+from runtime.jobs.spec import ModelSpec, load_jobs
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -78,11 +80,35 @@ def test_a_directory_of_the_users_is_taken_if_it_is_complete(cache: Path, tmp_pa
     tiny = model_directory(SMALL, 0)
     assert model_directory(ModelSpec(name=tiny.name), 0, tiny.parent) == tiny
     own = tmp_path / "own"
-    for name, problem in (("config.json", "weights as"), ("model.safetensors", "tokenizer")):
+    steps = (("config.json", "no weights as"), ("model.safetensors", "no tokenizer"), ("tokenizer_config.json", "no tokenizer;"))
+    for name, problem in steps:
         own.mkdir(exist_ok=True)
         (own / name).write_bytes((tiny / name).read_bytes())
         with pytest.raises(InputError, match=problem):
             model_directory(ModelSpec(name=str(own)), 0)
+
+
+def test_a_model_that_a_job_cannot_use_is_refused_before_anything_starts(cache: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(model_directory(SMALL, 0), tmp_path / "own"))
+    (tmp_path / "data.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    task = {"name": "jsonl", "file": "data.jsonl"}
+    file = tmp_path / "jobs.json"
+
+    def problem(**job: object) -> str:
+        given = {"id": "a", "slo": 2, "iterations": 1, "model": "own", "task": task} | job
+        file.write_text(json.dumps({"version": 1, "jobs": [given]}))
+        with pytest.raises(InputError) as refused:
+            load_jobs(file)
+        return str(refused.value).removeprefix(f"{file}: jobs[0].")
+
+    assert problem(task=task | {"chat": True}) == "task: messages need a chat template; own has none"
+    evaluation = {"file": "talk.jsonl"}
+    (tmp_path / "talk.jsonl").write_text('{"prompt": [{"role": "user", "content": "1+1="}]}')
+    assert problem(evaluation=evaluation) == "evaluation: messages need a chat template; own has none"
+    asked = problem(algorithm={"max_prompt_tokens": 4000, "max_tokens": 97})
+    assert asked == "algorithm: max_prompt_tokens and max_tokens are 4097 together; the model attends to 4096"
+    (own / "tokenizer.json").unlink()
+    assert problem().startswith(f"model: {own}: holds no tokenizer; a Hugging Face directory of a model has a tokenizer")
 
 
 def test_a_cache_that_cannot_be_written_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

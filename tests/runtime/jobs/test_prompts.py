@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rollmux_env.errors import InputError
-from runtime.jobs.jsonl import JsonlTask, read_examples
+from runtime.jobs.jsonl import read_examples
 from runtime.jobs.prompts import has_chat_template, prompt_tokens
 from runtime.jobs.spec import TaskSpec
 from runtime.jobs.tasks import Example, make_task, score
@@ -40,6 +40,7 @@ def words(tokenizer: PreTrainedTokenizerFast, example: Example) -> str:
 def test_fields_have_the_names_that_the_data_has(tmp_path: Path) -> None:
     (one,) = examples(tmp_path, {"question": "one", "answer": 3, "level": "easy"}, prompt="question")
     assert (one.prompt, one.answer, one.messages, one.record["level"]) == ("one", "3", (), "easy")
+    assert one.where == f"{tmp_path}/data.jsonl: line 1"
 
 
 def test_text_is_as_it_is_or_a_message_of_a_user(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -71,14 +72,6 @@ def test_a_folder_has_a_template_or_not(tmp_path: Path, tokenizer: PreTrainedTok
     assert not has_chat_template(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "x"}))
     assert has_chat_template(tmp_path)
-
-
-def test_examples_that_are_left_out_are_counted(tmp_path: Path) -> None:
-    task = JsonlTask(examples(tmp_path, *({"prompt": "x" * k} for k in range(1, 6))), lambda example, response: 0.0, 0)
-    assert task.leave_out(lambda example: len(example.prompt) > 3) == 2
-    assert {example.prompt for example in task.prompts(9, 0)} == {"x", "xx", "xxx"}
-    with pytest.raises(InputError, match="all of the 3 prompts are too long"):
-        task.leave_out(lambda example: True)
 
 
 def test_a_built_in_verifier_compares_with_the_answer(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""A training that stands still is said once, when it has lasted."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.standstill import PATIENCE, warnings
+
+FINE = {"frac_reward_zero_std": 0.5, "entropy": 0.4, "cut_off": 0.1}
+
+
+def said(iterations: list[dict[str, float]]) -> list[tuple[int, str]]:
+    """(iteration, line) as a run goes on."""
+    return [(k, line) for k in range(len(iterations)) for line in warnings(iterations[: k + 1])]
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        ({"frac_reward_zero_std": 0.95}, "in 95% of the groups all responses earn the same"),
+        ({"entropy": 0.001}, "its entropy is 0.001 nats a token"),
+        ({"cut_off": 0.5}, "50% of the responses are cut off at max_tokens"),
+        ({"completions/clipped_ratio": 1.0}, "100% of the responses are cut off at max_tokens"),
+    ],
+)
+def test_what_lasts_is_said_once_and_again_when_it_comes_back(bad: dict[str, float], text: str) -> None:
+    fine = FINE if "completions/clipped_ratio" not in bad else {}
+    (line,) = said([fine] * 3 + [fine | bad] * 20)
+    assert line[0] == 3 + PATIENCE - 1 and line[1].startswith(text) and line[1].endswith(f"(for {PATIENCE} iterations)")
+    assert "\n" not in line[1]
+    assert [k for k, _ in said([fine | bad] * PATIENCE + [fine] + [fine | bad] * PATIENCE)] == [PATIENCE - 1, 2 * PATIENCE]
+    assert said(([fine | bad] * (PATIENCE - 1) + [fine]) * 3) == []
+
+
+def test_a_training_that_moves_or_says_nothing_is_left_in_peace() -> None:
+    assert said([FINE] * 20) == [] and said([{"loss": 1.0}] * 20) == [] and warnings([]) == []
+
+
+def test_the_last_iterations_are_enough() -> None:
+    bad = FINE | {"entropy": 0.0}
+    assert warnings([bad] * (PATIENCE + 1)) == [] and len(warnings([FINE, *[bad] * PATIENCE])) == 1
