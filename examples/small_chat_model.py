@@ -1,7 +1,7 @@
 """A random Qwen2 with a chat template, and problems that it can learn: `python examples/small_chat_model.py`.
 
 For trying `gsm8k.yaml` on a CPU. In gsm8k/ beside this script, `model` is a Hugging Face folder like that of
-Qwen2.5-0.5B-Instruct, with 0.4 million random weights: its tokens are bytes and the three special ones of Qwen's chat template.
+Qwen2.5-0.5B-Instruct, with 0.1 million random weights: its tokens are bytes and the three special ones of Qwen's chat template.
 problems.jsonl has lines in GSM8K's format.
 """
 
@@ -32,8 +32,8 @@ def make_model(folder: Path, seed: int = 0) -> None:
     end = SPECIAL.index("<|im_end|>")
     config = Qwen2Config(
         vocab_size=len(SPECIAL) + 256,
-        hidden_size=128,
-        intermediate_size=512,
+        hidden_size=64,
+        intermediate_size=256,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,

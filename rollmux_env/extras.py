@@ -10,6 +10,7 @@ EXTRAS = {
     "run": ("ray", "torch", "transformers", "tensorboard"),
     "train": ("torch", "stable_baselines3", "sb3_contrib", "tensorboard"),
     "vllm": ("vllm",),
+    "math": ("math_verify",),
 }
 """Modules that each extra of `pip install 'rollmux[EXTRA]'` brings."""
 

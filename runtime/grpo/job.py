@@ -103,6 +103,8 @@ class Grpo:
             runtime_hook.report(**{name: sum(part[name] * part["responses"] for part in results) / responses})
         alike, groups = (sum(part[name] for part in results) for name in ("groups_alike", "groups"))
         runtime_hook.report(frac_reward_zero_std=alike / groups)
+        if cut_off := [reward for part in results for reward in part["cut_off_rewards"]]:
+            runtime_hook.report(cut_off_reward=sum(cut_off) / len(cut_off))
         if self._spec.rollout.policy == "tail-batching":
             runtime_hook.report(long_round=this_round.long, queue=len(self._rounds.queue))
         if self._spec.task is not None and not is_cheap(self._spec.task):

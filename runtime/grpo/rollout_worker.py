@@ -72,14 +72,13 @@ class RolloutWorker:
             share = rounds_of(spec).next().shares(self._of)[self._place]
             self._batch = max(1, len(share.prompts) * share.responses)
             self._engine.generate([(0,)] * self._batch, Sampling(max_tokens=2, ignore_end=True))
+            self._rewards.wait_until_ready()
         with stage("checkpoint"):
             if checkpoint is not None:
                 self._rewards.learn(read_data(Path(checkpoint)).anchors)
                 tensors, info = read_state(Path(checkpoint), ("weights",))
                 weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()}
                 self._engine.update_weights(weights, int(info["updates"]))
-        with stage("rewards"):
-            self._rewards.wait_until_ready()
         return Footprint(), stage.seconds
 
     def restore(self) -> Timed:
@@ -198,7 +197,7 @@ class RolloutWorker:
         rewards = [reward for part in self._sampled for reward in part.rewards]
         lengths = [len(response.token_ids) for part in self._sampled for response in part.responses]
         of = max(len(lengths), 1)
-        size = self._spec.algorithm.group_size
+        size, longest = self._spec.algorithm.group_size, self._spec.algorithm.max_tokens
         groups = [part.rewards[k : k + size] for part in self._sampled for k in range(0, len(part.rewards), size)]
         anchors, stopped = self._rewards.news()
         return {
@@ -206,7 +205,8 @@ class RolloutWorker:
             "responses": len(lengths),
             "reward": sum(rewards) / of,
             "response_tokens": sum(lengths) / of,
-            "cut_off": sum(length == self._spec.algorithm.max_tokens for length in lengths) / of,
+            "cut_off": sum(length == longest for length in lengths) / of,
+            "cut_off_rewards": [reward for length, reward in zip(lengths, rewards, strict=True) if length == longest],
             "anchors": anchors,
             "stopped": stopped,
             "groups": len(groups),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from fractions import Fraction
-from importlib.util import find_spec
 
-from rollmux_env.errors import InputError
+from rollmux_env.extras import require
 
 _MARK = "####"  # in front of the answer, in GSM8K's format
 _BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
@@ -83,8 +82,8 @@ def check_installed(name: str) -> None:
     Raises:
         InputError: it is not installed; one line with what to install.
     """
-    if name == "math" and find_spec("math_verify") is None:
-        raise InputError("reward: math needs the package math-verify; install it: pip install 'rollmux[math]'")
+    if name == "math":
+        require("math", "reward: math")
 
 
 VERIFIERS: dict[str, Callable[[str, str], float]] = {"number": number, "math": math}

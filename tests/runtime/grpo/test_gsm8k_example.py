@@ -52,7 +52,7 @@ def test_the_example_ends_in_a_model_that_samples_the_same_everywhere(
     assert [*evaluated] == [0, 2] and all(0 <= value <= 1 for value in evaluated.values())
     exported = tmp_path / "x" / MODELS / "gsm8k"
     assert any(line.endswith(f"gsm8k: its model after 3 iterations is in {exported}") for line in lines)
-    assert read_samples(tmp_path / "x", "gsm8k")[2][0].prompt.startswith("<|im_start|>system\nReason step by step.")
+    assert read_samples(tmp_path / "x", "gsm8k")[2][0].prompt.startswith("<|im_start|>system\nEnd with: #### NUMBER<|im_end|>")
 
     tokenizer, model = load_tokenizer(exported), AutoModelForCausalLM.from_pretrained(exported)
     text = tokenizer.apply_chat_template([{"role": "user", "content": "1?"}], add_generation_prompt=True, tokenize=False)

@@ -119,9 +119,7 @@ def test_a_number_is_found_behind_any_words(value: object, words: str) -> None:
 
 @pytest.mark.skipif(find_spec("math_verify") is not None, reason="math-verify is installed")
 def test_a_verifier_without_its_package_says_what_to_install() -> None:
-    with pytest.raises(
-        InputError, match=r"^reward: math needs the package math-verify; install it: pip install 'rollmux\[math\]'$"
-    ):
+    with pytest.raises(InputError, match=r"^reward: math: needs math_verify; not installed here: pip install 'rollmux\[math\]'$"):
         check_installed("math")
     for name in CHEAP:
         assert name in VERIFIERS
