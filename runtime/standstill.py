@@ -23,9 +23,9 @@ class _Sign(NamedTuple):
 
 
 def _costs_reward(share: float, metrics: Mapping[str, float]) -> bool:
-    """Whether many responses are cut off, and earn less for it, as far as that is known."""
+    """Whether many responses are cut off, and earn at most half of what all do, as far as that is known."""
     reward, cut_off = metrics.get("reward"), metrics.get("cut_off_reward")
-    return share >= CUT_OFF and (reward is None or cut_off is None or cut_off < reward or cut_off <= 0)
+    return share >= CUT_OFF and (reward is None or cut_off is None or cut_off <= reward / 2)
 
 
 _SIGNS = (

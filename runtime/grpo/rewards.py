@@ -110,7 +110,8 @@ class Rewards:
         with self._lock:
             if outcome is None:
                 self._stopped += 1
-                print(f"WARNING: {reward_of(example, response)} was stopped after {limit_s:.3g} s and counts as {FAILED:g}")
+                took = f"was stopped after {limit_s or 0:.3g} s"
+                print(f"WARNING: {reward_of(example, response)} {took} and counts as {FAILED:g}")
                 return FAILED
             reward, seconds = outcome
             known_s = self._timeout.anchors.get(test, 0.0) if self._timeout else seconds

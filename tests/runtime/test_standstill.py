@@ -36,7 +36,7 @@ def test_a_training_that_moves_or_says_nothing_is_left_in_peace() -> None:
     assert said([FINE] * 20) == [] and said([{"loss": 1.0}] * 20) == [] and warnings([]) == []
 
 
-@pytest.mark.parametrize(("reward", "cut_off_reward", "count"), [(0.5, 0.5, 0), (0.5, 0.6, 0), (0.5, 0.1, 1), (0.0, 0.0, 1)])
+@pytest.mark.parametrize(("reward", "cut_off_reward", "count"), [(0.5, 0.4, 0), (0.5, 0.6, 0), (0.5, 0.1, 1), (0.0, 0.0, 1)])
 def test_responses_that_earn_as_much_may_be_cut_off(reward: float, cut_off_reward: float, count: int) -> None:
     iteration = FINE | {"cut_off": 0.9, "reward": reward, "cut_off_reward": cut_off_reward}
     assert len(said([iteration] * 20)) == count
