@@ -7,8 +7,10 @@ import json
 
 import pytest
 
+from rollmux_env.report.tables import show
 from runtime.facts import Bound, Failed, PhaseSlice
 from runtime.report.figures import figures, shared_times
+from runtime.report.summary import summary
 from tests.runtime.report.replayed import recorded, scenario_of
 
 SWITCH = {"warm_s": 1, "cold_s": 5}
@@ -58,6 +60,20 @@ def test_rewards_are_those_of_the_first_and_the_last_tenth() -> None:
     job = figures(recorded(scenario_of({"id": "a", "iterations": 40})))["jobs"]["a"]
     assert (job["reward_first"], job["reward_last"]) == (pytest.approx(0.15), pytest.approx(3.75))
     assert (job["iterations"], job["of"], job["failed"], job["strategy"]) == (40, 40, None, "isolated")
+
+
+def test_held_out_rewards_are_those_of_the_first_and_the_last_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
+    record = recorded(scenario_of({"id": "a", "iterations": 25}))
+    assert figures(record)["jobs"]["a"]["eval_reward_last"] is None
+    done = tuple(
+        dataclasses.replace(one, metrics=one.metrics | ({"eval_reward": one.number / 10} if one.number in (0, 10, 20) else {}))
+        for one in record.iterations
+    )
+    found = figures(dataclasses.replace(record, iterations=done))
+    assert (found["jobs"]["a"]["eval_reward_first"], found["jobs"]["a"]["eval_reward_last"]) == (0, 2)
+    show(summary(found))
+    out = capsys.readouterr().out
+    assert "held out" in out and "0.000 -> 2.000" in out
 
 
 def test_cold_and_warm_switches_are_told_apart_by_stage() -> None:
