@@ -71,9 +71,9 @@ def make_tokenizer() -> Any:
 
 
 def problems() -> list[dict[str, str]]:
-    """Sums from 2 to 5, in GSM8K's format."""
+    """Sums of 1 and 2, in GSM8K's format."""
     lines = []
-    for a in (1, 2, 3):
+    for a in (1, 2):
         for b in (1, 2):
             for name in NAMES:
                 for thing in THINGS:

@@ -39,7 +39,7 @@ def test_the_example_ends_in_a_model_that_samples_the_same_everywhere(
     home = tmp_path / "gsm8k"
     for script, *arguments in (
         ("small_chat_model.py", str(home)),
-        ("gsm8k.py", str(home / "problems.jsonl"), "--to", str(home), "--held-out", "20"),
+        ("gsm8k.py", str(home / "problems.jsonl"), "--to", str(home), "--held-out", "16"),
     ):
         monkeypatch.setattr(sys, "argv", [script, *arguments])
         runpy.run_path(str(EXAMPLES / script), run_name="__main__")
