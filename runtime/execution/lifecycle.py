@@ -38,14 +38,14 @@ class JobLifecycle:
         self._run = run
         self._processes = processes
         self._stays = stays
-        self._watched = 0  # controllers that have not ended; one of a job that is done may still write its model
+        self._watched = set[JobHandle]()  # those whose controllers have not ended
         run.start, run.evict = self.start, self.evict
 
     def start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
         if handle.controller is None and handle.end is None and not self._run.stopping:
             handle.has_come = False
-            self._watched += 1
+            self._watched.add(handle)
             self._processes.start(handle)
             self._run.spawn(self._watch(handle))
 
@@ -67,7 +67,7 @@ class JobLifecycle:
         elif not handle.gone and handle.end is None and not handle.resting:  # the run stops; the job keeps its place for then
             self._halt(handle)
         await self._processes.drop(handle)
-        self._watched -= 1
+        self._watched.discard(handle)
         if handle.resting and handle.end is None:
             self._rested(handle)
         self.check_over()
@@ -239,7 +239,7 @@ class JobLifecycle:
         if run.over.done():
             return
         if run.stopping:
-            if not self._watched and all(handle.controller is None and handle.end is None for handle in present):
+            if not self._writes_models() and all(handle.controller is None and handle.end is None for handle in present):
                 run.over.set_result("stopped")
         elif run.coming:
             return
@@ -249,8 +249,12 @@ class JobLifecycle:
                 return
             run.refuse(run.handles[run.scheduler.state.waiting[0]], waits_for_ever(run.scheduler.state))
             self.check_over()
-        elif not present and not self._stays and not self._watched:
+        elif not present and not self._stays and not self._writes_models():
             run.over.set_result("done")
+
+    def _writes_models(self) -> bool:
+        """Whether the process of a job that is done may still write its model."""
+        return self._run.plan.models and any(handle.gone and handle.spec.task is not None for handle in self._watched)
 
     async def patrol(self) -> None:
         """Look for jobs that hang, and for machines that have gone."""
