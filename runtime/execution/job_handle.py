@@ -45,6 +45,7 @@ class JobHandle:
         parts: what its rollout nodes are cut into, of a job that can do with a part of them. uses: numbers of those that its
             rollout is to use; knows: of those that it knows of. past_threshold: its rollout has reached that of migration.
         changed: is set, and made anew, when these change or the rollout is over. progress: of the phase, by who counts.
+        warnings: that its processes have told the user.
         interrupted: the iteration in hand has waited for room on a disk. full: its checkpoint finds none; what the system says.
         passes: of the profiler, that it still has to make. profile_over: they are over, or it has ended. measurements, sync_s,
             movable: what they have shown.
@@ -81,6 +82,7 @@ class JobHandle:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     workers: list[Any] = field(default_factory=list)
+    warnings: set[str] = field(default_factory=set)
     interrupted: bool = False
     full: str | None = None
     passes: int = 0

@@ -14,7 +14,7 @@ import ray
 from runtime.execution.messages import Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process, resident_gb
 from runtime.execution.plain import plain
-from runtime.execution.worker import ProgressReporter, Watch, Worker
+from runtime.execution.worker import ProgressReporter, Warner, Watch, Worker
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerDied, WorkerError, WorkerHandle, runtime_hook
@@ -48,6 +48,7 @@ class JobSession:
         self.parts: tuple[int, ...] = ()
         self._reporter, self._watch = ProgressReporter(coordinator, spec.id, "job"), Watch(coordinator, spec.id)
         self.progress, self.stops = self._reporter.tell, self._watch.stops
+        self.warn = Warner(coordinator, spec.id).warn
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the coordinator, as this job, and wait for the answer."""

@@ -203,7 +203,7 @@ class JobLifecycle:
             handle.spec, job=handle.job, iteration=begins, begins=begins, done=handle.done, deaths=handle.deaths + 1
         )
         successor.checkpoint = str(resume.folder) if resume.folder is not None else None
-        successor.restarted = note.why
+        successor.restarted, successor.warnings = note.why, handle.warnings
         placed = run.scheduler.state.is_running(job_id)
         handle.gone = True
         handle.stand()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from runtime.facts import Node, Pool
 
 Nodes = dict[Pool, tuple[Node, ...]]
+MOST_WARNINGS = 20
+"""Different texts that a job may tell the user."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from typing import Any
 
 import ray
 
+from runtime.execution.job_log import note
 from runtime.execution.job_processes import mark_process
 from runtime.execution.memory_watch import watch_memory
-from runtime.execution.messages import Nodes
+from runtime.execution.messages import MOST_WARNINGS, Nodes
 from runtime.execution.nodes import prepare_process, resident_gb
 from runtime.facts import Node, Pool
 from runtime.jobs.named import load_named
@@ -93,6 +94,21 @@ class ProgressReporter:
             self._untold = None
 
 
+class Warner:
+    """Tells the user what is worth a line: in this process's log, and by the coordinator on the console of the run."""
+
+    def __init__(self, coordinator: Any, job_id: str) -> None:
+        self._coordinator, self._job_id = coordinator, job_id
+        self._said: set[str] = set()
+
+    def warn(self, text: str) -> None:
+        """Say a line, if it is a new one."""
+        if text not in self._said and len(self._said) < MOST_WARNINGS:
+            self._said.add(text)
+            note(f"WARNING: {text}")
+            self._coordinator.ask.remote("warned", self._job_id, text)
+
+
 class Watch:
     """Asks the coordinator whether the rollout in hand is to use other parts of its nodes, and does not wait for the answer."""
 
@@ -130,6 +146,7 @@ class _WorkerSession:
     def __init__(self, coordinator: Any, job_id: str, who: str, node: Node) -> None:
         self.reporter, self.watch = ProgressReporter(coordinator, job_id, who), Watch(coordinator, job_id)
         self.progress, self.stops = self.reporter.tell, self.watch.stops
+        self.warn = Warner(coordinator, job_id).warn
         self._nodes: Nodes = {node.pool: (node,)}
 
     def hold(self, job: Any, phase: str) -> Any:

@@ -47,7 +47,7 @@ class RolloutWorker:
         stage = Stages()
         self._rewards = Rewards(self._spec)  # its processes start while the engine does
         with stage("import"):
-            from runtime.engines import make_engine
+            from runtime.engines import make_engine, why_torch
             from runtime.engines.model_files import read_model_files
             from runtime.jobs.models import load_tokenizer, model_directory
             from runtime.residency.staging import WeightStage
@@ -58,6 +58,8 @@ class RolloutWorker:
             self._prompts = Prompts(spec, self._tokenizer, self._rewards)
             number_bytes = 2 if self._node.gpus else 4  # as `Trainer.weights` gives them, whatever the files hold
             self._stage_bytes = read_model_files(directory).parameters * number_bytes
+        if why := why_torch(spec.rollout.engine, cuda=bool(self._node.gpus)):
+            runtime_hook.warn(why)
         with stage("engine"):
             self._engine = make_engine(
                 spec.rollout.engine,

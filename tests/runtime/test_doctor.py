@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+import torch
 
 from rollmux_env.report.tables import show
 from runtime import doctor
@@ -31,7 +32,7 @@ def test_this_machine_is_described_without_starting_anything(capsys: pytest.Capt
     ("findings", "use"),
     [
         (FINE, "shares out the CPU cores .* samples with vLLM"),
-        ([FINE[0], FINE[1]._replace(verdict="note")], "samples with the torch engine"),
+        ([FINE[0], FINE[1]._replace(verdict="note", advice="it is too old")], r"samples with the torch engine \(it is too old\)"),
         ([FINE[0]._replace(verdict="ok"), FINE[1]], "shares out the GPUs"),
         ([FINE[0]._replace(found="NVIDIA H20"), FINE[1]], "rollouts and trainings take turns on the GPU"),
         ([*FINE, Finding("ray", "not installed", "missing", "pip install")], "does not work here yet"),
@@ -70,6 +71,19 @@ def test_gpus_are_read_off_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_to_install_is_printed_with_its_brackets(capsys: pytest.CaptureFixture[str]) -> None:
     show(findings_table([*FINE, Finding("ray", "not installed", "missing", "pip install 'rollmux[run]'")]))
     assert "pip install 'rollmux[run]'" in capsys.readouterr().out
+
+
+def test_a_driver_too_old_for_the_cuda_of_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for driver, why in (
+        ("570.86.15", "it cannot use the GPUs: CUDA 13.0 needs driver 580 or newer, 570.86.15 is installed. CUDA_VISIBLE"),
+        ("580.65.06", "it cannot use the GPUs: does the driver fit its CUDA version? CUDA_VISIBLE"),
+        ("[N/A]", "it cannot use the GPUs: does the driver fit its CUDA version? CUDA_VISIBLE"),
+    ):
+        gpus = [Gpu("NVIDIA H20", 96.0, driver)] * 2
+        monkeypatch.setattr(doctor, "find_gpus", lambda gpus=gpus: gpus)
+        assert finding("torch").verdict == "missing" and finding("torch").advice.startswith(why)
 
 
 def test_one_gpu_is_too_few_to_share_out(monkeypatch: pytest.MonkeyPatch) -> None:

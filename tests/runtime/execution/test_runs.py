@@ -92,11 +92,13 @@ def test_poison_jobs_fail_alone_with_errors_of_their_own(run: Running) -> None:
 
 def test_a_worker_that_always_dies_or_raises_ends_its_own_job(run: Running) -> None:
     bad = [{"id": poison, "class": "toy_jobs:WithWorkers", "options": {"poison": poison}} for poison in ("die", "fail")]
-    _, record, _ = run([job("good"), *bad])
+    _, record, lines = run([job("good"), *bad])
     problems = {failed.job_id: failed.problem for failed in record.failed}
     assert problems["die"].startswith("its process on rollout-0 (toy_jobs:Echo) has died")
     assert problems["fail"] == "ValueError: the worker's own words"
     assert all(failed.where == "rollout" for failed in record.failed)
+    for poison in problems:  # each worker has told it in each of its lives
+        assert sum(f"{poison}: WARNING: a worker has been asked\\nfor its word" in line for line in lines) == 1
     assert sum(done.job_id == "good" for done in record.iterations) == 3
     check_run(record)
 

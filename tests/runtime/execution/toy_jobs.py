@@ -157,6 +157,7 @@ class Echo:
         self.word = word
 
     def say(self) -> tuple[str, int, int]:
+        rollmux.runtime_hook.warn("a worker has been asked\nfor its word")
         return self.word, os.getpid(), len(os.sched_getaffinity(0))
 
     def die(self) -> None:
