@@ -249,20 +249,6 @@ def test_weights_that_do_not_fit_change_nothing(engine: Engine) -> None:
     _agrees(engine, tiny(0))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-def test_an_offloaded_engine_gives_device_memory_back(engine: Engine) -> None:
-    awake, free = engine.restore(), torch.cuda.mem_get_info()[0]
-    asleep = engine.offload()
-    assert asleep.device < awake.device / 2
-    assert asleep.host > 0
-    assert torch.cuda.mem_get_info()[0] > free
-    with pytest.raises(RuntimeError, match="offloaded"):
-        engine.generate(PROMPTS, GREEDY)
-    engine.restore()
-    _agrees(engine, tiny(0))
-
-
 def test_a_model_directory_that_cannot_be_used_is_refused(tmp_path: Path, engine: Engine) -> None:
     with pytest.raises(InputError, match=r"config.json: No such file"):
         make_engine("torch", tmp_path, max_length=8, seed=0, threads=1, tensor_parallel=1)
