@@ -1,11 +1,12 @@
 """Cold and warm start of training on a GPU, stage by stage, for the random models of gpu_switch.py; and two co-executed jobs.
 
-python benchmarks/gpu_training.py
+python benchmarks/gpu_training.py [--shape 0.5b 1.5b] [--minutes 8] [--jobs]
 
-Each model in a process of its own: import, load, first update; then offload, restore, and an update. The bandwidths stand beside
-that of one plain copy of page-locked memory, which is what the bus gives. At last `rollmux run --compare solo` runs two jobs that
-train the smallest model; their prompts mean nothing to it, so only the times do. Without a CUDA device there is nothing to
-measure, and it says so.
+Each model in a process of its own: import, load, first update; then offload, restore, and an update, medians of three. The
+bandwidths stand beside that of one plain copy of page-locked memory, which is what the bus gives. With `--jobs`,
+`rollmux run --compare solo` then runs two jobs that train the first model; their prompts mean nothing to it, so only the times do.
+Rows are printed as they come; what is missing or does not fit is said in a line, and left out; when the minutes are over, it ends.
+Without a CUDA device a tiny model on the CPU shows that it runs.
 """
 
 from __future__ import annotations
@@ -16,14 +17,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from math import log
 from pathlib import Path
 from typing import Any
 
-from gpu_switch import PROMPTS, ROUNDS, SHAPES, Laps, bus, device_free, make_model_apart
-from rich.table import Table
-
-from rollmux_env.report.tables import show
+from gpu_parts import PROMPTS, ROUNDS, Budget, Child, Laps, Rows, bus, device_free, make_model_apart, parser, say
 
 GROUP = 8  # of PROMPTS
 TOKENS = 64  # of a response
@@ -37,11 +36,13 @@ ALGORITHM = {
 }
 ITERATIONS = 5  # of each of the two jobs
 DEVICE_BYTES, HOST_BYTES = 16, 12  # a parameter: weight, gradient and Adam's moments in float32; without the gradient
+WAYS = {"offload": "to host", "restore": "to device"}
 
 
-def measure(folder: Path) -> dict[str, float]:
-    """Seconds of a cold start until the first update, medians of a warm one, and bytes; in a process that did nothing before."""
+def measure(folder: Path) -> None:
+    """A cold start until the first update, and warm ones; in a process that did nothing before."""
     laps = Laps()
+    import torch
     import transformers  # noqa: F401
 
     from runtime.jobs.spec import Algorithm
@@ -56,18 +57,23 @@ def measure(folder: Path) -> dict[str, float]:
     laps.lap("first update, cold")
     rounds = []
     for _ in range(ROUNDS):
-        free, again = device_free(), Laps()
+        free, again, one = device_free(), Laps(), dict[str, float]()
         away = trainer.offload()
-        again.lap("offload")
+        one["offload"] = again.taken()
         freed = device_free() - free
         again.start()
         trainer.restore()
-        again.lap("restore")
+        one["restore"] = again.taken()
         trainer.update(batch)
-        again.lap("update, warm")
-        rounds.append(again.seconds | {"freed": freed, "host": away.host})
+        one["update, warm"] = again.taken()
+        rounds.append(one)
+    for name in rounds[0]:
+        say(name, s=sorted(one[name] for one in rounds)[ROUNDS // 2], bytes=away.host if name in WAYS else 0)
+    say("device memory given back", bytes=freed)
+    if torch.cuda.is_available():
+        say("device memory at its peak", bytes=torch.cuda.max_memory_allocated())
     trainer.close()
-    return laps.seconds | {name: sorted(one[name] for one in rounds)[ROUNDS // 2] for name in rounds[0]}
+    say("done")
 
 
 def make_responses(folder: Path) -> Any:
@@ -90,38 +96,23 @@ def too_large(folder: Path) -> str:
     parameters = read_model_files(folder).parameters
     host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for what, there, wanted in (("device", device_free(), DEVICE_BYTES), ("host", host, HOST_BYTES)):
-        if parameters * wanted > 0.9 * there:
-            return f"not run: {parameters * wanted / 1e9:.0f} GB of {what} memory wanted, {there / 1e9:.0f} GB there"
+        if there and parameters * wanted > 0.9 * there:
+            return f"{parameters * wanted / 1e9:.0f} GB of {what} memory wanted, {there / 1e9:.0f} GB there"
     return ""
 
 
-def switches(folder: Path) -> None:
-    """Cold and warm start of the training of every shape."""
-    rates = bus()
-    table = Table("model", "stage", "s", "GB", "GB/s", "bus GB/s")
-    for size, shape in SHAPES.items():
-        make_model_apart(folder / size, shape)
-        if why := too_large(folder / size):
-            table.add_row(size, why)
-            continue
-        figures = measure_apart(folder / size)
-        for stage in ("import", "load", "first update, cold"):
-            table.add_row(size, stage, f"{figures[stage]:.2f}")
-        for stage, way in (("offload", "to host"), ("restore", "to device")):
-            rate = f"{figures['host'] / figures[stage] / 1e9:.1f}"
-            table.add_row(size, stage, f"{figures[stage]:.2f}", f"{figures['host'] / 1e9:.1f}", rate, f"{rates[way] / 1e9:.1f}")
-        table.add_row(size, "update, warm", f"{figures['update, warm']:.2f}")
-        table.add_row(size, "device memory given back", "", f"{figures['freed'] / 1e9:.1f}")
-    show(table)
-
-
-def measure_apart(folder: Path) -> dict[str, float]:
-    """`measure` in a process of its own."""
-    done = subprocess.run([sys.executable, __file__, str(folder)], stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise SystemExit("the trainer's process ended early; see above")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])  # libraries may print too
-    return figures
+def switches(rows: Rows, size: str, folder: Path, budget: Budget, rates: dict[str, float]) -> None:
+    """Cold and warm start of the training of one model."""
+    child = Child(__file__, (str(folder),), budget)
+    for figures in child.figures():
+        stage, seconds, moved = figures["stage"], figures.get("s"), figures.get("bytes")
+        rate = f"{moved / seconds / 1e9:.1f}" if seconds and moved else ""
+        there = f"{rates[WAYS[stage]] / 1e9:.1f}" if rate and rates else ""
+        gigabytes = f"{moved / 1e9:.2f}" if moved else ""
+        rows.add(size, f"{stage:<25}", f"{seconds:.2f}" if seconds is not None else "", gigabytes, rate, there)
+    child.close()
+    if child.problem:
+        print(f"{size}: cut off: {child.problem}", flush=True)
 
 
 def make_job_file(folder: Path, model: Path) -> Path:
@@ -137,30 +128,56 @@ def make_job_file(folder: Path, model: Path) -> Path:
     return path
 
 
-def run_two_jobs(folder: Path, model: Path) -> None:
-    """Both jobs through the runtime, together and each alone; its summary is printed."""
-    rollmux = Path(sys.executable).with_name("rollmux")
-    done = subprocess.run([rollmux, "run", make_job_file(folder, model), "--compare", "solo"])
-    if done.returncode:
-        raise SystemExit(f"rollmux run ended with status {done.returncode}; see above")
+def run_two_jobs(folder: Path, model: Path, budget: Budget) -> str:
+    """Both jobs through the runtime, together and each alone; its summary is printed. Why it was not, or nothing."""
+    if find_spec("ray") is None:
+        return "Ray is not installed"
+    code = "import sys, rollmux; sys.argv[0] = 'rollmux'; rollmux.main()"
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "run",
+        str(make_job_file(folder, model)),
+        "--compare",
+        "solo",
+        "--out",
+        str(folder / "run"),
+    ]
+    process = subprocess.Popen(command)
+    try:
+        status = process.wait(budget.left_s())
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it stops its jobs
+        process.wait()
+        return "the minutes are over"
+    return f"rollmux run ended with status {status}; see above" if status else ""
 
 
 def main() -> None:
     import torch
 
-    if len(sys.argv) == 2:
-        print(json.dumps(measure(Path(sys.argv[1]))))
+    arguments = parser(__doc__, ["0.5b", "1.5b", "3b", "7b"])
+    arguments.add_argument("--jobs", action="store_true", help="run two jobs of the first model too")
+    asked = arguments.parse_args()
+    if asked.measure:
+        measure(Path(asked.measure[0]))
         return
-    if not torch.cuda.is_available():
-        print("no CUDA device on this machine: nothing to measure")
-        return
+    budget, cuda = Budget(asked.minutes), torch.cuda.is_available()
+    print(
+        torch.cuda.get_device_name() if cuda else "no CUDA device: a try on the CPU, whose figures say nothing of GPUs", flush=True
+    )
+    rates = bus()
+    rows = Rows("model", f"{'stage':<25}", "s", "GB", "GB/s", "bus GB/s")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        switches(folder)
-        if torch.cuda.device_count() < 2:
-            print("one CUDA device: a rollout and a training node need one each, so the two co-executed jobs are not run")
-        else:
-            run_two_jobs(folder, folder / next(iter(SHAPES)))
+        for size in asked.shape:
+            if why := make_model_apart(folder / size, size, budget) or too_large(folder / size):
+                print(f"{size}: left out: {why}", flush=True)
+                continue
+            switches(rows, size, folder / size, budget, rates)
+        if asked.jobs and (why := run_two_jobs(folder, folder / asked.shape[0], budget)):
+            print(f"two jobs: {why}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,201 @@
+"""Parts of the benchmarks for GPUs: models of random weights, a stopwatch, a budget of minutes, rows, and measuring processes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Timer
+from time import monotonic, perf_counter
+from typing import Any
+
+SHAPES: dict[str, dict[str, Any]] = {  # Qwen2.5; tiny is for a try without a GPU
+    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "heads": (2, 1), "tied": True},
+    "0.5b": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "heads": (14, 2), "tied": True},
+    "1.5b": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "heads": (12, 2), "tied": True},
+    "3b": {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "heads": (16, 2), "tied": True},
+    "7b": {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "heads": (28, 4), "tied": False},
+}
+VOCABULARY = {"tiny": 1000}
+PROMPTS = [[100 + row, 200, 300, 400] for row in range(32)]
+ROUNDS = 3  # warm switches of each kind; the median is shown
+MINUTES = 8.0
+
+
+def parser(text: str | None, shapes: Sequence[str]) -> argparse.ArgumentParser:
+    """What both benchmarks are asked: which shapes, and how long.
+
+    Args:
+        text: of the module. shapes: on a GPU, where none are named.
+    """
+    import torch
+
+    options = argparse.ArgumentParser(description=(text or "").partition("\n")[0])
+    usual = shapes if torch.cuda.is_available() else ["tiny"]
+    options.add_argument("--shape", nargs="+", choices=SHAPES, default=usual, help=f"of the model; {' '.join(usual)} here")
+    options.add_argument("--minutes", type=float, default=MINUTES, help=f"to be done in; {MINUTES:g} where it is not said")
+    options.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)  # one model, in a process of its own
+    return options
+
+
+def make_model(folder: Path, size: str) -> None:
+    """Write a Hugging Face directory with random weights, bfloat16; float32 for a CPU."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    shape, cuda = SHAPES[size], torch.cuda.is_available()
+    heads, key_value_heads = shape["heads"]
+    config = Qwen2Config(
+        vocab_size=VOCABULARY.get(size, 151936),
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        tie_word_embeddings=shape["tied"],
+        max_position_embeddings=4096,
+        **{name: shape[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")},
+    )
+    torch.set_default_dtype(torch.bfloat16 if cuda else torch.float32)
+    with torch.device("cuda" if cuda else "cpu"):
+        model: Any = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call]
+    model.save_pretrained(folder)
+
+
+class Laps:
+    """A stopwatch that says its laps at once, as lines of JSON for the process that has started this one."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+
+    def start(self) -> None:
+        """Leave out what happened since the last lap."""
+        self._began = perf_counter()
+
+    def lap(self, stage: str) -> float:
+        """Say the seconds since the last lap or start."""
+        seconds = self.taken()
+        say(stage, s=seconds)
+        return seconds
+
+    def taken(self) -> float:
+        """Seconds since the last lap or start, which are over."""
+        now = perf_counter()
+        seconds, self._began = now - self._began, now
+        return seconds
+
+
+def say(stage: str, **figures: float) -> None:
+    """Tell the process that has started this one."""
+    print(json.dumps({"stage": stage} | figures), flush=True)
+
+
+def device_free() -> int:
+    """Free bytes of the GPU; 0 without one."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 0
+
+
+def bus() -> dict[str, float]:
+    """Bytes per second of a copy of 1 GiB of page-locked memory, each way; nothing without a GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty_like(host, device="cuda")
+    rates = {}
+    for name, (target, source) in {"to host": (host, device), "to device": (device, host)}.items():
+        times = []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            began = perf_counter()
+            target.copy_(source, non_blocking=True)
+            torch.cuda.synchronize()
+            times.append(perf_counter() - began)
+        rates[name] = len(host) / min(times)
+    return rates
+
+
+class Rows:
+    """A table whose rows are printed as they come."""
+
+    def __init__(self, *columns: str) -> None:
+        self._widths = [max(len(column), 10) for column in columns]
+        self.add(*columns)
+
+    def add(self, *cells: str) -> None:
+        """Print a row; cells that are left out are empty."""
+        print("  ".join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=False)).rstrip(), flush=True)
+
+
+class Budget:
+    """Seconds that are left of a benchmark's minutes."""
+
+    def __init__(self, minutes: float) -> None:
+        self._ends_s = monotonic() + 60 * minutes
+
+    def left_s(self) -> float:
+        """Until it is over; 0 from then on."""
+        return max(0.0, self._ends_s - monotonic())
+
+
+class Child:
+    """A process that measures and says what it finds; it is killed when the budget is over.
+
+    Args:
+        script: to run, with `--measure` and these words.
+
+    Attributes:
+        problem: why it has ended early, one line; empty as long as it has not.
+    """
+
+    def __init__(self, script: str, words: Sequence[str], budget: Budget) -> None:
+        command = [sys.executable, script, "--measure", *words]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._budget = budget
+        self._timer = Timer(budget.left_s(), self._process.kill)
+        self._timer.daemon = True
+        self._timer.start()
+        self.problem = ""
+
+    def figures(self) -> Iterator[dict[str, Any]]:
+        """What it says, as it says it, until it has said `done`."""
+        assert self._process.stdout
+        for line in self._process.stdout:
+            if not line.startswith('{"stage"'):  # libraries print too
+                continue
+            figures: dict[str, Any] = json.loads(line)
+            if figures["stage"] == "done":
+                return
+            yield figures
+        self._process.wait()
+        over = self._budget.left_s() == 0
+        self.problem = "the minutes are over" if over else f"its process ended with status {self._process.returncode}; see above"
+
+    def ask(self, what: str) -> float | None:
+        """Seconds that it took to do something; None: it has ended."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(what + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return None
+        return next((float(figures["s"]) for figures in self.figures()), None)
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+        self._timer.cancel()
+
+
+def make_model_apart(folder: Path, size: str, budget: Budget) -> str:
+    """`make_model` in a process of its own, which takes its device memory with it; why there is no model, or nothing."""
+    code = "import sys, pathlib, gpu_parts; gpu_parts.make_model(pathlib.Path(sys.argv[1]), sys.argv[2])"
+    try:
+        command = [sys.executable, "-c", code, str(folder), size]
+        done = subprocess.run(command, cwd=Path(__file__).parent, timeout=budget.left_s())
+    except subprocess.TimeoutExpired:
+        return "the minutes are over"
+    return "its weights could not be made; see above" if done.returncode else ""

@@ -1,0 +1,63 @@
+"""The benchmarks for GPUs: they say what they find at once, go on without what is missing, and end in time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """benchmarks/gpu_parts.py."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import gpu_parts  # type: ignore[import-not-found,unused-ignore]
+
+    return gpu_parts
+
+
+def test_a_process_that_measures_ends_with_the_minutes_and_keeps_what_it_has_said(parts: Any, tmp_path: Path) -> None:
+    script = tmp_path / "measures.py"
+    script.write_text(
+        "import sys, time\n"
+        "print('a library prints', flush=True)\n"
+        'print(\'{"stage": "load", "s": 1.5}\', flush=True)\n'
+        "if sys.argv[2] == 'done': print('{\"stage\": \"done\"}', flush=True)\n"
+        "if sys.argv[2] == 'hang': time.sleep(600)\n"
+        "sys.exit(3)\n"
+    )
+    for word, minutes, problem in (
+        ("done", 1.0, ""),
+        ("hang", 1 / 60, "the minutes are over"),
+        ("fail", 1.0, "its process ended with status 3; see above"),
+    ):
+        child = parts.Child(str(script), [word], parts.Budget(minutes))
+        assert [figures["s"] for figures in child.figures()] == [1.5]
+        child.close()
+        assert child.problem == problem
+
+
+@pytest.mark.long
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a try without a GPU")
+@pytest.mark.parametrize(
+    ("name", "options", "stages"),
+    [
+        ("gpu_switch", ["--engine", "torch"], ["import", "load", "first tokens, cold", "restore with staged weights", "of two in"]),
+        ("gpu_training", [], ["import", "load", "first update, cold", "offload", "restore", "update, warm"]),
+    ],
+)
+def test_a_tiny_model_on_the_cpu_goes_through_all_stages(name: str, options: list[str], stages: list[str]) -> None:
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "no CUDA device: a try on the CPU, whose figures say nothing of GPUs"
+    for stage in stages:
+        assert any(line.startswith("tiny") and stage in line for line in lines), (stage, done.stdout)
+    assert "left out" not in done.stdout and "cut off" not in done.stdout
