@@ -11,6 +11,8 @@ export RAY_AUTH_MODE=token
 export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0 # jobs' processes choose their GPUs themselves
 export OMP_NUM_THREADS=1                    # until a process knows its node's cores
 
+ulimit -S -l hard                           # page-locked memory, as much as this user may have
+
 # Ray lets everybody write to its folders and sockets: only this user gets to where they are.
 folder=${RAY_TMPDIR:-/tmp}/rollmux-$(id -u)
 mkdir -m 700 -p "$folder"

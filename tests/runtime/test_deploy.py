@@ -42,7 +42,8 @@ def tools(tmp_path: Path) -> Path:
     for name in ("ray", "rollmux"):
         (folder / name).write_text(PRINTS)
     (folder / "hostname").write_text("#!/usr/bin/env bash\necho '10.0.0.12 172.17.0.1 '\n")
-    (folder / "srun").write_text('#!/usr/bin/env bash\necho "srun $1"; shift; exec "$@"\n')
+    (folder / "srun").write_text('#!/usr/bin/env bash\necho "srun $1" >&2; while [[ $1 == -* ]]; do shift; done; exec "$@"\n')
+    (folder / "getent").write_text("#!/usr/bin/env bash\necho '10.1.0.12 STREAM rollout-0'; echo '10.1.0.12 DGRAM'\n")
     (folder / "scontrol").write_text("#!/usr/bin/env bash\ntr , '\\n' <<<\"$3\"\n")
     (folder / "python").write_text('#!/usr/bin/env bash\necho "waits for $2"\n')
     for path in folder.iterdir():
@@ -111,6 +112,9 @@ def test_the_kubernetes_manifest_has_both_pools_and_a_token() -> None:
         resources += [own] * group["replicas"]
         pod = group["template"]["spec"]
         (container,) = pod["containers"]
+        assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+        shared = next(mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == "/dev/shm")
+        assert {"name": shared, "emptyDir": {"medium": "Memory"}} in pod["volumes"]
         assert {mount["name"] for mount in container["volumeMounts"]} == {part["name"] for part in pod["volumes"]}
     found = find_nodes(cluster({}, *resources), {}, "0")
     assert [node.name for node in found] == ["rollout-0", "rollout-1", "training-0"]
@@ -125,13 +129,17 @@ def test_the_slurm_script_brings_up_both_partitions_and_goes_on_with_a_run_that_
     (tools.parent / "jobs.yaml").touch()
     slurm: dict[str, Any] = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST_HET_GROUP_0": "a,b", "SLURM_JOB_NODELIST_HET_GROUP_1": "c"}
     lines = bash(tools, str(script), "jobs.yaml", **slurm)
-    assert lines[0].startswith("ray token: start --head ") and "--node-ip-address=10.0.0.12" in lines[0]
+    assert lines[0].startswith("ray token: start --head ") and "--node-ip-address=10.1.0.12" in lines[0]
     assert {"srun --het-group=0", "srun --het-group=1", "waits for 4"} <= set(lines)
-    joined = [line for line in lines if line.startswith("ray token: start --address=10.0.0.12:6379")]
+    joined = [line for line in lines if line.startswith("ray token: start --address=10.1.0.12:6379")]
     assert [sum(resource in line for line in joined) for resource in RESOURCE.values()] == [1, 1]
     out = tools.parent / "jobs-run"
-    assert f"rollmux token: run {tools.parent / 'jobs.yaml'} --out {out} --address 10.0.0.12:6379" in lines
+    assert f"rollmux token: run {tools.parent / 'jobs.yaml'} --out {out} --address 10.1.0.12:6379" in lines
     assert not list(tools.parent.glob(".rollmux-token-*"))
     out.mkdir()
     (out / "journal.sqlite").touch()
-    assert f"rollmux token: run --resume {out} --address 10.0.0.12:6379" in bash(tools, str(script), "jobs.yaml", **slurm)
+    assert f"rollmux token: run --resume {out} --address 10.1.0.12:6379" in bash(tools, str(script), "jobs.yaml", **slurm)
+    (tools / "getent").write_text("#!/usr/bin/env bash\necho '127.0.1.1 STREAM'\n")  # as a name in /etc/hosts may stand for
+    assert bash(tools, str(script), "jobs.yaml", status=2, **slurm)[-1].endswith("'127.0.1.1': set ROLLMUX_HEAD to one")
+    asked = [line for line in script.read_text().splitlines() if line.startswith("#SBATCH --partition")]
+    assert len(asked) == 2 and all(" --mem=0 " in line for line in asked)  # else a job gets the share of a few cores
