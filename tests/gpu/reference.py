@@ -27,7 +27,8 @@ def plain_model(directory: Path, dtype: torch.dtype) -> Any:
     """Transformers' model on the CPU, computing in a precision."""
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, local_files_only=True)
+    return model.eval()
 
 
 def plain_gradient(directory: Path, batch: Batch, settings: Algorithm, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
