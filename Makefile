@@ -56,7 +56,7 @@ test-long: $(READY) # one process: what is tested here uses all cores
 	@$(BIN)/python -m pytest -m long --durations=0 > tests/long-results.txt; status=$$?; cat tests/long-results.txt; exit $$status
 
 test-gpu: $(READY)
-	@$(BIN)/python -m pytest -m gpu -rs tests/gpu
+	@$(BIN)/python -m pytest -m gpu -rs -W default tests/gpu
 
 format: $(READY)
 	@$(BIN)/ruff check --fix .

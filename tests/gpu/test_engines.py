@@ -22,7 +22,7 @@ GREEDY = Sampling(temperature=0, max_tokens=20)
 RANDOM = Sampling(temperature=0.8, max_tokens=40, seed=11, ignore_end=True)
 
 
-@pytest.fixture(params=["torch", "vllm"])
+@pytest.fixture(params=["torch", pytest.param("vllm", marks=pytest.mark.long)])  # the CPU has vLLM in tests/runtime/engines too
 def kind(request: pytest.FixtureRequest, device: str) -> Kind:
     """Of an engine that runs here."""
     if request.param == "vllm" and (problem := vllm_problem(device == "cuda")):

@@ -35,8 +35,8 @@ def test_two_jobs_take_turns_on_one_device(device: str, command: Command, tmp_pa
     }
     file = tmp_path / "jobs.json"
     jobs = [{"id": "a"}, {"id": "b", "seed": 1}]
-    pools = {pool: {"usd_per_gpu_hour": 1.0, "gpus_per_node": 1} for pool in ("rollout", "training")}
-    content = {"version": 1, "cluster": {"one_device": True, **pools}, "defaults": defaults, "jobs": jobs}
+    cluster = {"one_device": True, "training": {"usd_per_gpu_hour": 1.0, "gpus_per_node": 1}}
+    content = {"version": 1, "cluster": cluster, "defaults": defaults, "jobs": jobs}
     file.write_text(json.dumps(content))
     status, out, error = command("run", str(file), "--out", str(tmp_path / "run"))
     assert status == 0, out + error
