@@ -23,6 +23,7 @@ VOCABULARY = {"tiny": 1000}
 PROMPTS = [[100 + row, 200, 300, 400] for row in range(32)]
 ROUNDS = 3  # warm switches of each kind; the median is shown
 MINUTES = 8.0
+MEASURE = "measure"  # the first argument of a process that measures one model, and has imported nothing before
 
 
 def parser(text: str | None, shapes: Sequence[str]) -> argparse.ArgumentParser:
@@ -37,7 +38,6 @@ def parser(text: str | None, shapes: Sequence[str]) -> argparse.ArgumentParser:
     usual = shapes if torch.cuda.is_available() else ["tiny"]
     options.add_argument("--shape", nargs="+", choices=SHAPES, default=usual, help=f"of the model; {' '.join(usual)} here")
     options.add_argument("--minutes", type=float, default=MINUTES, help=f"to be done in; {MINUTES:g} where it is not said")
-    options.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)  # one model, in a process of its own
     return options
 
 
@@ -145,14 +145,14 @@ class Child:
     """A process that measures and says what it finds; it is killed when the budget is over.
 
     Args:
-        script: to run, with `--measure` and these words.
+        script: to run with these words behind `MEASURE`.
 
     Attributes:
         problem: why it has ended early, one line; empty as long as it has not.
     """
 
     def __init__(self, script: str, words: Sequence[str], budget: Budget) -> None:
-        command = [sys.executable, script, "--measure", *words]
+        command = [sys.executable, script, MEASURE, *words]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._budget = budget
         self._timer = Timer(budget.left_s(), self._process.kill)

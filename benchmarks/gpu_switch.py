@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gpu_parts import PROMPTS, ROUNDS, Budget, Child, Laps, Rows, bus, device_free, make_model_apart, parser, say
+from gpu_parts import MEASURE, PROMPTS, ROUNDS, Budget, Child, Laps, Rows, bus, device_free, make_model_apart, parser, say
 
 KINDS = ("torch", "vllm")
 TURNS = 10
@@ -93,13 +93,12 @@ def warm(engine: Any, folder: Path) -> None:
 
 
 def main() -> None:
+    if sys.argv[1:2] == [MEASURE]:
+        measure(sys.argv[2], Path(sys.argv[3]))
+        return
     arguments = parser(__doc__, ["0.5b", "1.5b", "7b"])
     arguments.add_argument("--engine", nargs="+", choices=KINDS, default=KINDS, help="both where it is not said")
     asked = arguments.parse_args()
-    if asked.measure:
-        kind, folder = asked.measure
-        measure(kind, Path(folder))
-        return
     budget, kinds = Budget(asked.minutes), usable(asked.engine)
     rates = bus()
     rows = Rows("model", "engine", f"{'stage':<27}", "s", "GB", "GB/s", "bus GB/s")

@@ -22,7 +22,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from gpu_parts import PROMPTS, ROUNDS, Budget, Child, Laps, Rows, bus, device_free, make_model_apart, parser, say
+from gpu_parts import MEASURE, PROMPTS, ROUNDS, Budget, Child, Laps, Rows, bus, device_free, make_model_apart, parser, say
 
 GROUP = 8  # of PROMPTS
 TOKENS = 64  # of a response
@@ -155,14 +155,14 @@ def run_two_jobs(folder: Path, model: Path, budget: Budget) -> str:
 
 
 def main() -> None:
+    if sys.argv[1:2] == [MEASURE]:
+        measure(Path(sys.argv[2]))
+        return
     import torch
 
     arguments = parser(__doc__, ["0.5b", "1.5b", "3b", "7b"])
     arguments.add_argument("--jobs", action="store_true", help="run two jobs of the first model too")
     asked = arguments.parse_args()
-    if asked.measure:
-        measure(Path(asked.measure[0]))
-        return
     budget, cuda = Budget(asked.minutes), torch.cuda.is_available()
     print(
         torch.cuda.get_device_name() if cuda else "no CUDA device: a try on the CPU, whose figures say nothing of GPUs", flush=True
