@@ -41,25 +41,27 @@ def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     if data.get("cluster") is None:
         raise InputError("cluster: is missing")
     cluster: Cluster = _parsed(Cluster, data["cluster"], "cluster")
-    pools = {"rollout": cluster.training if cluster.one_device else cluster.rollout, "training": cluster.training}
     jobs = []
     for k, job in enumerate(data["jobs"]):
         predicted = isinstance(job, dict) and job.get("model") is not None and job.get("timing") is None
-        jobs.append(_filled_in(job, k, pools, folder) if predicted else job)
+        jobs.append(_filled_in(job, k, cluster, folder) if predicted else job)
     return data | {"jobs": jobs}
 
 
-def _filled_in(job: dict[str, Any], k: int, pools: dict[str, Pool], folder: Path) -> dict[str, Any]:
+def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> dict[str, Any]:
     description, path = job["model"], f"jobs[{k}]"
     model = _parsed(Model, {"name": description} if isinstance(description, str) else description, "jobs", k, "model")
     if job.get("lengths") is None:
         raise InputError(f"{path}.lengths: is missing; a model needs it")
     lengths = _settled(_parsed(Lengths, job["lengths"], "jobs", k, "lengths"), path, folder)
-    rollout, training = ({} if job.get(name) is None else job[name] for name in pools)
+    rollout, training = ({} if job.get(name) is None else job[name] for name in ("rollout", "training"))
     if not isinstance(rollout, dict) or not isinstance(training, dict):
         return job  # for the check of the whole file to say
     phases = {"rollout": rollout, "training": training}
     nodes = {name: _parsed(NodeCount, phase.get("nodes", 1), "jobs", k, name, "nodes") for name, phase in phases.items()}
+    pools = {"training": cluster.training, "rollout": cluster.rollout}
+    if cluster.one_device:
+        nodes["rollout"], pools["rollout"] = nodes["training"], pools["training"]
     prediction = _Prediction(path, model, lengths, pools, nodes, folder)
     return (
         {"timing": prediction.timing(), **prediction.beside(training)}

@@ -86,11 +86,10 @@ def test_a_driver_too_old_for_the_cuda_of_torch_is_named(monkeypatch: pytest.Mon
         assert finding("torch").verdict == "missing" and finding("torch").advice.startswith(why)
 
 
-def test_one_gpu_is_too_few_to_share_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_gpu_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [Gpu("NVIDIA H20", 96.0, "550")]
     monkeypatch.setattr(doctor, "find_gpus", lambda: gpus)
-    assert finding("GPUs").verdict == "missing"
-    assert finding("GPUs").advice == "both pools need one; CUDA_VISIBLE_DEVICES='' runs on CPU cores"
+    assert finding("GPUs").verdict == "note" and finding("GPUs").advice.startswith("one device: jobs take turns on it")
     gpus *= 2
     assert finding("GPUs").verdict == "ok"
 

@@ -148,10 +148,11 @@ def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = 
     """A run of jobs given as in a job file; `more` is for `RunPlan`."""
     count = {pool: sum(node.pool == pool for node in nodes) for pool in ("rollout", "training")}
     pools = {
-        pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=most, node_memory_gb=8.0) for pool, most in count.items()
+        pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=most or None, node_memory_gb=8.0)
+        for pool, most in count.items()
     }
     specs = parse_jobs({"version": 1, "defaults": {"slo": 1000.0, "class": "a:B"}, "jobs": jobs}, "test", Path("/")).jobs
-    cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0)
+    cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
     policy = more.pop("policy", "rollmux")
     return RunPlan(specs, cluster, nodes, policy, "round-robin", 0, str(folder), **more)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
@@ -34,6 +35,21 @@ def test_two_jobs_take_turns(run: Running) -> None:
     assert together and all(one.pool != other.pool for one, other in together)
     assert state_of(record).departed == 2 and not state_of(record).group_list()
     assert any("a: iteration 3 of 3" in line for line in lines)
+
+
+def test_two_jobs_take_turns_on_one_device(run: Running, nodes: tuple[Node, ...]) -> None:
+    """Rollout and training of each follow one another on the only node; the audit in `run` agrees."""
+    jobs = [{**job(name, rollout_s=0.05, train_s=0.05), "slo": 1000.0} for name in "ab"]
+    outcome, record, _ = run(jobs, policy="rollmux,prune=false", on=nodes[1:])
+    assert outcome == "done" and not record.failed
+    check_run(record)
+    assert [event.placement.strategy for event in record.log if isinstance(event, Admitted)] == ["isolated", "direct_packing"]
+    assert {(part.pool, part.nodes) for part in record.phases} == {("training", ("training-0",))}
+    turns = [f"{part.job_id} {part.phase}" for part in record.phases if not part.profile and part.phase != "init"]
+    assert set([*pairwise(turns)][::2]) == {("a rollout", "a training"), ("b rollout", "b training")}
+    for known in record.jobs.values():  # both phases ran in one process, whose memory counts once
+        assert known.rollout.host_memory_gb > 0.01 and known.training.host_memory_gb < known.rollout.host_memory_gb
+    assert state_of(record).departed == 2
 
 
 def test_weights_arrive_while_another_job_holds_the_node(run: Running, tmp_path: Path) -> None:

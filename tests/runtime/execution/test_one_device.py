@@ -1,0 +1,64 @@
+"""Runs where one node runs the rollouts and trainings of all jobs in turn; processes are pretended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmux_env.cluster.events import Admitted
+from runtime.execution.checks import check_run
+from runtime.facts import LEASE, Assigned
+from runtime.journal import JOURNAL, read_facts
+from runtime.report.figures import figures
+from tests.runtime.execution.pretend import NODES, carry_out, plan_of
+from tests.runtime.execution.test_kills import check_end
+
+JOBS: list[dict[str, Any]] = [{"id": name, "iterations": 3} for name in "ab"]
+NODE = NODES[2:3]
+SHARES = "rollmux,prune=false"
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+
+
+def test_jobs_take_turns_on_one_node_and_it_is_paid_for_once(tmp_path: Path) -> None:
+    assert carry_out(plan_of(tmp_path, JOBS, NODE, policy=SHARES)) == "done"
+    record = check_end(tmp_path)
+    check_run(record)
+    assert [event.placement.strategy for event in record.log if isinstance(event, Admitted)] == ["isolated", "direct_packing"]
+    assert {(part.pool, part.nodes) for part in record.phases} == {("training", (NODE[0].name,))}
+    turns = [f"{part.job_id} {part.phase}" for part in record.phases if not part.profile]
+    pairs = [*pairwise(turns)][::2]
+    assert set(pairs) == {("a rollout", "a training"), ("b rollout", "b training")}  # nobody comes between
+    assigned = [(fact.group == LEASE, fact.pool) for fact in read_facts(tmp_path / JOURNAL) if isinstance(fact, Assigned)]
+    assert assigned == [(True, "training"), (False, "training")]  # to be profiled, then for their group
+    for job in record.jobs.values():  # either phase has left 0.1 GB on the node, which is the same
+        assert (job.rollout.host_memory_gb, job.training.host_memory_gb) == (0.1, 0.0)
+    found = figures(record)
+    assert found["pools"]["rollout"] is None and found["pools"]["training"] is not None
+
+
+def test_a_job_for_which_there_is_no_room_comes_after_the_other(tmp_path: Path) -> None:
+    jobs = [*JOBS[:1], {**JOBS[1], "slo": 1.0}]
+    assert carry_out(plan_of(tmp_path, jobs, NODE, policy=SHARES)) == "done"
+    record = check_end(tmp_path)
+    assert [part.job_id for part in record.phases if not part.profile] == ["a"] * 6 + ["b"] * 6
+
+
+def test_killed_at_any_write_it_goes_on(tmp_path: Path) -> None:
+    jobs = [*JOBS, {"id": "late", "iterations": 2, "arrival_s": 0.05}]
+    for dies_at in range(2, 1000, 4):
+        folder = tmp_path / f"{dies_at}"
+        folder.mkdir()
+        plan = plan_of(folder, jobs, NODE, policy=SHARES)
+        if carry_out(plan, dies_at) == "done":
+            break
+        assert carry_out(replace(plan, resume=True)) == "done"
+        assert not check_end(folder, jobs).repeated
+    assert dies_at > 15
