@@ -43,6 +43,7 @@ class Shape(NamedTuple):
 
 SHAPES = {
     "0.1B": Shape(151_936, 512, 8),
+    "narrow": Shape(151_936, 64, 2),
     "small": Shape(32_000, 256, 4),
     "small, several passes": Shape(32_000, 256, 4, 1024),
 }

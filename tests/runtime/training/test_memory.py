@@ -68,7 +68,7 @@ def _beyond(peak: TrainingPeak, size: ModelSize) -> int:
 @pytest.mark.parametrize(
     ("vocabulary", "hidden", "settings", "recomputed"),
     [
-        pytest.param(REAL_VOCABULARY, 64, _settings(2, 128), False, id="log-probs with the real vocabulary"),
+        pytest.param(REAL_VOCABULARY, 64, _settings(2, 64), False, id="log-probs with the real vocabulary"),
         pytest.param(64, 128, _settings(8, 256), False, id="activations that are kept"),
         pytest.param(64, 128, _settings(8, 256), True, id="activations that are computed again"),
         pytest.param(20_000, 128, _settings(4, 16, micro_batch_tokens=16), False, id="gradients of several passes"),
