@@ -14,9 +14,13 @@ from transformers import AutoModelForCausalLM
 from runtime.engines import make_engine
 from runtime.engines.interface import Sampling
 from runtime.export import MODELS
+from runtime.grpo.prompts import Prompts
+from runtime.grpo.rewards import Rewards
 from runtime.jobs.models import load_tokenizer
-from runtime.jobs.spec import load_jobs
+from runtime.jobs.spec import JobSpec, load_jobs
 from runtime.samples import read_samples
+from runtime.training.batch import make_batch
+from runtime.training.trainer import Trainer
 from tests.conftest import Command
 from tests.runtime.execution.conftest import Running, nodes, run
 
@@ -33,18 +37,48 @@ def greedy(model: Any, prompt: list[int], tokens: int) -> list[int]:
     return found[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
 
 
-def test_the_example_ends_in_a_model_that_samples_the_same_everywhere(
-    run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "gsm8k"
+def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
+    """The job of the example, with model and data made by its scripts."""
+    home = folder / "gsm8k"
     for script, *arguments in (
         ("small_chat_model.py", str(home)),
         ("gsm8k.py", str(home / "problems.jsonl"), "--to", str(home), "--held-out", "16"),
     ):
         monkeypatch.setattr(sys, "argv", [script, *arguments])
         runpy.run_path(str(EXAMPLES / script), run_name="__main__")
-    (tmp_path / "gsm8k.yaml").write_text((EXAMPLES / "gsm8k.yaml").read_text())
-    spec = load_jobs(tmp_path / "gsm8k.yaml").jobs[0]
+    (folder / "gsm8k.yaml").write_text((EXAMPLES / "gsm8k.yaml").read_text())
+    return load_jobs(folder / "gsm8k.yaml").jobs[0]
+
+
+def test_the_small_model_learns_the_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engine, rewards and trainer in one process, with the settings of the example."""
+    spec = prepared(tmp_path, monkeypatch)
+    settings, directory = spec.settings, spec.path(spec.model.name)
+    tokenizer, rewards = load_tokenizer(directory), Rewards(spec)
+    prompts = Prompts(spec, tokenizer, rewards)
+    longest = settings.max_prompt_tokens + settings.max_tokens
+    engine = make_engine("torch", directory, max_length=longest, seed=0, threads=1, tensor_parallel=1)
+    trainer = Trainer(directory, settings, steps=spec.iterations * settings.minibatches)
+    earned = []
+    for version in range(spec.iterations):
+        first = version * settings.prompts_per_iteration
+        some = prompts.numbered(range(first, first + settings.prompts_per_iteration)).values()
+        rows = [prompt for prompt in some for _ in range(settings.group_size)]
+        responses = engine.generate([row.tokens for row in rows], Sampling(max_tokens=settings.max_tokens, seed=version))
+        texts = [str(tokenizer.decode([*one.token_ids], skip_special_tokens=True)) for one in responses]
+        found = [rewards.submit(row.example, lambda text=text: text).result() for row, text in zip(rows, texts, strict=True)]  # type: ignore[misc]
+        trainer.update(make_batch([row.tokens for row in rows], responses, found, settings.group_size))
+        engine.update_weights(trainer.weights(), trainer.updates)
+        earned.append(sum(found) / len(found))
+    for part in (rewards, trainer, engine):
+        part.close()  # type: ignore[attr-defined]
+    assert sum(earned[-10:]) > 3 * sum(earned[:5]) * 2, earned
+
+
+def test_the_example_ends_in_a_model_that_samples_the_same_everywhere(
+    run: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = prepared(tmp_path, monkeypatch)
     given = spec.model_dump(by_alias=True, exclude_unset=True)
     outcome, record, lines = run([given | {"iterations": 3, "rollout": {"engine": "torch"}}], folder=tmp_path / "x", models=True)
     assert outcome == "done" and not record.failed
