@@ -61,12 +61,12 @@ def _example(record: dict[str, Any], spec: TaskSpec, where: str) -> Example:
     answer = record.get(spec.answer, "")
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         answer = str(answer)
-    _check_text(answer, f"{where}: {spec.answer}")
+    answer = _text(answer, f"{where}: {spec.answer}")
     before = ({"role": "system", "content": spec.system},) if spec.system is not None else ()
     if isinstance(prompt, list):
         messages = (*before, *_messages(prompt, f"{where}: {spec.prompt}"))
         return Example(messages[-1]["content"], answer, record, messages, where)
-    _check_text(prompt, f"{where}: {spec.prompt}")
+    prompt = _text(prompt, f"{where}: {spec.prompt}")
     if not prompt.strip():
         raise InputError(f"{where}: {spec.prompt}: is empty")
     chat = (*before, {"role": "user", "content": prompt}) if spec.chat or before else ()
@@ -81,16 +81,15 @@ def _messages(messages: Sequence[Any], where: str) -> Iterator[dict[str, str]]:
     for k, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise InputError(f"{where}[{k}]: must be a mapping with role and content, not {describe(message)}")
-        for key in ("role", "content"):
-            _check_text(message.get(key), f"{where}[{k}].{key}")
-        yield {"role": message["role"], "content": message["content"]}
+        yield {key: _text(message.get(key), f"{where}[{k}].{key}") for key in ("role", "content")}
 
 
-def _check_text(value: Any, where: str) -> None:
+def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"{where}: must be text, not {describe(value)}")
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise InputError(f"{where}: holds half a character (a lone surrogate)")
+    return value
 
 
 class Lines:

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from runtime.engines import make_engine
-from runtime.engines.interface import Sampling
+from runtime.engines.interface import Kind, Sampling
 from runtime.export import MODELS
 from runtime.grpo.prompts import Prompts
 from runtime.grpo.rewards import Rewards
@@ -89,11 +89,12 @@ def test_the_example_ends_in_a_model_that_samples_the_same_everywhere(
     assert read_samples(tmp_path / "x", "gsm8k")[2][0].prompt.startswith("<|im_start|>system\nEnd with: #### NUMBER<|im_end|>")
 
     tokenizer, model = load_tokenizer(exported), AutoModelForCausalLM.from_pretrained(exported)
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "1?"}], add_generation_prompt=True, tokenize=False)
+    text = str(tokenizer.apply_chat_template([{"role": "user", "content": "1?"}], add_generation_prompt=True, tokenize=False))
     prompts = [tokenizer(text + more)["input_ids"] for more in ("", "a", "12")]
     expected = [greedy(model, prompt, 16) for prompt in prompts]
-    for kind in ("torch", "vllm"):
-        engine = make_engine(kind, exported, max_length=128, seed=0, threads=1, tensor_parallel=1)  # type: ignore[arg-type]
+    kinds: tuple[Kind, ...] = ("torch", "vllm")
+    for kind in kinds:
+        engine = make_engine(kind, exported, max_length=128, seed=0, threads=1, tensor_parallel=1)
         found = engine.generate(prompts, Sampling(temperature=0.0, max_tokens=16))
         assert [list(response.token_ids) for response in found] == expected
         engine.close()
