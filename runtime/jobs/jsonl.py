@@ -15,6 +15,7 @@ from rollmux_env.files import text_lines
 from rollmux_env.validation_errors import describe, one_line
 from runtime.jobs.named import located
 from runtime.jobs.tasks import Example, Reward, generator
+from runtime.jobs.verifiers import VERIFIERS, final_number
 
 if TYPE_CHECKING:
     from runtime.jobs.spec import TaskSpec
@@ -55,22 +56,34 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _example(record: dict[str, Any], spec: TaskSpec, where: str) -> Example:
-    prompt = record.get(spec.prompt)
-    if spec.prompt not in record:
-        raise InputError(f"{where}: {spec.prompt}: is missing; its fields are {one_line(', '.join(record), 300)}")
-    answer = record.get(spec.answer, "")
-    if isinstance(answer, int | float) and not isinstance(answer, bool):
-        answer = str(answer)
-    answer = _text(answer, f"{where}: {spec.answer}")
+    prompt = _field(record, spec.prompt, where)
     before = ({"role": "system", "content": spec.system},) if spec.system is not None else ()
     if isinstance(prompt, list):
         messages = (*before, *_messages(prompt, f"{where}: {spec.prompt}"))
-        return Example(messages[-1]["content"], answer, record, messages, where)
+        return Example(messages[-1]["content"], _answer(record, spec, where), record, messages, where)
     prompt = _text(prompt, f"{where}: {spec.prompt}")
     if not prompt.strip():
         raise InputError(f"{where}: {spec.prompt}: is empty")
     chat = (*before, {"role": "user", "content": prompt}) if spec.chat or before else ()
-    return Example(prompt, answer, record, chat, where)
+    return Example(prompt, _answer(record, spec, where), record, chat, where)
+
+
+def _answer(record: dict[str, Any], spec: TaskSpec, where: str) -> str:
+    """The answer of a line; a function of the user's own may do without."""
+    own = spec.reward is not None and spec.reward not in VERIFIERS
+    answer = record.get(spec.answer, "") if own else _field(record, spec.answer, where)
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        answer = str(answer)
+    text = _text(answer, f"{where}: {spec.answer}")
+    if spec.reward == "number" and final_number(text) is None:
+        raise InputError(f"{where}: {spec.answer}: holds no number, which the reward is to compare with: {describe(text)}")
+    return text
+
+
+def _field(record: dict[str, Any], name: str, where: str) -> Any:
+    if name not in record:
+        raise InputError(f"{where}: {name}: is missing; its fields are {one_line(', '.join(record), 300)}")
+    return record[name]
 
 
 def _messages(messages: Sequence[Any], where: str) -> Iterator[dict[str, str]]:

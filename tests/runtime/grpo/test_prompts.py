@@ -20,7 +20,7 @@ def tokenizer(text: str) -> dict[str, list[int]]:
 
 def spec_of(folder: Path, lengths: list[int], held_out: list[int], **evaluation: Any) -> JobSpec:
     for name, counts in (("train", lengths), ("test", held_out)):
-        (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"q": name[1] * count}) for count in counts))
+        (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"q": name[1] * count, "answer": count}) for count in counts))
     task = {"name": "jsonl", "file": "train.jsonl", "prompt": "q", "reward": "number"}
     job = {"id": "a", "slo": 2, "iterations": 9, "task": task, "algorithm": {"max_prompt_tokens": 3}}
     return parse_jobs({"version": 1, "jobs": [job | evaluation]}, "test", folder).jobs[0]

@@ -103,7 +103,7 @@ def test_a_model_that_a_job_cannot_use_is_refused_before_anything_starts(cache: 
 
     assert problem(task=task | {"chat": True}) == "task: messages need a chat template; own has none"
     evaluation = {"file": "talk.jsonl"}
-    (tmp_path / "talk.jsonl").write_text('{"prompt": [{"role": "user", "content": "1+1="}]}')
+    (tmp_path / "talk.jsonl").write_text('{"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}')
     assert problem(evaluation=evaluation) == "evaluation: messages need a chat template; own has none"
     asked = problem(algorithm={"max_prompt_tokens": 4000, "max_tokens": 97})
     assert asked == "algorithm: max_prompt_tokens and max_tokens are 4097 together; the model attends to 4096"

@@ -162,6 +162,7 @@ def test_a_wrong_file_is_refused_in_one_line_that_names_the_field(folder: Path, 
         ("[1]", "line 2: must be a mapping, not a list"),
         ('{"answer": "2"}', "line 2: prompt: is missing; its fields are answer"),
         ('{"prompt": "1", "answer": [2]}', "line 2: answer: must be text, not a list"),
+        ('{"prompt": "1+2="}', "line 2: answer: is missing; its fields are prompt"),
         ('{"prompt": " "}', "line 2: prompt: is empty"),
         ('{"prompt": []}', "line 2: prompt: holds no messages"),
         ('{"prompt": [{"role": "user", "content": ""}]}', "line 2: prompt: holds empty messages alone"),
@@ -176,6 +177,19 @@ def test_a_wrong_line_of_a_jsonl_file_is_named(folder: Path, line: str, problem:
         file.write(line + "\n")
     with pytest.raises(InputError, match=problem):
         load_jobs(folder / "jobs.yaml")
+
+
+def test_an_answer_is_what_its_reward_can_compare_with(folder: Path) -> None:
+    (folder / "data.jsonl").write_text('{"prompt": "1+1=", "answer": "two"}\n')
+    load_jobs(folder / "jobs.yaml")
+    (folder / "jobs.yaml").write_text(GOOD.replace("file: data.jsonl", "file: data.jsonl, reward: number"))
+    with pytest.raises(
+        InputError, match=r"data\.jsonl: line 1: answer: holds no number, which the reward is to compare with: 'two'$"
+    ):
+        load_jobs(folder / "jobs.yaml")
+    (folder / "data.jsonl").write_text('{"prompt": "1+1="}\n')
+    (folder / "jobs.yaml").write_text(GOOD.replace("file: data.jsonl", "file: data.jsonl, reward: 'own:function'"))
+    load_jobs(folder / "jobs.yaml")
 
 
 def test_a_job_that_asks_for_more_nodes_than_the_cluster_has_is_refused(folder: Path) -> None:
