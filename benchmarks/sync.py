@@ -1,4 +1,5 @@
-"""Weight sync over a slow link: flat against topology-aware, beside the seconds that the RollMux paper (arXiv 2512.11306) prints.
+"""Weight sync over a slow link: flat against topology-aware, beside the seconds that the RollMux paper (arXiv 2512.11306) prints;
+and on one machine: from shared memory against TCP.
 
 The link is real and slow: every training rank has a network of its own (a Linux network namespace) and one cable to the rollout
 side. The kernel's token bucket (`tc tbf`) holds the cable to a rate, and the kernel counts its bytes. Rollout workers reach each
@@ -7,12 +8,15 @@ become 20 Mbit/s. Needs Linux with `ip`, `tc` and user namespaces, and says so w
 
     python benchmarks/sync.py
     python benchmarks/sync.py --ranks 2 --nodes 2 --workers 1 --megabytes 2 --mbit 100
+    python benchmarks/sync.py --local --megabytes 1000
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
+import multiprocessing
 import os
 import secrets
 import shutil
@@ -20,15 +24,19 @@ import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from threading import get_native_id
-from time import monotonic
+from time import monotonic, process_time
 
 import torch
 
 from runtime.residency.layout import Layout
+from runtime.residency.segment import Segment
 from runtime.residency.staging import WeightStage
-from runtime.sync.plan import Topology, make_plan, shard
+from runtime.sync.plan import Stream, Topology, make_plan, shard
+from runtime.sync.shared import Memory
 from runtime.sync.streams import Inbox, send_streams
 from runtime.sync.wire import Transfer
 
@@ -123,6 +131,64 @@ def compare(
     print(f"{name:6} {ranks:3} to {nodes} x {workers:<3} {seconds} {copies}   {printed}", flush=True)
 
 
+def compare_local(nbytes: int, rounds: int) -> None:
+    """One rank and one worker, each a process of its own on this machine: the same sync both ways, in turns."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    worker = context.Process(target=_work, args=(theirs,), daemon=True)
+    worker.start()
+    segment = Segment(nbytes)
+    segment.bytes.copy_(torch.randint(256, (nbytes,), dtype=torch.uint8))
+    digest = hashlib.sha256(segment.bytes.numpy().data).hexdigest()
+    runs: dict[str, list[tuple[float, float]]] = {"TCP": [], "shared memory": []}  # seconds of the clock and of processors
+    for number in range(rounds + 1):
+        for way, measured in runs.items():
+            transfer = Transfer(number, _layout(nbytes), _local_plan(nbytes), (ours.recv(),), secrets.token_bytes(32))
+            ours.send(transfer)
+            began_s, worked_s = monotonic(), process_time()
+            send_streams(0, transfer, number, segment.bytes, Memory(segment.file) if way != "TCP" else None)
+            clock_s, worked_s = monotonic() - began_s, process_time() - worked_s
+            ours.send(True)
+            came, worker_s = ours.recv()
+            assert came == digest
+            if number:  # the first one finds the stage's memory new
+                measured.append((clock_s, worked_s + worker_s))
+    worker.terminate()
+    segment.close()
+    print(f"one rank to one worker of this machine, {nbytes / 1e6:g} MB, {rounds} rounds: median (least to most)")
+    for place, name in enumerate(("seconds", "CPU seconds of both processes")):
+        tcp, memory = ([one[place] for one in measured] for measured in runs.values())
+        ratios = [slow / quick for slow, quick in zip(tcp, memory, strict=True)]
+        print(f"{name}: TCP {_spread(tcp, 3)}, shared memory {_spread(memory, 3)}, ratio {_spread(ratios, 1)}")
+
+
+def _spread(values: list[float], digits: int) -> str:
+    return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def _work(pipe: Connection) -> None:
+    """A rollout worker: tells where it is reached, receives, and says what came and what it cost."""
+    torch.set_num_threads(1)
+    stage = WeightStage()
+    while True:
+        inbox = Inbox("127.0.0.1")
+        pipe.send(inbox.address)
+        transfer, worked_s = pipe.recv(), process_time()
+        inbox.receive(0, transfer, stage)
+        worked_s = process_time() - worked_s
+        inbox.close()
+        pipe.recv()
+        pipe.send((hashlib.sha256(stage.weights()["weights"].numpy().data).hexdigest(), worked_s))
+
+
+def _layout(nbytes: int) -> Layout:
+    return Layout((("weights", "U8", (nbytes,), 0, nbytes),), nbytes)
+
+
+def _local_plan(nbytes: int) -> tuple[Stream, ...]:
+    return make_plan([((0, nbytes),)], ["here"], "aware")
+
+
 def _enter_a_network() -> int:
     """Put this thread, and those that it starts, into a network of their own; its number for the kernel."""
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK):
@@ -151,7 +217,13 @@ def main() -> None:
     options.add_argument("--megabytes", type=float, default=15.2, help="of weights")
     options.add_argument("--mbit", type=float, default=_MBIT, help="Mbit/s of a rank's cable")
     options.add_argument("--times", type=int, default=2, help="syncs of each kind; the quickest is printed")
+    options.add_argument("--local", action="store_true", help="one machine: shared memory against TCP, without a slow link")
+    options.add_argument("--rounds", type=int, default=5, help="of --local")
     arguments = options.parse_args()
+    if arguments.local:
+        torch.set_num_threads(1)
+        compare_local(int(arguments.megabytes * 1e6), arguments.rounds)
+        return
     missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
     if missing or subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode:
         print(f"skipped: {', '.join(missing) or 'user namespaces'} missing, so there is no network of one's own to throttle")

@@ -8,13 +8,13 @@ from typing import Any
 from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import PROFILE, JobHandle, busy_s, how_far
 from runtime.execution.job_log import SHOWN
-from runtime.execution.job_session import boot_id
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Done, End, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
 from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
 from runtime.facts import Absent, Checkpointed, Fact, Iteration, Node, Pool, SyncSlice
+from runtime.machine import boot_id
 
 
 class JobCalls:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -17,15 +15,9 @@ from runtime.execution.plain import plain
 from runtime.execution.worker import ProgressReporter, Warner, Watch, Worker
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
+from runtime.machine import boot_id
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerDied, WorkerError, WorkerHandle, runtime_hook
 from runtime.residency.footprint import Footprint
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-
-
-def boot_id() -> str:
-    """What says that two processes share a clock: an id of this machine's uptime."""
-    return _BOOT.read_text() if _BOOT.exists() else os.uname().nodename
 
 
 class JobSession:
@@ -204,11 +196,12 @@ class JobSession:
 
     def _host_gb(self, pool: Pool, footprint: Any) -> float:
         """Host memory of the job on a node: what its processes there have, and what they keep for the next phase."""
-        mine = [handle for handle in self.workers if handle.node in self._nodes[pool]]
+        names = {node.name for node in self._nodes[pool]}
+        mine = [handle for handle in self.workers if handle.node.name in names]  # a worker may have a part of a node
         by_node = {handle.node.name: 0.0 for handle in mine}
         for handle, (_, own_gb) in zip(mine, ray.get([handle.actor.identity.remote() for handle in mine]), strict=True):
             by_node[handle.node.name] += own_gb
-        kept_gb = footprint.host / 1e9 if isinstance(footprint, Footprint) else 0.0
+        kept_gb = (footprint.host - footprint.mapped) / 1e9 if isinstance(footprint, Footprint) else 0.0
         return kept_gb + (max(by_node.values()) if by_node else resident_gb())
 
     def _check_order(self, phase: PhaseOfJob) -> None:

@@ -97,7 +97,8 @@ class RolloutWorker:
         stage = Stages()
         with stage("offload"):
             footprint = self._engine.offload()
-        return footprint + Footprint(0, self._staged.resident() or self._stage_bytes), stage.seconds
+        staged = self._staged.footprint()
+        return footprint + (staged if staged.host else Footprint(host=self._stage_bytes)), stage.seconds
 
     def begin(self, iteration: int, worst_case: bool, total: int, round: Round, anchors: Mapping[str, float]) -> None:
         """Take up this engine's share of a round.

@@ -15,6 +15,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
+    from runtime.residency.segment import Segment
     from runtime.sync.wire import Transfer
 
 
@@ -28,7 +29,8 @@ class TrainingWorker:
     def __init__(self, spec: JobSpec, rank: int, world: int, node: Node) -> None:
         self._spec, self._rank, self._world, self._node = spec, rank, world, node
         self._before: Any = None  # the state that a profile is to leave
-        self._pending_weights: Any = None  # version, layout and bytes of weights that are to be sent
+        self._pending_weights: Any = None  # version, and number of bytes, of weights that are to be sent
+        self._kept: Segment | None = None  # their bytes, in memory that is kept for those of the next iteration
 
     def ready(self) -> bool:
         """The process is there."""
@@ -93,6 +95,8 @@ class TrainingWorker:
         stage = Stages()
         with stage("offload"):
             footprint = self._trainer.offload()
+        if self._kept is not None:
+            footprint += self._kept.footprint()
         return footprint, stage.seconds
 
     def update(self, *parts: Sequence[Sampled]) -> dict[str, float]:
@@ -122,19 +126,18 @@ class TrainingWorker:
         Args:
             whole: rank 0 keeps all of them and the others none; else each its shard.
         """
-        import torch
-
-        from runtime.sync.plan import shard
+        from runtime.residency.segment import Segment
+        from runtime.sync.plan import length, shard
 
         trainer, layout = self._trainer, self._trainer.layout
-        if not whole:
-            ranges, data = shard(layout, self._rank, self._world), trainer.shard()
-        elif weights := trainer.weights():
-            data = torch.cat([weights[name].flatten() for name, *_ in layout.tensors]).view(torch.uint8)
-            ranges = ((0, layout.nbytes),)
-        else:
-            ranges, data = (), torch.empty(0, dtype=torch.uint8)
-        self._pending_weights = trainer.updates, data
+        everything = ((0, layout.nbytes),) if self._rank == 0 else ()
+        ranges = everything if whole else shard(layout, self._rank, self._world)
+        nbytes = length(ranges)
+        if self._kept is None:
+            self._kept = Segment(max(nbytes, 1), pinned=bool(self._node.gpus))
+        write = trainer.write_weights if whole else trainer.write_shard
+        write(self._kept.bytes[:nbytes])
+        self._pending_weights = trainer.updates, nbytes
         return Kept(trainer.updates, layout, ranges)
 
     def send(self, transfer: Transfer) -> int:
@@ -143,10 +146,12 @@ class TrainingWorker:
         Raises:
             RuntimeError: other weights were kept, or a stream broke; one line.
         """
+        from runtime.sync.shared import Memory
         from runtime.sync.streams import send_streams
 
-        (version, data), self._pending_weights = self._pending_weights, None
-        return send_streams(self._rank, transfer, version, data)
+        assert self._kept is not None
+        (version, nbytes), self._pending_weights = self._pending_weights, None
+        return send_streams(self._rank, transfer, version, self._kept.bytes[:nbytes], Memory(self._kept.file))
 
     def write(self, folder: str) -> None:
         """Write this rank's part of a checkpoint, from where the state is."""
@@ -157,3 +162,5 @@ class TrainingWorker:
         """Give everything back."""
         if hasattr(self, "_trainer"):
             self._trainer.close()
+        if self._kept is not None:
+            self._kept.close()

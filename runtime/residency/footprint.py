@@ -11,13 +11,15 @@ class Footprint(NamedTuple):
     Attributes:
         device: on the accelerator, or in the process's own memory where there is none.
         host: in host memory, waiting for the next phase.
+        mapped: of `host`, what the worker's resident size holds too, as page-locked memory is: it counts once.
     """
 
     device: int = 0
     host: int = 0
+    mapped: int = 0
 
     def __add__(self, other: object) -> Footprint:
         """Bytes of both, place by place."""
         if not isinstance(other, Footprint):
             return NotImplemented
-        return Footprint(self.device + other.device, self.host + other.host)
+        return Footprint(*(a + b for a, b in zip(self, other, strict=True)))

@@ -105,8 +105,8 @@ class Offloader:
     def footprint(self) -> Footprint:
         """Bytes on the device, and of the host memory held for it."""
         moving, staying = (sum(storage.nbytes() for storage in _storages(part)) for part in _moving(self._tensors().values()))
-        host = staying + (self._segment.resident() if self._segment is not None else 0)
-        return Footprint(0 if self.offloaded else moving, host)
+        host = self._segment.footprint() if self._segment is not None else Footprint()
+        return host + Footprint(0 if self.offloaded else moving, staying, staying)
 
     def close(self) -> None:
         """Give the host memory back. Tensors that are offloaded are lost."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from runtime.residency.footprint import Footprint
 
 
 class Segment:
@@ -24,23 +27,23 @@ class Segment:
 
     Attributes:
         bytes: uint8 tensor over it, of shape (nbytes,); pages are taken when they are first written.
-        path: what other processes open.
+        file: its descriptor in this process. path: what other processes open.
 
     Raises:
         RuntimeError: CUDA refuses to page-lock it.
     """
 
     def __init__(self, nbytes: int, pinned: bool = False) -> None:
-        self._fd = os.memfd_create("rollmux", os.MFD_CLOEXEC)
+        self.file = os.memfd_create("rollmux", os.MFD_CLOEXEC)
         self._map: mmap.mmap | None = None
         try:
-            os.ftruncate(self._fd, nbytes)
-            self._map = mmap.mmap(self._fd, nbytes)
+            os.ftruncate(self.file, nbytes)
+            self._map = mmap.mmap(self.file, nbytes)
         except OSError:
-            os.close(self._fd)
+            os.close(self.file)
             raise
         self.bytes: Tensor = torch.frombuffer(self._map, dtype=torch.uint8)
-        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+        self.path = f"/proc/{os.getpid()}/fd/{self.file}"
         self.pinned = False
         if pinned:
             status = int(_cuda().cudaHostRegister(self.bytes.data_ptr(), nbytes, 1))  # 1: for every CUDA context
@@ -53,7 +56,12 @@ class Segment:
 
     def resident(self) -> int:
         """Bytes of memory that it takes, as the kernel counts them."""
-        return os.fstat(self._fd).st_blocks * 512
+        return os.fstat(self.file).st_blocks * 512
+
+    def footprint(self) -> Footprint:
+        """The host memory that it takes. This process's resident size holds it if it is page-locked, and else does no longer."""
+        self.unmap_pages()
+        return Footprint(host=self.resident(), mapped=self.resident() if self.pinned else 0)
 
     def unmap_pages(self) -> None:
         """Leave its pages to the segment alone, out of this process's resident size, until they are touched again."""
@@ -69,10 +77,10 @@ class Segment:
             self.pinned = False
         self.bytes = torch.empty(0, dtype=torch.uint8)
         self._map = None  # not closed: tensors that others made of it stay valid
-        os.close(self._fd)
+        os.close(self.file)
 
     def __del__(self) -> None:
-        if getattr(self, "_map", None) is not None:
+        if getattr(self, "_map", None) is not None and not sys.is_finalizing():
             self.close()
 
 

@@ -16,8 +16,10 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
 from runtime.residency.segment import Segment
+from runtime.sync.shared import Memory
 
 
 def pieces(weights: Mapping[str, Tensor], layout: Layout, most: int = 64 << 20) -> Iterator[tuple[int, Tensor]]:
@@ -119,9 +121,14 @@ class WeightStage:
             )
         return self._layout.views(self._segment.bytes[self._first :])
 
-    def resident(self) -> int:
-        """Bytes of host memory that it takes."""
-        return self._segment.resident() if self._segment is not None else 0
+    def memory(self) -> Memory:
+        """Where the bytes of the weights are for other processes of this machine, after `begin`."""
+        assert self._segment is not None
+        return Memory(self._segment.file, self._first)
+
+    def footprint(self) -> Footprint:
+        """The host memory that it takes."""
+        return self._segment.footprint() if self._segment is not None else Footprint()
 
     def close(self) -> None:
         """Give the memory back. Again: no effect."""

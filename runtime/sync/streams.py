@@ -1,33 +1,31 @@
 """How the streams of a plan get there: training ranks send them, rollout workers receive them into their stage and pass them on.
 
 A connection for every hop of every stream, and a thread for every stream, so that each waits for nobody but those on its own way.
-All of it lives for one sync. Plain TCP, between host memories: from the rank's copy into the stage, and on from there. Not torch's
-gloo, since its connections cannot be ended: who fails here ends its own, and so the streams of those before and behind it.
+All of it lives for one sync. Between two processes of one machine the bytes are read from shared memory (`runtime.sync.shared`).
+Else they go over the connection: plain TCP, from the rank's host memory into the stage, and on from there. Not torch's gloo, since
+its connections cannot be ended: who fails here ends its own, and so the streams of those before and behind it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from rollmux_env.validation_errors import one_line
-from runtime.sync import wire
+from runtime.sync import shared, wire
 from runtime.sync.arrivals import Arrivals
+from runtime.sync.connections import TIMEOUT_S, Connections
 from runtime.sync.plan import Stream
+from runtime.sync.shared import Memory
 from runtime.sync.wire import HEADER_BYTES, Address, Transfer, wire_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from runtime.residency.staging import WeightStage
-
-_TIMEOUT_S = 600.0  # one that has died is noticed at once; this is for one that hangs
 
 
 class Inbox:
@@ -48,7 +46,7 @@ class Inbox:
         """Fill the worker's stage with a version, and pass on to other workers what they are to have from here.
 
         Returns:
-            Bytes that came to this worker over the link, headers included.
+            Bytes that came to this worker from ranks, over connections, headers included.
 
         Raises:
             RuntimeError: a stream broke, or brought something else; one line. The stage is incomplete then.
@@ -57,13 +55,14 @@ class Inbox:
         expected = {stream.number: stream for stream in transfer.streams if worker in stream.way}
         behind = {number: stream.way[stream.way.index(worker) + 1 :] for number, stream in expected.items()}
         with (
-            _Connections() as connections,
+            Connections() as connections,
             ThreadPoolExecutor(max(len(expected), 1)) as threads,
             Arrivals(connections.add(self._server), HEADER_BYTES) as arrivals,
             connections.failing(f"weights of version {transfer.version} broke at rollout worker {worker}"),
         ):
-            to = _announce(connections, transfer, {number: way[0] for number, way in behind.items() if way})
-            until_s = monotonic() + _TIMEOUT_S
+            to = _announce(connections, transfer, {number: way[0] for number, way in behind.items() if way}, stage.memory())
+            until_s = monotonic() + TIMEOUT_S
+            came = []
             while expected:
                 source, header = arrivals.next(until_s)
                 announced = wire.read_header(header, transfer, worker)
@@ -71,83 +70,58 @@ class Inbox:
                     source.close()
                     continue
                 connections.add(source)  # so that it ends with the others, whatever it brings
-                stream = _taken(announced, transfer, expected)
-                on = to.get(stream.number)
-                threads.submit(_receive, connections, source, on, worker, transfer, stream, stage)
-        return sum(wire_bytes(stream) for stream in transfer.streams if stream.way[0] == worker)
+                numbers, offer = announced
+                hop = _Hop(transfer, _taken(numbers, transfer, expected), source, connections.open_offer(offer))
+                came.append(hop)
+                threads.submit(_receive, connections, hop, to.get(hop.stream.number), worker, stage)
+        return sum(wire_bytes(hop.stream, hop.memory is not None) for hop in came if hop.stream.way[0] == worker)
 
     def close(self) -> None:
         """Take no connections any more. Again: no effect."""
         self._server.close()
 
 
-def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor) -> int:
+def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor, memory: Memory | None = None) -> int:
     """Send a training rank's streams; every worker on their ways receives at the same time.
 
     Args:
-        version: of what the rank holds. data: its bytes, in order: uint8 on the CPU.
+        version: of what the rank holds. data: its bytes, in order: uint8 on the CPU. memory: where other processes of this machine
+            can read them.
 
     Returns:
-        Bytes sent, headers included: all of them go over the link.
+        Bytes sent over connections, headers included.
 
     Raises:
         RuntimeError: the rank holds something else, or a stream broke; one line.
     """
     mine = [stream for stream in transfer.streams if stream.rank == rank]
     with (
-        _Connections() as connections,
+        Connections() as connections,
         ThreadPoolExecutor(max(len(mine), 1)) as threads,
         connections.failing(f"weights of version {transfer.version} broke at training rank {rank}"),
     ):
-        to = _announce(connections, transfer, {stream.number: stream.way[0] for stream in mine})
+        to = _announce(connections, transfer, {stream.number: stream.way[0] for stream in mine}, memory)
         needed = max((stream.first + stream.nbytes for stream in mine), default=0)
         if version != transfer.version or len(data) != needed:
             raise RuntimeError(f"it holds {len(data)} bytes of version {version}, {needed} are to be sent")
-        for stream in mine:
-            threads.submit(_send, connections, to[stream.number], transfer, stream, data.numpy().data)
-    return sum(wire_bytes(stream) for stream in mine)
+        sent = [threads.submit(_send, connections, to[stream.number], transfer, stream, data.numpy().data) for stream in mine]
+    return sum(future.result() for future in sent)
 
 
-class _Connections:
-    """All that a member has open during a sync. When one stream fails all are ended, and leaving the block raises its problem."""
+@dataclass(frozen=True)
+class _Hop:
+    """A stream as it comes to a worker: the connection, and the sender's shared memory where the pieces are read from that."""
 
-    def __init__(self) -> None:
-        self._open: list[socket.socket] = []
-        self._lock = Lock()
-        self._problem: RuntimeError | None = None
-
-    def __enter__(self) -> _Connections:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for one in self._open:
-            one.close()
-        if self._problem is not None:
-            raise self._problem
-
-    def add(self, one: socket.socket) -> socket.socket:
-        one.settimeout(_TIMEOUT_S)
-        with self._lock:
-            self._open.append(one)
-            if self._problem is not None:
-                _end(one)
-        return one
-
-    @contextlib.contextmanager
-    def failing(self, what: str) -> Iterator[None]:
-        """Name what fails in this block, and end all connections then."""
-        try:
-            yield
-        except Exception as error:
-            with self._lock:
-                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                self._problem = self._problem or RuntimeError(f"{what}: {one_line(reason, 200)}")
-                for one in self._open:
-                    _end(one)
+    transfer: Transfer
+    stream: Stream
+    source: socket.socket
+    memory: Memory | None
 
 
-def _announce(connections: _Connections, transfer: Transfer, workers: dict[int, int]) -> dict[int, socket.socket]:
-    """Connect to the workers that some streams, by number, go to next.
+def _announce(
+    connections: Connections, transfer: Transfer, workers: dict[int, int], memory: Memory | None
+) -> dict[int, socket.socket]:
+    """Connect to the workers that some streams, by number, go to next, and offer them the memory that holds the bytes.
 
     This is done before a byte is sent, and to all of them even where one cannot be reached: a worker that has been told of a stream
     notices when it ends early.
@@ -155,14 +129,14 @@ def _announce(connections: _Connections, transfer: Transfer, workers: dict[int, 
     Raises:
         OSError: one cannot be reached.
     """
-    opened, problem = dict[int, socket.socket](), None
+    opened, problem, offer = dict[int, socket.socket](), None, shared.offer(memory)
     for stream in transfer.streams:
         if stream.number in workers:
             try:
                 worker = workers[stream.number]
-                to = connections.add(socket.create_connection(transfer.addresses[worker], _TIMEOUT_S))
+                to = connections.add(socket.create_connection(transfer.addresses[worker], TIMEOUT_S))
                 to.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # tags are short, and nothing waits for them
-                to.sendall(wire.header(transfer, stream, worker))
+                to.sendall(wire.header(transfer, stream, worker, offer))
                 opened[stream.number] = to
             except OSError as error:
                 problem = problem or error
@@ -171,44 +145,52 @@ def _announce(connections: _Connections, transfer: Transfer, workers: dict[int, 
     return opened
 
 
-def _send(connections: _Connections, to: socket.socket, transfer: Transfer, stream: Stream, data: memoryview) -> None:
+def _send(connections: Connections, to: socket.socket, transfer: Transfer, stream: Stream, data: memoryview) -> int:
+    """Send a stream; the bytes that went over its connection."""
+    is_shared = False
     with connections.failing(_broke(transfer, stream, f"training rank {stream.rank}")):
-        wire.expect(to, wire.welcome(transfer, stream, stream.way[0]), "a welcome came", _TIMEOUT_S)
+        is_shared = wire.expect_welcome(to, transfer, stream, stream.way[0], TIMEOUT_S)
         at = stream.first
         for piece in wire.pieces(stream):
             part = data[at : at + piece[1] - piece[0]]
-            to.sendall(part)
-            to.sendall(wire.piece_tag(transfer, stream, piece, part))  # computed while the piece is on its way
             at += len(part)
+            if is_shared:
+                to.sendall(wire.there_tag(transfer, stream, piece))
+            else:
+                to.sendall(part)
+                to.sendall(wire.piece_tag(transfer, stream, piece, part))  # computed while the piece is on its way
         wire.expect(to, wire.thanks(transfer, stream, stream.way[0]), "thanks came")
+    return wire_bytes(stream, is_shared)
 
 
-def _receive(
-    connections: _Connections,
-    source: socket.socket,
-    to: socket.socket | None,
-    worker: int,
-    transfer: Transfer,
-    stream: Stream,
-    stage: WeightStage,
-) -> None:
-    def take(piece: tuple[int, int], room: Tensor) -> None:
-        memory = room.numpy().data
-        wire.read(source, memory)
-        if to is not None:
+def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, worker: int, stage: WeightStage) -> None:
+    """Take a stream into the stage, and pass it on to `to` if it goes further."""
+    transfer, stream, source = hop.transfer, hop.stream, hop.source
+
+    def take(piece: tuple[int, int], start: int, room: Tensor) -> None:
+        memory, what = room.numpy().data, f"bytes {piece[0]} to {piece[1]} came"
+        if hop.memory is None:
+            wire.read(source, memory)
+        else:
+            wire.expect(source, wire.there_tag(transfer, stream, piece), what)
+            shared.copy(hop.memory, start, memory, source)
+        if to is not None and not is_shared:
             to.sendall(memory)
-        tag = wire.piece_tag(transfer, stream, piece, memory)
-        wire.expect(source, tag, f"bytes {piece[0]} to {piece[1]} came")
+        tag = wire.piece_tag(transfer, stream, piece, memory) if hop.memory is None or (to is not None and not is_shared) else b""
+        if hop.memory is None:
+            wire.expect(source, tag, what)
         if to is not None:
-            to.sendall(tag)
+            to.sendall(wire.there_tag(transfer, stream, piece) if is_shared else tag)
 
     with connections.failing(_broke(transfer, stream, f"rollout worker {worker}")):
-        source.sendall(wire.welcome(transfer, stream, worker))
-        behind = stream.way[stream.way.index(worker) + 1 :]
-        if to is not None:
-            wire.expect(to, wire.welcome(transfer, stream, behind[0]), "a welcome came", _TIMEOUT_S)
+        source.sendall(wire.welcome(transfer, stream, worker, hop.memory is not None))
+        place = stream.way.index(worker)
+        behind = stream.way[place + 1 :]
+        is_shared = to is not None and wire.expect_welcome(to, transfer, stream, behind[0], TIMEOUT_S)
+        at = stream.first  # of a rank's bytes
         for piece in wire.pieces(stream):
-            stage.take(transfer.version, *piece, partial(take, piece))
+            stage.take(transfer.version, *piece, partial(take, piece, at if place == 0 else piece[0]))
+            at += piece[1] - piece[0]
         if to is not None:
             wire.expect(to, wire.thanks(transfer, stream, behind[0]), "thanks came")
         source.sendall(wire.thanks(transfer, stream, worker))
@@ -225,12 +207,6 @@ def _taken(announced: tuple[int, int, int], transfer: Transfer, expected: dict[i
     if stream is None or (version, nbytes) != (transfer.version, stream.nbytes):
         raise RuntimeError(f"stream {number} brings {nbytes} bytes of version {version}")
     return stream
-
-
-def _end(one: socket.socket) -> None:
-    """End a connection for both sides and for the threads that wait on it; whoever opened it closes it."""
-    with contextlib.suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
 
 
 def _broke(transfer: Transfer, stream: Stream, where: str) -> str:

@@ -3,6 +3,9 @@
     sender      header                    piece, tag   piece, tag   ...
     receiver            welcome                                           thanks
 
+A welcome also says whether the receiver takes the pieces from the sender's shared memory (`runtime.sync.shared`), which the header
+offers: then only their tags come, each when its piece is there.
+
 A tag says that what it belongs to comes from one who knows the sync's secret, for this place of this stream and no other; nothing
 is encrypted. HMAC-SHA256, since processors compute it faster than keyed BLAKE2 (`benchmarks/sync_tags.py`).
 """
@@ -12,19 +15,20 @@ from __future__ import annotations
 import hmac
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
 from runtime.residency.layout import Layout
 from runtime.sync.plan import Stream
+from runtime.sync.shared import OFFER_BYTES
 
 Address = tuple[str, int]
 TAG_BYTES = 16
 """The first of those that HMAC gives; they follow every piece."""
 _NUMBERS = struct.Struct("!qqq")
-HEADER_BYTES = _NUMBERS.size + TAG_BYTES
-"""Of each stream, on every hop: which it is, of what version and size."""
+HEADER_BYTES = _NUMBERS.size + OFFER_BYTES + TAG_BYTES
+"""Of each stream, on every hop: which it is, of what version and size, and where in shared memory it is."""
 _TAGGED = struct.Struct("!8sqqqq")
 _PIECE = 1 << 20
 
@@ -53,27 +57,35 @@ def pieces(stream: Stream) -> Iterator[tuple[int, int]]:
             yield start, min(start + _PIECE, behind)
 
 
-def wire_bytes(stream: Stream) -> int:
-    """Bytes that a stream sends over each hop."""
-    return HEADER_BYTES + stream.nbytes + TAG_BYTES * sum(1 for _ in pieces(stream))
+def wire_bytes(stream: Stream, shared: bool = False) -> int:
+    """Bytes that a stream sends over a hop's connection; `shared`: its pieces are read from shared memory."""
+    return HEADER_BYTES + (0 if shared else stream.nbytes) + TAG_BYTES * sum(1 for _ in pieces(stream))
 
 
-def header(transfer: Transfer, stream: Stream, worker: int) -> bytes:
+def header(transfer: Transfer, stream: Stream, worker: int, offer: bytes) -> bytes:
     """What a connection to a rollout worker begins with."""
     numbers = transfer.version, stream.number, stream.nbytes
-    return _NUMBERS.pack(*numbers) + _tag(transfer, b"header", *numbers, worker)
+    return _NUMBERS.pack(*numbers) + offer + _tag(transfer, b"header", *numbers, worker, data=offer)
 
 
-def read_header(data: bytes, transfer: Transfer, worker: int) -> tuple[int, int, int] | None:
-    """Version, number and bytes of the stream that a connection announces to this worker; None of a stranger's."""
+def read_header(data: bytes, transfer: Transfer, worker: int) -> tuple[tuple[int, int, int], bytes] | None:
+    """Version, number and bytes of the stream that a connection announces to this worker, and its offer; None of a stranger's."""
     numbers: tuple[int, int, int] = _NUMBERS.unpack_from(data)
-    known = hmac.compare_digest(data[_NUMBERS.size :], _tag(transfer, b"header", *numbers, worker))
-    return numbers if known else None
+    offer, tag = data[_NUMBERS.size : -TAG_BYTES], data[-TAG_BYTES:]
+    known = hmac.compare_digest(tag, _tag(transfer, b"header", *numbers, worker, data=offer))
+    return (numbers, offer) if known else None
 
 
-def welcome(transfer: Transfer, stream: Stream, worker: int) -> bytes:
-    """What a worker answers to a header: it is the one that is meant."""
-    return _tag(transfer, b"welcome", transfer.version, stream.number, stream.nbytes, worker)
+def welcome(transfer: Transfer, stream: Stream, worker: int, shared: bool) -> bytes:
+    """What a worker answers to a header: it is the one that is meant, and it takes the pieces from shared memory or not."""
+    purpose = b"shared" if shared else b"welcome"
+    return _tag(transfer, purpose, transfer.version, stream.number, stream.nbytes, worker)
+
+
+def expect_welcome(source: socket.socket, transfer: Transfer, stream: Stream, worker: int, within_s: float) -> bool:
+    """Read a welcome; whether the pieces are taken from shared memory. Raises as `expect`."""
+    answers = [welcome(transfer, stream, worker, shared) for shared in (False, True)]
+    return bool(_answer(source, answers, "a welcome came", within_s))
 
 
 def thanks(transfer: Transfer, stream: Stream, worker: int) -> bytes:
@@ -82,8 +94,13 @@ def thanks(transfer: Transfer, stream: Stream, worker: int) -> bytes:
 
 
 def piece_tag(transfer: Transfer, stream: Stream, piece: tuple[int, int], data: memoryview) -> bytes:
-    """The tag of a piece's bytes; the same on every hop."""
+    """The tag of a piece's bytes; the same on every hop over which they go."""
     return _tag(transfer, b"piece", transfer.version, stream.number, *piece, data=data)
+
+
+def there_tag(transfer: Transfer, stream: Stream, piece: tuple[int, int]) -> bytes:
+    """What says that a piece is in shared memory."""
+    return _tag(transfer, b"there", transfer.version, stream.number, *piece)
 
 
 def expect(source: socket.socket, tag: bytes, what: str, within_s: float | None = None) -> None:
@@ -95,10 +112,7 @@ def expect(source: socket.socket, tag: bytes, what: str, within_s: float | None 
     Raises:
         RuntimeError: it is another one; or as `read`.
     """
-    answer = bytearray(TAG_BYTES)
-    read(source, memoryview(answer), within_s)
-    if not hmac.compare_digest(answer, tag):
-        raise RuntimeError(f"{what} from somebody else")
+    _answer(source, [tag], what, within_s)
 
 
 def read(source: socket.socket, memory: memoryview, within_s: float | None = None) -> None:
@@ -123,8 +137,17 @@ def read(source: socket.socket, memory: memoryview, within_s: float | None = Non
     source.settimeout(idle_s)
 
 
-def _tag(transfer: Transfer, purpose: bytes, *numbers: int, data: memoryview | None = None) -> bytes:
+def _answer(source: socket.socket, tags: Sequence[bytes], what: str, within_s: float | None) -> int:
+    """Read one of some tags; which it is."""
+    answer = bytearray(TAG_BYTES)
+    read(source, memoryview(answer), within_s)
+    for number, tag in enumerate(tags):
+        if hmac.compare_digest(answer, tag):
+            return number
+    raise RuntimeError(f"{what} from somebody else")
+
+
+def _tag(transfer: Transfer, purpose: bytes, *numbers: int, data: memoryview | bytes = b"") -> bytes:
     mac = hmac.new(transfer.secret, _TAGGED.pack(purpose, *numbers), "sha256")
-    if data is not None:
-        mac.update(data)
+    mac.update(data)
     return mac.digest()[:TAG_BYTES]

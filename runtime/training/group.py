@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -62,13 +62,17 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
-def full_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def full_copy(tensor: Tensor) -> Tensor:
     """A copy on the CPU of a tensor of which every rank has a shard; every rank calls it."""
-    full: Any = tensor.detach()
+    return whole(tensor.detach()).to("cpu", copy=True).contiguous()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor of which every rank has a shard, on the device; every rank calls it."""
+    full: Any = tensor
     if hasattr(full, "full_tensor"):  # through the device, where the ranks have their network, also if it is offloaded
         full = full.to(full.device_mesh.device_type).full_tensor()
-    copy: Tensor = full.to("cpu", dtype, copy=True).contiguous()
-    return copy
+    return cast(Tensor, full)
 
 
 def own_part(tensor: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from runtime.training.group import (
     own_part,
     reshard,
     shard_of,
+    whole,
 )
 from runtime.training.loading import load_sharded
 from runtime.training.loss import SUMS, LogProbs, grpo_sums
@@ -164,25 +165,55 @@ class Trainer:
         Raises:
             RuntimeError: the trainer is offloaded.
         """
+        data = torch.empty(self.layout.nbytes if self._rank == 0 else 0, dtype=torch.uint8)
+        self.write_weights(data)
+        return self.layout.views(data) if self._rank == 0 else {}
+
+    def write_weights(self, data: Tensor) -> None:
+        """Write the bytes of `weights` into host memory: on rank 0; every rank calls it. Cast on the device.
+
+        Args:
+            data: uint8, of as many bytes as the layout; of others than rank 0, none.
+
+        Raises:
+            RuntimeError: the trainer is offloaded.
+        """
         self._must_be_here()
-        return self._gather(self._names, self._sampled_as)
+        views = self.layout.views(data) if self._rank == 0 else {}
+        for name, parameter in self._names.items():
+            full = whole(parameter.detach().to(self._sampled_as))
+            if self._rank == 0:
+                views[name].copy_(full, non_blocking=True)
+        self._written()
 
     @property
     def layout(self) -> Layout:
         """Of the bytes of `weights`, the same on every rank."""
         return Layout.of({name: torch.empty(p.shape, dtype=self._sampled_as, device="meta") for name, p in self._names.items()})
 
-    def shard(self) -> Tensor:
-        """A copy on the CPU of the bytes of `weights` that this rank holds, `runtime.sync.plan.shard` says which: uint8, in order.
+    def write_shard(self, data: Tensor) -> None:
+        """Write what this rank holds of the bytes of `weights` into host memory: as `runtime.sync.plan.shard` says, in order.
 
-        No rank gathers anything.
+        Cast on the device, and no rank gathers anything.
+
+        Args:
+            data: uint8, of so many bytes; page-locked it is written as fast as the bus is.
 
         Raises:
             RuntimeError: the trainer is offloaded.
         """
         self._must_be_here()
-        parts = [own_part(self._names[name]).flatten() for name, *_ in self.layout.tensors]
-        return torch.cat([part.to("cpu", self._sampled_as) for part in parts]).view(torch.uint8)
+        start = 0
+        for name, *_ in self.layout.tensors:
+            part = own_part(self._names[name]).flatten().to(self._sampled_as).view(torch.uint8)
+            data[start : start + len(part)].copy_(part, non_blocking=True)
+            start += len(part)
+        self._written()
+
+    def _written(self) -> None:
+        """Wait until copies to the host are there."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
 
     @property
     def _sampled_as(self) -> torch.dtype:
@@ -306,10 +337,10 @@ class Trainer:
             tensors |= {f"{moment}.{name}": self._optimizer.state[p][moment] for name, p in self._names.items()}
         return tensors
 
-    def _gather(self, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    def _gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         gathered = {}
         for name, tensor in tensors.items():
-            copy = full_copy(tensor, dtype)
+            copy = full_copy(tensor)
             if self._rank == 0:
                 gathered[name] = copy
         return gathered

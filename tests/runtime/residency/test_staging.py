@@ -37,7 +37,7 @@ def test_pieces_in_any_order_make_the_weights() -> None:
         for name, tensor in WEIGHTS.items():
             assert torch.equal(file.get_tensor(name), tensor)
     stage.close()
-    assert stage.resident() == 0
+    assert stage.footprint().host == 0
 
 
 def test_half_a_version_is_none() -> None:

@@ -1,20 +1,34 @@
-"""Those who take part in a sync, in one process: every one a thread, and real connections over loopback between them."""
+"""Those who take part in a sync, in one process: every one a thread, and real connections over loopback between them.
+
+Each thread has a machine, by name: those who have the same one can read each other's memory.
+"""
 
 from __future__ import annotations
 
 import secrets
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from runtime.residency.layout import Layout
+from runtime.residency.segment import Segment
 from runtime.residency.staging import WeightStage
 from runtime.sync.plan import Ranges, Topology, make_plan, shard
+from runtime.sync.shared import Memory
 from runtime.sync.streams import Inbox, send_streams
 from runtime.sync.wire import Transfer
 
 HOST = "127.0.0.1"
+_HERE = threading.local()
+
+
+def memory_id() -> bytes:
+    """In place of `runtime.machine.memory_id`: of the machine that this thread is on."""
+    return str(_HERE.machine).encode().ljust(16)
 
 
 def held_by(layout: Layout, ranks: int, topology: Topology) -> list[Ranges]:
@@ -30,12 +44,18 @@ def part_of(data: Tensor, ranges: Ranges) -> Tensor:
 
 
 class Members:
-    """So many training ranks, and a rollout worker for each of some nodes' names."""
+    """So many training ranks, and a rollout worker for each of some nodes' names.
 
-    def __init__(self, ranks: int, nodes: list[str]) -> None:
+    Args:
+        machines: of the ranks; else each has its own.
+    """
+
+    def __init__(self, ranks: int, nodes: list[str], machines: list[str] | None = None) -> None:
         self.ranks, self.nodes = ranks, nodes
+        self.machines = machines or [f"rank {rank}" for rank in range(ranks)]
         self.stages = [WeightStage() for _ in nodes]
         self.inboxes: list[Inbox] = []
+        self._segments: list[Segment] = []
         self._threads = ThreadPoolExecutor(ranks + len(nodes))
 
     def transfer(self, layout: Layout, version: int, topology: Topology) -> Transfer:
@@ -46,14 +66,28 @@ class Members:
 
     def send(self, rank: int, transfer: Transfer, data: Tensor, topology: Topology, version: int | None = None) -> Future[int]:
         held = part_of(data, held_by(transfer.layout, self.ranks, topology)[rank])
-        return self._threads.submit(send_streams, rank, transfer, transfer.version if version is None else version, held)
+        self._segments.append(Segment(max(len(held), 1)))
+        memory, kept = Memory(self._segments[-1].file), self._segments[-1].bytes[: len(held)]
+        kept.copy_(held)
+        number = transfer.version if version is None else version
+        return self._threads.submit(_on, self.machines[rank], send_streams, rank, transfer, number, kept, memory)
 
     def receive(self, worker: int, transfer: Transfer) -> Future[int]:
-        return self._threads.submit(self.inboxes[worker].receive, worker, transfer, self.stages[worker])
+        receive = self.inboxes[worker].receive
+        return self._threads.submit(_on, self.nodes[worker], receive, worker, transfer, self.stages[worker])
+
+    def is_local(self, rank: int, worker: int) -> bool:
+        """Whether a worker can read a rank's memory."""
+        return self.machines[rank] == self.nodes[worker]
 
     def close(self) -> None:
         self._threads.shutdown()
         for inbox in self.inboxes:
             inbox.close()
-        for stage in self.stages:
-            stage.close()
+        for one in [*self.stages, *self._segments]:
+            one.close()
+
+
+def _on(machine: str, function: Callable[..., int], *arguments: Any) -> int:
+    _HERE.machine = machine
+    return function(*arguments)

@@ -11,6 +11,7 @@ import torch
 
 from runtime.residency.layout import Layout
 from runtime.sync import arrivals, wire
+from runtime.sync.shared import NO_OFFER, OFFER_BYTES
 from runtime.sync.wire import HEADER_BYTES, TAG_BYTES, Address, Transfer, wire_bytes
 from tests.runtime.sync.members import Members
 from tests.runtime.sync.proxy import Change, Proxy, flipped, unchanged
@@ -83,7 +84,13 @@ def test_so_many_wait_and_then_the_oldest_goes(members: Members, monkeypatch: py
 def test_a_header_of_another_sync_or_for_another_worker_is_a_strangers(members: Members) -> None:
     transfer = members.transfer(LAYOUT, 1, "aware")
     (stream,) = transfer.streams
-    strange = [wire.header(replace(transfer, secret=bytes(32)), stream, 0), wire.header(transfer, stream, 1), bytes(HEADER_BYTES)]
+    right = wire.header(transfer, stream, 0, NO_OFFER)
+    strange = [
+        wire.header(replace(transfer, secret=bytes(32)), stream, 0, NO_OFFER),
+        wire.header(transfer, stream, 1, NO_OFFER),
+        bytes(HEADER_BYTES),
+        *(flipped(at)(right, 0) for at in (HEADER_BYTES - TAG_BYTES - 1, HEADER_BYTES - TAG_BYTES - OFFER_BYTES)),
+    ]
     receiving = members.receive(0, transfer)
     for begins in strange:
         with socket.create_connection(transfer.addresses[0]) as stranger:
@@ -132,7 +139,7 @@ def test_who_has_taken_the_place_of_a_worker_gets_no_weights(members: Members) -
         with server.accept()[0] as connection:
             connection.sendall(bytes(TAG_BYTES))
             came = read_all(connection)
-    assert came == wire.header(transfer, transfer.streams[0], 0)
+    assert len(came) == HEADER_BYTES
     assert str(sending.exception(60)).endswith("a welcome came from somebody else")
 
 

@@ -5,27 +5,30 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 
 from runtime.residency.layout import Layout
+from runtime.sync import shared
 from runtime.sync.plan import Topology
+from runtime.sync.shared import NO_OFFER
 from runtime.sync.wire import header, wire_bytes
 from tests.runtime.sync.members import Members
 
 WEIGHTS = {"a": torch.randn(301, 7), "b": torch.randn(5), "big": torch.randn(1300, 1000)}  # 5 MB: more than one chunk
 LAYOUT = Layout.of(WEIGHTS)
 DATA = torch.cat([WEIGHTS[name].flatten().view(torch.uint8) for name, *_ in LAYOUT.tensors])
-Start = Callable[[int, list[str]], Members]
+Start = Callable[..., Members]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     started: list[Members] = []
 
-    def starting(ranks: int, nodes: list[str]) -> Members:
-        started.append(Members(ranks, nodes))
+    def starting(ranks: int, nodes: list[str], machines: list[str] | None = None) -> Members:
+        started.append(Members(ranks, nodes, machines))
         return started[-1]
 
     yield starting
@@ -36,25 +39,39 @@ def start() -> Iterator[Start]:
 @pytest.mark.parametrize(
     ("ranks", "nodes", "topology", "copies"),
     [
-        (1, ["x"], "aware", 1),
-        (1, ["x", "y", "z"], "aware", 1),
-        (4, ["x"], "aware", 1),
-        (2, ["x", "x", "y", "y"], "aware", 1),
-        (3, ["x", "y"], "aware", 1),
-        (2, ["x", "x", "y", "z"], "flat", 3),
+        (["r"], ["x"], "aware", 1),
+        (["r"], ["x", "y", "z"], "aware", 1),
+        (["r", "r", "r", "r"], ["x"], "aware", 1),
+        (["r", "s"], ["x", "x", "y", "y"], "aware", 1),
+        (["r", "r", "r"], ["x", "y"], "aware", 1),
+        (["r", "s"], ["x", "x", "y", "z"], "flat", 3),
+        (["x"], ["x"], "aware", 0),  # shared memory alone
+        (["x", "x"], ["x", "x", "x"], "aware", 0),
+        (["x", "x"], ["x", "x"], "flat", 0),
+        (["x", "y"], ["x", "x", "y"], "aware", None),  # some of both
+        (["x"], ["x", "y"], "aware", None),
+        (["y", "x"], ["x", "x", "y"], "flat", 1),
     ],
 )
 def test_every_worker_has_the_weights_and_the_link_carries_one_copy(
-    start: Start, ranks: int, nodes: list[str], topology: Topology, copies: int
+    start: Start, monkeypatch: pytest.MonkeyPatch, ranks: list[str], nodes: list[str], topology: Topology, copies: int | None
 ) -> None:
-    members = start(ranks, nodes)
+    members, read = start(len(ranks), nodes, ranks), list[int]()
+    true = shared.copy
+    monkeypatch.setattr(shared, "copy", lambda memory, start, to, sender: (true(memory, start, to, sender), read.append(len(to))))
     for version in (1, 2):  # and again, into the same memory
+        read.clear()
         data, transfer = DATA.roll(version), members.transfer(LAYOUT, version, topology)
         receiving = [members.receive(k, transfer) for k in range(len(nodes))]
-        sent = sum(future.result(60) for future in [members.send(k, transfer, data, topology) for k in range(ranks)])
+        sent = sum(future.result(60) for future in [members.send(k, transfer, data, topology) for k in range(len(ranks))])
         received = sum(future.result(60) for future in receiving)
-        assert sent == received == sum(wire_bytes(stream) for stream in transfer.streams)
-        assert LAYOUT.nbytes * copies < sent < LAYOUT.nbytes * copies * 1.005
+        local = {one.number: members.is_local(one.rank, one.way[0]) for one in transfer.streams}
+        assert sent == received == sum(wire_bytes(stream, local[stream.number]) for stream in transfer.streams)
+        if copies is not None:
+            assert LAYOUT.nbytes * copies < sent < LAYOUT.nbytes * (copies + 0.005)
+        hops = [(one, before, here) for one in transfer.streams for before, here in pairwise((None, *one.way))]
+        near = [one for one, before, here in hops if (local[one.number] if before is None else nodes[before] == nodes[here])]
+        assert sum(read) == sum(stream.nbytes for stream in near)
         for stage in members.stages:
             assert stage.version == version
             whole = stage.weights()
@@ -87,7 +104,7 @@ def test_a_rank_that_dies_breaks_its_streams_and_those_behind_them(start: Start,
     receiving = [members.receive(k, transfer) for k in range(3)]
     dying = [socket.create_connection(transfer.addresses[stream.way[0]]) for stream in transfer.streams]
     for stream, connection in zip(transfer.streams, dying, strict=True):
-        connection.sendall(header(transfer, stream, stream.way[0]) + bytes(sent))
+        connection.sendall(header(transfer, stream, stream.way[0], NO_OFFER) + bytes(sent))
     for connection in dying:
         connection.close()
     problems = [str(future.exception(60)) for future in receiving]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from runtime.residency.layout import Layout
-from runtime.sync.plan import shard
+from runtime.sync.plan import length, shard
 from runtime.training.errors import TrainingError
 from runtime.training.trainer import Trainer
 from tests.runtime.training.world import SETTINGS, apart, make_batch_of, make_model, meeting_place, train_together, updates
@@ -26,7 +26,9 @@ def _rescaled(rank: int, world: int, rendezvous: str, model: Path, state: Any, a
     with trainer.shards() as (shards, info):
         before = {name: shard.clone() for name, shard in shards.items()}, info
     one = trainer.update(make_batch_of(1))
-    parts = trainer.shard().numpy(), {name: tensor.numpy() for name, tensor in trainer.weights().items()}
+    own = torch.empty(length(shard(trainer.layout, rank, world)), dtype=torch.uint8)
+    trainer.write_shard(own)
+    parts = own.numpy(), {name: tensor.numpy() for name, tensor in trainer.weights().items()}
     trainer.load_shards(*before)
     assert trainer.update(make_batch_of(1)) == one  # back and again
     if rank == world - 1:
