@@ -32,6 +32,15 @@ def memory(root: Path = _ROOT) -> Memory:
     return Memory(total_gb, free_gb, limited)
 
 
+def resident_gb() -> float:
+    """Memory that this process has for itself, GB."""
+    try:
+        lines = (_ROOT / "proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:"))) * 1024 / 1e9
+
+
 def _of_machine(root: Path, name: str) -> float:
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()

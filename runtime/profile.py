@@ -19,22 +19,32 @@ from rollmux_env.timing.models import read_shape
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.validation_errors import describe
 from runtime.calibration import Grid, Measurer, Prompts, Rollout, as_hardware, clock, fit, measure
+from runtime.engines.device_share import USUAL
 from runtime.engines.interface import Engine
 from runtime.jobs.spec import Algorithm, JobSpec, ModelSpec, TaskSpec
+from runtime.memory import memory
+from runtime.residency.choice import Level, cheapest
 
 MOST_SEQUENCES = 64  # of a measured batch; what a CPU's vLLM has room for at full length
-_DEVICE_SHARE, _HOST_SHARE = 0.8, 0.9  # of memory that weights and KV cache may take; vLLM's engine takes the first of a GPU
+_HOST_SHARE = 0.9  # of a CPU's memory that weights and KV cache may take
 _SEED = 0
+_WAITING = {"stay": "stay resident", "keep": "keep weights in host memory", "drop": "drop weights for staged ones"}
 
 
 @dataclass(frozen=True)
 class Switches:
-    """Seconds of making the engine, of offload and restore together, and of taking new weights; bytes offloaded to the host."""
+    """Seconds of making the engine, of offload and restore together, and of taking new weights; bytes offloaded to the host.
+
+    Attributes:
+        levels: ways of waiting between phases. cheapest: name of the one to take beside a job of the same size; None: none fits.
+    """
 
     cold_s: float
     warm_s: float
     sync_s: float
     host_gb: float
+    levels: tuple[Level, ...]
+    cheapest: str | None
 
 
 @dataclass(frozen=True)
@@ -119,17 +129,20 @@ def profile(spec: JobSpec, rounds: int) -> EngineProfile:
         seed=spec.seed,
         threads=1,
         tensor_parallel=spec.rollout.tensor_parallel,
+        options=spec.rollout.engine_options.values_set(),
     )
     cold_s = now() - begin
     try:
         measurer = Measurer(engine, files.vocabulary, _SEED, now)
         prompt = max(len(ids) for prompts, _ in checks for ids in prompts)
         figures = measure(measurer, Grid.up_to(batch, prompt, settings.max_tokens), rounds, checks)
-        switches = _switches(engine, measurer, dict(files.tensors()), cold_s, rounds)
+        gpu = torch.cuda.is_available()
+        device_bytes = int(torch.cuda.mem_get_info()[1] if gpu else memory().total_gb * 1e9)
+        switches = _switches(engine, measurer, dict(files.tensors()), cold_s, rounds, device_bytes)
     finally:
         engine.close()
-    gpu = torch.cuda.is_available()
-    number_bytes, memory_gb = (2.0, _device_gb()) if gpu else (4.0, _host_gb())
+    share = spec.rollout.engine_options.gpu_memory or USUAL
+    number_bytes, memory_gb = (2.0, share * device_bytes / 1e9) if gpu else (4.0, _HOST_SHARE * device_bytes / 1e9)
     weights_gb = shape.parameters * number_bytes / 1e9
     kv_tokens = int((memory_gb * spec.rollout.tensor_parallel - weights_gb) * 1e9 / (shape.cached * number_bytes))
     timing = fit(figures, kv_tokens)
@@ -176,30 +189,29 @@ def _compared(timing: ReplicaTiming, rollouts: tuple[Rollout, ...], cap: int) ->
     )
 
 
-def _switches(engine: Engine, measurer: Measurer, weights: dict[str, Any], cold_s: float, rounds: int) -> Switches:
-    warm, sync, host = [], [], 0.0
+def _switches(
+    engine: Engine, measurer: Measurer, weights: dict[str, Any], cold_s: float, rounds: int, device_bytes: int
+) -> Switches:
+    keep, drop, sync = [], [], []
+    awake = engine.restore()
     for number in range(rounds):
 
-        def switch() -> None:
-            nonlocal host
-            host = engine.offload().host / 1e9
-            engine.restore()
+        def switch(version: int = 2 * number + 1) -> None:
+            engine.offload(drop=True)
+            engine.restore(weights, version)
 
-        warm.append(measurer.seconds(switch))
-        sync.append(measurer.seconds(lambda version=number + 1: engine.update_weights(weights, version)))  # type: ignore[misc]
-    return Switches(cold_s, median(warm), median(sync), host)
-
-
-def _device_gb() -> float:
-    import torch
-
-    return _DEVICE_SHARE * float(torch.cuda.mem_get_info()[1]) / 1e9
-
-
-def _host_gb() -> float:
-    import os
-
-    return _HOST_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+        sync.append(measurer.seconds(lambda version=2 * number + 2: engine.update_weights(weights, version)))  # type: ignore[misc]
+        keep.append(measurer.seconds(lambda: (engine.offload(), engine.restore())))
+        drop.append(measurer.seconds(switch))
+    kept = engine.offload()
+    engine.restore()
+    levels = (
+        Level("stay", 0.0, awake.device),
+        Level("keep", median(keep), kept.device),
+        Level("drop", median(drop) - median(sync), kept.device),  # new weights come in any case
+    )
+    best = cheapest(levels, device_bytes, awake.device)
+    return Switches(cold_s, median(keep), median(sync), kept.host / 1e9, levels, best.name if best else None)
 
 
 def profile_tables(profile: EngineProfile) -> RenderableType:
@@ -224,6 +236,9 @@ def profile_tables(profile: EngineProfile) -> RenderableType:
     others.add_row("cold start: engine and weights", f"{switches.cold_s:.3f}")
     others.add_row(f"warm switch: offload ({switches.host_gb:.3f} GB) and restore", f"{switches.warm_s:.3f}")
     others.add_row("sync: new weights into the engine", f"{switches.sync_s:.3f}")
+    for level in switches.levels:
+        best = ", the cheapest beside a job of this size" if level.name == switches.cheapest else ""
+        others.add_row(f"{_WAITING[level.name]}: {level.device_bytes / 1e9:.3f} GB of the device{best}", f"{level.seconds:.3f}")
     note = "responses end by themselves; the fit saw none of them. Seconds of computing time on a CPU, of the clock on a GPU"
     title = f"{profile.job} in {profile.engine}: {profile.hardware.name}"
     return Group(heading(title), parts, heading("Prediction against rollouts"), checks, Text(note, style="dim"), others)

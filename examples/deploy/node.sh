@@ -22,6 +22,7 @@ if [[ -L $folder || ! -O $folder ]]; then
 fi
 chmod 700 "$folder"
 
+export RAY_memory_monitor_refresh_ms=0 # it ends whom it likes; jobs' processes watch their own memory
 role=${1:?head, rollout or training}
 case $role in
 head)

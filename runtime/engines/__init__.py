@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 
@@ -11,7 +12,16 @@ if TYPE_CHECKING:
     from runtime.engines.interface import Engine, Kind
 
 
-def make_engine(kind: Kind, model_dir: Path, *, max_length: int, seed: int, threads: int, tensor_parallel: int) -> Engine:
+def make_engine(
+    kind: Kind,
+    model_dir: Path,
+    *,
+    max_length: int,
+    seed: int,
+    threads: int,
+    tensor_parallel: int,
+    options: Mapping[str, Any] | None = None,
+) -> Engine:
     """Load a model into an engine of this process.
 
     Args:
@@ -20,6 +30,7 @@ def make_engine(kind: Kind, model_dir: Path, *, max_length: int, seed: int, thre
         max_length: tokens of a prompt and its response together, at most.
         threads: of this process on a CPU: one for each core that it owns.
         tensor_parallel: devices that hold the model together; 1 with torch.
+        options: `rollout.engine_options` of the job file, of those that are set: of vLLM alone.
 
     Raises:
         InputError: the directory, the engine or the number of devices cannot be used; one line.
@@ -29,8 +40,9 @@ def make_engine(kind: Kind, model_dir: Path, *, max_length: int, seed: int, thre
     from runtime.engines.model_files import read_model_files
 
     longest = read_model_files(model_dir).longest
-    if max_length > longest:
-        raise InputError(f"{model_dir}: {max_length} tokens are asked for, the model attends to {longest}")
+    asked = max(max_length, (options or {}).get("max_model_len", 0))
+    if asked > longest:
+        raise InputError(f"{model_dir}: {asked} tokens are asked for, the model attends to {longest}")
     if tensor_parallel > max(1, torch.cuda.device_count()):
         raise InputError(f"tensor_parallel: {tensor_parallel} GPUs are asked for, {torch.cuda.device_count()} are here")
     cuda = torch.cuda.is_available()
@@ -39,7 +51,13 @@ def make_engine(kind: Kind, model_dir: Path, *, max_length: int, seed: int, thre
     if kind == "vllm" or (kind == "auto" and why_torch(kind, cuda) is None):
         from runtime.engines.vllm_engine import VllmEngine
 
-        return VllmEngine(model_dir, max_length=max_length, seed=seed, threads=threads, tensor_parallel=tensor_parallel)
+        several: dict[str, Any] = {"tensor_parallel": tensor_parallel, "options": options}
+        return VllmEngine(model_dir, max_length=max_length, seed=seed, threads=threads, **several)
+    if options:
+        raise InputError(
+            f"engine torch: takes no engine_options, which are vLLM's: {min(options)} is set"
+            + (f", and {problem}" if problem else "")
+        )
     if tensor_parallel != 1:
         raise InputError(f"engine torch: holds a model on one device, not on {tensor_parallel}")
     from runtime.engines.torch_engine import TorchEngine

@@ -119,12 +119,21 @@ class Engine(Protocol):
         """
         ...
 
-    def offload(self) -> Footprint:
-        """Move state to host memory and give device memory back; again: no effect."""
+    def offload(self, drop: bool = False) -> Footprint:
+        """Move state to host memory and give device memory back; again: no effect.
+
+        Args:
+            drop: do not keep the weights, since `restore` will be given all of them.
+        """
         ...
 
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
-        """Come back to the device: weights, then `weights` staged meanwhile (as `update_weights`), then room for the KV cache."""
+        """Come back to the device: weights, then `weights` staged meanwhile (as `update_weights`), then room for the KV cache.
+
+        Raises:
+            InputError: as `update_weights`; the engine stays offloaded.
+            RuntimeError: its own weights were dropped, and none are given; or the device has no room for it.
+        """
         ...
 
     def close(self) -> None:

@@ -42,6 +42,7 @@ class TorchEngine:
         self._model = _load(model_dir, self._device)
         state = dict(self._model.named_parameters()) | dict(self._model.named_buffers())
         self._offloader = Offloader(lambda: state)
+        self._dropped: list[tuple[torch.UntypedStorage, int]] = []  # memory of weights that were not kept, and its bytes
 
     @torch.inference_mode()
     def generate(
@@ -88,14 +89,24 @@ class TorchEngine:
             parameters[name].copy_(tensor)
         self.version = version
 
-    def offload(self) -> Footprint:
+    def offload(self, drop: bool = False) -> Footprint:
         """See `Engine.offload`."""
+        if drop and not self._offloader.offloaded:
+            storages = {one.data_ptr(): one.untyped_storage() for one in self._model.parameters()}.values()  # tied ones once
+            self._dropped = [(storage, storage.nbytes()) for storage in storages]
+            for storage, _ in self._dropped:
+                storage.resize_(0)
         return self._offloader.offload()
 
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
         """See `Engine.restore`."""
         if weights is not None:
             self._files.checked(weights)
+        elif self._dropped:
+            raise RuntimeError("the engine kept no weights when it was offloaded, and no others are given")
+        for storage, nbytes in self._dropped:
+            storage.resize_(nbytes)
+        self._dropped = []
         footprint = self._offloader.restore()
         if weights is not None and version is not None:
             self.update_weights(weights, version)

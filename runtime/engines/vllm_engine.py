@@ -1,6 +1,7 @@
 """The engine on vLLM, in this process: stepped by hand, so that progress is seen and generation can be stopped.
 
-On GPUs it sleeps between phases (level 1): weights in page-locked host memory, the KV cache given back. On a CPU it stays resident:
+On GPUs it sleeps between phases: the KV cache is given back, and the weights wait in page-locked host memory (level 1) or are
+dropped where staged ones will come in their place (level 2). On a CPU it stays resident:
 vLLM has no sleep mode there, its weights are packed for the processor's kernels, and there is no device memory to give back.
 
 A model whose output matrix is tied to its embedding is loaded untied, with two equal matrices: vLLM's reloading of tied weights is
@@ -23,18 +24,18 @@ from torch import Tensor
 
 from rollmux_env.errors import InputError
 from runtime.engines.deaths import dies_with_its_processes
+from runtime.engines.device_share import device_share
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.engines.model_files import OUTPUT, read_model_files
 from runtime.engines.probe import avoid_faults, missing_features
 from runtime.engines.requests import initial_responses, request_seed
+from runtime.memory import resident_gb
 from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
 from runtime.residency.staging import WeightStage, pieces
 
 # Sequences at a time; vLLM's own choice on GPUs, and more than a batch of a small job on CPUs.
 _SEQUENCES = 256
-# The share of a GPU that an awake engine takes; the rest is for the contexts of the jobs that sleep beside it.
-_GPU_SHARE = 0.8
 # On a CPU the KV cache has room for this many sequences of full length; vLLM queues the others.
 _CPU_FULL_SEQUENCES = 64
 
@@ -50,20 +51,33 @@ class VllmEngine:
         seed: of vLLM itself; responses depend on `Sampling.seed`.
         threads: that this process computes with on a CPU.
         tensor_parallel: devices that hold the model together; vLLM starts a process for each where they are several.
+        options: `rollout.engine_options` of the job file, of those that are set.
 
     Raises:
         InputError: the directory cannot be used, or the installed vLLM lacks something.
     """
 
-    def __init__(self, model_dir: Path, *, max_length: int, seed: int, threads: int, tensor_parallel: int) -> None:
+    def __init__(
+        self,
+        model_dir: Path,
+        *,
+        max_length: int,
+        seed: int,
+        threads: int,
+        tensor_parallel: int,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        options = options or {}
         self.version = 0
         self._files = read_model_files(model_dir)
         self._max_length = max_length
         self._gpu = torch.cuda.is_available()
-        kv_bytes = 0 if self._gpu else _CPU_FULL_SEQUENCES * -(-max_length // 128) * 128 * self._files.cached * 4  # blocks of 128
+        length, sequences = options.get("max_model_len", max_length), options.get("max_num_seqs", _SEQUENCES)
+        kv_bytes = 0 if self._gpu else _CPU_FULL_SEQUENCES * -(-length // 128) * 128 * self._files.cached * 4  # blocks of 128
         self._several = tensor_parallel > 1
         self._requests = count()
-        self._asleep = False
+        self._level = 0  # of its sleep; 0 is awake
+        self._given_back = 0  # bytes of all devices, by its sleep
         self._stage: WeightStage | None = None
         self._devices = tensor_parallel
         self._device_bytes = 0  # bytes on all devices
@@ -71,13 +85,17 @@ class VllmEngine:
         torch.set_num_threads(threads)
         # On a CPU a prompt is read in one step: vLLM 0.32 fails there where one that has a seed is split over two.
         device: dict[str, Any] = (
-            {"gpu_memory_utilization": _GPU_SHARE, "enable_sleep_mode": True}
+            {
+                "gpu_memory_utilization": device_share(*torch.cuda.mem_get_info(), options.get("gpu_memory")),
+                "enforce_eager": options.get("enforce_eager", False),
+                "enable_sleep_mode": True,
+            }
             if self._gpu
             else {
                 "kv_cache_memory_bytes": kv_bytes,
                 "enforce_eager": True,
                 "enable_chunked_prefill": False,
-                "max_num_batched_tokens": max(4096, max_length),
+                "max_num_batched_tokens": max(4096, length, sequences),
             }
         )
         # A tied model starts with random weights and takes the true ones, under both names, before anything is sampled.
@@ -94,8 +112,8 @@ class VllmEngine:
                 model=str(model_dir),
                 skip_tokenizer_init=True,
                 dtype="bfloat16" if self._gpu else "float32",
-                max_model_len=max_length,
-                max_num_seqs=_SEQUENCES,
+                max_model_len=length,
+                max_num_seqs=sequences,
                 seed=seed,
                 tensor_parallel_size=tensor_parallel,
                 logprobs_mode="processed_logprobs",
@@ -111,6 +129,7 @@ class VllmEngine:
         self._weight_bytes = sum(self._llm.collective_rpc("weight_bytes"))
         if not self._gpu:
             self._device_bytes = self._weight_bytes + kv_bytes
+        self._resident_gb = resident_gb()  # of this process, before it has slept
 
     @dies_with_its_processes
     def generate(
@@ -178,27 +197,32 @@ class VllmEngine:
         self.version = version
 
     @dies_with_its_processes
-    def offload(self) -> Footprint:
+    def offload(self, drop: bool = False) -> Footprint:
         """See `Engine.offload`. On a CPU everything stays, and so says the footprint; on GPUs what CUDA itself holds does."""
-        if self._gpu and not self._asleep:
+        if self._gpu and not self._level:
+            awake_bytes = self._device_bytes
             with self._count_memory():
-                self._llm.sleep(level=1)
-            self._asleep = True
+                self._llm.sleep(level=2 if drop else 1)
+            self._level, self._given_back = 2 if drop else 1, awake_bytes - self._device_bytes
         return self._footprint()
 
     @dies_with_its_processes
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
         """See `Engine.restore`."""
         new = self._files.checked(weights) if weights is not None else None
+        if self._level == 2 and new is None:
+            raise RuntimeError("the engine kept no weights when it was offloaded, and no others are given")
+        if self._level:
+            self._must_fit()
         with self._count_memory():
-            if self._asleep:
+            if self._level:
                 self._llm.wake_up(tags=["weights"])
             if new is not None and version is not None:
                 self._load(new)
                 self.version = version
-            if self._asleep:
+            if self._level:
                 self._llm.wake_up(tags=["kv_cache"])
-                self._asleep = False
+                self._level = 0
         return self._footprint()
 
     def close(self) -> None:
@@ -219,7 +243,18 @@ class VllmEngine:
         return getattr(getattr(core, "engine_core", None), "model_executor", None)
 
     def _footprint(self) -> Footprint:
-        return Footprint(self._device_bytes, self._weight_bytes if self._asleep else 0)
+        kept = self._weight_bytes if self._level == 1 else 0
+        grown = max(int((resident_gb() - self._resident_gb) * 1e9), 0)
+        return Footprint(self._device_bytes, kept, min(kept, grown))  # page-locked by this process, or by others of the engine
+
+    def _must_fit(self) -> None:
+        """Refuse to wake where vLLM would run out of memory."""
+        free, needed = torch.cuda.mem_get_info()[0], self._given_back // self._devices
+        if free < needed:
+            raise RuntimeError(
+                f"the engine needs {needed / 1e9:.1f} GB of the GPU to wake, {free / 1e9:.1f} GB are free: processes that sleep "
+                "there keep the rest; a lower rollout.engine_options.gpu_memory may help"
+            )
 
     @contextmanager
     def _count_memory(self) -> Iterator[None]:
@@ -235,7 +270,8 @@ class VllmEngine:
         self._llm.start_weight_update()
         self._llm.update_weights({"update_info": self._at_workers(weights)})
         self._llm.finish_weight_update()
-        self._llm.reset_prefix_cache()  # what it remembers of prompts was computed with the old weights
+        if not self._llm.reset_prefix_cache():  # what it remembers of prompts was computed with the old weights
+            raise RuntimeError("vLLM did not clear its prefix cache, which holds what the old weights computed")
 
     def _at_workers(self, weights: dict[str, Tensor]) -> dict[str, Any]:
         """Weights as `runtime.engines.vllm_worker.Staged` has them."""
@@ -265,7 +301,7 @@ class VllmEngine:
         )
 
     def _awake(self) -> None:
-        if self._llm is None or self._asleep:
+        if self._llm is None or self._level:
             raise RuntimeError("the engine is offloaded or closed")
 
 

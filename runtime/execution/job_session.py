@@ -10,12 +10,13 @@ from typing import Any
 import ray
 
 from runtime.execution.messages import Nodes, OutOfOrder, Report
-from runtime.execution.nodes import move_process, prepare_process, resident_gb
+from runtime.execution.nodes import move_process, prepare_process
 from runtime.execution.plain import plain
 from runtime.execution.worker import ProgressReporter, Warner, Watch, Worker
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
 from runtime.machine import boot_id
+from runtime.memory import resident_gb
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerDied, WorkerError, WorkerHandle, runtime_hook
 from runtime.residency.footprint import Footprint
 
@@ -140,8 +141,8 @@ class JobSession:
             warm_s += again_s
             offload_s += warm_s
         host_gb = self._host_gb(pool, footprint)
-        stages = dict(runtime_hook.stages)
-        self._release(Report(pool, False, begun_s, run_s, done_s, load_s, offload_s, warm_s, cold, stages, host_gb))
+        stages, device_gb = dict(runtime_hook.stages), self._device_gb(pool, footprint)
+        self._release(Report(pool, False, begun_s, run_s, done_s, load_s, offload_s, warm_s, cold, stages, host_gb, device_gb))
         self._next = "train" if phase == "rollout" else "sync"
         self.where = ""
 
@@ -203,6 +204,11 @@ class JobSession:
             by_node[handle.node.name] += own_gb
         kept_gb = (footprint.host - footprint.mapped) / 1e9 if isinstance(footprint, Footprint) else 0.0
         return kept_gb + (max(by_node.values()) if by_node else resident_gb())
+
+    def _device_gb(self, pool: Pool, footprint: Any) -> float:
+        """Memory of a node's GPUs that the job keeps; on a node without any, the device is host memory."""
+        gpus = isinstance(footprint, Footprint) and any(node.gpus for node in self._nodes[pool])
+        return footprint.device / 1e9 if gpus else 0.0
 
     def _check_order(self, phase: PhaseOfJob) -> None:
         expected = self._next

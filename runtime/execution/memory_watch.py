@@ -17,6 +17,7 @@ import ray
 
 _EVERY_S = 0.5
 _GRACE_S = 10.0  # for the coordinator
+_SEGMENT = "/memfd:rollmux"
 
 
 def watch_memory(coordinator: Any, job_id: str, node: str, pool: str) -> None:
@@ -40,8 +41,11 @@ def _watch(coordinator: Any, job_id: str, node: str, pool: str) -> None:
 
 
 def tree_gb(pid: int) -> float:
-    """Memory that a process and its descendants have for themselves, GB; the largest of what each shares counts once."""
-    own, shared, pids = 0, 0, [pid]
+    """Memory that a process and its descendants have for themselves, GB; the largest of what each shares counts once.
+
+    So does state that waits in segments, whose pages the process may have given up (`runtime.residency.segment`).
+    """
+    own, shared, pids, segments = 0, 0, [pid], dict[int, int]()
     while pids:
         entry = Path(f"/proc/{pids.pop()}")
         with contextlib.suppress(OSError):  # it has ended
@@ -50,7 +54,12 @@ def tree_gb(pid: int) -> float:
             }
             own += int(sizes.get("RssAnon", 0))
             shared = max(shared, int(sizes.get("RssShmem", 0)))
+            for descriptor in (entry / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.readlink(descriptor).startswith(_SEGMENT):
+                        status = descriptor.stat()
+                        segments[status.st_ino] = status.st_blocks // 2  # of 512 bytes, as kB
             for thread in (entry / "task").iterdir():
                 with contextlib.suppress(OSError):
                     pids += [int(child) for child in (thread / "children").read_text().split()]
-    return (own + shared) * 1024 / 1e9
+    return (own + max(shared, sum(segments.values()))) * 1024 / 1e9

@@ -55,7 +55,7 @@ class Report:
         begun_s: the permit had reached the job. run_s: the method began. done_s: it was over. All by the coordinator's clock.
         load_s, offload_s, warm_s: seconds of loading, of offloading, and (of a profile) of both in a warm switch.
         cold: the first phase of the kind since the job was made. stages: named parts of loading and offloading, seconds.
-        host_gb: host memory of the job on a node afterwards.
+        host_gb: host memory of the job on a node afterwards. device_gb: memory that its processes keep of the node's GPUs.
     """
 
     phase: str
@@ -69,6 +69,7 @@ class Report:
     cold: bool = False
     stages: dict[str, float] = field(default_factory=dict)
     host_gb: float = 0.0
+    device_gb: float = 0.0
 
 
 @dataclass(frozen=True)

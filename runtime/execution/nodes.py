@@ -141,12 +141,3 @@ def move_process(nodes: Sequence[Node]) -> None:
             os.sched_setaffinity(int(thread), cores)
         except OSError:  # it has ended
             continue
-
-
-def resident_gb() -> float:
-    """Memory that this process has for itself, GB."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:"))) * 1024 / 1e9

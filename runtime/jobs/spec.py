@@ -147,6 +147,23 @@ class Algorithm(FileModel):
         return self
 
 
+class EngineOptions(FileModel):
+    """Settings of vLLM; what is not set is RollMux's own choice."""
+
+    gpu_memory: Annotated[float, Field(ge=0.05, le=0.95)] | None = None
+    """Share of each GPU that the awake engine takes, its weights included; else 0.8, or what sleeping processes leave free."""
+    enforce_eager: bool | None = None
+    """On GPUs: no CUDA graphs, which take memory and time at the start and make decoding quicker."""
+    max_num_seqs: Annotated[Count, Field(le=4096)] | None = None
+    """Sequences that are sampled at a time; else 256."""
+    max_model_len: Count | None = None
+    """Tokens of the longest prompt and response together that vLLM makes room for; else what the job's algorithm needs."""
+
+    def values_set(self) -> dict[str, Any]:
+        """Those that are set, by name."""
+        return self.model_dump(exclude_none=True)
+
+
 class RolloutSpec(FileModel):
     """What a job asks of the rollout pool."""
 
@@ -156,6 +173,8 @@ class RolloutSpec(FileModel):
     """What samples; auto is vLLM where it is installed and works."""
     tensor_parallel: Count = 1
     """GPUs of one copy of the model."""
+    engine_options: EngineOptions = EngineOptions()
+    """Of vLLM."""
     policy: Literal["plain", "tail-batching"] = "plain"
     """Built-in kind: plain waits for every response; tail-batching launches more than it needs and puts off what takes long."""
     eta: Annotated[float, Field(gt=1, le=2)] = 1.25
@@ -165,6 +184,13 @@ class RolloutSpec(FileModel):
     def _eta_goes_with_tail_batching(self) -> RolloutSpec:
         if self.policy == "plain" and "eta" in self.model_fields_set:
             raise field_error("goes with the policy tail-batching", "eta")
+        return self
+
+    @model_validator(mode="after")
+    def _options_go_with_vllm(self) -> RolloutSpec:
+        if self.engine == "torch":
+            for field in self.engine_options.values_set():
+                raise field_error("is an option of vLLM; the engine is torch", "engine_options", field)
         return self
 
 
@@ -271,6 +297,10 @@ class JobSpec(FileModel):
     def _one_kind(self) -> JobSpec:
         if (self.task is None) == (self.job_class is None):
             raise field_error(f"needs exactly one of task and class; {'neither' if self.task is None else 'both'} is given")
+        longest, needed = self.rollout.engine_options.max_model_len, self.algorithm.max_prompt_tokens + self.algorithm.max_tokens
+        if longest is not None and longest < needed and self.job_class is None:
+            problem = f"is {longest}; max_prompt_tokens and max_tokens of the algorithm are {needed} together"
+            raise field_error(problem, "rollout", "engine_options", "max_model_len")
         if self.job_class is not None and self.rollout.policy != "plain":
             raise field_error("is a key of jobs with a task", "rollout", "policy")
         if self.job_class is not None and self.training.cpu_offload:

@@ -49,7 +49,7 @@ class Offloader:
         for storage in storages:
             self._parked.append((storage, total, storage.nbytes()))
             total += -(-storage.nbytes() // _ALIGNMENT) * _ALIGNMENT
-        on_gpu = any(storage.device.type == "cuda" for storage in storages)
+        on_gpu = any(tensor.device.type == "cuda" for tensor in tensors)
         segment = self._room(total, on_gpu)
         for storage, offset, size in self._parked:
             segment.bytes[offset : offset + size].copy_(_bytes(storage), non_blocking=on_gpu)

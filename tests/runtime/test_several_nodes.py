@@ -109,7 +109,7 @@ def test_a_job_on_two_nodes_of_both_pools_runs_beside_jobs_on_one(command: Comma
     assert [(each["sampled_version"], each["trained_version"]) for each in metrics] == [(0, 0), (1, 1)]  # its profile is forgotten
     for each in metrics:
         assert each["logprob_gap_max"] < 1e-3  # engines on both nodes sample with the very weights that both ranks train
-        assert 1 < each["sync_link_bytes"] / each["sync_weight_bytes"] < 1.01  # each rank has sent its own half, once
+        assert 0 < each["sync_link_bytes"] / each["sync_weight_bytes"] < 0.02  # all nodes are this machine: tags alone
 
 
 def test_a_machine_that_dies_sets_its_own_jobs_back_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,8 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "vllm" and (problem := vllm_problem(torch.cuda.is_available())):
         pytest.skip(problem)
     folder = saved(tmp_path_factory.mktemp("model"), seed=0)
-    made = make_engine(request.param, folder, max_length=128, seed=0, threads=1, tensor_parallel=1)
+    options = {"max_num_seqs": 200, "max_model_len": 128, "enforce_eager": True} if request.param == "vllm" else {}
+    made = make_engine(request.param, folder, max_length=128, seed=0, threads=1, tensor_parallel=1, options=options)
     yield made
     made.close()
 
@@ -86,6 +87,34 @@ def test_greedy_after_every_kind_of_weight_update(engine: Engine) -> None:
     stage.close()
     assert engine.version == 2
     _agrees(engine, tiny(2))
+
+
+def test_weights_that_were_dropped_are_replaced_by_others(engine: Engine) -> None:
+    kept = engine.offload()
+    engine.restore()
+    dropped = engine.offload(drop=True)
+    if dropped.host or kept.host:  # vLLM on a CPU stays as it is
+        assert dropped.host < kept.host / 10
+        with pytest.raises(RuntimeError, match="kept no weights"):
+            engine.restore()
+    engine.restore(tiny(1).state_dict(), 1)
+    assert engine.version == 1
+    _agrees(engine, tiny(1))
+
+
+def test_new_weights_while_responses_are_sampled_are_an_error(engine: Engine) -> None:
+    if not isinstance(engine, VllmEngine):
+        pytest.skip("remembers nothing of prompts")
+    with pytest.raises(RuntimeError, match="did not clear its prefix cache"):
+        engine.generate(PROMPTS, GREEDY, progress=lambda _: engine.update_weights(tiny(0).state_dict(), 3))
+
+
+def test_options_of_vllm_are_none_of_the_other_engine(tmp_path: Path, engine: Engine) -> None:
+    folder = saved(tmp_path / "model", seed=0)
+    with pytest.raises(InputError, match=r"engine torch: takes no engine_options, which are vLLM's: max_num_seqs is set"):
+        make_engine("torch", folder, max_length=8, seed=0, threads=1, tensor_parallel=1, options={"max_num_seqs": 8})
+    with pytest.raises(InputError, match="129 tokens are asked for, the model attends to 128"):
+        make_engine("vllm", folder, max_length=8, seed=0, threads=1, tensor_parallel=1, options={"max_model_len": 129})
 
 
 def test_greedy_after_weights_from_a_staged_file(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

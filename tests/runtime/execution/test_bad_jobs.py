@@ -82,11 +82,12 @@ def test_a_job_with_more_memory_than_a_node_has_fails_and_is_not_tried_again(tmp
 
 
 def test_the_memory_of_a_process_is_that_of_those_that_it_has_started_too() -> None:
-    code = "import sys; kept = b'x' * 200_000_000; print('there', flush=True); sys.stdin.read()"
+    waiting = "import os; os.pwrite(os.memfd_create('rollmux'), bytes(100_000_000), 0)"  # unmapped
+    code = f"{waiting}; import sys; kept = b'x' * 200_000_000; print('there', flush=True); sys.stdin.read()"
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
     with subprocess.Popen([sys.executable, "-c", starts], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdin is not None and child.stdout.readline() == b"there\n"
-        assert 0.2 < memory_watch.tree_gb(child.pid) < 0.4
+        assert 0.3 < memory_watch.tree_gb(child.pid) < 0.45
         child.stdin.close()
     assert memory_watch.tree_gb(child.pid) == 0.0
 

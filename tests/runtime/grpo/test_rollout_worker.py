@@ -10,6 +10,7 @@ import torch
 
 from runtime.facts import Node
 from runtime.grpo.rollout_worker import RolloutWorker
+from runtime.grpo.shares import Share, rounds_of
 from runtime.jobs.models import model_directory
 from runtime.jobs.spec import ModelSpec, parse_jobs
 from runtime.residency.layout import Layout
@@ -43,5 +44,12 @@ def test_a_stage_is_counted_before_it_is_filled(tmp_path: Path) -> None:
             assert send_streams(0, transfer, 1, data) == staged.result(60)
         counted = worker.offload()[0].host
         assert VOCABULARY * 4 * 128 < before <= counted <= before + _HEADER
+        share = Share(0, rounds_of(spec).next())
+        worker.restore()
+        worker.begin(0, False, 1, share.round, {})
+        once = worker.offload()[0].host  # what is staged is not kept by the engine too
+        assert once - _HEADER <= layout.nbytes <= once < counted - layout.nbytes / 2
+        worker.restore()
+        assert worker._engine.version == 1  # noqa: SLF001 (nobody else has it)
     finally:
         worker.close()

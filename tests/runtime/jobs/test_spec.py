@@ -140,6 +140,22 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
             "jobs[2].evaluation: is a key of jobs with a task; a class gets its settings by",
         ),
         (
+            ("id: a,", "id: a, rollout: {engine_options: {gpu_memory: 1}},"),
+            "jobs[0].rollout.engine_options.gpu_memory: must be at most 0.95, not 1",
+        ),
+        (
+            ("id: a,", "id: a, rollout: {engine_options: {max_num_seqs: 0}},"),
+            "jobs[0].rollout.engine_options.max_num_seqs: must be at least 1, not 0",
+        ),
+        (
+            ("id: a,", "id: a, rollout: {engine: torch, engine_options: {enforce_eager: true}},"),
+            "jobs[0].rollout.engine_options.enforce_eager: is an option of vLLM; the engine is torch",
+        ),
+        (
+            ("id: a,", "id: a, rollout: {engine_options: {max_model_len: 319}},"),
+            "jobs[0].rollout.engine_options.max_model_len: is 319; max_prompt_tokens and max_tokens of the algorithm are 320 ",
+        ),
+        (
             ("id: a,", "id: a, algorithm: {max_tokens: 3841},"),
             "jobs[0].algorithm: max_prompt_tokens and max_tokens are 4097 together; the model attends to 4096",
         ),

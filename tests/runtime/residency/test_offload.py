@@ -16,6 +16,7 @@ import torch
 
 from runtime.residency.footprint import Footprint
 from runtime.residency.offload import Offloader
+from runtime.residency.segment import Segment
 
 MIB = 1 << 20
 
@@ -109,6 +110,18 @@ def test_shared_memory_stays_shared_and_a_mapped_file_becomes_own_memory() -> No
     assert base.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 8, 9, 10, 11]
     assert mapped.tolist() == [0, 1, 0, 1, 2, 3]
     assert array.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_segment_counts_once() -> None:
+    before = _resident()
+    segment = Segment(64 * MIB)
+    segment.bytes.fill_(1)
+    assert _resident() - before > 60 * MIB
+    assert segment.footprint() == Footprint(host=64 * MIB)  # and the process has no part of it any more
+    assert _resident() - before < 4 * MIB
+    assert segment.bytes.sum() == 64 * MIB
+    assert Footprint(1, 2, 3) + Footprint(host=5, mapped=4) == Footprint(1, 7, 7)
+    segment.close()
 
 
 def test_nothing_has_a_name_that_could_be_left_behind() -> None:

@@ -1,0 +1,23 @@
+"""An engine that starts where others sleep takes what they leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollmux_env.errors import InputError
+from runtime.engines.device_share import USUAL, device_share
+
+GB = 10**9
+
+
+def test_an_empty_device_gives_the_usual_share_and_a_full_one_what_is_free() -> None:
+    assert device_share(79 * GB, 80 * GB, None) == USUAL
+    assert device_share(79 * GB, 80 * GB, 0.9) == 0.9
+    assert device_share(60 * GB, 80 * GB, None) == pytest.approx(0.74)
+
+
+@pytest.mark.parametrize(("free_gb", "wanted", "words"), [(60, 0.75, "0.75 of the GPU is asked for"), (3, None, "needs a part")])
+def test_what_is_not_free_is_refused_in_one_line(free_gb: int, wanted: float | None, words: str) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        device_share(free_gb * GB, 80 * GB, wanted)
+    assert f"of 80.0 GB {free_gb}.0 GB are free" in str(refused.value) and "\n" not in str(refused.value)
