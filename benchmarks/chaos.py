@@ -152,7 +152,8 @@ def write_jobs(path: Path, rng: random.Random, jobs: int, real: bool) -> None:
                 "rollout": {"engine": "torch"},
             }
         )
-    path.write_text(json.dumps({"version": 1, "defaults": {"slo": 100, "folder": str(HERE)}, "jobs": listed}))
+    defaults = {"slo": 100, "folder": str(HERE), "checkpoint": {"every": 1}}
+    path.write_text(json.dumps({"version": 1, "defaults": defaults, "jobs": listed}))
 
 
 def strikes(rng: random.Random, until_s: float) -> Iterator[Strike]:

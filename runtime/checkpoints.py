@@ -1,8 +1,8 @@
 """Checkpoints of a job: a folder for each, named by the number of iterations that the job had done.
 
 A checkpoint is written beside its place and then renamed, with everything on the disk by then, so that a kill or a power cut at any
-moment leaves it whole or not there. Its manifest, `checkpoint.json`, lists every file with its size and SHA-256; what is read is
-checked against it, and nothing is unpickled.
+moment leaves it whole or not there. Its manifest, `checkpoint.json`, lists every file with its size and SHA-256, taken while it is
+written where the writer says it (`write_hashed`); what is read is checked against it, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +21,12 @@ from rollmux_env.files import check_regular, make_private, private_folder, read_
 from rollmux_env.validation_errors import one_line
 
 MANIFEST = "checkpoint.json"
-KEPT = 2  # the last ones of a job
 _FORMAT = 1
 _UNFINISHED = ".unfinished"
 _PIECE = 1 << 20
+
+Rest = Callable[[], Mapping[str, tuple[int, str]] | None]
+"""Writes what is left of a checkpoint; returns bytes and SHA-256 of the files that it has brought to the disk itself, by name."""
 
 
 class ResumePoint(NamedTuple):
@@ -39,27 +42,43 @@ class ResumePoint(NamedTuple):
     problems: tuple[str, ...]
 
 
-def write_checkpoint(folder: Path, iterations: int, fill: Callable[[Path], None]) -> int:
-    """Write a checkpoint; when this returns it is on the disk.
+def begin_checkpoint(folder: Path, iterations: int, fill: Callable[[Path], Rest | None]) -> Callable[[], int]:
+    """Begin a checkpoint. One is written at a time in a folder: what is left of another one is removed.
 
     Args:
-        folder: of the job's checkpoints; made if need be. fill: writes files into a new folder, below it too.
+        folder: of the job's checkpoints; made if need be.
+        fill: writes files into a new folder, below it too; what it returns is called to write the rest.
 
     Returns:
-        Bytes of its files.
+        What finishes it, in any thread: when that returns, the checkpoint is on the disk. Its result: bytes of the files.
 
     Raises:
-        OSError: the disk is full, or the folder cannot be written; what was there before is as it was.
+        OSError: the disk is full, or the folder cannot be written, now or when it is finished; what was there before is as it was.
     """
     private_folder(folder)
-    place, unfinished = place_of(folder, iterations), folder / f"{_UNFINISHED}-{iterations}"
-    shutil.rmtree(unfinished, ignore_errors=True)
+    for left in folder.glob(f"{_UNFINISHED}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    unfinished = folder / f"{_UNFINISHED}-{iterations}"
     try:
         private_folder(unfinished)
-        fill(unfinished)
-        files = {str(path.relative_to(unfinished)): _settled(path) for path in sorted(unfinished.rglob("*")) if path.is_file()}
+        rest = fill(unfinished)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return partial(_finish, unfinished, folder, iterations, rest)
+
+
+def _finish(unfinished: Path, folder: Path, iterations: int, rest: Rest | None) -> int:
+    place = place_of(folder, iterations)
+    try:
+        settled = dict(rest() or {}) if rest is not None else {}
+        files = {str(path.relative_to(unfinished)): path for path in sorted(unfinished.rglob("*")) if path.is_file()}
+        for name, (size, _) in settled.items():
+            if name not in files or files[name].stat().st_size != size:
+                raise OSError(f"{one_line(name, 200)}: what was written of it is not there")
+        entries = {name: settled.get(name) or _settled(path) for name, path in files.items()}
         manifest = unfinished / MANIFEST
-        manifest.write_text(json.dumps({"format": _FORMAT, "iterations": iterations, "files": files}, indent=1))
+        manifest.write_text(json.dumps({"format": _FORMAT, "iterations": iterations, "files": entries}, indent=1))
         make_private(unfinished)
         _settled(manifest)
         for below in (unfinished, *(path for path in unfinished.rglob("*") if path.is_dir())):
@@ -69,14 +88,40 @@ def write_checkpoint(folder: Path, iterations: int, fill: Callable[[Path], None]
         _sync_folder(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return sum(size for size, _ in files.values())
+    return sum(size for size, _ in entries.values())
 
 
-def newest(folder: Path, most: int) -> ResumePoint:
-    """The newest checkpoint that is whole, of so many iterations at most."""
+def write_hashed(path: Path, pieces: Iterable[Any]) -> tuple[int, str]:
+    """Write a new file; when this returns it is on the disk.
+
+    Args:
+        pieces: of its content, one after the other; whatever has bytes as its memory.
+
+    Returns:
+        Its bytes and their SHA-256, taken while they were written.
+
+    Raises:
+        OSError: the disk is full, or there is such a file.
+    """
+    size, digest = 0, hashlib.sha256()
+    with path.open("xb") as file:
+        for piece in pieces:
+            digest.update(piece)
+            size += file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return size, digest.hexdigest()
+
+
+def newest(folder: Path, most: int, recorded: Collection[int] | None = None) -> ResumePoint:
+    """The newest checkpoint that is whole, of so many iterations at most.
+
+    Args:
+        recorded: iterations of those that the journal knows; others are passed over. None: all count.
+    """
     problems: list[str] = []
     for iterations in reversed(numbers(folder)):
-        if iterations <= most:
+        if iterations <= most and (recorded is None or iterations in recorded):
             place = place_of(folder, iterations)
             problem = damage(place)
             if problem is None:
@@ -85,13 +130,20 @@ def newest(folder: Path, most: int) -> ResumePoint:
     return ResumePoint(0, None, tuple(problems))
 
 
-def drop(folder: Path, above: int | None = None) -> None:
-    """Remove all but the last two, or those of more iterations than `above`; nothing behind a link."""
-    if folder.is_symlink():
-        return
-    present = numbers(folder)
-    for iterations in present[:-KEPT] if above is None else [number for number in present if number > above]:
-        shutil.rmtree(place_of(folder, iterations), ignore_errors=True)
+def drop(folder: Path, keep: int) -> None:
+    """Remove all but the last `keep`; nothing behind a link."""
+    _remove(folder, numbers(folder)[:-keep])
+
+
+def drop_above(folder: Path, iterations: int) -> None:
+    """Remove those of more iterations; nothing behind a link."""
+    _remove(folder, [number for number in numbers(folder) if number > iterations])
+
+
+def _remove(folder: Path, iterations: Iterable[int]) -> None:
+    if not folder.is_symlink():
+        for number in iterations:
+            shutil.rmtree(place_of(folder, number), ignore_errors=True)
 
 
 def numbers(folder: Path) -> list[int]:

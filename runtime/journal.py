@@ -1,7 +1,7 @@
 """The journal of a run: its facts, in SQLite, written as they happen. Replaying its events gives the state.
 
 What is acted on must not be forgotten: admissions, moves, checkpoints and everything else that concerns placements is on the disk
-before the run goes on. Phases, and iterations of jobs without checkpoints, are written in batches.
+before the run goes on. Phases and iterations are written in batches.
 """
 
 from __future__ import annotations

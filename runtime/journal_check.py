@@ -24,7 +24,7 @@ from runtime.journal_reading import JOURNAL, DamagedJournal, facts_of, opened, s
 from runtime.output import LOGS
 from runtime.own_folder import spare_folder
 
-_HALF = (Arrived, Iteration)  # one step of the scheduler: what follows places the job, or is the checkpoint of the iteration
+_HALF = (Arrived, Iteration)  # one step of the scheduler: what follows places the job, or is its last checkpoint
 _SOLO = "solo"  # folder of a run's, with a run of each job alone
 
 
@@ -165,8 +165,9 @@ def cut_copy(folder: Path, check: Check, copy: Path) -> list[str]:
             job_id = submitted.spec.id
             done = sum(iteration.job_id == job_id for iteration in record.iterations)
             source, target = folder / CHECKPOINTS / job_id, part / CHECKPOINTS / job_id
+            recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}
             for iterations in numbers(source):
-                if iterations <= done and damage(place_of(source, iterations)) is None:
+                if iterations <= done and iterations in recorded and damage(place_of(source, iterations)) is None:
                     private_folder(target)
                     shutil.copytree(place_of(source, iterations), place_of(target, iterations), symlinks=True)
             begins = newest(target, done).iterations

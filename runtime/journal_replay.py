@@ -26,7 +26,7 @@ from rollmux_env.scheduler.core import Entry, Scheduler, Step
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
 from runtime.execution.job_handle import busy_s
 from runtime.execution.profiling import nodes_asked
-from runtime.facts import Absent, Fact, Failed, Iteration, PhaseSlice, Relaunched, Restarted
+from runtime.facts import Absent, Checkpointed, Fact, Failed, Iteration, PhaseSlice, Relaunched, Restarted
 from runtime.jobs.spec import JobSpec
 from runtime.journal import record_of, state_of
 from runtime.record import RunRecord
@@ -275,6 +275,9 @@ class _Timeline:
         progress = Progress(job_id, max(0, done.number + 1 - before), busy["rollout"], busy["training"])
         behind = number + 1
         while behind < len(self._facts) and not isinstance(self._facts[behind], Entry | Iteration | PhaseSlice):
+            fact = self._facts[behind]
+            if isinstance(fact, Checkpointed) and fact.job_id == job_id and fact.at_s > done.end_s:
+                break  # it was written afterwards, and what follows was another step
             behind += 1
         entries: Sequence[Any] = ()
         if behind < len(self._facts) and isinstance(self._facts[behind], Entry):

@@ -16,7 +16,9 @@ An iteration is one rollout, one training and one sync, in this order; the sync 
 Optional methods: `load(phase)` and `offload(phase)` (phase is `rollout` or `train`; by default nothing moves), `step()` (one
 iteration; by default rollout, train and sync), `profile()` (one iteration at its longest that leaves the job as it was; by default
 `step()` with `runtime_hook.worst_case`, and the job is then made anew), `checkpoint(folder)` (write what the job is into an empty
-folder; called after every iteration, when it holds no nodes), `restore(folder)` (go on from that; called on a new instance),
+folder; called between two iterations, when it holds no nodes; a function that it returns is called in a thread, to write the rest),
+`restore(folder)` (go on from that; called on a new instance), `checkpoint_before_training` (an attribute: true where its rollouts
+leave what it is as it was, so that a stop in between may ask for a checkpoint of the iteration before),
 `parts()` (its rollout nodes cut into parts, some of which are enough for a rollout: its tail may then be migrated), and `close()`.
 """
 

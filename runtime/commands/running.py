@@ -16,6 +16,7 @@ from rollmux_env.scenario import Pool as PoolSpec
 from runtime.commands.memory import foresee
 from runtime.execution.ray_session import RAY, end_all_left, execute, ray_session
 from runtime.execution.run_plan import RunPlan
+from runtime.execution.space import check_space
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import Jobs, JobSpec
 from runtime.journal import DRIVER_LOCK, read_run, take_lock
@@ -38,10 +39,11 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
         `done`, `stopped`, or `failed`: some jobs have.
 
     Raises:
-        InputError: a node, a policy or a folder cannot be used; one line.
+        InputError: a node, a policy or a folder cannot be used, or its disk has no room for checkpoints; one line.
     """
     with take_lock(folder / DRIVER_LOCK):
         end_all_left(folder, typer.echo)
+        check_space([spec for spec in jobs.jobs for _ in range(1 + compare)], folder, "--out")  # alone it writes them once more
         with ray_session(address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
             cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo)
             foresee(jobs.jobs, nodes, address is None, typer.echo)
@@ -75,6 +77,9 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
         if over and not compare:
             raise InputError(f"{folder}: this run is done; there is nothing to go on with")
         started = record.started
+        if not over:
+            ended = {fact.job_id for fact in (*record.failed, *record.cancelled)}
+            check_space([spec for spec in specs if spec.id not in ended], folder, "--resume")
         with ray_session(address, nodes_wanted(started.cluster, specs), folder / RAY) as nodes:
             check_pools(started.cluster, nodes)
             plan = RunPlan(

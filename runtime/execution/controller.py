@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import traceback
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -15,13 +13,13 @@ import ray
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.checkpoints import drop, place_of, write_checkpoint
+from runtime.execution.checkpointing import CheckpointWriter
 from runtime.execution.job_log import iteration_line, note, start_line
 from runtime.execution.job_processes import mark_process
 from runtime.execution.job_session import JobSession
 from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import Done, End, Order, OutOfOrder, Stopped
-from runtime.execution.randomness import keep_randomness, restore_randomness
+from runtime.execution.randomness import restore_randomness
 from runtime.execution.run_state import CHECKPOINTS
 from runtime.export import keep_model
 from runtime.jobs.named import load_named
@@ -32,7 +30,6 @@ from runtime.samples import SAMPLES, write_samples
 from runtime.standstill import PATIENCE, warnings
 
 _DETAILS = 20_000  # characters of a traceback that the journal keeps
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Controller:
@@ -54,6 +51,7 @@ class Controller:
         self._models = models and spec.task is not None
         self._recent: list[dict[str, float]] = []  # metrics of the last iterations
         self._session = JobSession(spec, coordinator, logs)
+        self._writer = CheckpointWriter(spec, self._session)
         self._folder = Path(logs).parent.parent  # of the run
         self._samples = self._folder / SAMPLES / f"{spec.id}.jsonl"
         watch_memory(coordinator, spec.id, "its own process", "")
@@ -80,12 +78,14 @@ class Controller:
                 done = self._carry_out(order)
         except Stopped as why:
             note(str(why))
+            self._write_last()
             return End("stopped")
         except BaseException as error:
             problem = one_line(" ".join(str(error).split()), 500) or "no message"
             note(f"ERROR in {self._session.where or where}: {problem}")
             traceback.print_exc()
             if isinstance(error, WorkerDied | ray.exceptions.RayActorError):
+                self._writer.wait()  # what the others write may be whole
                 return End("died", self._session.where or where, problem)
             if not isinstance(error, RuntimeError | InputError | OutOfOrder):
                 problem = f"{type(error).__name__}: {problem}"
@@ -101,11 +101,17 @@ class Controller:
         """Say what became of the last order, and wait for the next one."""
         order: Order | None = self._session.ask("order", done)
         if done is not None and done.checkpoint is not None:  # which the journal knows by now
-            drop(Path(done.checkpoint).parent)
+            self._writer.drop()
         return order
 
-    def _carry_out(self, order: Order) -> Done:
-        session, began = self._session, monotonic()
+    def _carry_out(self, order: Order) -> Done | None:
+        session = self._session
+        if order.keep:
+            self._writer.write_now(self._job)
+            return None
+        if self._job is not None and self._keeps(self._job):
+            self._writer.write_if_due(self._job)
+        began = monotonic()
         session.iteration, session.worst_case = order.iteration, order.profile
         runtime_hook.metrics, runtime_hook.samples = {}, []
         changed = session.place(order.nodes)
@@ -114,12 +120,14 @@ class Controller:
         if self._job is None:
             note(start_line(order))
             self._make(order.checkpoint)
-        job = self._job
+            self._writer.begin(Path(order.folder), max(0, order.iteration))
+        job, session.in_step = self._job, True
         if order.profile and hasattr(job, "profile"):
             job.profile()
         else:
             _step(job)
-        movable = hasattr(job, "checkpoint") or not session.workers
+        keeps = self._keeps(job)
+        movable = keeps or not session.workers
         if order.profile and not hasattr(job, "profile"):
             self._close()
         session.iteration_done()
@@ -134,33 +142,26 @@ class Controller:
             note(f"WARNING: {line}")
         if runtime_hook.samples:
             write_samples(self._samples, order.iteration, runtime_hook.samples)
-        return replace(self._keep(job, order), warnings=tuple(lines))
-
-    def _keep(self, job: Any, order: Order) -> Done:
-        """Write the checkpoint of an iteration, if the job can; it holds no nodes."""
         metrics = dict(runtime_hook.metrics)
-        if not hasattr(job, "checkpoint"):
-            return Done(metrics, movable=not self._session.workers)
+        self._writer.iterated(seconds)
+        is_last = order.iteration + 1 == self._spec.iterations
+        return Done(metrics, movable, keeps, self._writer.write(job) if keeps and is_last else None, tuple(lines))
 
-        def fill(folder: Path) -> None:
-            job.checkpoint(folder)
-            keep_randomness(folder)
+    def _keeps(self, job: Any) -> bool:
+        """Whether a job has checkpoints."""
+        return self._spec.checkpoint.is_wanted and hasattr(job, "checkpoint")
 
-        self._session.where = "checkpoint"
-        began = monotonic()
-        folder, iterations = Path(order.folder), order.iteration + 1
-        while True:
-            try:
-                size = write_checkpoint(folder, iterations, fill)
-                break
-            except Exception as error:
-                if not _is_full(error):
-                    raise
-                problem = one_line(" ".join(str(error).split()), 500)
-            note(f"its checkpoint cannot be written, and is tried again when there is room: {problem}")
-            self._session.ask("full", problem)
-        self._session.where = ""
-        return Done(metrics, True, str(place_of(folder, iterations)), monotonic() - began, size / 1e9)
+    def _write_last(self) -> None:
+        """A job that stops leaves a checkpoint of its last iteration, where it is still as it was then."""
+        job = self._job
+        if job is None or not self._keeps(job) or self._session.where == "checkpoint":  # it has waited for room in vain
+            return
+        try:
+            self._writer.wait()
+            if self._session.is_between(job):
+                self._writer.write_now(job)
+        except Exception as error:
+            note(f"its last checkpoint cannot be written: {one_line(' '.join(str(error).split()), 500)}")
 
     def _make(self, checkpoint: str | None) -> None:
         """Make the job, under the permit of its first rollout; from a checkpoint, where there is one."""
@@ -182,11 +183,6 @@ class Controller:
                 self._job.close()
         self._job = None
         self._session.close_workers()
-
-
-def _is_full(error: BaseException) -> bool:
-    """Whether there was no room on a disk, as far as an error tells."""
-    return getattr(error, "errno", None) in _FULL or any(os.strerror(number) in str(error) for number in _FULL)
 
 
 def _step(job: Any) -> None:

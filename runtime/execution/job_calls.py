@@ -9,7 +9,7 @@ from rollmux_env.scheduler import facts
 from runtime.execution.job_handle import PROFILE, JobHandle, busy_s, how_far
 from runtime.execution.job_log import SHOWN
 from runtime.execution.lifecycle import JobLifecycle
-from runtime.execution.messages import MOST_WARNINGS, Done, End, Order, Report, Stopped
+from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
 from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
@@ -58,7 +58,7 @@ class JobCalls:
         finally:
             if handle.next is waits:  # else it has been told to end, and what it is to do when it begins again
                 handle.next = None
-        await self._run.written()  # it drops the checkpoint before the last one now
+        await self._run.written()
         if self._run.stopping and order is not None:
             raise Stopped("stops with the run")
         return order
@@ -169,6 +169,30 @@ class JobCalls:
         if handle.hold is not None and handle.hold.pool == "rollout":
             self._run.tell(facts.Shrunk(job_id))
 
+    async def checkpointed(self, job_id: str, checkpoint: Checkpoint) -> bool:
+        """What a job was after some iterations is on the disk; True: the journal knows it."""
+        run = self._run
+        await run.written()
+        handle = run.handles[job_id]
+        if handle.gone or checkpoint.iterations > handle.iteration:
+            return False  # of processes that the job had before
+        notes = self._recorded(handle, checkpoint, run.log.now())
+        if handle.leaving and checkpoint.iterations == handle.iteration and handle.end is None and run.present(handle):
+            handle.leaving = False
+            run.tell(facts.Vacated(job_id), facts.Resumed(job_id), notes=notes)  # its new place says when it goes on
+        else:
+            run.log.write(*notes)
+        await run.written()
+        return run.log.problem is None
+
+    def _recorded(self, handle: JobHandle, checkpoint: Checkpoint, at_s: float) -> tuple[Fact, ...]:
+        """The fact of a checkpoint, which the job goes on from after a restart."""
+        if handle.full is not None:
+            self._run.log.say(f"{handle.id}: its checkpoint is written")
+        handle.full, handle.checkpoint, handle.keeping_s = None, checkpoint.folder, checkpoint.seconds
+        handle.recorded.add(checkpoint.iterations)
+        return (Checkpointed(at_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),)
+
     async def full(self, job_id: str, problem: str) -> None:
         """There is no room for a job's checkpoint: wait until it may be tried again. Until then the job is in nobody's way.
 
@@ -181,7 +205,7 @@ class JobCalls:
         if handle.full is None and run.present(handle) and not run.stopping:
             run.log.say(f"{job_id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
             run.tell(facts.Absent(job_id), notes=(Absent(run.log.now(), job_id, problem),))
-        handle.full, handle.interrupted = problem, True
+        handle.full, handle.interrupted = problem, handle.interrupted or handle.began_s is not None
         await wait_for_room(run.checkpoints(job_id).parent.parent, lambda: run.stopping or handle.end is not None)
         if run.stopping:
             raise Stopped("stops with the run")
@@ -223,12 +247,10 @@ class JobCalls:
         run, number, now_s = self._run, handle.iteration, self._run.log.now()
         began_s = handle.began_s if handle.began_s is not None else now_s
         handle.began_s = None
-        interrupted, full = handle.interrupted, handle.full
-        handle.interrupted, handle.full = False, None
+        interrupted, handle.interrupted = handle.interrupted, False
         notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics, interrupted),)
         if done.checkpoint is not None:
-            notes += (Checkpointed(now_s, handle.id, number + 1, done.seconds, done.gb),)
-            handle.checkpoint, handle.keeping_s = done.checkpoint, done.seconds
+            notes += self._recorded(handle, done.checkpoint, now_s)
         shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in SHOWN if name in done.metrics)
         run.log.say(f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}")
         for line in done.warnings:
@@ -237,17 +259,17 @@ class JobCalls:
         if handle.iteration > handle.done:
             handle.done, handle.deaths = handle.iteration, 0
         progress = handle.so_far(run.scheduler.state.job(handle.id).iterations)
-        if full is not None:
-            run.log.say(f"{handle.id}: its checkpoint is written")
         iterated = facts.Iterated(progress, None if interrupted else now_s - began_s, done.movable)
         if handle.iteration == handle.spec.iterations:
             handle.gone = True
             handle.stand()
             run.tell(iterated, facts.Left(handle.id), notes=notes)
             handle.tell(None, run.log.now())
-        elif handle.moving and done.movable:  # its new place says when it goes on
+        elif handle.moving and done.movable and not done.keeps:  # its new place says when it goes on
             run.tell(iterated, facts.Vacated(handle.id), facts.Resumed(handle.id), notes=notes)
         else:
+            leaves = handle.moving and done.movable
             run.tell(iterated, notes=notes)
+            handle.leaving = leaves and handle.moving
             if handle.end is None:
                 run.order(handle)

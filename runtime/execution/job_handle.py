@@ -38,7 +38,8 @@ class JobHandle:
         has_come: the controller has asked for an order.
         group: the number of its group, or `LEASE`; None where it has no place. numbers, nodes: of its place, by phase.
         iteration: the one in hand, or the next. begins: the one that its place begins with. done: the most that it ever had done.
-        checkpoint: the last one. keeping_s: how long writing it took. deaths: since it had done as many. restarted: why it is made
+        checkpoint: the last one. recorded: iterations of those that the journal knows. keeping_s: how long writing the last one
+            took. leaving: it writes one before it leaves its place. deaths: since it had done as many. restarted: why it is made
             anew. busy_s: node-seconds of its phases, by pool.
         since_s: it has had no need to wait since; None while it waits. began_s: when its rollout was ready.
         hold: its permit. asked_s: when it asked for one. permit, next: the permit and the order that it waits for.
@@ -65,7 +66,9 @@ class JobHandle:
     begins: int = 0
     done: int = 0
     checkpoint: str | None = None
+    recorded: set[int] = field(default_factory=set)
     keeping_s: float = 0.0
+    leaving: bool = False
     deaths: int = 0
     restarted: str = ""
     busy_s: dict[str, float] = field(default_factory=lambda: {"rollout": 0.0, "training": 0.0})
@@ -104,13 +107,13 @@ class JobHandle:
 
     def sit(self, seating: Seating) -> None:
         """It has this place."""
-        self.group, self.moving = seating.group, False
+        self.group, self.moving, self.leaving = seating.group, False, False
         self.numbers = {"rollout": seating.rollout, "training": seating.training}
         self.nodes = {"rollout": seating.rollout_nodes, "training": seating.training_nodes}  # type: ignore[dict-item]
 
     def stand(self) -> None:
         """It has no place."""
-        self.group, self.hold, self.moving = None, None, False
+        self.group, self.hold, self.moving, self.leaving = None, None, False, False
         self.notify()
 
     def tell(self, order: Order | None, now_s: float) -> None:
@@ -121,12 +124,12 @@ class JobHandle:
         self.since_s = now_s
 
     def order(self, checkpoints: str) -> Order:
-        """The iteration that it is to do next.
+        """The iteration that it is to do next; or where it is leaving its place, the checkpoint before that.
 
         Args:
             checkpoints: folder of the job's.
         """
-        return Order(self.iteration, self.iteration == PROFILE, self.nodes, checkpoints, self.checkpoint)
+        return Order(self.iteration, self.iteration == PROFILE, self.nodes, checkpoints, self.checkpoint, self.leaving)
 
     def notify(self) -> None:
         """Let those who watch its rollout know that its parts have changed, or that it is over."""

@@ -27,6 +27,7 @@ class JobSession:
     def __init__(self, spec: JobSpec, coordinator: Any, logs: str) -> None:
         self.iteration = 0
         self.worst_case = False
+        self.in_step = False  # the iteration in hand has begun
         self.where = ""  # what is being done, for whoever asks where it failed
         self.workers: list[_Handle] = []
         self._spec = spec
@@ -74,11 +75,17 @@ class JobSession:
         self._nodes = nodes
         return changed
 
+    def is_between(self, job: Any) -> bool:
+        """Whether a job that waits is as it was after its last iteration."""
+        if getattr(job, "checkpoint_before_training", False):
+            return self._next in ("rollout", "train")
+        return self._next == "rollout" and not (self.in_step and hasattr(job, "step"))
+
     def iteration_done(self) -> None:
         """Make sure that an iteration had its phases."""
         if self._next == "train" or self._has_permit:
             raise OutOfOrder("the step ended without a training; an iteration is a rollout, a training and a sync")
-        self._next = "rollout"
+        self._next, self.in_step = "rollout", False
 
     @contextlib.contextmanager
     def initialise(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import cast
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
-from runtime.checkpoints import ResumePoint, newest
+from runtime.checkpoints import ResumePoint, drop_above, newest
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.messages import End, Report, Stopped
 from runtime.execution.nodes import POOLS
@@ -149,7 +149,9 @@ class JobLifecycle:
         """End a job's processes, and then let the scheduler know."""
         run, job_id = self._run, handle.id
         await self._processes.kill(handle)
-        resume = await asyncio.to_thread(newest, run.checkpoints(job_id), max(0, handle.iteration))
+        folder = run.checkpoints(job_id)
+        resume = await asyncio.to_thread(newest, folder, max(0, handle.iteration), handle.recorded)
+        await asyncio.to_thread(drop_above, folder, resume.iterations)
         await run.written()
         handle.cleared.set()
         if handle.gone:  # it has come to its end meanwhile
@@ -195,7 +197,7 @@ class JobLifecycle:
         """A job that has died is made anew, and arrives again if it had a place."""
         run, job_id = self._run, handle.id
         assert handle.end is not None
-        begins = min(resume.iterations, max(0, handle.iteration))
+        begins = resume.iterations
         why = handle.end.problem
         note = Restarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
         run.log.say(f"{job_id}: {why}; goes on at iteration {begins + 1}")
@@ -203,6 +205,7 @@ class JobLifecycle:
             handle.spec, job=handle.job, iteration=begins, begins=begins, done=handle.done, deaths=handle.deaths + 1
         )
         successor.checkpoint = str(resume.folder) if resume.folder is not None else None
+        successor.recorded = {iterations for iterations in handle.recorded if iterations <= begins}
         successor.restarted, successor.warnings = note.why, handle.warnings
         placed = run.scheduler.state.is_running(job_id)
         handle.gone = True

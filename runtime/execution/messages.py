@@ -19,6 +19,7 @@ class Order:
         iteration: its number, from 0. profile: it is the worst-case pass of the profiler.
         nodes: of the job's placement, by pool of the phase (a co-located job rolls out on training nodes).
         folder: of the job's checkpoints. checkpoint: the one that a job which has to be made goes on from, or None.
+        keep: no iteration, but a checkpoint of what it is now: it has to leave its place.
     """
 
     iteration: int
@@ -26,6 +27,21 @@ class Order:
     nodes: Nodes
     folder: str
     checkpoint: str | None = None
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a job is after some iterations is on the disk.
+
+    Attributes:
+        iterations: how many it had done. folder: where it is. seconds, gb: what writing it took.
+    """
+
+    iterations: int
+    folder: str
+    seconds: float = 0.0
+    gb: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,15 +50,14 @@ class Done:
 
     Attributes:
         metrics: what the job reported. movable: it could go on from here in another placement; of a profile, it ever could.
-        checkpoint: where its state is on the disk now, or None. seconds, gb: what writing that took.
+        keeps: it has checkpoints. checkpoint: of the last iteration of all, which is only done when that is written.
         warnings: what the user is to know of its training, a line each.
     """
 
     metrics: dict[str, float]
     movable: bool = False
-    checkpoint: str | None = None
-    seconds: float = 0.0
-    gb: float = 0.0
+    keeps: bool = False
+    checkpoint: Checkpoint | None = None
     warnings: tuple[str, ...] = ()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from runtime.execution.messages import Done, Report
+from runtime.execution.messages import Checkpoint, Done, Report
 from runtime.facts import Node
 
 _MOST = 10_000
@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:
         return kind(plain(item) for item in value)
     if kind is dict:
         return {plain(key): plain(item) for key, item in value.items()}
-    if kind in (Done, Report, Node):
+    if kind in (Checkpoint, Done, Report, Node):
         return kind(**{field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)})
     if isinstance(value, str):
         return str.__str__(value)

@@ -86,10 +86,13 @@ def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
     Raises:
         InputError, OSError: a file of the job's is not there any more, or cannot be read.
     """
-    content = spec.model_dump(mode="json", exclude={"id", "arrival_s", "iterations", "slo", "seed", "folder", "movable"})
+    content = spec.model_dump(
+        mode="json", exclude={"id", "arrival_s", "iterations", "slo", "seed", "folder", "movable", "checkpoint"}
+    )
     parts = {
         "format": _FORMAT,
         "job": content,
+        "checkpoints": spec.checkpoint.is_wanted,
         "code": _source(spec),
         "model": _model(spec),
         "devices": sorted((node.pool, node.device) for node in nodes),

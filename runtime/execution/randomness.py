@@ -13,13 +13,18 @@ import numpy as np
 RANDOM = "random.json"
 
 
-def keep_randomness(folder: Path) -> None:
-    """Write their states."""
+def random_states() -> dict[str, Any]:
+    """Their states, as JSON has them."""
     version, words, gauss = random.getstate()
     kind, keys, *rest = np.random.get_state()  # noqa: NPY002 (the global generator is the one that has to be kept)
     states: dict[str, Any] = {"python": [version, words, gauss], "numpy": [kind, [int(key) for key in keys], *rest]}
     if (torch := sys.modules.get("torch")) is not None:
         states["torch"] = bytes(torch.get_rng_state().tolist()).hex()
+    return states
+
+
+def keep_randomness(folder: Path, states: dict[str, Any]) -> None:
+    """Write states."""
     (folder / RANDOM).write_text(json.dumps(states))
 
 

@@ -7,7 +7,7 @@ from time import monotonic, time
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.checkpoints import drop, newest
+from runtime.checkpoints import drop_above, newest
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.nodes import POOLS
@@ -58,8 +58,10 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     if handle.done == handle.spec.iterations or job_id in over:
         handle.gone = True
         return
-    resume = newest(folder, handle.done)
-    drop(folder, above=resume.iterations)
+    recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}
+    resume = newest(folder, handle.done, recorded)
+    drop_above(folder, resume.iterations)
+    handle.recorded = {iterations for iterations in recorded if iterations <= resume.iterations}
     handle.iteration = handle.begins = resume.iterations
     handle.checkpoint = str(resume.folder) if resume.folder is not None else None
     if state.knows(job_id):

@@ -8,7 +8,8 @@ rollout.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from runtime.sync.wire import Transfer
 
 _ROLLOUT = "runtime.grpo.rollout_worker:RolloutWorker"
 _TRAINING = "runtime.grpo.training_worker:TrainingWorker"
+_LOOKS_S = 0.01, 0.5  # between looks at ranks that write: at first, and in the end
 
 
 class Grpo:
@@ -35,6 +37,8 @@ class Grpo:
     Args:
         spec: of the job file.
     """
+
+    checkpoint_before_training = True  # until then it is as it was after its last iteration
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
@@ -172,10 +176,24 @@ class Grpo:
         runtime_hook.wait([worker.call("drop_stage") for worker in self._engines])
         self._profiled = True
 
-    def checkpoint(self, folder: Path) -> None:
-        """Write weights, optimizer and counts, each rank its own part, from host memory; and where it is in its data."""
-        runtime_hook.wait([worker.call("write", str(folder)) for worker in self._ranks])
+    def checkpoint(self, folder: Path) -> Callable[[], dict[str, tuple[int, str]]]:
+        """Write where it is in its data, and begin with weights, optimizer and counts, each rank its own part, from host memory.
+
+        Returns:
+            What waits until the ranks have written theirs, in any thread.
+        """
+        ranks = self._ranks
         write_data(folder, Data(self._rounds.position, self._rounds.queue, self._anchors))
+        runtime_hook.wait([worker.call("begin_writing", str(folder)) for worker in ranks])
+
+        def finish() -> dict[str, tuple[int, str]]:
+            pause_s = _LOOKS_S[0]
+            while None in (parts := runtime_hook.wait([worker.call("written") for worker in ranks])):
+                time.sleep(pause_s)
+                pause_s = min(1.5 * pause_s, _LOOKS_S[1])
+            return {name: entry for part in parts for name, entry in part.items()}
+
+        return finish
 
     def restore(self, folder: Path) -> None:
         """Go on from a checkpoint as soon as workers are started."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
+from runtime.checkpoints import write_hashed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,8 +50,11 @@ def read_data(folder: Path) -> Data:
     return Data(**{"anchors": {}} | json.loads((folder / _DATA).read_text()))  # older ones have none
 
 
-def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> None:
-    """Write what a rank has, without a copy of it in memory; rank 0 writes the counts too.
+def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+    """Write what a rank has to the disk, without a copy of it in memory; rank 0 writes the counts too.
+
+    Returns:
+        Bytes and SHA-256 of its shards, by the file's name, taken while they were written.
 
     Raises:
         OSError: the disk is full, or the folder is not there.
@@ -58,12 +63,10 @@ def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Ma
     from runtime.residency.staging import pieces
 
     layout = Layout.of(shards)
-    with (folder / _name(rank)).open("xb") as file:
-        file.write(layout.header())
-        for _, piece in pieces(shards, layout):
-            file.write(piece.numpy().data)
     if rank == 0:
         (folder / _INFO).write_text(json.dumps(dict(info)))
+    content = (piece.numpy().data for _, piece in pieces(shards, layout))
+    return {_name(rank): write_hashed(folder / _name(rank), chain([layout.header()], content))}
 
 
 def read_state(

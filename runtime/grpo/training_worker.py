@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,8 @@ class TrainingWorker:
     def __init__(self, spec: JobSpec, rank: int, world: int, node: Node) -> None:
         self._spec, self._rank, self._world, self._node = spec, rank, world, node
         self._before: Any = None  # the state that a profile is to leave
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[dict[str, tuple[int, str]]] | None = None
         self._pending_weights: Any = None  # version, and number of bytes, of weights that are to be sent
         self._kept: Segment | None = None  # their bytes, in memory that is kept for those of the next iteration
 
@@ -87,7 +91,7 @@ class TrainingWorker:
             self._before = None
         elif self._before is None:
             with self._trainer.shards() as (shards, info):
-                self._before = {name: shard.to("cpu", copy=True) for name, shard in shards.items()}, info
+                self._before = dict(shards), info  # copies, since they are on the device
         return footprint, stage.seconds
 
     def offload(self) -> Timed:
@@ -153,10 +157,29 @@ class TrainingWorker:
         (version, nbytes), self._pending_weights = self._pending_weights, None
         return send_streams(self._rank, transfer, version, self._kept.bytes[:nbytes], Memory(self._kept.file))
 
-    def write(self, folder: str) -> None:
-        """Write this rank's part of a checkpoint, from where the state is."""
-        with self._trainer.shards() as (shards, info):
-            write_shards(Path(folder), self._rank, shards, info)
+    def begin_writing(self, folder: str) -> None:
+        """Begin to write this rank's part of a checkpoint, of the state as it is now, in a thread.
+
+        It is read in host memory where the state waits, and stays there until it is written, whatever is trained meanwhile.
+        """
+        if self._writing is not None:
+            wait([self._writing])  # where another rank could not begin, nobody has waited for it
+        reading = ExitStack()
+        shards, info = reading.enter_context(self._trainer.shards())
+
+        def write() -> dict[str, tuple[int, str]]:
+            with reading:
+                return write_shards(Path(folder), self._rank, shards, info)
+
+        self._writing = self._writer.submit(write)
+
+    def written(self) -> dict[str, tuple[int, str]] | None:
+        """What was begun: bytes and SHA-256 of the files, by name, when they are on the disk; None before.
+
+        Raises:
+            OSError: the disk is full, or the folder is not there any more.
+        """
+        return self._writing.result() if self._writing is not None and self._writing.done() else None
 
     def close(self) -> None:
         """Give everything back."""

@@ -101,6 +101,14 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     return cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(directory, local_files_only=True))
 
 
+def tiny_parameters(model: ModelSpec) -> int:
+    """How many parameters the tiny model has."""
+    hidden, heads = model.hidden_size, model.hidden_size // 32
+    shared = 32 * (heads // 2 if heads % 2 == 0 else heads)  # width of keys and values
+    attention = 2 * hidden * hidden + hidden + 2 * (hidden + 1) * shared
+    return 2 * VOCABULARY_SIZE * hidden + model.layers * (attention + 12 * hidden * hidden + 2 * hidden) + hidden
+
+
 def tiny_config(model: ModelSpec) -> dict[str, Any]:
     """Keyword arguments of the tiny model's `Qwen2Config`."""
     heads = model.hidden_size // 32

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from rollmux_env.errors import InputError
-from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NodeCount, NonNegative, Positive, Version, by_name
+from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NodeCount, NonNegative, Positive, Version, by_name, whole
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.scenario import Cluster
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, not_one_of, one_line, problems
@@ -249,6 +249,31 @@ class SyncSpec(FileModel):
     """`aware`: one copy crosses to the rollout pool, in parallel streams; `flat`: one for every rollout node, all from rank 0."""
 
 
+def _no_checkpoints(value: Any) -> Any:
+    return {"every": "none"} if value is None or value == "none" else value
+
+
+def _interval(value: Any) -> Any:
+    value = whole(value)
+    if value in ("auto", "none") or (type(value) is int and 1 <= value <= 2**31):
+        return value
+    raise ValueError(f"must be a whole number of iterations from 1, auto or none, not {describe(value)}")
+
+
+class CheckpointSpec(FileModel):
+    """When a job's state is written to the disk, and how much of it stays there."""
+
+    every: Annotated[Annotated[int, Field(ge=1, le=2**31)] | Literal["auto", "none"], BeforeValidator(_interval)] = "auto"
+    """After so many iterations; auto: so that writing costs a twentieth of an iteration in the mean; none: never."""
+    keep: Count = 2
+    """The last ones that stay on the disk."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there are any."""
+        return self.every != "none"
+
+
 def _folder_name(value: str) -> str:
     if value in (".", ".."):
         raise ValueError(f"is the name of folders of the job, and cannot be {describe(value)}")
@@ -272,6 +297,8 @@ class JobSpec(FileModel):
     """What it asks of the training pool."""
     movable: bool = True
     """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
+    checkpoint: Annotated[CheckpointSpec, BeforeValidator(_no_checkpoints)] = CheckpointSpec()
+    """When its state is written to the disk; `none` is short for `every: none`."""
     seed: Index = 0
     """Of the model `tiny`, of the data's order and of sampling."""
     model: Annotated[ModelSpec, BeforeValidator(by_name)] = ModelSpec()

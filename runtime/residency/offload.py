@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -35,6 +36,9 @@ class Offloader:
         self._tensors = tensors
         own_memory(_moving(tensors().values())[0])
         self._segment: Segment | None = None
+        self._read: Segment | None = None  # whose content somebody reads (`shards`), in another thread perhaps
+        self._spare: Segment | None = None  # page-locked; the next one that is needed
+        self._lock = Lock()  # of what becomes of a segment that is read
         self._parked: list[tuple[UntypedStorage, int, int]] = []  # storage, its offset in the segment, its bytes
         self.offloaded = False
 
@@ -77,51 +81,77 @@ class Offloader:
         if segment.pinned:
             torch.cuda.synchronize()
         else:
+            segment.unmap_pages()
             self._drop_segment()
         return self.footprint()
 
     @contextmanager
     def shards(self, tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-        """Some of its tensors where they are, without a copy: of DTensors the local part; in host memory while they are offloaded.
+        """Some of its tensors as they are now, in host memory; of DTensors the local part. For one reader at a time.
 
-        Valid inside the context.
+        Those that are offloaded are read where they wait, and stay there for the reader when they are restored or offloaded anew
+        meanwhile; of others there are copies. Valid inside the context, which another thread may leave than the one that entered.
         """
         places = {storage._cdata: (offset, size) for storage, offset, size in self._parked} if self.offloaded else {}
+        with self._lock:
+            segment = self._read = self._segment if self.offloaded else None
         parts = {}
         for (name, _), tensor in zip(tensors.items(), _local(tensors.values()), strict=True):
             local = tensor.detach()
             place = places.get(local.untyped_storage()._cdata)
-            if place is not None and self._segment is not None:
+            if place is not None and segment is not None:
                 offset, size = place
-                flat = self._segment.bytes[offset : offset + size].view(local.dtype)
+                flat = segment.bytes[offset : offset + size].view(local.dtype)
                 local = flat.as_strided(local.size(), local.stride(), flat.storage_offset() + local.storage_offset())
+            else:
+                local = local.to("cpu", copy=True)
             parts[name] = local
         try:
             yield parts
         finally:
-            if self.offloaded and self._segment is not None:
-                self._segment.unmap_pages()
+            parts.clear()
+            self._end_reading()
+
+    def _end_reading(self) -> None:
+        with self._lock:
+            segment, self._read = self._read, None
+            if segment is None:
+                return
+            if segment is self._segment:
+                segment.unmap_pages()
+            elif segment.pinned and self._spare is None:
+                self._spare = segment
+            else:
+                segment.close()
 
     def footprint(self) -> Footprint:
         """Bytes on the device, and of the host memory held for it."""
         moving, staying = (sum(storage.nbytes() for storage in _storages(part)) for part in _moving(self._tensors().values()))
-        host = self._segment.footprint() if self._segment is not None else Footprint()
+        with self._lock:
+            segments = {id(one): one for one in (self._segment, self._read, self._spare) if one is not None}
+            host = sum((segment.footprint() for segment in segments.values()), Footprint())
         return host + Footprint(0 if self.offloaded else moving, staying, staying)
 
     def close(self) -> None:
         """Give the host memory back. Tensors that are offloaded are lost."""
         self._drop_segment()
-        self._parked = []
+        if self._spare is not None:
+            self._spare.close()
+        self._parked, self._spare = [], None
 
     def _room(self, nbytes: int, pinned: bool) -> Segment:
+        with self._lock:
+            if self._segment is not None and self._segment is self._read:
+                self._segment, self._spare = self._spare, None
         if self._segment is None or len(self._segment.bytes) < nbytes:
             self._drop_segment()
             self._segment = Segment(max(nbytes, 1), pinned)
         return self._segment
 
     def _drop_segment(self) -> None:
-        if self._segment is not None:
-            self._segment.close()
+        with self._lock:
+            if self._segment is not None and self._segment is not self._read:  # else its reader closes it
+                self._segment.close()
             self._segment = None
 
 

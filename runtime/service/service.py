@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -14,6 +15,7 @@ from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
+from runtime.execution.space import check_space, checkpoint_bytes
 from runtime.facts import Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.metrics import Sample
@@ -78,8 +80,9 @@ class Service:
         """Take jobs; on return they are in the journal. Their `arrival_s` count from now.
 
         Raises:
-            InputError: one has a name that was used before, or asks for more nodes than there are, or they are too many or too
-                long (`runtime.service.limits`), or the journal cannot be written: none is taken; one line.
+            InputError: one has a name that was used before, asks for more nodes than there are, or for more room for checkpoints
+                than the disk has beside those of the other jobs, or they are too many or too long (`runtime.service.limits`), or
+                the journal cannot be written: none is taken; one line.
         """
         driver, run = self._running()
         if run.stopping or run.over.done():
@@ -91,7 +94,11 @@ class Service:
                 raise InputError(f"job {spec.id}: this service has had a job of that name; names are used once")
             if problem := run.beyond(spec):
                 raise InputError(f"job {spec.id}: {problem}")
-        check_limits(specs, sum(not handle.gone for handle in run.handles.values()))
+        present = [handle.spec for handle in run.handles.values() if not handle.gone]
+        check_limits(specs, len(present))
+        for count, spec in enumerate(specs, 1):
+            if checkpoint_bytes(spec):
+                check_space([*present, *specs[:count]], Path(self._plan.folder), f"job {spec.id}")
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
         run.log.take(*(Submitted(now_s, spec) for spec in dated))

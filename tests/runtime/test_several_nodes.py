@@ -117,7 +117,7 @@ def test_a_machine_that_dies_sets_its_own_jobs_back_and_no_others(tmp_path: Path
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     folder = tempfile.mkdtemp(prefix="rollmux-test-", dir="/tmp")
     monkeypatch.setenv("RAY_TMPDIR", folder)
-    job, counts = {"class": "toy_jobs:WithWorkers", "slo": 1000.0}, {"stays": 200, "loses": 40}
+    job, counts = {"class": "toy_jobs:WithWorkers", "slo": 1000.0, "checkpoint": {"every": 1}}, {"stays": 200, "loses": 40}
     jobs = parse_jobs(
         {"version": 1, "jobs": [{**job, "id": name, "iterations": count} for name, count in counts.items()]}, "test", TOYS
     )

@@ -29,6 +29,8 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
     journal.close()
     large = tmp_path / "large.yaml"
     large.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, rollout: {nodes: 999}}]\n")
+    many = tmp_path / "many.yaml"
+    many.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, checkpoint: {keep: 1999999999}}]\n")
     cases: list[tuple[list[str | Path], str]] = [
         ([file], "jobs[0].engin: "),
         ([tmp_path / "none.yaml"], "none.yaml: "),
@@ -38,6 +40,7 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
         ([EXAMPLE, "--dispatch", "round-robin,migrate=8"], "between 0 and 1"),
         ([EXAMPLE, "--dry-run", "--compare", "solo"], "--compare"),
         ([EXAMPLE, "--out", tmp_path], "holds a run already"),
+        ([many], " GB free; checkpoints need 19325952.0 GB: those that"),
         ([large], "1000 nodes are asked of a machine with"),
     ]
     for arguments, problem in cases:

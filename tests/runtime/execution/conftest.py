@@ -55,7 +55,7 @@ def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
             pool: PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0, max_nodes=count[pool] or None, node_memory_gb=memory_gb)
             for pool in count
         }
-        defaults = {"slo": 3.0, "iterations": 3}
+        defaults = {"slo": 3.0, "iterations": 3, "checkpoint": {"every": 1}}
         specs = parse_jobs({"version": 1, "defaults": defaults, "jobs": jobs}, "test", HERE).jobs
         cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
         lines: list[str] = []

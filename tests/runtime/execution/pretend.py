@@ -10,11 +10,11 @@ from typing import Any
 from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
-from runtime.checkpoints import drop, place_of, write_checkpoint
+from runtime.checkpoints import begin_checkpoint, drop, place_of
 from runtime.execution import nodes
 from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.messages import Done, End, Order, Report, Stopped
+from runtime.execution.messages import Checkpoint, Done, End, Report, Stopped
 from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node
@@ -67,16 +67,26 @@ class Pretended(Processes):
     async def _live(self, handle: JobHandle) -> End:
         assert self.driver is not None
         calls, run = self.driver.calls, self.driver.run
-        job_id, done, state = handle.id, None, -1
+        every = handle.spec.checkpoint.every if isinstance(handle.spec.checkpoint.every, int) else 1
+        keeps = bool(handle.spec.options.get("keeps", True)) and handle.spec.checkpoint.is_wanted
+        job_id, done, state, taken, writes = handle.id, None, -1, 0, False
+        folder = Path()
         try:
             while True:
                 order = await calls.order(job_id, done)
                 if done is not None and done.checkpoint is not None:
-                    drop(Path(done.checkpoint).parent)
+                    drop(folder, handle.spec.checkpoint.keep)
                 if order is None:
                     return End("done")
+                folder, done = Path(order.folder), None
                 if state < 0:
-                    state = int((Path(order.checkpoint) / "count").read_text()) if order.checkpoint else 0
+                    state = taken = int((Path(order.checkpoint) / "count").read_text()) if order.checkpoint else 0
+                if order.keep or (keeps and state - taken >= every):
+                    writes = True
+                    await self._keep(handle, folder, state)
+                    taken, writes = state, False
+                if order.keep:
+                    continue
                 await asyncio.sleep(0)
                 if self.loses == job_id and order.iteration == 2:
                     self.loses, self.died = "", True
@@ -87,31 +97,39 @@ class Pretended(Processes):
                     await calls.release(job_id, Report(pool, False, now_s, now_s, run.log.now(), host_gb=0.1))
                 await calls.synced(job_id, run.log.now(), run.log.now())
                 if order.profile:
-                    options = handle.spec.options
-                    done = Done({}, movable=options.get("profiled", options.get("keeps", True)))
+                    done = Done({}, movable=handle.spec.options.get("profiled", keeps))
                     continue
                 state += 1
-                done = await self._keep(handle, order, state)
+                self._iterated()
+                turns = handle.spec.options.get("turns", False)  # it could be moved, until it is to be
+                movable = keeps or (turns and not handle.moving)
+                is_last = keeps and state == handle.spec.iterations
+                done = Done({"count": float(state)}, movable, keeps, write(folder, state) if is_last else None)
                 self.stops_after -= 1
                 if self.stops_after == 0:
                     asyncio.get_running_loop().call_soon(self.driver.stop)
         except Stopped:
+            if keeps and state > taken and not writes:
+                await self._keep(handle, folder, state)
             return End("stopped")
 
-    async def _keep(self, handle: JobHandle, order: Order, state: int) -> Done:
-        return self._kept(handle, order, state)
+    def _iterated(self) -> None:
+        """A job has done an iteration."""
 
-    def _kept(self, handle: JobHandle, order: Order, state: int) -> Done:
-        folder = Path(order.folder)
-        if not handle.spec.options.get("keeps", True):
-            turns = handle.spec.options.get("turns", False)  # it could be moved, until it is to be
-            return Done({"count": float(state)}, movable=turns and not handle.moving)
+    async def _keep(self, handle: JobHandle, folder: Path, state: int) -> None:
+        assert self.driver is not None
+        await self.driver.calls.checkpointed(handle.id, write(folder, state))
+        drop(folder, handle.spec.checkpoint.keep)
 
-        def fill(place: Path) -> None:
-            (place / "count").write_text(str(state))
 
-        write_checkpoint(folder, order.iteration + 1, fill)
-        return Done({"count": float(state)}, True, str(place_of(folder, order.iteration + 1)))
+def write(folder: Path, state: int) -> Checkpoint:
+    """A checkpoint is on the disk."""
+
+    def fill(place: Path) -> None:
+        (place / "count").write_text(str(state))
+
+    begin_checkpoint(folder, state, fill)()
+    return Checkpoint(state, str(place_of(folder, state)))
 
 
 class Dying:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policies.api import Arrived, Move, Place, Placement, isolated, may_move
-from rollmux_env.cluster.events import Admitted, Departed, Moved, Reprofiled
+from rollmux_env.cluster.events import Admitted, Departed, Moved, Reprofiled, Resumed
 from runtime import checkpoints
 from runtime.audit import audit
 from runtime.execution import resuming
@@ -69,10 +69,10 @@ def test_a_job_that_cannot_be_taken_up_again_fails_alone(tmp_path: Path, monkeyp
     assert carry_out(plan, stops_after=4) == "stopped"
     true = checkpoints.newest
 
-    def newest(folder: Path, most: int) -> Any:
+    def newest(folder: Path, *most: Any) -> Any:
         if folder.name == "a":
             raise PermissionError(13, "Permission denied", str(folder))
-        return true(folder, most)
+        return true(folder, *most)
 
     monkeypatch.setattr(resuming, "newest", newest)
     assert carry_out(replace(plan, resume=True)) == "done"
@@ -109,13 +109,16 @@ def moving(folder: Path, **options: Any) -> RunRecord:
     return record
 
 
-def test_a_job_that_has_checkpoints_is_moved(tmp_path: Path) -> None:
-    record = moving(tmp_path)
+def test_a_job_that_has_checkpoints_is_moved_with_one_of_its_last_iteration(tmp_path: Path) -> None:
+    record = moving(tmp_path, checkpoint={"every": 1000})
+    (resumed_s,) = [event.at_s for event in record.log if isinstance(event, Resumed) and event.job_id == "a"]
+    before = [done.number for done in record.iterations if done.job_id == "a" and done.end_s < resumed_s]
+    assert [fact.iterations for fact in record.checkpointed if fact.job_id == "a"] == [len(before), 60]
     assert record.jobs["a"].movable and [event.job_id for event in record.log if isinstance(event, Moved)] == ["a"]
     assert numbers_of(record, "a") == [*range(60)] and not record.restarted
 
 
-@pytest.mark.parametrize("options", [{"options": {"keeps": False}}, {"movable": False}])
+@pytest.mark.parametrize("options", [{"options": {"keeps": False}}, {"movable": False}, {"checkpoint": None}])
 def test_a_job_that_cannot_be_moved_is_known_as_such_before_it_is_placed_and_stays(tmp_path: Path, options: dict[str, Any]) -> None:
     record = moving(tmp_path, **options)
     assert not record.jobs["a"].movable and record.jobs["b"].movable

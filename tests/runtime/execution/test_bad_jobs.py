@@ -16,7 +16,6 @@ from runtime.audit import audit
 from runtime.execution import lifecycle, memory_watch
 from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.messages import Done, Order
 from runtime.execution.plain import plain
 from runtime.execution.run_plan import Timeouts
 from runtime.journal import JOURNAL, read_facts, record_of
@@ -33,12 +32,12 @@ class Hanging(Pretended):
 
     hangs = True
 
-    async def _keep(self, handle: JobHandle, order: Order, state: int) -> Done:
-        if handle.id == "bad" and order.iteration == 1:
+    async def _keep(self, handle: JobHandle, folder: Path, state: int) -> None:
+        if handle.id == "bad" and state == 2:
             assert self.driver is not None
             await self.driver.calls.exceeded("bad", "its own process", 9.125, 8.0)
             await asyncio.sleep(1000)
-        return await super()._keep(handle, order, state)
+        await super()._keep(handle, folder, state)
 
     async def _live(self, handle: JobHandle) -> Any:
         assert self.driver is not None

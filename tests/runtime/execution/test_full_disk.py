@@ -15,7 +15,6 @@ from runtime.audit import audit
 from runtime.execution import room, run_state
 from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.messages import Done, Order
 from runtime.facts import Fact, Iteration
 from runtime.journal import JOURNAL, read_facts, record_of
 from runtime.journal_replay import replay_journal
@@ -60,11 +59,10 @@ class FullDisk(Pretended):
         most = database.execute("PRAGMA page_count").fetchone()[0] if pages is None else pages
         database.execute(f"PRAGMA max_page_count={most}")
 
-    def _kept(self, handle: JobHandle, order: Order, state: int) -> Done:
+    def _iterated(self) -> None:
         self.full_after -= 1
         if self.full_after == 0:
             self.limit(None)
-        return super()._kept(handle, order, state)
 
 
 def check_done(folder: Path) -> list[Fact]:
@@ -173,11 +171,11 @@ class NoRoom(Pretended):
 
     has_room = False
 
-    async def _keep(self, handle: JobHandle, order: Order, state: int) -> Done:
+    async def _keep(self, handle: JobHandle, folder: Path, state: int) -> None:
         assert self.driver is not None
-        while handle.id == "a" and order.iteration == 2 and not self.has_room:
+        while handle.id == "a" and state == 3 and not self.has_room:
             await self.driver.calls.full("a", "No space left on device")
-        return self._kept(handle, order, state)
+        await super()._keep(handle, folder, state)
 
 
 @pytest.mark.parametrize("stops", [False, True])
@@ -205,5 +203,5 @@ def test_nobody_waits_for_a_job_whose_checkpoint_finds_no_room(
     (absent,) = record.absent
     assert (absent.job_id, absent.why) == ("a", "No space left on device")
     done = {name: [one.number for one in record.iterations if one.job_id == name] for name in "ab"}
-    assert done == {"a": [0, 1] if stops else [*range(12)], "b": [*range(12)]}
-    assert [one.number for one in record.iterations if one.interrupted] == ([] if stops else [2])
+    assert done == {"a": [0, 1, 2] if stops else [*range(12)], "b": [*range(12)]}
+    assert {one.iterations for one in record.checkpointed if one.job_id == "a"} == {*range(1, 3 if stops else 13)}

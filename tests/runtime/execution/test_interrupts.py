@@ -99,6 +99,7 @@ def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tm
     options = {"train_s": 0.2, "at": 6, "folder": str(tmp_path)}
     (tmp_path / "hang").touch()  # in that iteration, once: the run is not over before it is killed
     job = {"id": "a", "class": "toy_jobs:Counter", "folder": str(HERE), "iterations": 12, "slo": 3, "options": options}
+    job["checkpoint"] = {"every": 1}
     file.write_text(json.dumps({"version": 1, "jobs": [job]}))
     environment = {**os.environ, "MARKER": marker, "ROLLMUX_CACHE": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-u", "-m", "rollmux", "run"]

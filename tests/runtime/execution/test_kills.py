@@ -78,6 +78,43 @@ def test_killed_at_any_write_a_run_goes_on_and_repeats_nothing(tmp_path: Path, b
     assert outcome == "done" and dies_at > 15
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_killed_at_any_write_a_run_repeats_no_more_iterations_than_checkpoints_are_apart(tmp_path: Path, before: bool) -> None:
+    jobs = [{"id": name, "iterations": 8, "checkpoint": {"every": 3, "keep": 1}} for name in "ab"]
+    most = 0
+    for dies_at in range(3, 1000):
+        folder = tmp_path / f"{dies_at}"
+        folder.mkdir()
+        plan = plan_of(folder, jobs)
+        outcome = carry_out(plan, dies_at, before)
+        if outcome == "done":
+            break
+        known = record_in(folder)
+        if known.ended is not None:
+            continue
+        assert carry_out(replace(plan, resume=True)) == "done"
+        record = check_end(folder, jobs)
+        for name in "ab":
+            repeated = [done.number for done in record.repeated if done.job_id == name]
+            begins = {fact.iteration for fact in record.restarted if fact.job_id == name}
+            most = max(most, len(repeated))
+            assert len(repeated) < 3 and begins <= {0, 3, 6}
+            assert numbers(folder / "checkpoints" / name)[-1] == 8
+    assert outcome == "done" and most > 0
+
+
+def test_a_stopped_run_repeats_nothing_however_seldom_checkpoints_are(tmp_path: Path) -> None:
+    jobs = [{"id": name, "iterations": 6, "checkpoint": {"every": 100}} for name in "ab"]
+    plan = plan_of(tmp_path, jobs)
+    assert carry_out(plan, stops_after=5) == "stopped"
+    record = record_in(tmp_path)
+    for name in "ab":
+        done = sum(iteration.job_id == name for iteration in record.iterations)
+        assert [fact.iterations for fact in record.checkpointed if fact.job_id == name] == [done]
+    assert carry_out(replace(plan, resume=True)) == "done"
+    assert not check_end(tmp_path, jobs).repeated
+
+
 def test_killed_again_and_again_it_goes_on(tmp_path: Path) -> None:
     """Every resume gets some writes further than the one before, until one gets to the end."""
     plan = plan_of(tmp_path, JOBS)
@@ -101,8 +138,9 @@ def test_a_stopped_run_keeps_its_places_and_goes_on(tmp_path: Path) -> None:
     assert not record.repeated and [event.job_id for event in record.log if isinstance(event, Admitted)] == ["a", "b"]
 
 
-def test_a_job_without_checkpoints_begins_again(tmp_path: Path) -> None:
-    jobs = [{"id": "a", "iterations": 3, "options": {"keeps": False}}, {"id": "b", "iterations": 3}]
+@pytest.mark.parametrize("without", [{"options": {"keeps": False}}, {"checkpoint": "none"}])
+def test_a_job_without_checkpoints_begins_again(tmp_path: Path, without: dict[str, Any]) -> None:
+    jobs: list[dict[str, Any]] = [{"id": "a", "iterations": 3, **without}, {"id": "b", "iterations": 3}]
     plan = plan_of(tmp_path, jobs)
     assert carry_out(plan, stops_after=2) == "stopped"
     assert carry_out(replace(plan, resume=True)) == "done"

@@ -24,13 +24,16 @@ __all__ = ["nodes", "run"]
 
 
 def test_weights_and_moments_after_a_stop_are_those_of_a_run_without_one(run: Running, tmp_path: Path) -> None:
-    """Both jobs take turns; our third rollout waits until the stop is known that came with our second iteration."""
+    """Both jobs take turns; our third rollout waits until the stop is known that came with our second iteration.
+
+    It has no training any more: the checkpoint that the stop asks for is of the second iteration.
+    """
     go = tmp_path / "go"
     waits = {"name": "tests.runtime.toy_tasks:Waits", "options": {"position": 8, "file": str(go)}}
     other = {"id": "other", "class": "toy_jobs:Counter", "iterations": 3, "slo": 1000.0}
     folders = {name: tmp_path / name for name in ("whole", "ended")}
     algorithm = {"prompts_per_iteration": 4, "group_size": 4, "max_tokens": 16, "minibatches": 2}
-    jobs = [job("grpo", iterations=5, algorithm=algorithm, task=waits), other]
+    jobs = [job("grpo", iterations=5, algorithm=algorithm, task=waits, checkpoint={"every": 3}), other]
 
     def hear(line: str) -> None:
         if "grpo: iteration 2 of" in line:
@@ -42,6 +45,8 @@ def test_weights_and_moments_after_a_stop_are_those_of_a_run_without_one(run: Ru
     assert outcome == "stopped"
     done = [iteration.number for iteration in read_run(folders["ended"]).iterations if iteration.job_id == "grpo"]
     assert done in ([0, 1], [0, 1, 2])
+    written = [fact.iterations for fact in read_run(folders["ended"]).checkpointed if fact.job_id == "grpo"]
+    assert written == [len(done)]
     _, record, _ = run(jobs, folder=folders["ended"], resume=True)
     _, plain, _ = run([jobs[0]], folder=folders["whole"])
     check_run(record)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 from pathlib import Path
+from threading import Event
+from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+import torch
+
 from runtime.facts import Node
+from runtime.grpo import training_worker
+from runtime.grpo.state import read_state, write_shards
 from runtime.grpo.training_worker import TrainingWorker
-from tests.runtime.grpo.test_rewards import job
+from tests.runtime.grpo.test_rewards import PATIENCE_S, job
 from tests.runtime.sockets import listening
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -41,3 +49,36 @@ def test_new_weights_are_kept_in_the_same_memory_every_time_and_counted_once(tmp
             assert 0 <= footprint.host - before - kept.layout.nbytes <= 2 * PAGE and not footprint.mapped
     finally:
         worker.close()
+
+
+def test_a_checkpoint_is_of_the_state_that_was_there_when_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next training has begun, and changed every weight, before the first byte is written."""
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    worker = TrainingWorker(job(tmp_path), 0, 1, NODE)
+    worker.open(None, None)
+    trainer = worker._trainer  # noqa: SLF001 (weights are changed here, and not by an update)
+    before, info = trainer.state()
+    worker.offload()
+    go = Event()
+
+    def later(*arguments: Any) -> Any:
+        assert go.wait(PATIENCE_S)
+        return write_shards(*arguments)
+
+    monkeypatch.setattr(training_worker, "write_shards", later)
+    worker.begin_writing(str(tmp_path))
+    worker.restore(False, False)
+    with torch.no_grad():
+        for parameter in trainer._names.values():  # noqa: SLF001
+            parameter.add_(1.0)
+    worker.offload()
+    assert worker.written() is None
+    go.set()
+    worker._writer.shutdown()  # noqa: SLF001
+    files = worker.written()
+    path = tmp_path / "rank-0.safetensors"
+    assert files == {path.name: (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())}
+    written, counts = read_state(tmp_path)
+    assert counts == {**info, "ranks": 1} and written.keys() == before.keys()
+    assert all(torch.equal(written[name], before[name]) for name in before)
+    trainer.close()

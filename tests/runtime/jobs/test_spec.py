@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.errors import InputError
 from runtime.execution.profiles import profile_key
-from runtime.jobs.spec import JobSpec, load_jobs
+from runtime.jobs.spec import CheckpointSpec, JobSpec, load_jobs
 
 GOOD = """
 version: 1
@@ -67,6 +67,27 @@ def test_a_profile_is_known_by_the_text_of_the_package_around_the_jobs_module(fo
         keys.append(profile_key(spec, ()))
     assert len({*keys}) == 4 and "broken" not in sys.modules
     assert profile_key(spec.model_copy(update={"movable": False}), ()) == keys[-1]
+    seldom, never = (
+        spec.model_copy(update={"checkpoint": CheckpointSpec.model_validate({"every": every})}) for every in (9, "none")
+    )
+    assert profile_key(seldom, ()) == keys[-1] != profile_key(never, ())  # one without checkpoints may have to stay
+
+
+@pytest.mark.parametrize(
+    ("given", "every", "keep"),
+    [
+        ("", "auto", 2),
+        ("checkpoint: none,", "none", 2),
+        ("checkpoint: null,", "none", 2),
+        ("checkpoint: {every: 10, keep: 5},", 10, 5),
+    ],
+)
+def test_checkpoints_are_usual_seldom_or_none(folder: Path, given: str, every: object, keep: int) -> None:
+    (folder / "jobs.yaml").write_text(GOOD.replace("id: a,", f"id: a, {given}"))
+    job, usual, _ = load_jobs(folder / "jobs.yaml").jobs
+    assert (job.checkpoint.every, job.checkpoint.keep, job.checkpoint.is_wanted) == (every, keep, every != "none")
+    assert JobSpec.model_validate(job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)) == job
+    assert (usual.checkpoint.every, usual.checkpoint.keep) == ("auto", 2)
 
 
 def test_a_job_survives_being_written_and_read(folder: Path) -> None:
@@ -85,6 +106,12 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
             ("task: echo", "task: ecko"),
             "jobs[0].task.name: must be one of echo, count, long-tail, jsonl, or module:Class of your own, not 'ecko'; did",
         ),
+        (
+            ("id: a,", "id: a, checkpoint: {every: 0},"),
+            "jobs[0].checkpoint.every: must be a whole number of iterations from 1, auto or",
+        ),
+        (("id: a,", "id: a, checkpoint: {keep: 0},"), "jobs[0].checkpoint.keep: must be at least 1, not 0"),
+        (("id: a,", "id: a, checkpoint: often,"), "jobs[0].checkpoint: must be a mapping, not 'often'"),
         (("task: echo", "task: 3"), "jobs[0].task: must be a mapping, not 3"),
         (("task: echo", "task: 'a:b c'"), "jobs[0].task: must be module:Name, not 'a:b c'"),
         (("task: echo", "taks: echo"), "jobs[0].taks: is not a key of this file format"),

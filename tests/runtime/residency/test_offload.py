@@ -153,3 +153,28 @@ def test_a_killed_process_leaves_nothing_in_shared_memory() -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not [name for name in os.listdir("/dev/shm") if "rollmux" in name and name not in before]
+
+
+def test_what_is_read_stays_as_it_was_while_it_is_restored_changed_and_offloaded_anew() -> None:
+    model, optimizer = _trained()
+    offloader = Offloader(lambda: dict(model.named_parameters()))
+    before = _digest(dict(model.named_parameters()))
+    offloader.offload()
+    shared = _shared(os.getpid())
+    with offloader.shards(dict(model.named_parameters())) as shards:
+        assert _shared(os.getpid()) == shared  # it is read where it is
+        offloader.restore()
+        _step(model, optimizer)
+        assert offloader.offload().host > 64 * MIB  # both
+        assert _digest(shards) == before
+    assert offloader.footprint().host < 34 * MIB  # the older one is gone
+    with offloader.shards(dict(model.named_parameters())) as shards:
+        after = _digest(shards)
+    assert after != before
+    offloader.restore()
+    assert _digest(dict(model.named_parameters())) == after
+    with offloader.shards(dict(model.named_parameters())) as shards:  # on the device: copies
+        _step(model, optimizer)
+        assert _digest(shards) == after
+    offloader.close()
+    assert not _shared(os.getpid()).keys() & shared.keys()

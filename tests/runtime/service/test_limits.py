@@ -48,3 +48,19 @@ def test_of_a_request_with_too_many_jobs_none_is_taken(tmp_path: Path, monkeypat
         return known
 
     assert asyncio.run(main()) == {"first", "j0", "j1", "j2", "j3"}
+
+
+def test_a_job_whose_checkpoints_the_disk_has_no_room_for_is_refused_alone(tmp_path: Path) -> None:
+    async def main() -> set[str]:
+        service, processes = Service(plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}])), Pretended()
+        await service.serve(processes)
+        large = {"id": "large", "iterations": 1, "slo": 1, "task": "echo", "checkpoint": {"keep": 1 << 30}}
+        with pytest.raises(InputError, match=r"^job large: .* is on a disk with .* GB free; checkpoints need \d+.\d GB: those"):
+            await service.submit(parse_jobs({"version": 1, "jobs": [large]}, "test", Path("/")).jobs)
+        await service.submit(specs(1))
+        known = {job["id"] for job in (await service.report())["jobs"]}
+        await service.stop()
+        await service.ended()
+        return known
+
+    assert asyncio.run(main()) == {"first", "j0"}

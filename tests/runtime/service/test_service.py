@@ -30,7 +30,13 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
     once.touch()
     service.submit(
         {"id": "moved", **WORKERS, "iterations": 40},
-        {"id": "killed", "class": "tests.runtime.service.toys:KilledOnce", "options": {"file": str(once)}, "iterations": 12},
+        {
+            "id": "killed",
+            "class": "tests.runtime.service.toys:KilledOnce",
+            "options": {"file": str(once)},
+            "iterations": 12,
+            "checkpoint": {"every": 1},
+        },
         {"id": "poisoned", **SLEEPER, "options": {"poison": "train", "at": 2}, "iterations": 9},
     )
     service.submit({"id": "cancelled", **SLEEPER, "iterations": 500}, {"id": "plain", **SLEEPER, "iterations": 15})
