@@ -103,3 +103,18 @@ def test_an_engine_sleeps_without_device_memory_and_wakes_as_it_was(kind: Kind, 
                 assert torch.cuda.mem_get_info()[0] > free
             engine.restore()
             same(engine.generate(PROMPTS, GREEDY), first)
+
+
+def test_an_engine_that_drops_its_weights_keeps_none_and_comes_back_with_others(kind: Kind, device: str, tmp_path: Path) -> None:
+    with engine_of(kind, saved(tmp_path, seed=0)) as engine:
+        kept = engine.offload()
+        engine.restore()
+        dropped = engine.offload(drop=True)
+        if device == "cuda" or kind == "torch":  # vLLM does not sleep on CPUs
+            assert dropped.host < kept.host / 10 and dropped.device <= kept.device * 1.01
+            with pytest.raises(RuntimeError, match="kept no weights"):
+                engine.restore()
+        engine.restore(tiny(1).state_dict(), 1)
+        new = engine.generate(PROMPTS, GREEDY)
+        engine.update_weights(tiny(1).state_dict(), 1)
+        same(engine.generate(PROMPTS, GREEDY), new)
