@@ -14,8 +14,11 @@ from policies.placement.algorithm1 import Algorithm1
 from policies.placement.alone import Solo
 from policies.placement.gavel import Gavel
 from policies.placement.optimal import Optimal
+from policies.placement.planned import rescaled
 from policies.registry import make_runnable
+from rollmux_env.cluster.events import Admitted, Arrived, isolated
 from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.state import State, apply
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Fixed
 from rollmux_env.errors import InputError
@@ -133,7 +136,7 @@ def test_phases_follow_one_another_in_order_of_admission() -> None:
     assert {(p.pool, p.nodes) for p in run.phases} == {("training", (0,))}
 
 
-@examples(80)
+@examples(30)
 @given(drawn=scenarios().map(on_one_device))
 def test_the_fluid_replay_is_the_naive_one(drawn: Dict) -> None:
     for policy, decide in ((Algorithm1(), planner.choose), (Solo(), planner.choose_solo)):
@@ -142,7 +145,7 @@ def test_the_fluid_replay_is_the_naive_one(drawn: Dict) -> None:
         close({key: found[key] for key in expected}, expected)
 
 
-@examples(40)
+@examples(20)
 @given(drawn=scenarios().map(on_one_device), seed=st.integers(0, 999), dispatch=st.sampled_from(sorted(DISPATCH)))
 def test_no_node_runs_two_phases_at_once(drawn: Dict, seed: int, dispatch: str) -> None:
     """Under policies that place and move at random, with durations that vary."""
@@ -158,7 +161,7 @@ def test_no_node_runs_two_phases_at_once(drawn: Dict, seed: int, dispatch: str) 
     assert found.peak_gpus["rollout"] == 0 and (found.utilization["training"] or 0) <= 1 + 1e-9
 
 
-@examples(60)
+@examples(20)
 @given(times=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([0, 0, 15])), min_size=1, max_size=4))
 def test_the_steady_pace_is_the_planned_period(times: list[tuple[int, int, int]]) -> None:
     jobs = [job(f"j{k}", *map(float, seconds), iterations=40, slo=99) for k, seconds in enumerate(times)]
@@ -193,7 +196,7 @@ def least_usd(cluster: Dict, members: list[Dict]) -> float:
     return float("inf")
 
 
-@examples(40)
+@examples(20)
 @given(drawn=scenarios(max_jobs=5).map(on_one_device))
 def test_the_optimum_is_the_best_of_all_partitions(drawn: Dict) -> None:
     drawn["cluster"]["training"].pop("max_nodes", None)
@@ -210,6 +213,25 @@ def test_every_policy_that_runs_jobs_takes_one_pool(name: str) -> None:
     for found in (metrics(fluid), metrics(event)):
         assert found.peak_gpus["rollout"] == 0 < found.peak_gpus["training"] <= 8
     assert metrics(fluid).cost_usd <= metrics(replay(problem, Solo())).cost_usd * (1 + 1e-9)
+
+
+def test_planning_with_other_durations_scales_both_phases() -> None:
+    """As `quantile` and `observe` do: rollouts half, trainings a quarter as long."""
+    problem = scenario(job("a", 10, 8, 2, training={"by_nodes": {2: 4}}))
+    state = State(problem.cluster)
+    apply(state, Arrived(0.0, problem.jobs[0]))
+    apply(state, Admitted(0.0, "a", isolated(problem.jobs[0], problem.cluster)))
+    twin = rescaled(state, {0: (0.5, 0.25)}, slo_too=False)
+    assert (twin.jobs.placed_training_s[0], twin.jobs.rescale_s[0, 0], twin.jobs.solo_s[0]) == (7, 6, 9)
+    assert twin.group_list()[0].period_s == 9 and state.group_list()[0].period_s == 20
+
+
+def test_a_model_is_predicted_for_the_gpus_of_the_only_pool() -> None:
+    pool = {"gpu": "H800", "gpus_per_node": 8, "usd_per_gpu_hour": 1}
+    model = {"id": "a", "arrival_s": 0, "iterations": 1, "slo": 2, "model": "7B", "lengths": {"cap": 1024}}
+    alone = parse_scenario({"version": 1, "cluster": {"training": pool, "one_device": True}, "jobs": [model]})
+    two = parse_scenario({"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": [model]})
+    assert alone.jobs == two.jobs
 
 
 def test_what_needs_two_pools_says_so() -> None:

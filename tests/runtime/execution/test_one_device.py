@@ -53,7 +53,7 @@ def test_a_job_for_which_there_is_no_room_comes_after_the_other(tmp_path: Path) 
 
 def test_killed_at_any_write_it_goes_on(tmp_path: Path) -> None:
     jobs = [*JOBS, {"id": "late", "iterations": 2, "arrival_s": 0.05}]
-    for dies_at in range(2, 1000, 4):
+    for dies_at in range(2, 1000, 6):
         folder = tmp_path / f"{dies_at}"
         folder.mkdir()
         plan = plan_of(folder, jobs, NODE, policy=SHARES)
