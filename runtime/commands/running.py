@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,7 +146,8 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
 def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool, int]:
     """Nodes that this machine is carved into: what the file says, else as many as the largest job asks for."""
     counts: dict[Pool, int] = {"rollout": 0, "training": 0}
-    for pool in cluster.pools if cluster else POOLS:
+    pools: Collection[Pool] = cluster.pools if cluster else POOLS
+    for pool in pools:
         most: int | None = getattr(cluster, pool).max_nodes if cluster else None
         counts[pool] = most or max((getattr(job, pool).nodes for job in jobs), default=1)
     return counts

@@ -214,7 +214,8 @@ class JobCalls:
     async def memory_limit(self, job_id: str, pool: str) -> float | None:
         """GB of host memory that a node of a pool has for jobs; of either pool, where none is named; None: nobody says."""
         limits = [one.node_memory_gb for name, one in self._run.plan.cluster.pools.items() if pool in (name, "")]
-        return None if None in limits else max(limits)
+        known = [limit for limit in limits if limit is not None]
+        return max(known) if len(known) == len(limits) else None
 
     async def exceeded(self, job_id: str, node: str, gb: float, limit_gb: float) -> None:
         """A process of a job has more host memory than its node has for jobs: the job fails."""

@@ -365,11 +365,12 @@ class Jobs(FileModel):
     @model_validator(mode="after")
     def _consistent(self) -> Jobs:
         first: dict[str, int] = {}
+        pools = self.cluster.pools if self.cluster else {}
         for k, job in enumerate(self.jobs):
             if job.id in first:
                 raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
             first[job.id] = k
-            for name, pool in self.cluster.pools.items() if self.cluster else ():
+            for name, pool in pools.items():
                 most, nodes = pool.max_nodes, getattr(job, name).nodes
                 if most is not None and nodes > most:
                     raise field_error(f"asks for {nodes} nodes; the {name} pool has at most {most}", "jobs", k, name, "nodes")

@@ -93,7 +93,7 @@ def test_groups_buy_training_nodes_alone_and_a_larger_one_trains_faster() -> Non
 
 
 def test_a_node_keeps_the_memory_of_both_sides() -> None:
-    memory = {"rollout": {"host_memory_gb": 30}, "training": {"host_memory_gb": 20}}
+    memory: Dict = {"rollout": {"host_memory_gb": 30}, "training": {"host_memory_gb": 20}}
     jobs = job("a", 10, 5, 20, **memory), job("b", 5, 5, **memory)
     assert len(groups_of(scenario(*jobs, training={**POOL, "node_memory_gb": 100}), unpruned())) == 1
     assert len(groups_of(scenario(*jobs, training={**POOL, "node_memory_gb": 99}), unpruned())) == 2
@@ -112,7 +112,7 @@ def test_a_rollout_pool_may_be_left_out_or_counts_for_nothing() -> None:
     assert metrics(replay(bare, unpruned())) == metrics(replay(both, unpruned()))
     with pytest.raises(InputError, match=r"cluster\.rollout: is missing"):
         scenario(*jobs, one_device=False)
-    two = {"rollout": POOL, "one_device": False}
+    two: Dict = {"rollout": POOL, "one_device": False}
     assert (
         scenario(*jobs, **two).sha256
         == parse_scenario({"version": 1, "cluster": {"rollout": POOL, "training": POOL}, "jobs": [*jobs]}).sha256
