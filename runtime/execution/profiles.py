@@ -39,10 +39,6 @@ class Measured(BaseModel):
     host_gb: float
     device_gb: float = 0.0
 
-    def less(self, host_gb: float) -> Measured:
-        """The same phase, with the memory that another one of the job has not counted already."""
-        return self.model_copy(update={"host_gb": max(0.0, self.host_gb - host_gb)})
-
     def phase(self, nodes: int) -> dict[str, Any]:
         """As a scenario file has it."""
         switch = Switch(warm_s=self.warm_s, cold_s=self.cold_s)

@@ -115,8 +115,6 @@ class Profiling:
     def _learn_measured(self, handle: JobHandle, key: str) -> None:
         """Learn and keep what a job's own pass has measured."""
         parts = handle.measurements
-        if self._run.plan.cluster.one_device:  # what either phase leaves on the node is all of the job
-            parts["training"] = parts["training"].less(parts["rollout"].host_gb)
         profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=handle.sync_s, movable=handle.movable)
         self._learn(handle, profile, False)
         with contextlib.suppress(InputError, OSError):  # a cache that cannot be written

@@ -15,7 +15,7 @@ from runtime.facts import LEASE, Assigned
 from runtime.journal import JOURNAL, read_facts
 from runtime.report.figures import figures
 from tests.runtime.execution.pretend import NODES, carry_out, plan_of
-from tests.runtime.execution.test_kills import check_end
+from tests.runtime.execution.test_kills import check_end, record_in
 
 JOBS: list[dict[str, Any]] = [{"id": name, "iterations": 3} for name in "ab"]
 NODE = NODES[2:3]
@@ -38,8 +38,6 @@ def test_jobs_take_turns_on_one_node_and_it_is_paid_for_once(tmp_path: Path) -> 
     assert set(pairs) == {("a rollout", "a training"), ("b rollout", "b training")}  # nobody comes between
     assigned = [(fact.group == LEASE, fact.pool) for fact in read_facts(tmp_path / JOURNAL) if isinstance(fact, Assigned)]
     assert assigned == [(True, "training"), (False, "training")]  # to be profiled, then for their group
-    for job in record.jobs.values():  # either phase has left 0.1 GB on the node, which is the same
-        assert (job.rollout.host_memory_gb, job.training.host_memory_gb) == (0.1, 0.0)
     found = figures(record)
     assert found["pools"]["rollout"] is None and found["pools"]["training"] is not None
 
@@ -49,6 +47,21 @@ def test_a_job_for_which_there_is_no_room_comes_after_the_other(tmp_path: Path) 
     assert carry_out(plan_of(tmp_path, jobs, NODE, policy=SHARES)) == "done"
     record = check_end(tmp_path)
     assert [part.job_id for part in record.phases if not part.profile] == ["a"] * 6 + ["b"] * 6
+
+
+def test_a_node_holds_both_sides_of_a_job(tmp_path: Path) -> None:
+    """Either phase leaves 0.1 GB: one job fits a node of 0.25 GB, two do not, and a node of 0.15 GB holds none."""
+    for memory_gb, order in ((0.25, ["a"] * 6 + ["b"] * 6), (0.15, [])):
+        folder = tmp_path / f"{memory_gb}"
+        folder.mkdir()
+        plan = plan_of(folder, JOBS, NODE, policy=SHARES)
+        node = plan.cluster.training.model_copy(update={"node_memory_gb": memory_gb})
+        assert carry_out(replace(plan, cluster=plan.cluster.model_copy(update={"training": node}))) == "done"
+        record = record_in(folder)
+        assert [part.job_id for part in record.phases if not part.profile] == order
+    assert [failed.problem for failed in record.failed] == [
+        "it keeps 0.20 GB of host memory on a training node, which has 0.15 GB for jobs"
+    ] * 2
 
 
 def test_killed_at_any_write_it_goes_on(tmp_path: Path) -> None:

@@ -47,8 +47,6 @@ def test_two_jobs_take_turns_on_one_device(run: Running, nodes: tuple[Node, ...]
     assert {(part.pool, part.nodes) for part in record.phases} == {("training", ("training-0",))}
     turns = [f"{part.job_id} {part.phase}" for part in record.phases if not part.profile and part.phase != "init"]
     assert set([*pairwise(turns)][::2]) == {("a rollout", "a training"), ("b rollout", "b training")}
-    for known in record.jobs.values():  # both phases ran in one process, whose memory counts once
-        assert known.rollout.host_memory_gb > 0.01 and known.training.host_memory_gb < known.rollout.host_memory_gb
     assert state_of(record).departed == 2
 
 
