@@ -9,6 +9,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import read_json
 from runtime.engines.memory import SamplingMemory, sampling_memory
 from runtime.engines.model_files import read_model_files
+from runtime.execution.nodes import POOLS
 from runtime.facts import Node, Pool
 from runtime.jobs.models import local_directory, tiny_config
 from runtime.jobs.spec import TINY, JobSpec
@@ -45,7 +46,7 @@ def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]
     for spec in specs:
         if spec.task is None:
             continue
-        first: dict[Pool, Node] = {pool: next(node for node in nodes if node.pool == pool) for pool in ("rollout", "training")}
+        first: dict[Pool, Node] = {pool: next(node for node in nodes if node.pool == pool) for pool in POOLS}
         on_gpu: dict[Pool, bool] = {pool: bool(node.gpus) for pool, node in first.items()}
         parallel = spec.rollout.tensor_parallel if on_gpu["rollout"] else 1
         on_node: dict[Pool, int] = {
@@ -67,7 +68,7 @@ def limits(nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, Limits]:
         gpu_gb: of a GPU; None where it is not known.
     """
     there: dict[Pool, Limits] = {}
-    for pool in ("rollout", "training"):
+    for pool in POOLS:
         node = min((node for node in nodes if node.pool == pool), key=lambda node: node.memory_gb)
         machine_gb = sum(other.memory_gb for other in nodes if other.machine == node.machine)
         there[pool] = Limits(gpu_gb if node.gpus else node.memory_gb, node.memory_gb, machine_gb)

@@ -29,7 +29,7 @@ _MASTER = 4  # bytes of a number of weights, gradients and moments
 _KEPT_WIDTHS, _KEPT_INNER = 7, 4  # numbers that a layer keeps a token, in hidden sizes and in widths of its feed-forward part
 _NORMS = 8  # bytes beside them in bf16, a hidden size: inputs of two norms in float32
 _ENDS = 4  # hidden sizes that are kept a token after the last layer
-_TABLES = 4  # of all logits in float32, where there are no chunks
+_TABLES = 3  # of logits in float32: as they are, scaled, and their log-softmax; or its gradient
 
 
 class ModelSize(NamedTuple):
@@ -169,14 +169,13 @@ def _moments(size: ModelSize, tokens: int, number: int, world: int, several: boo
     between = row * size.layers + (0 if recomputed else of_layer * size.layers)
     within = 2 * row + tokens * number * size.inner + (of_layer if recomputed else 0)
     logits = _MASTER * (tokens * size.vocabulary if size.whole_logits else min(CHUNK, tokens * size.vocabulary))
-    forward = _TABLES * logits if size.whole_logits else 3 * logits  # logits, scaled ones, their log-softmax
     backward = _TABLES * logits if size.whole_logits else (5 if half else 4) * logits // 2
     outside, head = size.outside, size.vocabulary * size.hidden
     whole = _MASTER * size.parameters
     before, layers = (whole, whole) if several else (0, whole - _MASTER * outside)
     added = _MASTER * outside // world if several else 0
     return (
-        _Moment(before, number * outside, between + _ENDS * row, forward),
+        _Moment(before, number * outside, between + _ENDS * row, _TABLES * logits),
         _Moment(before, number * outside + (_MASTER + (number if half else 0)) * head, between + _ENDS * row, backward),
         _Moment(layers, number * outside + number * head + (3 * number + _MASTER) * size.layer, between + within, 0),
         _Moment(layers, (2 * number + _MASTER) * outside, 0, 0),
