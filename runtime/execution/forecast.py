@@ -17,11 +17,14 @@ from runtime.training.memory import ModelSize, TrainingPeak, size_of, tiny_size,
 
 
 class Limits(NamedTuple):
-    """GB that there are for a worker: of its device, of its node's host memory, and of the machine's; a CPU is its own device."""
+    """GB that there are for a worker: of its device, of its node's host memory, and of the machine's; None where nobody says.
+
+    A CPU is its own device.
+    """
 
     device_gb: float | None
-    node_gb: float
-    machine_gb: float
+    node_gb: float | None
+    machine_gb: float | None
 
 
 class Forecast(NamedTuple):
@@ -70,8 +73,8 @@ def limits(nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, Limits]:
     there: dict[Pool, Limits] = {}
     for pool in POOLS:
         node = min((node for node in nodes if node.pool == pool), key=lambda node: node.memory_gb)
-        machine_gb = sum(other.memory_gb for other in nodes if other.machine == node.machine)
-        there[pool] = Limits(gpu_gb if node.gpus else node.memory_gb, node.memory_gb, machine_gb)
+        node_gb, machine_gb = node.memory_gb or None, sum(other.memory_gb for other in nodes if other.machine == node.machine)
+        there[pool] = Limits(gpu_gb if node.gpus else node_gb, node_gb, machine_gb or None)
     return there
 
 

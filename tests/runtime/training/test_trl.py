@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +44,13 @@ def model() -> Path:
 @pytest.fixture(scope="module")
 def other(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """TRL's trainer with the settings of docs/reference/grpo.md."""
-    from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
-
-    trainer = GRPOTrainer(
+    trl: Any = import_module("trl")
+    trainer = trl.GRPOTrainer(
         model=str(model),
         processing_class=load_tokenizer(model),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        train_dataset=Dataset.from_list([{"prompt": "1"}] * RESPONSES),
-        args=GRPOConfig(
+        train_dataset=import_module("datasets").Dataset.from_list([{"prompt": "1"}] * RESPONSES),
+        args=trl.GRPOConfig(
             output_dir=str(tmp_path_factory.mktemp("trl")),
             per_device_train_batch_size=RESPONSES,
             num_generations=GROUP,
