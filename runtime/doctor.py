@@ -178,11 +178,12 @@ def _torch(gpus: Sequence[Gpu]) -> Finding:
         return Finding("torch", "not installed", "missing", "pip install 'rollmux[run]'")
     import torch
 
-    summary = f"{version}, built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"
-    if gpus and not torch.version.cuda:
+    cuda = torch.version.cuda
+    summary = f"{version}, built for {f'CUDA {cuda}' if cuda else 'CPUs'}"
+    if gpus and not cuda:
         return Finding("torch", summary, "missing", f"it cannot use the GPUs: install a build for CUDA; {_WITHOUT_GPUS}")
-    if gpus and not torch.cuda.is_available():
-        why = _old_driver(torch.version.cuda, gpus[0].driver) or "does the driver fit its CUDA version?"
+    if gpus and cuda and not torch.cuda.is_available():
+        why = _old_driver(cuda, gpus[0].driver) or "does the driver fit its CUDA version?"
         return Finding("torch", summary, "missing", f"it cannot use the GPUs: {why} {_WITHOUT_GPUS}")
     return Finding("torch", summary)
 

@@ -78,7 +78,7 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
             raise InputError(f"{folder}: this run is done; there is nothing to go on with")
         started = record.started
         if not over:
-            ended = {fact.job_id for fact in (*record.failed, *record.cancelled)}
+            ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled}
             check_space([spec for spec in specs if spec.id not in ended], folder, "--resume")
         with ray_session(address, nodes_wanted(started.cluster, specs), folder / RAY) as nodes:
             check_pools(started.cluster, nodes)

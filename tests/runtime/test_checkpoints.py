@@ -63,7 +63,7 @@ def test_only_what_the_journal_knows_is_gone_on_from(tmp_path: Path) -> None:
 
 
 def test_what_is_hashed_while_it_is_written_is_not_read_again(tmp_path: Path) -> None:
-    pieces = [b"weights" * 1000, memoryview(b"\1\2"), b""]
+    pieces: list[bytes | memoryview] = [b"weights" * 1000, memoryview(b"\1\2"), b""]
     digests: dict[str, tuple[int, str]] = {}
 
     def filling(folder: Path) -> Rest:

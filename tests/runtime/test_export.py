@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import runtime.export
 from rollmux_env.errors import InputError
-from runtime.checkpoints import write_checkpoint
+from runtime.checkpoints import begin_checkpoint
 from runtime.engines.model_files import read_model_files
 from runtime.export import MODELS, export_checkpoint, keep_model
 from runtime.grpo.state import write_shards
@@ -37,7 +37,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
         def fill(folder: Path, shards: dict[str, Any] = weights | moments) -> None:
             write_shards(folder, 0, shards, {"ranks": 1, "updates": 1})
 
-        write_checkpoint(tmp_path / "checkpoints", iterations, fill)
+        begin_checkpoint(tmp_path / "checkpoints", iterations, fill)()
     job = {"id": "a", "slo": 2, "iterations": 4, "task": "echo", "model": "model"}
     return parse_jobs({"version": 1, "jobs": [job]}, "test", tmp_path).jobs[0]
 

@@ -71,7 +71,7 @@ def test_the_small_model_learns_the_problems(tmp_path: Path, monkeypatch: pytest
         engine.update_weights(trainer.weights(), trainer.updates)
         earned.append(sum(found) / len(found))
     for part in (rewards, trainer, engine):
-        part.close()  # type: ignore[attr-defined]
+        part.close()
     assert sum(earned[-10:]) > 3 * sum(earned[:5]) * 2, earned
 
 

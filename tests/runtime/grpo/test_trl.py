@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.execution.randomness import keep_randomness, restore_randomness
+from runtime.execution.randomness import keep_randomness, random_states, restore_randomness
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -33,7 +33,7 @@ def test_a_trainer_that_was_restarted_trains_the_very_same_weights(tmp_path: Pat
     first = job()
     iterations(first, 2)
     first.checkpoint(tmp_path)
-    keep_randomness(tmp_path)
+    keep_randomness(tmp_path, random_states())
     whole = iterations(first, 2)
     first.close()
     again = job()

@@ -84,8 +84,10 @@ class Members:
         self._threads.shutdown()
         for inbox in self.inboxes:
             inbox.close()
-        for one in [*self.stages, *self._segments]:
-            one.close()
+        for stage in self.stages:
+            stage.close()
+        for segment in self._segments:
+            segment.close()
 
 
 def _on(machine: str, function: Callable[..., int], *arguments: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -82,7 +83,7 @@ def test_a_rank_that_is_killed_while_its_memory_is_read_is_one_line() -> None:
 def test_memory_whose_owner_has_hung_up_counts_for_nothing() -> None:
     sync = Sync(0)
     try:
-        ours, theirs = shared.socket.socketpair()
+        ours, theirs = socket.socketpair()
         with ours, theirs, pytest.raises(RuntimeError, match="closed before its end"):
             theirs.sendall(b"all of its tags")  # and only then it dies
             theirs.close()

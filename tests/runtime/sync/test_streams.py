@@ -13,7 +13,7 @@ import torch
 from runtime.residency.layout import Layout
 from runtime.sync import shared
 from runtime.sync.plan import Topology
-from runtime.sync.shared import NO_OFFER
+from runtime.sync.shared import NO_OFFER, Memory
 from runtime.sync.wire import header, wire_bytes
 from tests.runtime.sync.members import Members
 
@@ -58,7 +58,12 @@ def test_every_worker_has_the_weights_and_the_link_carries_one_copy(
 ) -> None:
     members, read = start(len(ranks), nodes, ranks), list[int]()
     true = shared.copy
-    monkeypatch.setattr(shared, "copy", lambda memory, start, to, sender: (true(memory, start, to, sender), read.append(len(to))))
+
+    def counted(memory: Memory, start: int, to: memoryview, sender: socket.socket) -> None:
+        true(memory, start, to, sender)
+        read.append(len(to))
+
+    monkeypatch.setattr(shared, "copy", counted)
     for version in (1, 2):  # and again, into the same memory
         read.clear()
         data, transfer = DATA.roll(version), members.transfer(LAYOUT, version, topology)
@@ -69,8 +74,8 @@ def test_every_worker_has_the_weights_and_the_link_carries_one_copy(
         assert sent == received == sum(wire_bytes(stream, local[stream.number]) for stream in transfer.streams)
         if copies is not None:
             assert LAYOUT.nbytes * copies < sent < LAYOUT.nbytes * (copies + 0.005)
-        hops = [(one, before, here) for one in transfer.streams for before, here in pairwise((None, *one.way))]
-        near = [one for one, before, here in hops if (local[one.number] if before is None else nodes[before] == nodes[here])]
+        near = [one for one in transfer.streams if local[one.number]]
+        near += [one for one in transfer.streams for before, here in pairwise(one.way) if nodes[before] == nodes[here]]
         assert sum(read) == sum(stream.nbytes for stream in near)
         for stage in members.stages:
             assert stage.version == version

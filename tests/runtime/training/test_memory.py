@@ -52,7 +52,7 @@ def _measured(model: Path, settings: Algorithm) -> int:
             trainer.update(batch)
     finally:
         trainer.close()
-    events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
     return int(np.cumsum([event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]).max())
 
 
