@@ -203,15 +203,15 @@ def _switches(
         sync.append(measurer.seconds(lambda version=2 * number + 2: engine.update_weights(weights, version)))  # type: ignore[misc]
         keep.append(measurer.seconds(lambda: (engine.offload(), engine.restore())))
         drop.append(measurer.seconds(switch))
-    kept = engine.offload()
+    asleep = engine.offload()
     engine.restore()
     levels = (
         Level("stay", 0.0, awake.device),
-        Level("keep", median(keep), kept.device),
-        Level("drop", median(drop) - median(sync), kept.device),  # new weights come in any case
+        Level("keep", median(keep), asleep.device),
+        Level("drop", median(drop) - median(sync), asleep.device),  # new weights come in any case
     )
     best = cheapest(levels, device_bytes, awake.device)
-    return Switches(cold_s, median(keep), median(sync), kept.host / 1e9, levels, best.name if best else None)
+    return Switches(cold_s, median(keep), median(sync), asleep.host / 1e9, levels, best.name if best else None)
 
 
 def profile_tables(profile: EngineProfile) -> RenderableType:

@@ -45,10 +45,10 @@ def make_engine(
         raise InputError(f"{model_dir}: {asked} tokens are asked for, the model attends to {longest}")
     if tensor_parallel > max(1, torch.cuda.device_count()):
         raise InputError(f"tensor_parallel: {tensor_parallel} GPUs are asked for, {torch.cuda.device_count()} are here")
-    cuda = torch.cuda.is_available()
-    if kind == "vllm" and (problem := vllm_problem(cuda)) is not None:
+    problem = vllm_problem(torch.cuda.is_available()) if kind != "torch" else None
+    if kind == "vllm" and problem is not None:
         raise InputError(f"engine vllm: {problem}")
-    if kind == "vllm" or (kind == "auto" and why_torch(kind, cuda) is None):
+    if kind != "torch" and problem is None:
         from runtime.engines.vllm_engine import VllmEngine
 
         several: dict[str, Any] = {"tensor_parallel": tensor_parallel, "options": options}

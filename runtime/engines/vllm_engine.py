@@ -243,9 +243,9 @@ class VllmEngine:
         return getattr(getattr(core, "engine_core", None), "model_executor", None)
 
     def _footprint(self) -> Footprint:
-        kept = self._weight_bytes if self._level == 1 else 0
+        host = self._weight_bytes if self._level == 1 else 0
         grown = max(int((resident_gb() - self._resident_gb) * 1e9), 0)
-        return Footprint(self._device_bytes, kept, min(kept, grown))  # page-locked by this process, or by others of the engine
+        return Footprint(self._device_bytes, host, min(host, grown))  # page-locked by this process, or by others of the engine
 
     def _must_fit(self) -> None:
         """Refuse to wake where vLLM would run out of memory."""

@@ -34,7 +34,7 @@ class TrainingWorker:
         self._writer = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[dict[str, tuple[int, str]]] | None = None
         self._pending_weights: Any = None  # version, and number of bytes, of weights that are to be sent
-        self._kept: Segment | None = None  # their bytes, in memory that is kept for those of the next iteration
+        self._buffer: Segment | None = None  # their bytes, in memory that is kept for those of the next iteration
 
     def ready(self) -> bool:
         """The process is there."""
@@ -99,8 +99,8 @@ class TrainingWorker:
         stage = Stages()
         with stage("offload"):
             footprint = self._trainer.offload()
-        if self._kept is not None:
-            footprint += self._kept.footprint()
+        if self._buffer is not None:
+            footprint += self._buffer.footprint()
         return footprint, stage.seconds
 
     def update(self, *parts: Sequence[Sampled]) -> dict[str, float]:
@@ -137,10 +137,10 @@ class TrainingWorker:
         everything = ((0, layout.nbytes),) if self._rank == 0 else ()
         ranges = everything if whole else shard(layout, self._rank, self._world)
         nbytes = length(ranges)
-        if self._kept is None:
-            self._kept = Segment(max(nbytes, 1), pinned=bool(self._node.gpus))
+        if self._buffer is None:
+            self._buffer = Segment(max(nbytes, 1), pinned=bool(self._node.gpus))
         write = trainer.write_weights if whole else trainer.write_shard
-        write(self._kept.bytes[:nbytes])
+        write(self._buffer.bytes[:nbytes])
         self._pending_weights = trainer.updates, nbytes
         return Kept(trainer.updates, layout, ranges)
 
@@ -153,9 +153,9 @@ class TrainingWorker:
         from runtime.sync.shared import Memory
         from runtime.sync.streams import send_streams
 
-        assert self._kept is not None
+        assert self._buffer is not None
         (version, nbytes), self._pending_weights = self._pending_weights, None
-        return send_streams(self._rank, transfer, version, self._kept.bytes[:nbytes], Memory(self._kept.file))
+        return send_streams(self._rank, transfer, version, self._buffer.bytes[:nbytes], Memory(self._buffer.file))
 
     def begin_writing(self, folder: str) -> None:
         """Begin to write this rank's part of a checkpoint, of the state as it is now, in a thread.
@@ -185,5 +185,5 @@ class TrainingWorker:
         """Give everything back."""
         if hasattr(self, "_trainer"):
             self._trainer.close()
-        if self._kept is not None:
-            self._kept.close()
+        if self._buffer is not None:
+            self._buffer.close()
