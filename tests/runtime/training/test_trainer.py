@@ -284,35 +284,6 @@ def test_a_state_in_host_memory_makes_no_other_numbers_on_a_cpu(model: Path, tra
     assert _same(host.weights(), there.weights()) and _same(host.state()[0], there.state()[0])
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-def test_a_state_in_host_memory_leaves_the_device_free(tmp_path: Path, trainers: list[Trainer]) -> None:
-    from tests.runtime.qwen import small_qwen
-
-    small_qwen(0, WORDS, 1024, 8).save_pretrained(tmp_path)  # 15 million parameters
-    before = torch.cuda.memory_allocated()
-    trainers.append(Trainer(tmp_path, SETTINGS, cpu_offload=True))
-    host = trainers[-1]
-    nbytes = 4 * sum(tensor.numel() for tensor in host.weights().values())
-    found = [host.update(make_batch_of(seed)) for seed in (1, 2)]
-    assert torch.cuda.memory_allocated() - before < nbytes / 4  # buffers
-    there = _trainer(trainers, tmp_path)
-    for one, seed, tolerance in zip(
-        found, (1, 2), (1e-3, 5e-2), strict=True
-    ):  # the device computes the same; Adam rounds otherwise
-        other = there.update(make_batch_of(seed))
-        for name in ("entropy", "grad_norm"):
-            assert one[name] == pytest.approx(other[name], rel=tolerance)
-    here, away = host.restore(), host.offload()
-    assert here.device < nbytes / 4 and here.host >= 3 * nbytes and away.device == 0 and away.host >= 3 * nbytes
-    host.restore()
-    bf16 = (host.weights(), there.weights())
-    assert apart(*({name: tensor.float() for name, tensor in one.items()} for one in bf16)) < 5e-2
-    tensors, info = host.state()
-    host.load_state(tensors, info)
-    assert _same(host.state()[0], tensors)
-
-
 @pytest.mark.parametrize("field", ["logprobs", "advantages"])
 def test_numbers_that_are_none_change_nothing(model: Path, trainers: list[Trainer], field: str) -> None:
     trainer = _trainer(trainers, model)

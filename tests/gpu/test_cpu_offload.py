@@ -1,0 +1,39 @@
+"""`training.cpu_offload` on a GPU: the state stays in host memory, and the updates are those of one on the device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from runtime.training.trainer import Trainer
+from tests.runtime.qwen import small_qwen
+from tests.runtime.training.world import SETTINGS, WORDS, apart, make_batch_of
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+def test_a_state_in_host_memory_leaves_the_device_free(tmp_path: Path) -> None:
+    small_qwen(0, WORDS, 1024, 8).save_pretrained(tmp_path)  # 15 million parameters
+    before = torch.cuda.memory_allocated()
+    host = Trainer(tmp_path, SETTINGS, cpu_offload=True)
+    nbytes = 4 * sum(tensor.numel() for tensor in host.weights().values())
+    metrics = [host.update(make_batch_of(seed)) for seed in (1, 2)]
+    assert torch.cuda.memory_allocated() - before < nbytes / 4  # buffers
+    there = Trainer(tmp_path, SETTINGS)
+    for one, seed, tolerance in zip(metrics, (1, 2), (1e-3, 5e-2), strict=True):  # Adam rounds otherwise from the second on
+        other = there.update(make_batch_of(seed))
+        for name in ("entropy", "grad_norm"):
+            assert one[name] == pytest.approx(other[name], rel=tolerance)
+    here, away = host.restore(), host.offload()
+    assert here.device < nbytes / 4 and here.host >= 3 * nbytes and away.device == 0 and away.host >= 3 * nbytes
+    host.restore()
+    weights = [{name: tensor.float() for name, tensor in trainer.weights().items()} for trainer in (host, there)]
+    assert apart(*weights) < 5e-2
+    tensors, info = host.state()
+    host.load_state(tensors, info)
+    again = host.state()[0]
+    assert again.keys() == tensors.keys() and all(torch.equal(again[name], tensors[name]) for name in tensors)
+    host.close()
+    there.close()
