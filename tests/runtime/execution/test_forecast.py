@@ -46,6 +46,12 @@ def _said(one: Forecast, nodes: list[Node], gpu_gb: float | None = None) -> list
     return lines
 
 
+def test_on_one_device_rollouts_have_the_memory_of_the_training_nodes() -> None:
+    both, training = _nodes(8.0, gpus=1), _nodes(8.0, gpus=1)[1:]
+    assert limits(training, 80.0)["rollout"] == limits(training, 80.0)["training"]
+    assert forecasts([_spec()], training) == forecasts([_spec()], both)
+
+
 def test_a_7b_trains_on_one_80_gb_gpu_with_its_state_in_host_memory_and_not_otherwise() -> None:
     nodes = _nodes(256.0, gpus=1)
     refused = r"^job a: training on a rank takes 121\.8 GB at least; there are 80\.0; .* training\.cpu_offload: true, help$"
