@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class Level(NamedTuple):
+@dataclass(frozen=True)
+class Level:
     """A way of waiting, as measured.
 
     Attributes:

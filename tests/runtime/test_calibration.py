@@ -89,7 +89,11 @@ def test_a_real_engine_is_measured_and_a_scenario_can_name_the_result(command: C
     report = json.loads(text)
     assert [check["responses"] for check in report["checks"]] == [8, 4]
     assert all(check["predicted_s"] > 0 and check["measured_s"] > 0 for check in report["checks"])
-    assert min(report["switches"].values()) >= 0
+    switches = report["switches"]
+    levels = {level["name"]: level for level in switches.pop("levels")}
+    assert [*levels] == ["stay", "keep", "drop"] and switches.pop("cheapest") in levels
+    assert levels["stay"]["seconds"] == 0 and levels["stay"]["device_bytes"] >= levels["keep"]["device_bytes"] >= 0
+    assert min(switches.values()) >= 0
     hardware = read_hardware(out)
     assert hardware.training_tflops == 0 and hardware.step_s == report["timing"]["step_s"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runtime.residency.choice import Level, cheapest
@@ -16,7 +18,7 @@ STAY, KEEP, DROP = Level("stay", 0.0, 60), Level("keep", 3.0, 2), Level("drop", 
         ([STAY, KEEP, DROP], 21, DROP),
         ([STAY, KEEP], 21, KEEP),
         ([STAY, KEEP, DROP], 79, None),
-        ([KEEP, KEEP._replace(name="less", device_bytes=1)], 78, KEEP._replace(name="less", device_bytes=1)),
+        ([KEEP, replace(KEEP, name="less", device_bytes=1)], 78, replace(KEEP, name="less", device_bytes=1)),
         ([], 0, None),
     ],
 )
