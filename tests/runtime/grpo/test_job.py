@@ -85,7 +85,7 @@ def test_a_model_with_a_chat_template_trains_on_lines_like_those_of_gsm8k(run: R
     rates = [done.metrics["learning_rate"] for done in record.iterations]
     assert rates == pytest.approx([1e-4 * (6 - step) / 6 for step in (1, 3, 5)])  # of the second step of each
     log = [*lines_of(tmp_path / "x" / LOGS / "sums")]
-    assert any("1 prompts have more tokens than max_prompt_tokens, 64: left out" in line for line in log)
+    assert any("train.jsonl: 1 of 26 prompts have more tokens than max_prompt_tokens, 64: left out" in line for line in log)
     shown = read_samples(tmp_path / "x", "sums")
     assert [*shown] == [0, 1, 2] and all(len(groups[0].responses) == 4 for groups in shown.values())
     assert all(
