@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollmux_env.scenario import Cluster
-
 pytest.importorskip("ray", reason="Ray is not installed: runs need it")
-if "one_device" not in Cluster.model_fields:
-    pytest.skip("clusters have no one_device here", allow_module_level=True)
 
 from runtime.execution.checks import check_run
 from runtime.journal import read_run

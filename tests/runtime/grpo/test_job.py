@@ -146,7 +146,9 @@ def test_what_is_wrong_with_a_job_is_said_of_that_job(run: Running) -> None:
     _, record, _ = run(jobs)
     problems = {failed.job_id: (failed.where, failed.problem) for failed in record.failed}
     assert problems.keys() == {"raises", "diverges"}
-    assert problems["raises"][0] == "rollout" and problems["raises"][1].endswith("failed: ValueError: no verifier")
+    assert problems["raises"][0] == "rollout" and problems["raises"][1].endswith(
+        "failed: ValueError: no verifier; the job's log has more"
+    )
     assert "finite" in problems["diverges"][1] or "nan" in problems["diverges"][1]
     assert sum(done.job_id == "good" for done in record.iterations) == 3
     check_run(record)
