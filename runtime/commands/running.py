@@ -83,9 +83,17 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
         with ray_session(address, nodes_wanted(started.cluster, specs), folder / RAY) as nodes:
             check_pools(started.cluster, nodes)
             plan = RunPlan(
-                specs, started.cluster, nodes, started.policy, started.dispatch, started.seed, str(folder), not compare, resume=True
+                specs,
+                started.cluster,
+                nodes,
+                started.policy,
+                started.dispatch,
+                started.seed,
+                str(folder),
+                not compare,
+                resume=True,
+                models=True,
             )
-            plan = replace(plan, models=True)
             outcome = "done" if over else execute(plan, typer.echo)
             if compare:
                 outcome = _run_alone(plan, outcome)

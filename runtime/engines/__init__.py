@@ -51,8 +51,9 @@ def make_engine(
     if kind != "torch" and problem is None:
         from runtime.engines.vllm_engine import VllmEngine
 
-        several: dict[str, Any] = {"tensor_parallel": tensor_parallel, "options": options}
-        return VllmEngine(model_dir, max_length=max_length, seed=seed, threads=threads, **several)
+        return VllmEngine(
+            model_dir, max_length=max_length, seed=seed, threads=threads, tensor_parallel=tensor_parallel, options=options
+        )
     if options:
         raise InputError(
             f"engine torch: takes no engine_options, which are vLLM's: {min(options)} is set"

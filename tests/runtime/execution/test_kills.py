@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -57,10 +57,18 @@ def test_a_run_of_pretended_jobs_is_a_run(tmp_path: Path) -> None:
         assert numbers(tmp_path / "checkpoints" / name) == [2, 3]
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_killed_at_any_write_a_run_goes_on_and_repeats_nothing(tmp_path: Path, before: bool) -> None:
-    jobs = [*JOBS, {"id": "late", "iterations": 2, "arrival_s": 0.05}]
-    for dies_at in range(2, 1000):
+class Resumed(NamedTuple):
+    """A run that was killed: its folder, its record then, and when it was done."""
+
+    folder: Path
+    known: RunRecord
+    record: RunRecord
+
+
+def killed_and_resumed(tmp_path: Path, jobs: list[dict[str, Any]], before: bool, first: int) -> tuple[list[Resumed], int]:
+    """Kill a run at each write from the `first` on and resume it, until it ends before its death; and the number of that write."""
+    resumed = []
+    for dies_at in range(first, 1000):
         folder = tmp_path / f"{dies_at}"
         folder.mkdir()
         plan = plan_of(folder, jobs)
@@ -71,36 +79,34 @@ def test_killed_at_any_write_a_run_goes_on_and_repeats_nothing(tmp_path: Path, b
         if known.ended is not None:
             continue  # killed after its last word
         assert carry_out(replace(plan, resume=True)) == "done"
-        record = check_end(folder, jobs)
+        resumed.append(Resumed(folder, known, check_end(folder, jobs)))
+    assert outcome == "done"
+    return resumed, dies_at
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_killed_at_any_write_a_run_goes_on_and_repeats_nothing(tmp_path: Path, before: bool) -> None:
+    jobs = [*JOBS, {"id": "late", "iterations": 2, "arrival_s": 0.05}]
+    resumed, dies_at = killed_and_resumed(tmp_path, jobs, before, first=2)
+    for _, known, record in resumed:
         assert not record.repeated
         assert record.iterations[: len(known.iterations)] == known.iterations
         assert record.relaunched[0].at_s == known.last_s
-    assert outcome == "done" and dies_at > 15
+    assert dies_at > 15
 
 
 @pytest.mark.parametrize("before", [True, False])
 def test_killed_at_any_write_a_run_repeats_no_more_iterations_than_checkpoints_are_apart(tmp_path: Path, before: bool) -> None:
     jobs = [{"id": name, "iterations": 8, "checkpoint": {"every": 3, "keep": 1}} for name in "ab"]
     most = 0
-    for dies_at in range(3, 1000):
-        folder = tmp_path / f"{dies_at}"
-        folder.mkdir()
-        plan = plan_of(folder, jobs)
-        outcome = carry_out(plan, dies_at, before)
-        if outcome == "done":
-            break
-        known = record_in(folder)
-        if known.ended is not None:
-            continue
-        assert carry_out(replace(plan, resume=True)) == "done"
-        record = check_end(folder, jobs)
+    for folder, _, record in killed_and_resumed(tmp_path, jobs, before, first=3)[0]:
         for name in "ab":
             repeated = [done.number for done in record.repeated if done.job_id == name]
             begins = {fact.iteration for fact in record.restarted if fact.job_id == name}
             most = max(most, len(repeated))
             assert len(repeated) < 3 and begins <= {0, 3, 6}
             assert numbers(folder / "checkpoints" / name)[-1] == 8
-    assert outcome == "done" and most > 0
+    assert most > 0
 
 
 def test_a_stopped_run_repeats_nothing_however_seldom_checkpoints_are(tmp_path: Path) -> None:
