@@ -11,9 +11,12 @@ from typing import Any
 
 from policies.named import make_with
 from rollmux_env.bench.harness import Contender, OwnReplay
+from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.extras import lacks
+from rollmux_env.scenario import Cluster
 from rollmux_env.validation_errors import not_one_of
 
 PLACEMENT = {
@@ -28,6 +31,7 @@ PLACEMENT = {
     "optimal": "policies.placement.optimal:Optimal",
     "optimal-work": "policies.placement.optimal:Optimal,objective=work",
 }
+_SWITCHES = "switches="  # an option of all policies: plan warm starts and what joining a group costs
 LEARNED = "learned:"  # and the path of a policy file, or `default`, or `random`
 
 
@@ -43,6 +47,8 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         InputError: no such name, module or class, or options that it does not take; one line.
     """
     name, *pairs = spec.split(",")
+    switches = plans_switches(spec)
+    pairs = [pair for pair in pairs if not pair.startswith(_SWITCHES)]
     known = PLACEMENT.get(name, name)
     if name.startswith(LEARNED):
         known = f"policies.placement.learned:Learned,path={json.dumps(name.removeprefix(LEARNED))}"
@@ -52,7 +58,39 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         raise InputError(f"--policy {spec}: {name} has no method `decide`")
     if hasattr(policy, "decide") and not hasattr(policy, "keeps_slo"):
         raise InputError(f"--policy {spec}: {name} has no attribute `keeps_slo`, True or False")
+    if switches is not None:
+        if isinstance(policy, OwnReplay) and not hasattr(policy, "plans_switches"):
+            raise InputError(f"--policy {spec}: {name} has no option 'switches'")
+        _set_switches(spec, policy, switches)
     return policy  # type: ignore[no-any-return]
+
+
+def plans_switches(spec: str) -> bool | None:
+    """What the option `switches` of a policy says, which all of them have; None where it is not there.
+
+    Raises:
+        InputError: it is neither true nor false, or there twice; one line.
+    """
+    values = [pair.removeprefix(_SWITCHES) for pair in spec.split(",")[1:] if pair.startswith(_SWITCHES)]
+    if len(values) > 1:
+        raise InputError(f"--policy {spec}: 'switches' is set twice")
+    if values and values[0] not in ("true", "false"):
+        raise InputError(f"--policy {spec}: switches: must be true or false, not {values[0]}")
+    return values[0] == "true" if values else None
+
+
+def observed_state(spec: str, cluster: Cluster) -> State:
+    """The state, of nothing yet, that a policy is shown in a real run."""
+    return State(cluster, observed=True, switches=plans_switches(spec) or False)
+
+
+def _set_switches(spec: str, policy: Any, switches: bool) -> None:
+    if switches == plan.plans_switches(policy):
+        return
+    try:
+        object.__setattr__(policy, "plans_switches", switches)  # of a frozen dataclass too
+    except AttributeError:
+        raise InputError(f"--policy {spec}: its class has __slots__ without 'plans_switches'; say switches=false") from None
 
 
 def make_runnable(spec: str, seed: int = 0) -> Policy:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from policies.registry import observed_state
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.recorded import apply_recorded
-from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.replay.checks import check_state
 from rollmux_env.validation_errors import one_line
@@ -195,7 +195,7 @@ def _named(place: tuple[int, str, int]) -> str:
 
 def _states(record: RunRecord) -> list[str]:
     """A4: the state after each event."""
-    state = State(record.started.cluster, observed=True)
+    state = observed_state(record.started.policy, record.started.cluster)
     arrived = 0
     for event in record.log:
         arrived += isinstance(event, Arrived)

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from pydantic import BaseModel
 
+from policies.registry import observed_state
 from rollmux_env.cluster.events import Progressed, Ticked
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.cluster.state import State
@@ -239,7 +240,7 @@ def state_of(record: RunRecord) -> State:
     Raises:
         InputError: one of them cannot have happened after those before it; one line.
     """
-    state = State(record.started.cluster, observed=True)
+    state = observed_state(record.started.policy, record.started.cluster)
     for event in record.log:
         try:
             apply_recorded(state, event)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from policies.registry import observed_state
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.recorded import apply_recorded
-from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, copy_data, private_folder
 from rollmux_env.validation_errors import one_line
@@ -85,7 +85,7 @@ def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:
         return 0, None
     if not isinstance(facts[0], Started):
         return 0, "it is not the start of a run"
-    state = State(facts[0].cluster, observed=True)
+    state = observed_state(facts[0].policy, facts[0].cluster)
     for number, fact in enumerate(facts[1:], 1):
         if isinstance(fact, Started):
             return number, "the run has begun already"

@@ -16,7 +16,7 @@ from math import inf
 from typing import Any
 
 from policies.dispatch import make_dispatch
-from policies.registry import make_runnable
+from policies.registry import make_runnable, observed_state
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Progress, Reprofiled, Resized, Resumed, Withdrawn
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError, PlanError
@@ -99,7 +99,7 @@ def replay_journal(facts: Sequence[Fact]) -> Differences:
 
 def _feed(facts: Sequence[Fact], record: RunRecord, instants: list[_Instant], did: _Decisions) -> list[str]:
     """Let a scheduler decide; returns what it refuses."""
-    scheduler = _scheduler(record, State(record.started.cluster, observed=True), NodePool(record.started.nodes))
+    scheduler = _scheduler(record, observed_state(record.started.policy, record.started.cluster), NodePool(record.started.nodes))
     now_s = 0.0
     for instant in instants:
         now_s = max(now_s, instant.at_s)
@@ -140,7 +140,7 @@ def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: fl
     relaunch = facts[number]
     assert isinstance(relaunch, Relaunched)
     past = record_of(before)
-    state, nodes = State(record.started.cluster, observed=True), NodePool(relaunch.nodes)
+    state, nodes = observed_state(record.started.policy, record.started.cluster), NodePool(relaunch.nodes)
     for event in past.log:
         apply(state, event)
     nodes.restore(fact for fact in before if isinstance(fact, Assigned | Returned))

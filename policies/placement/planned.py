@@ -43,7 +43,8 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     for row in fractions:
         jobs.solo_s[row] = jobs.rollout_s[row] + jobs.training_s[row] + jobs.sync_s[row]
         if slo_too:
-            jobs.limit_s[row] *= jobs.solo_s[row] / stated_s[row]
+            for column in (jobs.limit_s, jobs.enters_limit_s, jobs.stays_limit_s):
+                column[row] *= jobs.solo_s[row] / stated_s[row]
     view = twin.view
     for group in view.order:
         refresh(view.jobs, view.groups, int(group))

@@ -107,11 +107,11 @@ def candidates(state: State, job_id: str) -> CandidateTable:
     groups = state.groups
     period_s = rows["period_s"].copy()
     if state.order.size:
-        limit_s = np.where(new, np.inf, groups.limit_s[group_row])
+        limit_s = np.where(new, job.limit_s, np.minimum(groups.joined_limit_s[group_row], job.enters_limit_s))
         saturated = ~new & (groups.load_s[group_row] >= groups.cycle_s[group_row] * (1 - TOLERANCE))
         group_id = np.where(new, -1, groups.id[group_row])
     else:
-        limit_s, saturated, group_id = np.full(len(rows), np.inf), np.zeros(len(rows), dtype=bool), np.full(len(rows), -1)
+        limit_s, saturated, group_id = np.full(len(rows), job.limit_s), np.zeros(len(rows), dtype=bool), np.full(len(rows), -1)
     return CandidateTable(
         job_id=job_id,
         group=group_id,
@@ -121,7 +121,7 @@ def candidates(state: State, job_id: str) -> CandidateTable:
         period_s=period_s,
         reason=rows["reason"].copy(),
         saturated=saturated,
-        slack=np.minimum(limit_s, job.limit_s) / period_s - 1,
+        slack=limit_s / period_s - 1,
         training_nodes=int(job.training_nodes),
     )
 

@@ -17,6 +17,7 @@ class Demand(NamedTuple):
     Attributes:
         rollout_nodes, training_nodes: nodes that they ask for. rollout_s, training_s: worst cases on so many, seconds.
         rollout_gb, training_gb: host memory per node, GB. by_nodes: ((nodes, training seconds from so many on), ...), ascending.
+        rollout_warm_s, training_warm_s: warm starts, seconds.
     """
 
     rollout_nodes: int
@@ -26,6 +27,8 @@ class Demand(NamedTuple):
     rollout_gb: float
     training_gb: float
     by_nodes: tuple[tuple[int, float], ...]
+    rollout_warm_s: float
+    training_warm_s: float
 
 
 def demand_of(job: Job, cluster: Cluster | None) -> Demand:
@@ -33,6 +36,8 @@ def demand_of(job: Job, cluster: Cluster | None) -> Demand:
     rollout, training = job.rollout, job.training
     times, memory_gb = (rollout.worst_case_s, training.worst_case_s), (rollout.host_memory_gb, training.host_memory_gb)
     if cluster is None or not cluster.one_device:
-        return Demand(rollout.nodes, training.nodes, *times, *memory_gb, tuple(training.by_nodes.items()))
+        warm_s = (rollout.switch.warm_s, training.switch.warm_s)
+        return Demand(rollout.nodes, training.nodes, *times, *memory_gb, tuple(training.by_nodes.items()), *warm_s)
     by_nodes = tuple((nodes, rollout.worst_case_s + seconds) for nodes, seconds in training.by_nodes.items())
-    return Demand(0, training.nodes, 0.0, sum(times), 0.0, sum(memory_gb), by_nodes)
+    # A training comes behind its own rollout, and finds its job there.
+    return Demand(0, training.nodes, 0.0, sum(times), 0.0, sum(memory_gb), by_nodes, 0.0, rollout.switch.warm_s)

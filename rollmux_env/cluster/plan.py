@@ -53,7 +53,7 @@ class Policy(Protocol):
     """Who decides where jobs go. The same object serves `plan`, `bench` and a real run.
 
     A policy may also have an attribute `wakes_every_s`: while jobs run it is then asked so often, counted from the first arrival,
-    with a `Ticked` event.
+    with a `Ticked` event. One with a true attribute `plans_switches` is shown a state that plans them (`State.switches`).
     """
 
     @property
@@ -73,6 +73,11 @@ class Policy(Protocol):
             What to do now; all of it happens, or none of it.
         """
         ...
+
+
+def plans_switches(policy: object) -> bool:
+    """Whether a policy wants a state that plans switches."""
+    return bool(getattr(policy, "plans_switches", False))
 
 
 def may_move(state: State, job_id: str) -> bool:

@@ -24,6 +24,7 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.kernel import membership
+from rollmux_env.kernel.promises import promise
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, UNUSED, Clock, Limits, Records, View, copy_into, group_table, job_table
 from rollmux_env.scenario import Cluster, Job
 
@@ -69,9 +70,12 @@ class State:
     Args:
         cluster: pools, prices and limits.
         observed: a job's progress is what `Progressed` events say; without it, a job progresses at one iteration a period.
+        switches: periods count warm starts, and limits what joining a group costs (`rollmux_env.kernel.promises`); without it,
+            switches take no time.
 
     Attributes:
         observed: as above. Departure times are then predictions.
+        switches: as above.
         now_s: the only clock, seconds.
         cluster: pools, prices and limits.
         jobs, groups: the tables of `rollmux_env.kernel.tables` as record arrays, `jobs.done[row]`; read them, `apply` writes them.
@@ -81,9 +85,10 @@ class State:
         departed: how many jobs have left.
     """
 
-    def __init__(self, cluster: Cluster, observed: bool = False) -> None:
+    def __init__(self, cluster: Cluster, observed: bool = False, switches: bool = False) -> None:
         self.now_s = 0.0
         self.observed = observed
+        self.switches = switches
         self.cluster = cluster
         self.limits = limits_of(cluster)
         self._keep(job_table(16, 1, 1), group_table(16, 1, 1))
@@ -267,7 +272,11 @@ class State:
             record[name] = getattr(demand, name)
         record["sync_s"] = job.sync_s
         record["solo_s"] = job.solo_s
-        record["limit_s"] = job.slo * job.solo_s
+        for name in ("limit_s", "enters_limit_s", "stays_limit_s"):
+            record[name] = job.slo * job.solo_s
+        if self.switches:
+            record["rollout_warm_s"], record["training_warm_s"] = demand.rollout_warm_s, demand.training_warm_s
+            record["cold_s"] = job.rollout.switch.cold_s + job.training.switch.cold_s
         record["movable"] = job.movable
         record["rescale_nodes"] = UNUSED
         for k, (nodes, seconds) in enumerate(demand.by_nodes):
@@ -276,6 +285,7 @@ class State:
 
     def _enter(self, row: int, placement: Placement) -> None:
         group = self._group_rows[placement.group] if placement.group is not None else self._open(placement.training_nodes)
+        self._jobs["entered_done"][row] = self._jobs["done"][row]
         if placement.colocated:
             membership.attach_colocated(self._jobs, self._groups, row, group, *self._colocated_s(row))
             return
@@ -402,6 +412,8 @@ def apply(state: State, event: Event) -> None:
             state.limits = limits_of(state.cluster)
         case _:
             assert_never(event)
+    if state.switches:
+        promise(state.view, len(state._models), state.observed, state.cluster.migration_s)
 
 
 def limits_of(cluster: Cluster) -> Limits:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import node_positions, training_seconds
-from rollmux_env.kernel.period import exact_period, period_bound
+from rollmux_env.kernel.membership import node_positions, training_seconds, write_phases
+from rollmux_env.kernel.period import add_warm_starts, exact_period, period_bound
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Ints, Limits, Records, View, constant
 
 FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO = (constant(k) for k in range(7))
@@ -95,23 +95,24 @@ def period_with(
     # A node with one pinned job is no constraint beyond that job's own cycle, so new nodes need no column.
     one_node_each = g.general == 0 and j.sync_s == 0.0 and j.rollout_nodes == 1
     n = g.n_members + 1
-    if one_node_each or n == 2 or bound > limit:  # of two members, see `exact_period`
+    starts = max(g.warm_s, max(j.rollout_warm_s, j.training_warm_s)) > 0.0
+    if bound > limit or ((one_node_each or n == 2) and not starts):  # of two members, see `exact_period`
         return float(bound)
     n_nodes = g.n_nodes
     pinned = np.zeros((n, n_nodes), np.int64)
-    phases = np.empty((3, n))
+    phases = np.empty((5, n))
     for i in range(n - 1):
         member = g.members[i]
-        m = jobs[member]
-        phases[0, i] = m.placed_rollout_s
-        phases[1, i] = m.placed_training_s
-        phases[2, i] = m.placed_sync_s
+        write_phases(jobs, member, phases, i)
         node_positions(jobs, groups, member, group, pinned[i])
+    write_phases(jobs, job, phases, n - 1)
     phases[0, n - 1] = j.rollout_s
     phases[1, n - 1] = training_s
     phases[2, n - 1] = j.sync_s
     for k in range(size):
         pinned[n - 1, chosen[k]] = 1
+    if starts:
+        add_warm_starts(phases, pinned, n, n_nodes)
     bound = period_bound(phases[0], phases[1], phases[2], pinned, n, n_nodes)
     return exact_period(phases[0], phases[1], phases[2], pinned, n, n_nodes, bound)
 
@@ -177,7 +178,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
                 rows += 1
             continue
         training_s = training_seconds(jobs, job, g.training_nodes)
-        limit = min(g.limit_s, j.limit_s) * (1.0 + TOLERANCE)
+        limit = min(g.joined_limit_s, j.enters_limit_s) * (1.0 + TOLERANCE)
         if only_improving and max(g.period_s, g.training_load_s + training_s) > limit:
             continue
         n_nodes = g.n_nodes

@@ -35,6 +35,9 @@ def load_members(jobs: Records, members: Ints, n: int, training_nodes: int, p: P
         job = members[i]
         p.rollout_s[i] = jobs[job].rollout_s
         p.training_s[i] = training_seconds(jobs, job, training_nodes)
+        if n > 1:  # every rollout as if on a shared node: which are is not known yet
+            p.rollout_s[i] += jobs[job].rollout_warm_s
+            p.training_s[i] += jobs[job].training_warm_s
         p.sync_s[i] = jobs[job].sync_s
         p.gb[i] = jobs[job].rollout_gb
         p.nodes[i] = jobs[job].rollout_nodes

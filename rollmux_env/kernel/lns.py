@@ -80,7 +80,7 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
 @compiled(arrays=False)
 def _may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
     """What can be said of a group as a whole, before its nodes are looked at; the group is a record."""
-    limit = min(group.limit_s, jobs[job].limit_s) * (1.0 + TOLERANCE)
+    limit = min(group.joined_limit_s, jobs[job].enters_limit_s) * (1.0 + TOLERANCE)
     training_s = group.training_load_s + training_seconds(jobs, job, group.training_nodes)
     return bool(
         group.n_members < limits.group_size_max

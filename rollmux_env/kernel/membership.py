@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.period import exact_period
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records
+from rollmux_env.kernel.period import add_warm_starts, exact_period, load_bound, period_bound
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Records
 
 
 @compiled(arrays=False)
@@ -86,6 +86,8 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
     cycle = 0.0
     placed_cycle = 0.0
     limit = np.inf
+    joined_limit = np.inf
+    warm = 0.0
     general = 0
     for i in range(n):
         job = g.members[i]
@@ -95,6 +97,8 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
         cycle = max(cycle, j.solo_s)
         placed_cycle = max(placed_cycle, j.placed_rollout_s + j.placed_training_s + j.placed_sync_s)
         limit = min(limit, j.limit_s)
+        joined_limit = min(joined_limit, j.stays_limit_s)
+        warm = max(warm, max(j.rollout_warm_s, j.training_warm_s))
         if j.n_pins > 1 or j.placed_sync_s > 0.0:
             general = 1
     load = training_load
@@ -106,13 +110,26 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
     g.cycle_s = cycle
     g.load_s = load
     g.limit_s = limit
+    g.joined_limit_s = joined_limit
+    g.warm_s = warm
     g.general = general
     g.period_s = max(placed_cycle, load)
-    if general:  # else no two nodes have the same pinned members, and the period is the larger of cycles and loads
+    if general or warm > 0.0:  # else no two nodes have the same pinned members, and the period is the larger of cycles and loads
         _refresh_pins(jobs, groups, group)
     g.departs_s = np.inf
     for i in range(n):
         g.departs_s = min(g.departs_s, departure_s(jobs, groups, g.members[i]))
+
+
+@compiled(arrays=False)
+def write_phases(jobs: Records, job: int, phases: Floats, i: int) -> None:
+    """Write a member's phases in its place into column `i`: rollout, training and sync, and the warm starts of the first two."""
+    j = jobs[job]
+    phases[0, i] = j.placed_rollout_s
+    phases[1, i] = j.placed_training_s
+    phases[2, i] = j.placed_sync_s
+    phases[3, i] = j.rollout_warm_s
+    phases[4, i] = j.training_warm_s
 
 
 @compiled
@@ -122,13 +139,10 @@ def _refresh_pins(jobs: Records, groups: Records, group: int) -> None:
     n = g.n_members
     n_nodes = g.n_nodes
     pinned = np.zeros((n, n_nodes), np.int64)
-    phases = np.empty((3, n))
+    phases = np.empty((5, n))
     for i in range(n):
         job = g.members[i]
-        j = jobs[job]
-        phases[0, i] = j.placed_rollout_s
-        phases[1, i] = j.placed_training_s
-        phases[2, i] = j.placed_sync_s
+        write_phases(jobs, job, phases, i)
         node_positions(jobs, groups, job, group, pinned[i])
     for v in range(n_nodes):
         for w in range(v - 1, -1, -1):
@@ -140,6 +154,10 @@ def _refresh_pins(jobs: Records, groups: Records, group: int) -> None:
             if same:
                 g.node_before[v] = w
                 break
+    if g.warm_s > 0.0:
+        add_warm_starts(phases, pinned, n, n_nodes)
+        g.load_s = load_bound(phases[0], phases[1], pinned, n, n_nodes)
+        g.period_s = period_bound(phases[0], phases[1], phases[2], pinned, n, n_nodes)
     g.period_s = exact_period(phases[0], phases[1], phases[2], pinned, n, n_nodes, g.period_s)
 
 

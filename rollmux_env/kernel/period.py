@@ -30,12 +30,18 @@ def period_bound(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: 
     Returns:
         Seconds.
     """
-    bound = 0.0
-    trainings = 0.0
+    bound = load_bound(rollout_s, training_s, pinned, n, n_nodes)
     for i in range(n):
         bound = max(bound, rollout_s[i] + training_s[i] + sync_s[i])
-        trainings += training_s[i]
-    bound = max(bound, trainings)
+    return bound
+
+
+@compiled(arrays=False)
+def load_bound(rollout_s: Floats, training_s: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
+    """T_load: the largest, over the nodes, of the summed phases of a meta-iteration; arguments as in `period_bound`. Seconds."""
+    bound = 0.0
+    for i in range(n):
+        bound += training_s[i]
     for v in range(n_nodes):
         load = 0.0
         for i in range(n):
@@ -43,6 +49,29 @@ def period_bound(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: 
                 load += rollout_s[i]
         bound = max(bound, load)
     return bound
+
+
+@compiled(arrays=False)
+def add_warm_starts(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> None:
+    """Lengthen the phases of a group by what they wait for their state: on a node that two members use, a phase of another job has
+    always come before. One on a node of the member's own finds everything as it left it.
+
+    Args:
+        phases: (5, >= n) rollout, training, sync, warm start of a rollout and of a training, seconds; the first two are written.
+        pinned, n, n_nodes: as in `period_bound`.
+    """
+    if n < 2:
+        return
+    for i in range(n):
+        phases[1, i] += phases[4, i]
+        for v in range(n_nodes):
+            users = 0
+            if pinned[i, v] != 0:
+                for k in range(n):
+                    users += pinned[k, v]
+            if users > 1:
+                phases[0, i] += phases[3, i]
+                break
 
 
 @compiled

@@ -34,6 +34,13 @@ _JOB = (
     ("sync_s", "f8", ""),  # seconds
     ("solo_s", "f8", ""),  # T_solo, seconds
     ("limit_s", "f8", ""),  # longest period that keeps the SLO, slo * T_solo, seconds
+    # Where switches are planned (`rollmux_env.kernel.promises`); else no switch takes time, and both limits are `limit_s`.
+    ("rollout_warm_s", "f8", ""),  # warm start of a phase on nodes that others use too, seconds
+    ("training_warm_s", "f8", ""),
+    ("cold_s", "f8", ""),  # cold starts of both phases in a new place, seconds
+    ("entered_done", "f8", ""),  # iterations that it had done when it came to its present place
+    ("enters_limit_s", "f8", ""),  # longest period of a group that it enters that keeps its promise
+    ("stays_limit_s", "f8", ""),  # longest period of its own group, once another job has entered it, that does
     ("rollout_gb", "f8", ""),  # host memory per node, GB
     ("training_gb", "f8", ""),
     ("rollout_nodes", "i8", ""),  # nodes that the phases ask for
@@ -67,14 +74,16 @@ _GROUP = (
     ("node_number", "i8", "N"),  # the rollout nodes' numbers, ascending
     ("n_nodes", "i8", ""),  # how many
     ("next_number", "i8", ""),  # of the next new node
-    ("node_load_s", "f8", "N"),  # rollout seconds pinned to a node in a meta-iteration
+    ("node_load_s", "f8", "N"),  # rollout seconds pinned to a node in a meta-iteration, without warm starts
     ("node_gb", "f8", "N"),  # host memory in use on a node, GB
     ("node_before", "i8", "N"),  # position of the last node before this one with the same pinned members, or -1
-    ("training_load_s", "f8", ""),  # training seconds in a meta-iteration
+    ("training_load_s", "f8", ""),  # training seconds in a meta-iteration, without warm starts
     ("training_gb", "f8", ""),  # host memory in use on each training node, GB
     ("cycle_s", "f8", ""),  # T_cycle, seconds
     ("load_s", "f8", ""),  # T_load, seconds
     ("limit_s", "f8", ""),  # longest period that keeps every member's SLO, seconds
+    ("joined_limit_s", "f8", ""),  # the same of a group that another job enters: the least `stays_limit_s`
+    ("warm_s", "f8", ""),  # its members' longest warm start, seconds
     ("period_s", "f8", ""),  # exact round-robin period, seconds
     ("general", "i8", ""),  # 1 where the period can exceed max(cycles, loads): a member has sync or spans rollout nodes
     ("exclusive", "i8", ""),  # 1 for a co-located job's own training nodes: not a co-execution group, no one may join

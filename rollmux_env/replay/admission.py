@@ -8,7 +8,7 @@ from math import inf
 
 from rollmux_env.cluster.candidates import REASONS, candidates
 from rollmux_env.cluster.events import Admitted
-from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Job, Scenario
@@ -76,7 +76,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     Raises:
         PlanError: the policy broke an invariant.
     """
-    state = State(scenario.cluster)
+    state = State(scenario.cluster, switches=plans_switches(policy))
     scheduler = Scheduler(state, policy)
     decisions: list[Decision] = []
     for job in in_order_of_arrival(scenario):

@@ -25,7 +25,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from rollmux_env.cluster.events import Progress
-from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_state
@@ -185,7 +185,7 @@ class _Replay:
         tails: TailModel,
         rollout: RolloutPolicy | None,
     ) -> None:
-        self.run = Run(scenario, State(scenario.cluster, observed=True), solo_s={})
+        self.run = Run(scenario, State(scenario.cluster, True, plans_switches(policy)), solo_s={})
         self.scheduler = Scheduler(self.run.state, policy, dispatch)
         self.run.decision_s = self.scheduler.planner.decision_s
         self.policy = policy

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
 from rollmux_env.cluster.events import Arrived, Event, Placement
-from rollmux_env.cluster.plan import Place, Plan, Policy
+from rollmux_env.cluster.plan import Place, Plan, Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
@@ -33,6 +33,10 @@ class _RecordingPolicy:
     @property
     def wakes_every_s(self) -> float | None:
         return getattr(self.policy, "wakes_every_s", None)
+
+    @property
+    def plans_switches(self) -> bool:
+        return plans_switches(self.policy)
 
     def decide(self, state: State, event: Event) -> Plan:
         mine = isinstance(event, Arrived) and event.job.id == self.job_id

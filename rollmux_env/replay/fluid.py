@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_clock, check_state
@@ -26,7 +26,7 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         InputError: the policy is woken too often; one line.
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
-    run = Run(scenario, State(scenario.cluster))
+    run = Run(scenario, State(scenario.cluster, switches=plans_switches(policy)))
     state = run.state
     scheduler = Scheduler(state, policy)
     run.decision_s = scheduler.planner.decision_s

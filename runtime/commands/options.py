@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from policies.registry import plans_switches
+
 PolicyName = Annotated[
     str | None,
     typer.Option(
@@ -34,3 +36,13 @@ Address = Annotated[
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random policies.")]
 
 POLICY, DISPATCH = "rollmux", "round-robin"  # where nothing else is said
+
+
+def planning_switches(policy: str | None) -> str:
+    """The policy of a real run: its switches take time, so it plans them unless its options say otherwise.
+
+    Raises:
+        InputError: as `policies.registry.plans_switches`.
+    """
+    policy = policy or POLICY
+    return policy if plans_switches(policy) is not None else f"{policy},switches=true"

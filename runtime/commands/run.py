@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.commands.options import DISPATCH, POLICY, Address, DispatchName, PolicyName, Seed
+from runtime.commands.options import DISPATCH, Address, DispatchName, PolicyName, Seed, planning_switches
 
 
 class Against(StrEnum):
@@ -74,7 +74,9 @@ def run(
     elif file is None:
         raise InputError("FILE: is missing; a job file to run, or --resume DIR")
     else:
-        work = partial(_begin, file, policy or POLICY, dispatch or DISPATCH, dry_run, compare is not None, out, address, seed)
+        work = partial(
+            _begin, file, planning_switches(policy), dispatch or DISPATCH, dry_run, compare is not None, out, address, seed
+        )
     if address is None:
         stay_on_loopback()
     try:

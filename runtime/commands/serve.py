@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.commands.options import DISPATCH, POLICY, Address, DispatchName, PolicyName, Seed
+from runtime.commands.options import DISPATCH, Address, DispatchName, PolicyName, Seed, planning_switches
 
 
 def serve(
@@ -42,7 +42,7 @@ def serve(
 
     require("run", "serve")
     limits = load_cluster(cluster) if cluster is not None else None
-    make_runnable(policy or POLICY, seed)
+    make_runnable(planning_switches(policy), seed)
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder, private=True)
     folder = folder.resolve()

@@ -8,9 +8,8 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
-from policies.registry import make_runnable
+from policies.registry import make_runnable, observed_state
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
@@ -53,7 +52,7 @@ class RunDriver:
         self.record: RunRecord | None = None
         self._processes = processes
         log = self._log = RunLog(plan)
-        nodes, state = NodePool(plan.nodes), State(plan.cluster, observed=True)
+        nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
             if plan.resume:
                 self.record, state = recall(plan, nodes)

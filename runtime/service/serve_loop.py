@@ -13,7 +13,7 @@ import ray
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster
 from runtime.answers import result_of
-from runtime.commands.options import DISPATCH, POLICY
+from runtime.commands.options import DISPATCH, planning_switches
 from runtime.commands.running import check_pools, cluster_of, nodes_wanted
 from runtime.execution.nodes import find_nodes
 from runtime.execution.ray_health import RayDied, shut_down
@@ -118,12 +118,14 @@ def _plan(folder: Path, wish: ServiceOptions) -> RunPlan:
     if not is_begun(folder / JOURNAL):
         nodes = _nodes(nodes_wanted(wish.cluster, ()))
         cluster = cluster_of(wish.cluster, (), nodes)
-        return RunPlan((), cluster, nodes, wish.policy or POLICY, wish.dispatch or DISPATCH, wish.seed, str(folder), models=True)
+        return RunPlan(
+            (), cluster, nodes, planning_switches(wish.policy), wish.dispatch or DISPATCH, wish.seed, str(folder), models=True
+        )
     record = read_run(folder)
     start = record.started
     for option in ("policy", "dispatch"):
         value, recorded = getattr(wish, option), getattr(start, option)
-        if value not in (None, recorded):
+        if value not in (None, recorded) and (option, planning_switches(value)) != ("policy", recorded):
             raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and goes on with it")
     if wish.cluster is not None:
         raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")

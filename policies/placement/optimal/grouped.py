@@ -29,8 +29,10 @@ class GroupedJobs:
         bound_usd: integral of the groupings' bounds so far, $.
     """
 
-    def __init__(self, scenario: Scenario, objective: Objective, node_limit: int | None, max_columns: int) -> None:
-        self.state = State(scenario.cluster)
+    def __init__(
+        self, scenario: Scenario, objective: Objective, node_limit: int | None, max_columns: int, switches: bool = False
+    ) -> None:
+        self.state = State(scenario.cluster, switches=switches)
         self.pool = ColumnPool(self.state, objective == "work", max_columns)
         self.waiting: list[str] = []
         self.best = Grouping(np.zeros(0, np.int64), 0.0, 0.0, 0.0, 0.0)

@@ -29,7 +29,12 @@ class Optimal:
         objective: `usd` minimises $/h, `work` $ per work-hour of the active jobs.
         node_limit: most branch-and-bound nodes of an integer program, None for no limit.
         max_columns: most groups kept. Where either limit bites, bound and gap say how far the grouping can be from the optimum.
+
+    Attributes:
+        plans_switches: periods count warm starts, as if no member of a group had a rollout node for itself.
     """
+
+    plans_switches = False
 
     def __init__(self, objective: Objective = "usd", node_limit: int | None = None, max_columns: int = MAX_COLUMNS) -> None:
         if objective not in get_args(Objective):
@@ -75,7 +80,7 @@ class Optimal:
         return replace(outcome, extra={"bound_usd": bound_usd, "gap": _gap(cost_usd, bound_usd)})
 
     def _start(self, scenario: Scenario) -> GroupedJobs:
-        return GroupedJobs(scenario, self.objective, self.node_limit, self.max_columns)
+        return GroupedJobs(scenario, self.objective, self.node_limit, self.max_columns, self.plans_switches)
 
 
 def _gap(value: float, bound: float) -> float:

@@ -192,7 +192,8 @@ def _load(streams: Streams, s: int, stream: Stream) -> None:
     for name, column in stream._asdict().items():
         if name == "slo":
             jobs["solo_s"] = stream.solo_s
-            jobs["limit_s"] = column * stream.solo_s
+            for limit in ("limit_s", "enters_limit_s", "stays_limit_s"):
+                jobs[limit] = column * stream.solo_s
         elif name.startswith("rescale_"):
             jobs[name][:, : column.shape[1]] = column
         else:
