@@ -21,6 +21,7 @@ from runtime.residency.footprint import Footprint
 from runtime.residency.segment import Segment
 
 _ALIGNMENT = 64  # bytes; whole cache lines
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
 
 
 class Offloader:
@@ -153,6 +154,16 @@ class Offloader:
             if self._segment is not None and self._segment is not self._read:  # else its reader closes it
                 self._segment.close()
             self._segment = None
+
+
+def map_large_blocks() -> None:
+    """Let blocks from a megabyte on go back to the system when they are freed; glibc may keep those of up to 32 MB.
+
+    Activations are of that size: kept, they come on top of whatever is largest in the other half of an update.
+    """
+    option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if option is not None:
+        option(_MMAP_THRESHOLD, 1 << 20)
 
 
 def release_free_memory() -> None:

@@ -19,7 +19,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import Algorithm
 from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
-from runtime.residency.offload import Offloader
+from runtime.residency.offload import Offloader, map_large_blocks
 from runtime.training.batch import Batch, Minibatch, minibatches
 from runtime.training.errors import TrainingError
 from runtime.training.group import (
@@ -73,6 +73,8 @@ class Trainer:
         """Updates that are in the weights, since the job began."""
         self._rank, self._world = rank, world
         self._device = first_device()
+        if self._device.type == "cpu":
+            map_large_blocks()
         self._mesh = join_group(rank, world, rendezvous, self._device, cpu_offload)
         self._closed = False
         try:

@@ -155,6 +155,29 @@ def test_a_killed_process_leaves_nothing_in_shared_memory() -> None:
     assert not [name for name in os.listdir("/dev/shm") if "rollmux" in name and name not in before]
 
 
+def test_large_blocks_go_back_to_the_system_when_they_are_freed() -> None:
+    """glibc keeps blocks below the largest that was ever freed, up to 32 MB, and a hole below one that is in use stays a hole."""
+    program = """
+        import sys, torch
+        from runtime.residency.offload import map_large_blocks
+        from tests.runtime.residency.test_offload import _resident
+        if sys.argv[1] == "map":
+            map_large_blocks()
+        torch.ones(6 << 20)
+        before = _resident()
+        blocks = [torch.ones(2 << 20) for _ in range(12)]
+        last = blocks[-1]
+        blocks.clear()
+        print(_resident() - before)
+    """
+    program = textwrap.dedent(program)
+    left = [
+        int(subprocess.run([sys.executable, "-c", program, how], capture_output=True, check=True, text=True).stdout)
+        for how in ("keep", "map")
+    ]
+    assert left[0] > 60 * MIB and left[1] < 20 * MIB
+
+
 def test_what_is_read_stays_as_it_was_while_it_is_restored_changed_and_offloaded_anew() -> None:
     model, optimizer = _trained()
     offloader = Offloader(lambda: dict(model.named_parameters()))
