@@ -91,7 +91,8 @@ def promise(view: View, rows: int, observed: bool, pause_s: float) -> None:
         j = jobs[row]
         if j.group == NOWHERE:  # it waits, or has left
             j.enters_limit_s = _longest_period(j, 0.0, j.duration_s, 0.0, most_cold + j.cold_s)
-            j.stays_limit_s = _longest_period(j, 0.0, j.duration_s, 0.0, j.cold_s + entrants_cold)  # another one may follow it at once
+            # Another job may follow it in the same plan.
+            j.stays_limit_s = _longest_period(j, 0.0, j.duration_s, 0.0, j.cold_s + entrants_cold)
         else:
             stayed, rest, done = _stay(j, groups[j.group], now_s, observed)
             j.enters_limit_s = _longest_period(j, stayed + pause_s, rest, done, most_cold + j.cold_s)
