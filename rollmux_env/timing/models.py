@@ -88,8 +88,11 @@ SHAPES = {
 MIXTURES = {
     "30B-A3B": ModelShape(2048, 48, 32, 4, 128, 768, 151936, False, 128, 8),
     "235B-A22B": ModelShape(4096, 94, 64, 4, 128, 1536, 151936, False, 128, 8),
+    "671B-A37B": ModelShape(7168, 61, 128, 2, 128, 2048, 129280, False, 257, 9),
 }
-"""Qwen3's. Scenario files do not take them: the simulators read all weights in every step."""
+"""Qwen3's, and DeepSeek V3: its three dense layers counted as mixtures and its latent attention as two heads of keys and values,
+which makes 5% more parameters, 7% more active ones, and 11% less cache. Scenario files do not take
+mixtures: the simulators read all weights in every step."""
 
 
 def model_shape(name: str, folder: Path = Path()) -> ModelShape:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rollmux_env.bench.fidelity import COLUMNS, SECONDS
 from rollmux_env.bench.suite import Suite
-from rollmux_env.bench.tables import rollmux, verl
+from rollmux_env.bench.tables import nemo_rl, rollmux, verl
 
-TABLES = (verl.TABLE, rollmux.ROLLPACKER, rollmux.ROLLMUX)
+TABLES = (verl.TABLE, nemo_rl.TABLE, rollmux.ROLLPACKER, rollmux.ROLLMUX)
 
 SUITE = Suite(
     name="fidelity",
