@@ -82,7 +82,7 @@ def _run_fidelity(added: list[str], out: Path | None, format: Format) -> None:
         raise InputError(f"--policy {added[0]}: the suite {FIDELITY} compares no policies")
     if out:
         make_folder(out)
-    _tell(fidelity.SUITE, fidelity_rows(fidelity.TABLES), range(1), False, out, format, plots=False)
+    _tell(fidelity.SUITE, fidelity_rows(fidelity.TABLES), range(0), False, out, format, plots=False)
 
 
 def _tell(

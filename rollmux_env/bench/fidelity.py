@@ -15,7 +15,6 @@ from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.bench.suite import Column, SuiteRow
 from rollmux_env.bench.tables.table import Row, Table
 from rollmux_env.timing.hardware import FITTED, GPUS, achieved
-from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.rl_job import RlJob, phases_s
 from rollmux_env.timing.roofline import PASSES, Responses, replica_timing, rollout_s, training_timing
 
@@ -85,11 +84,11 @@ def figures(table: Table) -> list[Figure]:
 def scenario_s(job: RlJob) -> dict[str, float]:
     """Seconds by phase by the model that scenario files use, with factors fitted to RollMux's phases and padded training.
 
-    It knows neither mixtures nor streams: of a stream, rollout and training overlap.
+    It knows neither mixtures nor FP8 nor streams: of a stream, rollout and training overlap.
     """
-    if job.model not in SHAPES or job.rollout.number_bytes != 2:
+    shape, batch = job.shape, job.batch
+    if shape.experts > 1 or job.rollout.number_bytes != 2:
         return {}
-    shape, batch = SHAPES[job.model], job.batch
     hardware = achieved(job.training.gpu, GPUS[job.training.gpu], FITTED)
     training = training_timing(shape, hardware, job.training.count)
     whole_s = training.seconds(batch.count, batch.prompt_tokens + batch.lengths.cap)

@@ -1,7 +1,7 @@
 """Shapes of language models, by a size name or from the `config.json` of a Hugging Face folder.
 
 A size name stands for a published shape: 0.5B to 32B are Qwen2.5, except 4B and 8B, which are Qwen3; 70B is Llama 3.
-Mixtures of experts have shapes of their own (`MIXTURES`): a token is multiplied with the experts it is sent to, memory holds all.
+In mixtures of experts a token is multiplied with the experts that it is sent to, and memory holds all.
 """
 
 from __future__ import annotations
@@ -85,14 +85,15 @@ SHAPES = {
     "70B": ModelShape(8192, 80, 64, 8, 128, 28672, 128256, False),
 }
 
-MIXTURES = {
+OTHER_SHAPES = {
+    "Llama-8B": ModelShape(4096, 32, 32, 8, 128, 14336, 128256, False),
     "30B-A3B": ModelShape(2048, 48, 32, 4, 128, 768, 151936, False, 128, 8),
     "235B-A22B": ModelShape(4096, 94, 64, 4, 128, 1536, 151936, False, 128, 8),
     "671B-A37B": ModelShape(7168, 61, 128, 2, 128, 2048, 129280, False, 257, 9),
 }
-"""Qwen3's, and DeepSeek V3: its three dense layers counted as mixtures and its latent attention as two heads of keys and values,
-which makes 5% more parameters, 7% more active ones, and 11% less cache. Scenario files do not take
-mixtures: the simulators read all weights in every step."""
+"""What only published tables are of: Llama 3.1, mixtures of Qwen3, and DeepSeek V3, with its three dense layers counted as
+mixtures and its latent attention as two heads of keys and values: 5% more parameters, 7% more active ones, 11% less cache. Scenario
+files do not take mixtures: the simulators read all weights in every step."""
 
 
 def model_shape(name: str, folder: Path = Path()) -> ModelShape:

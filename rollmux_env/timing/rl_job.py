@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rollmux_env.timing.models import MIXTURES, SHAPES, ModelShape
+from rollmux_env.timing.models import OTHER_SHAPES, SHAPES, ModelShape
 from rollmux_env.timing.rl_step import (
     KERNELS,
     Batch,
@@ -24,7 +24,7 @@ class RlJob:
     """What the seconds of a step depend on.
 
     Attributes:
-        model: a key of `SHAPES` or `MIXTURES`. rollout, training: GPUs of the phases; the same ones where the job is colocated.
+        model: a key of `SHAPES` or `OTHER_SHAPES`. rollout, training: GPUs of the phases; the same ones where the job is colocated.
         batch: of a step. scored: names of the forward passes before the update, such as `old_log_prob`.
         overlapped: the next step's rollout runs during this step's training. stream: training starts before the rollout has ended.
     """
@@ -40,7 +40,7 @@ class RlJob:
     @property
     def shape(self) -> ModelShape:
         """Of the model."""
-        return SHAPES.get(self.model) or MIXTURES[self.model]
+        return SHAPES.get(self.model) or OTHER_SHAPES[self.model]
 
 
 def phases_s(job: RlJob, kernels: Kernels = KERNELS) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Steps of NVIDIA's NeMo-RL on H100 and GB200: GRPO on OpenMathInstruct-2, colocated or one or more steps off-policy.
 
-NVIDIA-NeMo/RL, docs/about/performance-summary.md: release 0.4 at commit 06beed91bac9, release 0.6 at commit 7ea279abfebb. GPUs of
-each side of the overlapped jobs, and prompts of a step, from examples/configs/recipes/llm/performance at the latter commit.
+NVIDIA-NeMo/RL, docs/about/performance-summary.md: release 0.4 at commit 06beed91bac9, 0.5 at 4c1a0cd493a0, 0.6 at 7ea279abfebb.
+GPUs of each side of the overlapped jobs, and prompts of a step, from examples/configs/recipes/llm/performance at the last commit.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class _Line(NamedTuple):
 
 _DEEPSEEK, _QWEN, _SMALL = "671B-A37B", "235B-A22B", "30B-A3B"
 _RELEASE_4 = (
-    _Line("8B", ON, 4096, 1060, 16, 2048, 1, 2, 2, 97.7),
-    _Line("8B", OFF, 4096, 1129, 16, 2048, 1, 2, 2, 74.6),
+    _Line("Llama-8B", ON, 4096, 1060, 16, 2048, 1, 2, 2, 97.7),
+    _Line("Llama-8B", OFF, 4096, 1129, 16, 2048, 1, 2, 2, 74.6),
     _Line(_DEEPSEEK, ON, 1536, 745, 256, 512, 32, 16, 16, 154.0),
     _Line(_DEEPSEEK, OFF, 1536, 744, 512, 512, 32, 16, 16, 77.9),
     _Line(_QWEN, ON, 8192, 5671, 128, 512, 16, 32, 8, 506.0),
@@ -46,6 +46,34 @@ _RELEASE_4 = (
     _Line(_SMALL, OFF, 4096, 3158, 32, 2048, 2, 2, 2, 244.0),
     _Line("32B", ON, 4096, 3206, 32, 2048, 4, 16, 4, 393.0),
     _Line("32B", OFF, 4096, 3207, 64, 2048, 4, 16, 4, 215.0),
+)
+_RELEASE_5 = (
+    _Line("Llama-8B", ON, 4096, 1019, 16, 2048, 1, 2, 2, 92.8),
+    _Line("Llama-8B", OFF, 4096, 1123, 16, 2048, 1, 1, 1, 64.8),
+    _Line(_DEEPSEEK, ON, 1536, 744, 256, 512, 32, 16, 16, 134.0),
+    _Line(_DEEPSEEK, OFF, 1536, 738, 512, 512, 32, 16, 16, 64.9),
+    _Line(_QWEN, ON, 8192, 5700, 128, 512, 16, 32, 8, 431.0),
+    _Line(_QWEN, OFF, 8192, 5707, 256, 512, 8, 32, 8, 203.0),
+    _Line(_SMALL, ON, 4096, 3196, 32, 2048, 2, 1, 1, 198.0),
+    _Line(_SMALL, OFF, 4096, 3201, 32, 2048, 2, 2, 2, 154.0),
+    _Line("32B", ON, 4096, 3251, 32, 2048, 4, 16, 4, 376.0),
+    _Line("32B", OFF, 4096, 3252, 64, 2048, 4, 16, 4, 200.0),
+)
+_RELEASE_5_FP8 = (
+    _Line("Llama-8B", OFF, 4096, 1128, 16, 2048, 1, 1, 1, 53.0),
+    _Line(_DEEPSEEK, OFF, 1536, 761, 512, 512, 16, 16, 16, 67.6),
+)
+_RELEASE_5_GB200 = (
+    _Line("Llama-8B", ON, 4096, 1066, 8, 2048, 1, 1, 1, 91.0),
+    _Line("Llama-8B", OFF, 4096, 1107, 8, 2048, 1, 1, 1, 71.1),
+    _Line(_DEEPSEEK, ON, 1536, 996, 128, 512, 32, 8, 8, 128.0),
+    _Line(_DEEPSEEK, OFF, 1536, 994, 256, 512, 16, 8, 8, 64.5),
+    _Line(_QWEN, ON, 8192, 5711, 64, 512, 8, 16, 4, 332.0),
+    _Line(_QWEN, OFF, 8192, 5711, 128, 512, 8, 16, 4, 268.0),
+    _Line(_SMALL, ON, 4096, 3198, 16, 2048, 1, 1, 1, 232.0),
+    _Line(_SMALL, OFF, 4096, 3204, 32, 2048, 1, 1, 1, 136.0),
+    _Line("32B", ON, 4096, 3253, 16, 2048, 1, 2, 1, 381.0),
+    _Line("32B", OFF, 4096, 3258, 32, 2048, 1, 2, 1, 210.0),
 )
 _RELEASE_6 = (
     _Line(_DEEPSEEK, ON, 1536, 701, 256, 512, 32, 16, 16, 134.0),
@@ -95,14 +123,22 @@ def _rows(release: str, gpu: str, lines: tuple[_Line, ...], number_bytes: float 
 
 TABLE = Table(
     "NeMo-RL",
-    "NVIDIA-NeMo/RL, docs/about/performance-summary.md at 06beed91bac9 (release 0.4) and 7ea279abfebb (0.6)",
+    "NVIDIA-NeMo/RL, docs/about/performance-summary.md at 06beed91bac9 (release 0.4), 4c1a0cd493a0 (0.5), 7ea279abfebb (0.6)",
     (
         *_rows("0.4", "H100", _RELEASE_4),
+        *_rows("0.5", "H100", _RELEASE_5),
+        *_rows("0.5", "H100", _RELEASE_5_FP8, 1.0),
+        *_rows("0.5", "GB200", _RELEASE_5_GB200),
         *_rows("0.6", "H100", _RELEASE_6),
         *_rows("0.6", "H100", _RELEASE_6_FP8, 1.0),
         *_rows("0.6", "GB200", _RELEASE_6_GB200),
     ),
-    (NotCovered(1, "step of Nemotron-3-Nano", "half of its layers are no attention, and its turns wait for a sandbox"),),
+    (
+        NotCovered(
+            1, "step of DAPO on DeepSeek V3", "it samples until prompts are neither easy nor hard; how often is not printed"
+        ),
+        NotCovered(1, "step of Nemotron-3-Nano", "half of its layers are no attention, and its turns wait for a sandbox"),
+    ),
     (
         "lengths have the printed mean, a lognormal's of sigma 1.0 cut at the cap; prompts are what tokens a second leave.",
         "opened once, when equations and factors were final (50e44c6); none was changed after.",
