@@ -1,6 +1,6 @@
 """Steps of NVIDIA's NeMo-RL on H100 and GB200: GRPO on OpenMathInstruct-2, colocated or one or more steps off-policy.
 
-NVIDIA-NeMo/RL, docs/about/performance-summary.md: release 0.4 at commit 06beed91bac9, 0.5 at 4c1a0cd493a0, 0.6 at 7ea279abfebb.
+NVIDIA-NeMo/RL, performance-summary.md (docs, about): release 0.4 at commit 06beed91bac9, 0.5 at 4c1a0cd493a0, 0.6 at 7ea279abfebb.
 GPUs of each side of the overlapped jobs, and prompts of a step, from examples/configs/recipes/llm/performance at the last commit.
 """
 
@@ -123,7 +123,7 @@ def _rows(release: str, gpu: str, lines: tuple[_Line, ...], number_bytes: float 
 
 TABLE = Table(
     "NeMo-RL",
-    "NVIDIA-NeMo/RL, docs/about/performance-summary.md at 06beed91bac9 (release 0.4), 4c1a0cd493a0 (0.5), 7ea279abfebb (0.6)",
+    "NVIDIA-NeMo/RL, performance-summary.md (docs, about) at 06beed91bac9 (release 0.4), 4c1a0cd493a0 (0.5), 7ea279abfebb (0.6)",
     (
         *_rows("0.4", "H100", _RELEASE_4),
         *_rows("0.5", "H100", _RELEASE_5),
@@ -141,6 +141,6 @@ TABLE = Table(
     ),
     (
         "lengths have the printed mean, a lognormal's of sigma 1.0 cut at the cap; prompts are what tokens a second leave.",
-        "opened once, when equations and factors were final (50e44c6); none was changed after.",
+        "opened once, when equations and factors were final; none was changed after.",
     ),
 )

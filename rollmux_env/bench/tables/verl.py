@@ -125,7 +125,7 @@ TABLE = Table(
     ),
     (
         "response lengths are not published; one lognormal a job is assumed, chosen with the model on this table.",
-        "128 at once is the first 300 steps of the 400 of staleness 0.5: 17% apart in a step, so lengths drift that much.",
+        "128 at once has the total times of staleness 0.5, so it is its first 300 steps of 400: 17% faster, as lengths drift.",
         "the two lines of 7B-10k differ by 1% though one has half the GPUs of the other in each phase; both are taken as printed.",
     ),
 )
