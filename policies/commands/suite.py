@@ -33,13 +33,16 @@ def run_suite(
     from rollmux_env.bench.harness import run_tasks
     from rollmux_env.bench.rollouts import Makers, rollout_rows, sweep
     from rollmux_env.bench.suite import suite_rows, suite_tasks
-    from rollmux_env.bench.suites import ROLLOUT, find_suite, rollout
+    from rollmux_env.bench.suites import FIDELITY, ROLLOUT, find_suite, rollout
     from rollmux_env.errors import InputError
     from rollmux_env.files import write_whole
     from rollmux_env.report.folder import make_folder
     from rollmux_env.report.plots import sweep_plot
     from rollmux_env.report.progress import tracked
 
+    if name == FIDELITY:
+        _run_fidelity(added, out, format)
+        return
     if name == ROLLOUT:
         if added:
             raise InputError(f"--policy {added[0]}: the suite {ROLLOUT} compares rollout policies, and has its own")
@@ -68,8 +71,24 @@ def run_suite(
     _tell(chosen, rows, numbers, quick, out, format)
 
 
-def _tell(suite: Suite, rows: list[SuiteRow], numbers: range, quick: bool, out: Path | None, format: Format) -> None:
-    """Print the results, and write them with their plots."""
+def _run_fidelity(added: list[str], out: Path | None, format: Format) -> None:
+    """Compare the phase-time model with published tables. Nothing is drawn by chance and all of it takes seconds."""
+    from rollmux_env.bench.fidelity import fidelity_rows
+    from rollmux_env.bench.suites import FIDELITY, fidelity
+    from rollmux_env.errors import InputError
+    from rollmux_env.report.folder import make_folder
+
+    if added:
+        raise InputError(f"--policy {added[0]}: the suite {FIDELITY} compares no policies")
+    if out:
+        make_folder(out)
+    _tell(fidelity.SUITE, fidelity_rows(fidelity.TABLES), range(0), False, out, format, plots=False)
+
+
+def _tell(
+    suite: Suite, rows: list[SuiteRow], numbers: range, quick: bool, out: Path | None, format: Format, plots: bool = True
+) -> None:
+    """Print the results, and write them, with their plots where these say something."""
     from rollmux_env.files import write_whole
     from rollmux_env.report.results import to_json
     from rollmux_env.report.suites import suite_csv, suite_plots, suite_report, suite_table
@@ -78,7 +97,7 @@ def _tell(suite: Suite, rows: list[SuiteRow], numbers: range, quick: bool, out: 
     if out:
         write_whole(out / f"{suite.name}.json", to_json(report))
         write_whole(out / f"{suite.name}.csv", suite_csv(suite, rows))
-        for file, data in suite_plots(suite, rows).items():
+        for file, data in (suite_plots(suite, rows) if plots else {}).items():
             write_whole(out / file, data)
     if format is Format.json:
         typer.echo(to_json(report), nl=False)

@@ -17,8 +17,8 @@ from rollmux_env.report.tables import heading, make_table
 
 def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], quick: bool) -> RenderableType:
     """One line per case and policy; the paper's figure in brackets."""
-    over = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    title = f"{suite.title} ({suite.source}); {over}{', quick: shorter streams' if quick else ''}"
+    over = f"; {len(seeds)} seeds" if len(seeds) > 1 else "".join(f"; seed {seed}" for seed in seeds)
+    title = f"{suite.title} ({suite.source}){over}{', quick: shorter streams' if quick else ''}"
     table = make_table("case", "policy", *(column.heading for column in suite.columns), left=2)
     last = ""
     for row in rows:

@@ -40,6 +40,7 @@ class Gpu:
 
 _ROLLMUX = "RollMux (arXiv 2512.11306)"
 _HEX = "AReaL-Hex (arXiv 2511.00796)"
+_MAKER = "NVIDIA's data sheets"  # without sparsity; a link of 400 Gbps for each GPU
 # RollMux: 20 Gbps Ethernet between clusters fits its sync times only if each GPU has it; 400 Gbps InfiniBand a node of 8 inside.
 # AReaL-Hex: 1.5 GB/s between types, 5 GB/s between machines of a type. It gives the H800 other peaks; memory sizes are RollMux's.
 GPUS = {
@@ -47,6 +48,8 @@ GPUS = {
     "H800": Gpu(989.5, 80.0, 3.35, 2.5, 6.25, _ROLLMUX),
     "H20-areal-hex": Gpu(148.0, 96.0, 4.0, 1.5, 5.0, _HEX),
     "H800-areal-hex": Gpu(756.0, 80.0, 2.0, 1.5, 5.0, _HEX),
+    "H100": Gpu(989.5, 80.0, 3.35, 50.0, 50.0, _MAKER),
+    "GB200": Gpu(2500.0, 186.0, 8.0, 50.0, 50.0, _MAKER),
 }
 
 

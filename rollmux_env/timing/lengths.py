@@ -107,6 +107,20 @@ def mean(lengths: Lengths) -> float:
     return float(np.mean(lengths.quantile((np.arange(_GRID) + 0.5) / _GRID)))
 
 
+def lognormal_of_mean(cap: int, tokens: float, sigma: float) -> Lognormal:
+    """The lognormal that has a mean once it is cut.
+
+    Raises:
+        InputError: the mean is not below the cap.
+    """
+    from scipy.optimize import brentq
+
+    if not 1 < tokens < cap:
+        raise InputError(f"mean: must be between 1 and the cap of {cap}, not {tokens}")
+    logarithm = brentq(lambda x: mean(Lognormal(cap, float(np.exp(x)), sigma)) - tokens, -10.0, 40.0, xtol=1e-9)
+    return Lognormal(cap, float(np.exp(logarithm)), sigma)
+
+
 def worst(lengths: Lengths, count: int) -> Tokens:
     """(count,) all at the cap."""
     return np.full(count, lengths.cap, dtype=np.int64)

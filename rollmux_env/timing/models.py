@@ -1,6 +1,7 @@
 """Shapes of language models, by a size name or from the `config.json` of a Hugging Face folder.
 
 A size name stands for a published shape: 0.5B to 32B are Qwen2.5, except 4B and 8B, which are Qwen3; 70B is Llama 3.
+In mixtures of experts a token is multiplied with the experts that it is sent to, and memory holds all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ class ModelShape:
 
     Attributes:
         hidden: width. layers: their number. heads, kv_heads: of attention, and those of keys and values. head: width of one.
-        intermediate: width of the feed-forward network. vocabulary: tokens. tied: the output matrix is the input embedding.
+        intermediate: width of the feed-forward network, or of one expert's. vocabulary: tokens. tied: the output matrix is the
+            input embedding.
+        experts: feed-forward networks of a layer. active: those that a token is sent to, with any that all tokens are.
     """
 
     hidden: int
@@ -30,6 +33,8 @@ class ModelShape:
     intermediate: int
     vocabulary: int
     tied: bool
+    experts: int = 1
+    active: int = 1
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -40,12 +45,22 @@ class ModelShape:
     def matrix_parameters(self) -> int:
         """Parameters that every token is multiplied with: attention and feed-forward of each layer, and the output matrix."""
         attention = self.hidden * self.head * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.vocabulary * self.hidden
+        return self.layers * (attention + self.active * self._expert) + self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        """Number of weights without norms and biases (below 0.1%)."""
-        return self.matrix_parameters + (0 if self.tied else self.vocabulary * self.hidden)
+        """Number of weights without norms, biases and routers (below 0.1%)."""
+        others = self.layers * (self.experts - self.active) * self._expert
+        return self.matrix_parameters + others + (0 if self.tied else self.vocabulary * self.hidden)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of all experts; 0 of a dense model, all of whose weights are read in every step."""
+        return self.layers * self.experts * self._expert if self.experts > 1 else 0
+
+    @property
+    def _expert(self) -> int:
+        return 3 * self.hidden * self.intermediate
 
     @property
     def cached(self) -> int:
@@ -69,6 +84,16 @@ SHAPES = {
     "32B": ModelShape(5120, 64, 40, 8, 128, 27648, 152064, False),
     "70B": ModelShape(8192, 80, 64, 8, 128, 28672, 128256, False),
 }
+
+OTHER_SHAPES = {
+    "Llama-8B": ModelShape(4096, 32, 32, 8, 128, 14336, 128256, False),
+    "30B-A3B": ModelShape(2048, 48, 32, 4, 128, 768, 151936, False, 128, 8),
+    "235B-A22B": ModelShape(4096, 94, 64, 4, 128, 1536, 151936, False, 128, 8),
+    "671B-A37B": ModelShape(7168, 61, 128, 2, 128, 2048, 129280, False, 257, 9),
+}
+"""What only published tables are of: Llama 3.1, mixtures of Qwen3, and DeepSeek V3, with its three dense layers counted as
+mixtures and its latent attention as two heads of keys and values: 5% more parameters, 7% more active ones, 11% less cache. Scenario
+files do not take mixtures: the simulators read all weights in every step."""
 
 
 def model_shape(name: str, folder: Path = Path()) -> ModelShape:

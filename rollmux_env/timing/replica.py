@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import Floats
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,31 @@ class ReplicaTiming:
         if self.kv_tokens < 1 or self.step_s + self.weights_s <= 0:
             raise InputError("replica timing: kv_tokens must be at least 1, and step_s + weights_s above 0")
 
-    def decode_s(self, sequences: int, context_tokens: int) -> float:
+    def weights_seconds(self, sequences: float | Floats) -> float | Floats:
+        """Seconds to read the weights of a step, by the number of sequences."""
+        return self.weights_s
+
+    def decode_s(self, sequences: float, context_tokens: float) -> float:
         """Seconds of one decode step, by the number of sequences and the total tokens of context."""
-        memory_s = self.weights_s + self.kv_s_per_token * context_tokens
+        memory_s = float(self.weights_seconds(sequences)) + self.kv_s_per_token * context_tokens
         return self.step_s + max(memory_s, self.sequence_s * sequences)
 
     def prefill_seconds(self, tokens: int) -> float:
         """Seconds to prefill one sequence."""
         return self.prefill_s + self.prefill_s_per_token * tokens + self.prefill_s_per_token2 * tokens * tokens
+
+
+@dataclass(frozen=True)
+class MixtureTiming(ReplicaTiming):
+    """A replica of a mixture of experts. A step reads those that any of its sequences' tokens is sent to, each by itself.
+
+    Attributes:
+        experts_s: reading all experts; `weights_s` is what every step reads. expert_share: that one token is sent to.
+    """
+
+    experts_s: float
+    expert_share: float
+
+    def weights_seconds(self, sequences: float | Floats) -> float | Floats:
+        """See `ReplicaTiming`."""
+        return self.weights_s + self.experts_s * (1 - (1 - self.expert_share) ** sequences)

@@ -7,7 +7,7 @@ HexGen's (in AReaL-Hex, arXiv 2511.00796), and add the reading of the KV cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 
 import numpy as np
@@ -16,7 +16,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.timing.hardware import Hardware
 from rollmux_env.timing.lengths import Tokens
 from rollmux_env.timing.models import ModelShape
-from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.timing.replica import MixtureTiming, ReplicaTiming
 
 PASSES = 8  # floating-point operations of a trained token and parameter: 2 forward, 4 backward, 2 for its old log-probability
 
@@ -30,15 +30,16 @@ def replica_timing(shape: ModelShape, hardware: Hardware, tensor_parallel: int =
     if tensor_parallel < 1:
         raise InputError(f"tensor_parallel: must be at least 1, not {tensor_parallel}")
     weights = shape.parameters * hardware.number_bytes
+    experts = shape.expert_parameters * hardware.number_bytes
     cached = shape.cached * hardware.number_bytes
     room = hardware.memory_gb * 1e9 * tensor_parallel - weights
     if room < cached:
         have = f"{tensor_parallel} x {hardware.name} with {hardware.memory_gb:.10g} GB for it"
         raise InputError(f"{weights / 1e9:.1f} GB of weights leave no room for a KV cache on {have}")
     product = 2 * shape.matrix_parameters
-    return ReplicaTiming(
+    dense = ReplicaTiming(
         step_s=hardware.step_s,
-        weights_s=weights / (hardware.weights_gb_s * 1e9 * tensor_parallel),
+        weights_s=(weights - experts) / (hardware.weights_gb_s * 1e9 * tensor_parallel),
         kv_s_per_token=cached / (hardware.kv_gb_s * 1e9 * tensor_parallel),
         sequence_s=product / (hardware.decode_tflops * 1e12 * tensor_parallel),
         prefill_s_per_token=product / (hardware.prefill_tflops * 1e12 * tensor_parallel),
@@ -46,6 +47,10 @@ def replica_timing(shape: ModelShape, hardware: Hardware, tensor_parallel: int =
         prefill_s=hardware.prefill_s,
         kv_tokens=int(room // cached),
     )
+    if not experts:
+        return dense
+    experts_s = experts / (hardware.weights_gb_s * 1e9 * tensor_parallel)
+    return MixtureTiming(**asdict(dense), experts_s=experts_s, expert_share=shape.active / shape.experts)
 
 
 def batch_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
@@ -64,7 +69,8 @@ def batch_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
     begin = np.concatenate([[0.0], lengths[:-1]])  # steps done when the batch has shrunk to those that end no earlier
     batch = np.arange(len(lengths), 0, -1, dtype=np.float64)
     read = np.cumsum(prompts[::-1])[::-1]  # prompts of the batch
-    memory_s = timing.weights_s + timing.kv_s_per_token * (read + batch * begin)  # of its first step; then it grows by `slope`
+    weights_s = timing.weights_seconds(batch)
+    memory_s = weights_s + timing.kv_s_per_token * (read + batch * begin)  # of its first step; then it grows by `slope`
     slope, arithmetic_s = timing.kv_s_per_token * batch, timing.sequence_s * batch
     steps = lengths - begin
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
-from rollmux_env.bench.suites import drift, figure10, latency, learned, mixed, production, promises, quantile, rollout, sensitivity
+from rollmux_env.bench.suites import (
+    drift,
+    fidelity,
+    figure10,
+    latency,
+    learned,
+    mixed,
+    production,
+    promises,
+    quantile,
+    rollout,
+    sensitivity,
+)
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import not_one_of
 
@@ -23,6 +35,7 @@ SUITES: dict[str, Suite] = {
 }
 
 ROLLOUT = rollout.SUITE.name  # of rollout policies: its cases are `rollout.CASES`, measured by `rollmux_env.bench.rollouts`
+FIDELITY = fidelity.SUITE.name  # of no policies: its tables are `fidelity.TABLES`, compared by `rollmux_env.bench.fidelity`
 
 
 def find_suite(name: str) -> Suite:
@@ -32,5 +45,5 @@ def find_suite(name: str) -> Suite:
         InputError: there is none; one line with the names.
     """
     if name not in SUITES:
-        raise InputError(f"--suite: {not_one_of(name, (*SUITES, ROLLOUT))}")
+        raise InputError(f"--suite: {not_one_of(name, (*SUITES, ROLLOUT, FIDELITY))}")
     return SUITES[name]

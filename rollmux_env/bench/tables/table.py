@@ -1,0 +1,48 @@
+"""The form of a published table: rows of figures, the jobs that they are of, and what the model cannot express."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rollmux_env.timing.rl_job import RlJob
+
+
+class Row(NamedTuple):
+    """One line of a table.
+
+    Attributes:
+        name: that tells it from the others. machine: what its seconds were measured on. seconds: by phase, as printed. job: that
+            they are of. scenario: how the model of scenario files was told of it, where that differs.
+    """
+
+    name: str
+    machine: str
+    seconds: Mapping[str, float]
+    job: RlJob
+    scenario: RlJob | None = None
+
+
+class NotCovered(NamedTuple):
+    """Figures that the model does not express: their number, which they are, and why."""
+
+    number: int
+    which: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table.
+
+    Attributes:
+        name: for the suite. source: repository or paper, file and commit. rows: what the model predicts. not_covered: the rest.
+        assumed: what the source leaves open.
+    """
+
+    name: str
+    source: str
+    rows: tuple[Row, ...]
+    not_covered: tuple[NotCovered, ...] = ()
+    assumed: tuple[str, ...] = field(default=())

@@ -1,0 +1,91 @@
+"""The suite `fidelity`: every published figure is there, and its errors are those of its definition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+from rollmux_env.bench.fidelity import ERROR, SECONDS, Figure, fidelity_rows, figures, scenario_s
+from rollmux_env.bench.suites.fidelity import SUITE, TABLES
+from rollmux_env.bench.tables import nemo_rl, rollmux, verl
+from rollmux_env.bench.tables.table import Table
+from rollmux_env.timing.hardware import FITTED
+from rollmux_env.timing.published import rows as published_rows
+from rollmux_env.timing.rl_job import phases_s
+
+SMALL = rollmux.ROLLPACKER
+
+
+@pytest.mark.parametrize(
+    "table, lines, covered, rest",
+    [(verl.TABLE, 18, 61, 69), (nemo_rl.TABLE, 50, 50, 2), (SMALL, 3, 3, 15), (rollmux.ROLLMUX, 48, 64, 12)],
+)
+def test_every_line_of_a_table_is_there_or_says_why_not(table: Table, lines: int, covered: int, rest: int) -> None:
+    assert len({row.name for row in table.rows}) == len(table.rows) == lines
+    assert sum(len(row.seconds) for row in table.rows) == covered
+    assert sum(part.number for part in table.not_covered) == rest
+    assert all(part.which and part.why for part in table.not_covered)
+    assert all(0 < seconds < 1e4 for row in table.rows for seconds in row.seconds.values())
+
+
+def test_a_colocated_step_is_about_the_sum_of_its_printed_phases() -> None:
+    for row in verl.TABLE.rows:
+        if "colocated" in row.name:
+            assert row.seconds["step"] == pytest.approx(sum(row.seconds.values()) - row.seconds["step"], rel=0.08)
+
+
+def test_the_printed_gpus_are_those_of_the_jobs() -> None:
+    for row in nemo_rl.TABLE.rows:
+        gpus = int(row.name.split(", ")[1].split()[0])
+        both = row.job.rollout.count + row.job.training.count
+        assert gpus == (both if row.job.overlapped else row.job.rollout.count)
+    assert Counter(row.machine for row in nemo_rl.TABLE.rows) == {"H100": 32, "GB200": 18}
+
+
+def test_errors_are_of_seconds_and_constants_leave_their_row_out() -> None:
+    compared = figures(SMALL)
+    for figure, row in zip(compared, SMALL.rows, strict=True):
+        assert figure.model_s == phases_s(row.job)["gen"]
+        assert figure.error == pytest.approx((figure.model_s - figure.published_s) / figure.published_s)
+        others = [other.published_s / other.model_s for other in compared if other is not figure]
+        assert figure.constant == pytest.approx(median(others))
+        assert figure.corrected_error == pytest.approx(median(others) * figure.model_s / figure.published_s - 1)
+    wrong = SMALL.rows[0]._replace(seconds={"gen": 1e6})
+    changed = figures(replace(SMALL, rows=(wrong, *SMALL.rows[1:])))
+    assert changed[0].constant == compared[0].constant
+    assert [figure.constant for figure in changed[1:]] != [figure.constant for figure in compared[1:]]
+
+
+def test_a_machine_with_one_row_has_no_constant() -> None:
+    alone: list[Figure] = figures(replace(SMALL, rows=SMALL.rows[:1]))
+    assert alone[0].constant is alone[0].corrected_error is None
+
+
+def test_the_summary_is_of_the_rows_above_it() -> None:
+    rows = fidelity_rows((SMALL,))
+    shares = [abs(figure.mean) for row in rows[:-2] if (figure := row.figures[ERROR]) is not None]
+    middle, largest = (row.figures[ERROR] for row in rows[-2:])
+    assert middle is not None and largest is not None
+    assert (middle.mean, largest.mean) == (pytest.approx(median(shares)), pytest.approx(max(shares)))
+    assert [row.policy for row in rows[-2:]] == ["median |error| of 3 of 18", "largest |error| of 3 of 18"]
+
+
+def test_the_whole_suite_shows_every_published_figure_and_is_the_same_each_time() -> None:
+    rows = fidelity_rows(TABLES)
+    shown = {(row.case, row.policy, SECONDS) for row in rows if row.figures[SECONDS] is not None}
+    assert shown == set(SUITE.paper)
+    assert len(shown) == sum(len(row.seconds) for table in TABLES for row in table.rows)
+    streamed = replace(verl.TABLE, rows=verl.TABLE.rows[3:5])
+    assert fidelity_rows((streamed,)) == fidelity_rows((streamed,))
+
+
+def test_the_scenario_model_is_the_one_that_is_fitted() -> None:
+    known = {row.name: row.predict(FITTED) for row in published_rows()}
+    for row in rollmux.ROLLMUX.rows:
+        kind, _, phase = row.name.partition(" ")
+        if phase == "apart, training":
+            assert row.scenario is not None
+            assert scenario_s(row.scenario)["training"] == pytest.approx(known[f"{kind} training"])
