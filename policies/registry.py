@@ -27,6 +27,7 @@ PLACEMENT = {
     "regroup": "policies.placement.regroup:Regroup",
     "optimal": "policies.placement.optimal:Optimal",
     "optimal-work": "policies.placement.optimal:Optimal,objective=work",
+    "naive": "policies.placement.naive:Naive",
 }
 LEARNED = "learned:"  # and the path of a policy file, or `default`, or `random`
 
