@@ -64,7 +64,7 @@ def _percent(share: float | None) -> float | None:
 
 
 def _admitted(own: Outcome, strategy: str) -> float | None:
-    """Percent of all admissions; None of a policy that regroups and so does not say how it admits."""
+    """Percent of all admissions; None where there were none."""
     every = sum(own.metrics.admissions.values())
     return 100 * own.metrics.admissions[strategy] / every if every else None
 

@@ -58,7 +58,7 @@ SUITE = Suite(
     differences=(
         "Algorithm 1 as printed does not reach the paper's 1.84x on streams with the published statistics; it comes nearer with "
         "SLOs from U(1.1, 2), 32B jobs on one training node and no pruning of saturated groups (the third case).",
-        "Packed, scaled and isolated are shares of all admissions. The optima admit nobody: they regroup everybody at every event.",
+        "Packed, scaled and isolated are shares of all admissions: into a group as it is, with more rollout nodes, into a new one.",
         "consolidate is not the paper's: it moves running jobs and pays for the moves; the paper's planner never moves one.",
         "With fixed stays a job that is slowed down does less work for its dollars; at equal work the saving is that of the "
         "second case.",

@@ -48,7 +48,7 @@ def test_equal_jobs_keep_the_lag_that_they_came_with(later_s: float, iteration_s
 
 
 def test_a_phase_is_as_slow_as_on_its_most_crowded_node() -> None:
-    wide = {"rollout": {"worst_case_s": 10, "nodes": 2}, "training": {"worst_case_s": 1}}
+    wide: dict[str, object] = {"rollout": {"worst_case_s": 10, "nodes": 2}, "training": {"worst_case_s": 1}}
     problem = scenario(wide, {"training": {"worst_case_s": 1}})
     log = replay_unordered(problem, Algorithm1(), check=True)
     assert log.rollout_nodes[0] == 2, "the second job shares one of the two nodes"
