@@ -115,9 +115,10 @@ def foretell(
         if moves:
             values |= {"slo": _ANY_SLO, "movable": True}
         jobs.append(job.model_copy(update=values))
-    pools = {name: pool.model_copy(update={"node_memory_gb": None}) for name, pool in record.started.cluster.pools.items()}
-    update: dict[str, Any] = {**pools, "migration_s": 0.0, "max_group_size": max(len(jobs), record.started.cluster.max_group_size)}
-    cluster = record.started.cluster.model_copy(update=update)
+    cluster = record.started.cluster
+    limits: dict[str, Any] = {name: pool.model_copy(update={"node_memory_gb": None}) for name, pool in cluster.pools.items()}
+    limits |= {"migration_s": 0.0, "max_group_size": max(len(jobs), cluster.max_group_size)}
+    cluster = cluster.model_copy(update=limits)
     return Foretold(Scenario(version=1, cluster=cluster, jobs=tuple(jobs)), _tails(record, prefix), fixed)
 
 
