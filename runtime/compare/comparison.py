@@ -17,10 +17,10 @@ from policies.dispatch import make_dispatch
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.errors import InputError
 from rollmux_env.replay.event import replay_events
+from runtime.compare.cores import core_waits
 from runtime.compare.foretell import Foretold, foretell, seen_iterations, until_interrupted
 from runtime.compare.parts import (
     Parts,
-    core_wait_s,
     ends_of,
     groups_of,
     mean_parts,
@@ -32,7 +32,6 @@ from runtime.record import RunRecord
 
 _SEEDS = 32
 _WORTH = 0.01  # of an iteration, from which on a difference is told in words
-_CORES = 0.002  # of an iteration, from which on a change of what cores were taken is worth another prediction
 
 
 class Prediction(NamedTuple):
@@ -67,7 +66,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
     prefix = {job_id: seen_iterations(len(iterations)) for job_id, iterations in done.items()}
     predicted = _predict(record, places, prefix, foretell(record, places, prefix))
     measured = {job_id: measured_parts(record, job_id) for job_id in done}
-    shares, slower_s = _cores(record, prefix, measured)
+    shares, slower_s = core_waits(record, prefix, measured)
     again = _predict(record, places, prefix, foretell(record, places, prefix, slower_s)) if slower_s else None
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
     jobs = {}
@@ -105,30 +104,6 @@ def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foret
         makespans_s.append(makespan_s(ends_of(run), prefix))
     parts = {job_id: [mean_parts(own) for own in zip(*(one[job_id] for one in replayed), strict=True)] for job_id in foretold.fixed}
     return Prediction(parts, fmean(makespans_s))
-
-
-def _cores(
-    record: RunRecord, prefix: Mapping[str, int], measured: Mapping[str, Sequence[Parts]]
-) -> tuple[dict[str, float] | None, dict[str, dict[str, float]]]:
-    """Shares of the phases' seconds without a core in the first iterations and in the others; and by job and phase, seconds by
-    which these were longer in the others. Nothing of a run that does not tell, and no seconds where they hardly changed."""
-    if not any(part.core_wait_s for part in record.phases):
-        return None, {}
-    waited, ran = [0.0, 0.0], [0.0, 0.0]
-    slower_s: dict[str, dict[str, float]] = {}
-    is_much = False
-    for job_id, first in prefix.items():
-        waits = core_wait_s(record, job_id)
-        for k, part in enumerate((slice(first), slice(first, None))):
-            waited[k] += sum(sum(one.values()) for one in waits[part])
-            ran[k] += sum(one.rollout + one.training for one in measured[job_id][part])
-        slower_s[job_id] = {
-            phase: fmean(one[phase] for one in waits[first:]) - fmean(one[phase] for one in waits[:first])
-            for phase in ("rollout", "training")
-        }
-        is_much |= abs(sum(slower_s[job_id].values())) > _CORES * _mean_s(measured[job_id])
-    shares = {when: waited[k] / ran[k] if ran[k] else 0.0 for k, when in enumerate(("before", "after"))}
-    return shares, slower_s if is_much else {}
 
 
 def _groups(

@@ -79,16 +79,6 @@ def groups_of(record: RunRecord, job_id: str) -> list[int]:
     return [slices[one.number][-1].group if slices[one.number] else -1 for one in record.iterations if one.job_id == job_id]
 
 
-def core_wait_s(record: RunRecord, job_id: str) -> list[dict[str, float]]:
-    """Seconds of the phases of each iteration, by phase, in which the job's process was ready and had no core."""
-    slices = slices_of(record, job_id)
-    return [
-        {phase: sum(part.core_wait_s for part in slices[one.number] if part.phase == phase) for phase in ("rollout", "training")}
-        for one in record.iterations
-        if one.job_id == job_id
-    ]
-
-
 class Fixed(NamedTuple):
     """What a replay does not tell apart of an iteration: seconds of warm switches, by phase, of the sync, and between phases."""
 
