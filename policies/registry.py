@@ -30,6 +30,7 @@ PLACEMENT = {
     "regroup": "policies.placement.regroup:Regroup",
     "optimal": "policies.placement.optimal:Optimal",
     "optimal-work": "policies.placement.optimal:Optimal,objective=work",
+    "naive": "policies.placement.naive:Naive",
 }
 _SWITCHES = "switches="  # an option of all policies: plan warm starts and what joining a group costs
 LEARNED = "learned:"  # and the path of a policy file, or `default`, or `random`

@@ -137,6 +137,8 @@ class PhaseSlice:
         cold: the job's first phase of the kind in its placement. switched: a node last ran another job.
         stages: parts of loading and offloading that the job named, seconds.
         host_gb: measured host memory of the job on a node afterwards, the largest of the nodes.
+        core_wait_s: how long, since its last phase there, the process that did the work was ready to run and had no core: the
+            machine was shared. The longest of several; 0 where the system does not say.
         ok: False where the phase failed or was cut short.
         spans: of a rollout that was migrated, or ran beside such a tail: what it held of its nodes and when; else none.
     """
@@ -161,6 +163,7 @@ class PhaseSlice:
     switched: bool = False
     stages: dict[str, float] = field(default_factory=dict)
     host_gb: float = 0.0
+    core_wait_s: float = 0.0
     ok: bool = True
     spans: tuple[Span, ...] = ()
 

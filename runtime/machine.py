@@ -1,4 +1,4 @@
-"""Which machine a process is on, as far as clocks and memory are shared."""
+"""Which machine a process is on, as far as clocks and memory are shared, and what the machine takes from it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
+_SCHEDULER = Path("/proc/self/schedstat")  # nanoseconds on a core, nanoseconds ready without one, times on one
 
 
 def boot_id() -> str:
     """What says that two processes share a clock: an id of this machine's uptime."""
     return _BOOT.read_text() if _BOOT.exists() else os.uname().nodename
+
+
+def core_wait_s() -> float:
+    """Seconds in which this process's main thread was ready to run and had no core, since it began; 0 where nobody counts them."""
+    try:
+        return int(_SCHEDULER.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 @cache

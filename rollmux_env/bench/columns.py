@@ -51,6 +51,36 @@ def _training_gpus(own: Outcome, _: Outcome) -> float:
     return own.metrics.peak_gpus["training"]
 
 
+def _rollout_busy(own: Outcome, _: Outcome) -> float | None:
+    return _percent(own.metrics.utilization["rollout"])
+
+
+def _training_busy(own: Outcome, _: Outcome) -> float | None:
+    return _percent(own.metrics.utilization["training"])
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _admitted(own: Outcome, strategy: str) -> float | None:
+    """Percent of all admissions; None where there were none."""
+    every = sum(own.metrics.admissions.values())
+    return 100 * own.metrics.admissions[strategy] / every if every else None
+
+
+def _packed(own: Outcome, _: Outcome) -> float | None:
+    return _admitted(own, "direct_packing")
+
+
+def _scaled(own: Outcome, _: Outcome) -> float | None:
+    return _admitted(own, "rollout_scaling")
+
+
+def _isolated(own: Outcome, _: Outcome) -> float | None:
+    return _admitted(own, "isolated")
+
+
 def _migrations(own: Outcome, _: Outcome) -> float:
     return own.metrics.migrations
 
@@ -72,5 +102,10 @@ SLO_OBSERVED = Column("SLO kept, observed", _slo_observed, digits=1, style="%")
 SLOWDOWN = Column("slowdown", _slowdown)
 ROLLOUT_GPUS = Column("peak rollout GPUs", _rollout_gpus, digits=0, style="")
 TRAINING_GPUS = Column("peak training GPUs", _training_gpus, digits=0, style="")
+ROLLOUT_BUSY = Column("rollout nodes busy", _rollout_busy, digits=1, style="%")
+TRAINING_BUSY = Column("training nodes busy", _training_busy, digits=1, style="%")
+PACKED = Column("packed", _packed, digits=1, style="%")
+SCALED = Column("scaled", _scaled, digits=1, style="%")
+ISOLATED = Column("isolated", _isolated, digits=1, style="%")
 MIGRATIONS = Column("moves", _migrations, digits=0, style="")
 DECISION = Column("decision, ms", _decision_ms, digits=3, style="")

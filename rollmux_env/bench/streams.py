@@ -12,8 +12,9 @@ from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Actual, Job, Scenario
-from rollmux_env.timing.drift import drift
+from rollmux_env.timing.drift import FACTORS, drift
 from rollmux_env.workloads import make_workload
+from rollmux_env.workloads.draws import uniform
 from rollmux_env.workloads.options import WorkloadOptions
 
 QUICK_JOBS = 50
@@ -41,14 +42,20 @@ def crowd(jobs: int, seed: int, quick: bool = False) -> Scenario:
     return stream.model_copy(update={"jobs": tuple(together)})
 
 
+def apart(name: str, seconds: float, seed: int, quick: bool = False, **options: Any) -> Scenario:
+    """A workload whose jobs arrive so many seconds apart, in the file's order."""
+    stream = workload(name, seed, quick, **options)
+    return _changed(stream, [{"arrival_s": k * seconds} for k in range(len(stream.jobs))])
+
+
 def sampled(name: str, seed: int, quick: bool = False, mean_fraction: float = 0.6, cv: float = 0.25, **options: Any) -> Scenario:
     """A workload with phase durations sampled in every iteration; see `with_actual`."""
     return with_actual(workload(name, seed, quick, **options), mean_fraction, cv)
 
 
-def drifting(name: str, template: str, seed: int, quick: bool = False, factor: float = 1.0, **options: Any) -> Scenario:
+def drifting(name: str, template: str, seed: int, quick: bool = False, **options: Any) -> Scenario:
     """A workload whose phases drift over a job's iterations; see `with_drift`."""
-    return with_drift(workload(name, seed, quick, **options), template, factor)
+    return with_drift(workload(name, seed, quick, **options), template, seed)
 
 
 def with_actual(scenario: Scenario, mean_fraction: float, cv: float, cap: bool = True) -> Scenario:
@@ -67,23 +74,30 @@ def with_actual(scenario: Scenario, mean_fraction: float, cv: float, cap: bool =
     return _changed(scenario, [change(job) for job in scenario.jobs])
 
 
-def with_drift(scenario: Scenario, template: str, factor: float = 1.0, billions: Mapping[str, int] | None = None) -> Scenario:
-    """Give every job a drift template of its model's size, for event replays.
+def with_drift(scenario: Scenario, template: str, seed: int, billions: Mapping[str, int] | None = None) -> Scenario:
+    """Let every job draw a drift template for a model of its size, for event replays (RollMux, arXiv 2512.11306, section 6.6).
+
+    A job draws none or one of `rollmux_env.timing.drift.FACTORS`, uniformly; in `mixed` a direction besides, by a fair coin. That
+    both draws are uniform is assumed: the paper prints the templates alone.
 
     Args:
-        template: one of `rollmux_env.timing.drift.TEMPLATES`; `mixed` is increasing and decreasing by turns, in the file's order.
-        factor: strength of the template.
+        template: one of `rollmux_env.timing.drift.TEMPLATES`, or `mixed`; `none` is no drift of any job.
+        seed: of the draws.
         billions: parameters of each job's model by job id; None reads them off ids of the catalogue's types, `7B-8k-003`.
 
     Raises:
-        InputError: a job whose size is not known, or as `rollmux_env.timing.drift.drift`.
+        InputError: a job whose size is not known, or another template.
     """
-    kinds = ("increasing", "decreasing") if template == "mixed" else (template,)
-    entries = [
-        {"drift": drift(kinds[k % len(kinds)], factor, _billions(job, billions))}  # type: ignore[arg-type]
-        for k, job in enumerate(scenario.jobs)
-    ]
-    return _changed(scenario, entries)
+    size = len(scenario.jobs)
+    strengths = (0.0, *FACTORS)
+    drawn = [strengths[int(u * len(strengths))] for u in uniform(seed, "drift", size).tolist()]
+    up = ["increasing" if u < 0.5 else "decreasing" for u in uniform(seed, "drift directions", size).tolist()]
+    changes: list[dict[str, Any]] = []
+    for job, factor, direction in zip(scenario.jobs, drawn, up, strict=True):
+        kind = direction if template == "mixed" else template
+        drifts = drift(kind, factor or 1.0, _billions(job, billions))
+        changes.append({"drift": drifts if factor else ()})
+    return _changed(scenario, changes)
 
 
 def _changed(scenario: Scenario, changes: list[dict[str, Any]]) -> Scenario:

@@ -39,13 +39,13 @@ class Column:
 
     Attributes:
         heading: over the column.
-        value: of a policy's outcome, given that of the policy that the column is relative to, if any.
+        value: of a policy's outcome, given that of the policy that the column is relative to, if any; None where it has none.
         against: the policy that it is relative to; the first of those named that the case has.
         digits: after the point; style: `x` for ratios, `%` for shares, `` for plain figures.
     """
 
     heading: str
-    value: Callable[[Outcome, Outcome], float]
+    value: Callable[[Outcome, Outcome], float | None]
     against: tuple[str, ...] = ()
     digits: int = 2
     style: str = "x"
@@ -119,4 +119,6 @@ def _figure(column: Column, policy: str, outcomes: Mapping[str, Mapping[int, Out
     base = next((outcomes[name] for name in column.against if name in outcomes), None)
     if column.against and base is None:
         return None
-    return mean_interval([column.value(mine[seed], base[seed] if base else mine[seed]) for seed in sorted(mine)])
+    values = [column.value(mine[seed], base[seed] if base else mine[seed]) for seed in sorted(mine)]
+    known = [value for value in values if value is not None]
+    return mean_interval(known) if len(known) == len(values) else None

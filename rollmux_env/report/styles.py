@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-YARDSTICKS = {"solo", "colocated", "optimal", "optimal-work", "plain"}
+YARDSTICKS = {"solo", "colocated", "optimal", "optimal-work", "naive", "plain"}
 """What nobody would run, or what the others are held against."""
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, greys for yardsticks, and of Paul Tol's what is unlike both.
@@ -30,6 +30,7 @@ _COLOURS = {
     "colocated": "#aaaa33",
     "optimal": "#000000",
     "optimal-work": "#332288",
+    "naive": "#bbbbbb",
     "plain": "#767676",
     "tail-migration": "#0072b2",
     "tail-migration,careful=true": "#56b4e9",

@@ -9,8 +9,6 @@ other sizes follow the nearest published size below (7B if there is none); and `
 
 from __future__ import annotations
 
-from typing import Literal
-
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Drift
 from rollmux_env.validation_errors import not_one_of
@@ -23,9 +21,7 @@ _BURST_EVERY = 4
 _RAMP_AND_BURST = {7: (0.17, 0.17), 14: (0.31, 0.38), 32: (0.31, 0.58)}  # what the step time has gained when the ramp ends
 
 
-def drift(
-    template: Literal["none", "increasing", "decreasing"], factor: float, billions: int, iterations: int = 88
-) -> tuple[Drift, ...]:
+def drift(template: str, factor: float, billions: int, iterations: int = 88) -> tuple[Drift, ...]:
     """The `drift` entries of a job.
 
     Args:

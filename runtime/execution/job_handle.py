@@ -185,6 +185,7 @@ class JobHandle:
             switched=hold.switched,
             stages=report.stages,
             host_gb=report.host_gb,
+            core_wait_s=report.core_wait_s,
             ok=ok,
             spans=spans if report.phase == "rollout" else (),
         )

@@ -15,7 +15,7 @@ from runtime.execution.plain import plain
 from runtime.execution.worker import ProgressReporter, Warner, Watch, Worker
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
-from runtime.machine import boot_id
+from runtime.machine import boot_id, core_wait_s
 from runtime.memory import resident_gb
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerDied, WorkerError, WorkerHandle, runtime_hook
 from runtime.residency.footprint import Footprint
@@ -39,6 +39,7 @@ class JobSession:
         self._next: PhaseOfJob = "rollout"
         self._prepared = False
         self._pools_loaded: set[str] = set()  # pools on which the job's state has been since it was made
+        self._waited_s: dict[_Handle | None, float] = {}  # what was last known of how long workers, or this process, had no core
         self.parts: tuple[int, ...] = ()
         self._reporter, self._watch = ProgressReporter(coordinator, spec.id, "job"), Watch(coordinator, spec.id)
         self.progress, self.stops = self._reporter.tell, self._watch.stops
@@ -147,9 +148,10 @@ class JobSession:
             again_s, footprint = self._timed(job, "offload", phase)
             warm_s += again_s
             offload_s += warm_s
-        host_gb = self._host_gb(pool, footprint)
+        host_gb, waited_s = self._usage(pool, footprint)
         stages, device_gb = dict(runtime_hook.stages), self._device_gb(pool, footprint)
-        self._release(Report(pool, False, begun_s, run_s, done_s, load_s, offload_s, warm_s, cold, stages, host_gb, device_gb))
+        switch = (load_s, offload_s, warm_s)
+        self._release(Report(pool, False, begun_s, run_s, done_s, *switch, cold, stages, host_gb, device_gb, waited_s))
         self._next = "train" if phase == "rollout" else "sync"
         self.where = ""
 
@@ -202,15 +204,20 @@ class JobSession:
             handle.close()
         self.workers.clear()
 
-    def _host_gb(self, pool: Pool, footprint: Any) -> float:
-        """Host memory of the job on a node: what its processes there have, and what they keep for the next phase."""
+    def _usage(self, pool: Pool, footprint: Any) -> tuple[float, float]:
+        """Host memory of the job on a node, GB: what its processes there have, and what they keep for the next phase; and how long
+        one of them has been without a core since this was last asked, at most, seconds."""
         names = {node.name for node in self._nodes[pool]}
         mine = [handle for handle in self.workers if handle.node.name in names]  # a worker may have a part of a node
         by_node = {handle.node.name: 0.0 for handle in mine}
-        for handle, (_, own_gb) in zip(mine, ray.get([handle.actor.identity.remote() for handle in mine]), strict=True):
+        waits_s: dict[_Handle | None, float] = {} if mine else {None: core_wait_s()}
+        for handle, (own_gb, waited_s) in zip(mine, ray.get([handle.actor.usage.remote() for handle in mine]), strict=True):
             by_node[handle.node.name] += own_gb
+            waits_s[handle] = waited_s
+        longest_s = max(waited_s - self._waited_s.get(who, 0.0) for who, waited_s in waits_s.items())
+        self._waited_s |= waits_s
         kept_gb = (footprint.host - footprint.mapped) / 1e9 if isinstance(footprint, Footprint) else 0.0
-        return kept_gb + (max(by_node.values()) if by_node else resident_gb())
+        return kept_gb + (max(by_node.values()) if by_node else resident_gb()), longest_s
 
     def _device_gb(self, pool: Pool, footprint: Any) -> float:
         """Memory of a node's GPUs that the job keeps; on a node without any, the device is host memory."""

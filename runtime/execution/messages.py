@@ -71,6 +71,7 @@ class Report:
         load_s, offload_s, warm_s: seconds of loading, of offloading, and (of a profile) of both in a warm switch.
         cold: the first phase of the kind since the job was made. stages: named parts of loading and offloading, seconds.
         host_gb: host memory of the job on a node afterwards. device_gb: memory that its processes keep of the node's GPUs.
+        core_wait_s: as of `runtime.facts.PhaseSlice`.
     """
 
     phase: str
@@ -85,6 +86,7 @@ class Report:
     stages: dict[str, float] = field(default_factory=dict)
     host_gb: float = 0.0
     device_gb: float = 0.0
+    core_wait_s: float = 0.0
 
 
 @dataclass(frozen=True)

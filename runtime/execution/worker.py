@@ -15,6 +15,7 @@ from runtime.execution.messages import MOST_WARNINGS, Nodes
 from runtime.execution.nodes import prepare_process
 from runtime.facts import Node, Pool
 from runtime.jobs.named import load_named
+from runtime.machine import core_wait_s
 from runtime.memory import resident_gb
 from runtime.output import capture
 from runtime.phases import WorkerError, set_session
@@ -56,9 +57,13 @@ class Worker:
         finally:
             self._session.reporter.flush()
 
-    def identity(self) -> tuple[int, float]:
-        """Process id, and the memory that the process has for itself, GB."""
-        return os.getpid(), resident_gb()
+    def identity(self) -> int:
+        """Process id."""
+        return os.getpid()
+
+    def usage(self) -> tuple[float, float]:
+        """The memory that the process has for itself, GB, and how long it has been without a core, seconds."""
+        return resident_gb(), core_wait_s()
 
     def close(self) -> None:
         """Call the object's `close`, if it has one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
 from rollmux_env.bench.suites import (
+    contention,
     drift,
     fidelity,
     figure10,
@@ -28,6 +29,7 @@ SUITES: dict[str, Suite] = {
         latency.SUITE,
         mixed.SUITE,
         drift.SUITE,
+        contention.SUITE,
         quantile.SUITE,
         promises.SUITE,
         learned.SUITE,

@@ -6,10 +6,13 @@ from functools import partial
 
 from rollmux_env.bench.columns import (
     COST,
+    ISOLATED,
     OVER_OPTIMUM,
+    PACKED,
     ROLLOUT_GPUS,
     SAVING,
     SAVING_PER_WORK,
+    SCALED,
     SLO_KEPT,
     TRAINING_GPUS,
     WORK_OVER_OPTIMUM,
@@ -29,7 +32,10 @@ SUITE = Suite(
         Case(EQUAL, partial(workload, "production"), (*_POLICIES, "optimal-work")),
         Case(PAPER, partial(workload, "production", stays="fixed", semantics="paper"), (*_POLICIES, "optimal")),
     ),
-    columns=(COST, SAVING, SAVING_PER_WORK, OVER_OPTIMUM, WORK_OVER_OPTIMUM, SLO_KEPT, ROLLOUT_GPUS, TRAINING_GPUS),
+    columns=(
+        *(COST, SAVING, SAVING_PER_WORK, OVER_OPTIMUM, WORK_OVER_OPTIMUM, SLO_KEPT),
+        *(PACKED, SCALED, ISOLATED, ROLLOUT_GPUS, TRAINING_GPUS),
+    ),
     paper={
         (case, policy, heading): value
         for case in (FIXED, PAPER)
@@ -40,6 +46,9 @@ SUITE = Suite(
             ("colocated", SAVING.heading): 1.32,
             ("rollmux", SAVING.heading): 1.84,
             ("rollmux", SLO_KEPT.heading): 100.0,
+            ("rollmux", PACKED.heading): 60.5,
+            ("rollmux", SCALED.heading): 15.0,
+            ("rollmux", ISOLATED.heading): 24.5,
             ("solo", ROLLOUT_GPUS.heading): 328,
             ("solo", TRAINING_GPUS.heading): 328,
             ("rollmux", ROLLOUT_GPUS.heading): 216,
@@ -49,6 +58,7 @@ SUITE = Suite(
     differences=(
         "Algorithm 1 as printed does not reach the paper's 1.84x on streams with the published statistics; it comes nearer with "
         "SLOs from U(1.1, 2), 32B jobs on one training node and no pruning of saturated groups (the third case).",
+        "Packed, scaled and isolated are shares of all admissions: into a group as it is, with more rollout nodes, into a new one.",
         "consolidate is not the paper's: it moves running jobs and pays for the moves; the paper's planner never moves one.",
         "With fixed stays a job that is slowed down does less work for its dollars; at equal work the saving is that of the "
         "second case.",

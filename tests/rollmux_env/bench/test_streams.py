@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -9,7 +10,7 @@ import pytest
 from rollmux_env.bench.streams import drifting, sampled, with_actual, with_drift, workload
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario, parse_scenario
-from rollmux_env.timing.drift import drift
+from rollmux_env.timing.drift import FACTORS, drift
 
 STREAM = workload("production", 0, jobs=12)
 
@@ -17,7 +18,7 @@ STREAM = workload("production", 0, jobs=12)
 def test_only_what_is_named_changes() -> None:
     for changed, names in (
         (with_actual(STREAM, 0.6, 0.25), {"rollout", "training"}),
-        (with_drift(STREAM, "increasing"), {"drift"}),
+        (with_drift(STREAM, "increasing", 0), {"drift"}),
     ):
         assert changed.cluster == STREAM.cluster
         for before, after in zip(STREAM.jobs, changed.jobs, strict=True):
@@ -37,29 +38,48 @@ def test_a_law_for_both_phases() -> None:
             assert (phase.actual.mean_fraction, phase.actual.cv, phase.actual.cap) == (0.6, 0.25, False)
 
 
-def test_templates_of_the_models_size() -> None:
-    changed = with_drift(STREAM, "decreasing", 1.5)
-    assert [job.drift for job in changed.jobs] == [drift("decreasing", 1.5, int(job.id.split("B")[0])) for job in STREAM.jobs]
-    assert all(job.drift == () for job in with_drift(changed, "none").jobs)
+def templates(scenario: Scenario, *directions: str) -> list[tuple[str, float] | None]:
+    """Which template each job drew; None for no drift."""
+    kinds = [(direction, factor) for direction in directions for factor in FACTORS]
+    drawn: list[tuple[str, float] | None] = []
+    for job in scenario.jobs:
+        own = {kind for kind in kinds if drift(*kind, int(job.id.split("B")[0])) == job.drift}
+        assert len(own) == bool(job.drift)
+        drawn.append(own.pop() if own else None)
+    return drawn
 
 
-def test_mixed_is_increasing_and_decreasing_by_turns() -> None:
-    both = [with_drift(STREAM, name).jobs for name in ("increasing", "decreasing")]
-    assert [job.drift for job in with_drift(STREAM, "mixed").jobs] == [both[k % 2][k].drift for k in range(12)]
+def test_every_job_draws_its_template() -> None:
+    stream = workload("production", 1)
+    for template, directions in {
+        "increasing": ["increasing"],
+        "decreasing": ["decreasing"],
+        "mixed": ["increasing", "decreasing"],
+    }.items():
+        drawn = templates(with_drift(stream, template, 3), *directions)
+        counts = Counter(drawn)
+        assert set(counts) == {None, *((direction, factor) for direction in directions for factor in FACTORS)}
+        assert 35 <= counts[None] <= 65  # 50 of 200 are expected
+        for factor in FACTORS:
+            assert 35 <= sum(counts[direction, factor] for direction in directions) <= 65
+        assert drawn != templates(with_drift(stream, template, 4), *directions)
+    changed = with_drift(stream, "mixed", 3)
+    assert all(job.drift == () for job in with_drift(changed, "none", 3).jobs)
 
 
 def test_sizes_are_passed_where_ids_do_not_tell() -> None:
     renamed = STREAM.model_copy(update={"jobs": (STREAM.jobs[0].model_copy(update={"id": "mine"}),)})
-    assert with_drift(renamed, "increasing", billions={"mine": 32}).jobs[0].drift == drift("increasing", 1.0, 32)
+    seed = next(seed for seed in range(20) if with_drift(renamed, "increasing", seed, {"mine": 32}).jobs[0].drift)
+    own = with_drift(renamed, "increasing", seed, billions={"mine": 32}).jobs[0].drift
+    assert own in [drift("increasing", factor, 32) for factor in FACTORS]
     for sizes in (None, {"7B-8k-001": 7}):
         with pytest.raises(InputError, match=r"^drift: job mine: the size of its model is not known$"):
-            with_drift(renamed, "increasing", billions=sizes)
+            with_drift(renamed, "increasing", 0, billions=sizes)
 
 
-@pytest.mark.parametrize(("template", "factor"), [("sideways", 1.0), ("increasing", 0.0)])
-def test_what_makes_no_sense_is_refused(template: str, factor: float) -> None:
-    with pytest.raises(InputError):
-        with_drift(STREAM, template, factor)
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(InputError, match="sideways"):
+        with_drift(STREAM, "sideways", 0)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +87,7 @@ def test_what_makes_no_sense_is_refused(template: str, factor: float) -> None:
     [
         partial(workload, "mixed", stays="fixed", jobs=5),
         partial(sampled, "production", jobs=5),
-        partial(drifting, "production", "mixed", factor=0.5, jobs=5),
+        partial(drifting, "production", "mixed", jobs=5),
     ],
 )
 def test_streams_travel_to_other_processes(stream: Callable[[int], Scenario]) -> None:

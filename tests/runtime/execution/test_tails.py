@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rollmux_env.errors import InvariantError
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.shares import Shares, kept_parts
+from runtime.compare import compare
 from runtime.execution.checks import check_run
 from runtime.facts import Node, Span
 from runtime.journal import record_of
@@ -144,6 +145,8 @@ def test_tails_move_and_the_next_rollout_runs_beside_them(run: Running, nodes: t
         first, last = part.node_spans()[0], part.node_spans()[-1]
         assert len({span.node for span in part.spans if span.from_s == first.from_s}) == 1 and not first.tail
         assert last.until_s == part.end_s
+    (group,) = compare(record)["groups"]
+    assert set(group["jobs"]) == {"a", "b"}  # tails are no reason not to compare
     done = {(one.job_id, one.metrics["began_with"], one.metrics["ended_with"]) for one in record.iterations}
     assert {("a", 2, 1), ("b", 1, 2)} <= done
 

@@ -8,8 +8,9 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Progressed
 from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Scenario, parse_scenario
-from runtime.facts import Ended, Iteration, Node, PhaseSlice, Profiled, Started, SyncSlice
+from runtime.facts import Ended, Iteration, Node, PhaseSlice, Profiled, Span, Started, SyncSlice
 from runtime.record import RunRecord
 
 JOB = {"arrival_s": 0, "iterations": 20, "slo": 1.5, "rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 10}}
@@ -19,6 +20,34 @@ POOL = {"gpus_per_node": 1, "usd_per_gpu_hour": 1}
 def scenario_of(*jobs: dict[str, object]) -> Scenario:
     cluster = {"rollout": POOL, "training": POOL}
     return parse_scenario({"version": 1, "cluster": cluster, "jobs": [JOB | job for job in jobs]})
+
+
+def name_of(phase: PhaseRun, node: int) -> str:
+    return f"{phase.pool}-{phase.group}-{node}"
+
+
+def whole_phases(phases: list[PhaseRun]) -> list[tuple[PhaseRun, tuple[Span, ...]]]:
+    """Phases in order of their end, each rollout as one with what it held of its nodes, where that was not all all the time."""
+    parts: dict[tuple[str, int, bool], list[PhaseRun]] = defaultdict(list)
+    for phase in phases:
+        parts[phase.job_id, phase.iteration, phase.phase == "training"].append(phase)
+    whole = []
+    for own in parts.values():
+        own.sort(key=lambda phase: phase.start_s)
+        nodes = tuple(sorted({node for phase in own for node in phase.nodes}))
+        one = own[0]._replace(nodes=nodes, end_s=max(phase.end_s for phase in own))
+        alike = len(own) == 1 and own[0].share == 1
+        spans = (
+            ()
+            if alike
+            else tuple(
+                Span(name_of(phase, node), phase.start_s, phase.end_s, phase.share, phase.phase == "tail")
+                for phase in own
+                for node in phase.nodes
+            )
+        )
+        whole.append((one, spans))
+    return sorted(whole, key=lambda pair: pair[0].end_s)
 
 
 def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round-robin", alone: bool = False) -> RunRecord:
@@ -31,9 +60,9 @@ def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round
     syncs: list[SyncSlice] = []
     iterations: list[Iteration] = []
     began_s = dict(at_s)
-    for phase in sorted(run.phases, key=lambda phase: phase.end_s):
+    for phase, spans in whole_phases(run.phases):
         key = (phase.job_id, phase.phase)
-        names = tuple(f"{phase.pool}-{phase.group}-{node}" for node in phase.nodes)
+        names = tuple(name_of(phase, node) for node in phase.nodes)
         run_s = phase.start_s + phase.switch_s
         slices.append(
             PhaseSlice(
@@ -54,6 +83,7 @@ def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round
                 load_s=phase.switch_s,
                 cold=cold[key],
                 stages={"weights": phase.switch_s / 2},
+                spans=spans,
             )
         )
         cold[key] = False

@@ -1,0 +1,125 @@
+"""Naive sharing: jobs share nodes as a policy places them, but nobody orders their phases.
+
+A phase begins, on all its nodes, as soon as its job is ready for it. Phases that meet on a node share it evenly, so a phase is as
+slow as on its most crowded node. This is the best that sharing without an order can do: that two phases need the memory of two,
+that they disturb each other's caches and that weights change places costs nothing here. Alone a phase takes its worst case.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rollmux_env.cluster.events import Admitted, Progress
+from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import PlanError
+from rollmux_env.replay.checks import check_state
+from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
+from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.groups import seating_of
+from rollmux_env.scheduler.planner import INSTANT_S
+
+Node = tuple[int, str, int]  # group, pool, number
+_CYCLE = ("rollout", "training", "sync")
+_LEAST_S = 1e-9  # left of a phase that is over
+
+
+@dataclass
+class _Cycle:
+    """A job that goes through its phases.
+
+    Attributes:
+        seconds, nodes: of each phase of the cycle, alone. place: of the phase in hand. left_s: of it, at full speed.
+        busy_s: what it has used of each pool, node-seconds.
+    """
+
+    job_id: str
+    iterations: int | None
+    leaves_s: float
+    seconds: tuple[float, ...]
+    nodes: tuple[tuple[Node, ...], ...]
+    place: int = 0
+    left_s: float = 0.0
+    done: int = 0
+    busy_s: dict[str, float] = field(default_factory=lambda: {"rollout": 0.0, "training": 0.0})
+
+    @property
+    def nodes_now(self) -> tuple[Node, ...]:
+        return self.nodes[self.place]
+
+
+def replay_unordered(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
+    """Replay a scenario without an order of phases.
+
+    Args:
+        policy: places jobs, and moves none.
+        check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
+
+    Raises:
+        PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
+    """
+    run = Run(scenario, State(scenario.cluster, observed=True))
+    state, scheduler, arrivals = run.state, Scheduler(run.state, policy), Arrivals(scenario)
+    run.decision_s = scheduler.planner.decision_s
+    cycles: list[_Cycle] = []
+    logged = 0
+    while state.departed < len(scenario.jobs):
+        speeds = _speeds(cycles)
+        ends_s = [state.now_s + cycle.left_s / speed for cycle, speed in zip(cycles, speeds, strict=True)]
+        now_s = max(state.now_s, min([arrivals.next_s, *ends_s]))
+        if now_s == float("inf"):
+            raise PlanError(waits_for_ever(state))
+        _advance(cycles, speeds, now_s - state.now_s)
+        state.now_s = now_s
+        leaving = [cycle for cycle in cycles if cycle.left_s <= _LEAST_S and _next_phase(cycle, scheduler, now_s)]
+        if leaving or arrivals.next_s <= now_s + INSTANT_S:
+            cycles = [cycle for cycle in cycles if cycle not in leaving]
+            for _ in placements(run, scheduler, now_s, arrivals):
+                pass
+            cycles += [_begin(state, event.job_id) for event in run.log[logged:] if isinstance(event, Admitted)]
+            logged = len(run.log)
+            if check:
+                check_state(state, arrivals.taken, policy.keeps_slo)
+    return run
+
+
+def _speeds(cycles: Iterable[_Cycle]) -> list[float]:
+    """Of each job's phase: one over the number of phases on its most crowded node."""
+    crowd = Counter(node for cycle in cycles for node in cycle.nodes_now)
+    return [1 / max((crowd[node] for node in cycle.nodes_now), default=1) for cycle in cycles]
+
+
+def _advance(cycles: list[_Cycle], speeds: list[float], seconds: float) -> None:
+    for cycle, speed in zip(cycles, speeds, strict=True):
+        cycle.left_s -= seconds * speed
+        for _, pool, _ in cycle.nodes_now:
+            cycle.busy_s[pool] += seconds * speed
+
+
+def _begin(state: State, job_id: str) -> _Cycle:
+    """A job at the start of its first rollout."""
+    seating, job = seating_of(state, None, job_id), state.job(job_id)
+    training = tuple((seating.group, "training", number) for number in seating.training)
+    rollout = training if seating.colocated else tuple((seating.group, "rollout", number) for number in seating.rollout)
+    leaves_s = float(state.jobs.leaves_s[state.row(job_id)])
+    seconds = state.planned_s(job_id)
+    return _Cycle(job_id, job.iterations, leaves_s, seconds, (rollout, training, ()), left_s=seconds[0])
+
+
+def _next_phase(cycle: _Cycle, scheduler: Scheduler, now_s: float) -> bool:
+    """A phase is over; whether the job leaves now."""
+    cycle.place = (cycle.place + 1) % len(_CYCLE)
+    if cycle.place == len(_CYCLE) - 1 and cycle.seconds[-1] <= 0.0:
+        cycle.place = 0
+    cycle.left_s = cycle.seconds[cycle.place]
+    if cycle.place:
+        return False
+    cycle.done += 1
+    scheduler.iterated(Progress(cycle.job_id, cycle.done, cycle.busy_s["rollout"], cycle.busy_s["training"]))
+    leaves = cycle.done == cycle.iterations or now_s >= cycle.leaves_s - INSTANT_S
+    if leaves:
+        scheduler.left(cycle.job_id)
+    return leaves

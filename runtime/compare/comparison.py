@@ -1,0 +1,149 @@
+"""The event replay against a real run: what the run's beginning foretells, what came, and where the two part.
+
+Placements and moves are those of the run, the dispatch policy is the run's, and the replay is repeated with many seeds. What is
+compared is what came after the first fifth of each job's iterations: their mean time (the period), the time from the first job's
+fifth to the last job's end (the makespan), and the parts of an iteration. Where the cores of the machine were taken from the jobs'
+processes, for other seconds of a phase than in the beginning, a second prediction has these seconds: what it gets right is no
+error of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from policies.dispatch import make_dispatch
+from rollmux_env.cluster.events import Admitted
+from rollmux_env.errors import InputError
+from rollmux_env.replay.event import replay_events
+from runtime.compare.cores import core_waits
+from runtime.compare.foretell import Foretold, foretell, seen_iterations, until_interrupted
+from runtime.compare.parts import (
+    Parts,
+    ends_of,
+    groups_of,
+    mean_parts,
+    measured_parts,
+    replayed_parts,
+)
+from runtime.compare.placements import Places, RecordedPlacements, places_of
+from runtime.record import RunRecord
+
+_SEEDS = 32
+_WORTH = 0.01  # of an iteration, from which on a difference is told in words
+
+
+class Prediction(NamedTuple):
+    """What a replay says: the parts of each job's iterations in the mean over the seeds, and seconds of the makespan."""
+
+    parts: dict[str, list[Parts]]
+    makespan_s: float
+
+
+def compare(record: RunRecord) -> dict[str, Any]:
+    """Foretell a run from its beginning, and compare.
+
+    Returns:
+        `jobs`: {id: {`predicted_s`, `measured_s`, `error`}} of iterations; `makespan`: the same three; `period_error`: the mean
+        of the jobs' |error|; `iterations_seen`: {id: how many}. An error is predicted over measured, less 1. Of a run that tells
+        what cores were taken, and where that has changed, every error has `error_cores` and `error_ours`, which sum to it;
+        `cores`: {`before`, `after`} shares of the phases' seconds without a core, or None. `groups`: a list of
+        {`group`, `jobs`: {id: {`iterations`, `predicted_s`: {part: seconds}, `measured_s`: the same}}, `largest`: {`job`,
+        `part`, `predicted_s`, `measured_s`}}.
+
+    Raises:
+        InputError: too little was run to the end, or a job was placed twice; one line.
+    """
+    record = until_interrupted(record)
+    places = places_of(record)
+    done = {job_id: [one for one in record.iterations if one.job_id == job_id] for job_id in places.first}
+    if not done:
+        raise InputError("compare: no job was placed in this run")
+    for job_id, iterations in done.items():
+        if len(iterations) < 2:
+            raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
+    prefix = {job_id: seen_iterations(len(iterations)) for job_id, iterations in done.items()}
+    predicted = _predict(record, places, prefix, foretell(record, places, prefix))
+    measured = {job_id: measured_parts(record, job_id) for job_id in done}
+    shares, slower_s = core_waits(record, prefix, measured)
+    again = _predict(record, places, prefix, foretell(record, places, prefix, slower_s)) if slower_s else None
+    ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
+    jobs = {}
+    for job_id, parts in measured.items():
+        rest = slice(prefix[job_id], None)
+        at_cores_s = _mean_s(again.parts[job_id][rest]) if again else None
+        jobs[job_id] = _error(_mean_s(predicted.parts[job_id][rest]), _mean_s(parts[rest]), at_cores_s)
+    return {
+        "jobs": jobs,
+        "makespan": _error(predicted.makespan_s, makespan_s(ends_s, prefix), again.makespan_s if again else None),
+        "period_error": fmean(abs(job["error"]) for job in jobs.values()),
+        "iterations_seen": prefix,
+        "cores": shares,
+        "groups": _groups(record, prefix, predicted.parts, measured),
+    }
+
+
+def makespan_s(ends_s: Mapping[str, Sequence[float]], prefix: Mapping[str, int]) -> float:
+    """Seconds from when the first job had done what the prediction sees to the end of the last job."""
+    return max(ends[-1] for ends in ends_s.values()) - min(ends[prefix[job_id] - 1] for job_id, ends in ends_s.items())
+
+
+def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foretold: Foretold) -> Prediction:
+    """Replay what is foretold, with many seeds."""
+    dispatch = make_dispatch(record.started.dispatch)
+    begin_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
+    whole_s = {job_id: [one.end_s - one.start_s for one in record.iterations if one.job_id == job_id] for job_id in places.moves}
+    iteration_s = {job_id: fmean(seconds) for job_id, seconds in whole_s.items()}
+    replayed: list[dict[str, list[Parts]]] = []
+    makespans_s = []
+    for seed in range(_SEEDS):
+        policy = RecordedPlacements(places, iteration_s, record.last_s)
+        run = replay_events(foretold.scenario, policy, dispatch, seed, keep_phases=True, tails=foretold.tails)
+        replayed.append(replayed_parts(run, foretold.fixed, begin_s))
+        makespans_s.append(makespan_s(ends_of(run), prefix))
+    parts = {job_id: [mean_parts(own) for own in zip(*(one[job_id] for one in replayed), strict=True)] for job_id in foretold.fixed}
+    return Prediction(parts, fmean(makespans_s))
+
+
+def _groups(
+    record: RunRecord,
+    prefix: Mapping[str, int],
+    predicted: Mapping[str, Sequence[Parts]],
+    measured: Mapping[str, Sequence[Parts]],
+) -> list[dict[str, Any]]:
+    """By group, what the iterations of its jobs behind the first ones were made of."""
+    by_group: dict[int, dict[str, Any]] = {}
+    for job_id, first in prefix.items():
+        groups = groups_of(record, job_id)
+        for group in dict.fromkeys(groups[first:]):
+            numbers = [number for number in range(first, len(groups)) if groups[number] == group]
+            means = (mean_parts([parts[number] for number in numbers]) for parts in (predicted[job_id], measured[job_id]))
+            values: dict[str, Any] = dict(zip(("predicted_s", "measured_s"), (mean._asdict() for mean in means), strict=True))
+            by_group.setdefault(group, {})[job_id] = {"iterations": len(numbers), **values}
+    return [{"group": group, "jobs": jobs, "largest": _largest(jobs)} for group, jobs in sorted(by_group.items())]
+
+
+def _largest(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The part that prediction and run differ in most; None where each differs by less than a hundredth of an iteration."""
+    apart = [
+        (abs(job["measured_s"][part] - job["predicted_s"][part]), job_id, part)
+        for job_id, job in jobs.items()
+        for part in Parts._fields
+        if abs(job["measured_s"][part] - job["predicted_s"][part]) >= _WORTH * sum(job["measured_s"].values())
+    ]
+    if not apart:
+        return None
+    _, job_id, part = max(apart)
+    return {"job": job_id, "part": part, **{key: jobs[job_id][key][part] for key in ("predicted_s", "measured_s")}}
+
+
+def _mean_s(parts: Sequence[Parts]) -> float:
+    return fmean(sum(one) for one in parts)
+
+
+def _error(predicted_s: float, measured_s: float, at_cores_s: float | None) -> dict[str, float]:
+    error = {"predicted_s": predicted_s, "measured_s": measured_s, "error": predicted_s / measured_s - 1}
+    if at_cores_s is not None:
+        error |= {"error_cores": (predicted_s - at_cores_s) / measured_s, "error_ours": at_cores_s / measured_s - 1}
+    return error

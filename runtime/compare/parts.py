@@ -1,0 +1,132 @@
+"""What the seconds of an iteration were: in a run, by its record, and in a replay, by its phases."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from rollmux_env.replay.run import PhaseRun, Run
+from runtime.facts import PhaseSlice
+from runtime.record import RunRecord
+
+
+class Parts(NamedTuple):
+    """Seconds of an iteration, from the end of the one before it (the first one: from when its rollout was ready) to its own.
+
+    Attributes:
+        rollout, training: the methods themselves.
+        sync: weights on their way. switch: the permit's way, loading and offloading, and what a cold start takes beyond a warm one.
+        waiting: for nodes. other: between phases: messages, checkpoints, steps of the job's own.
+    """
+
+    rollout: float = 0.0
+    training: float = 0.0
+    sync: float = 0.0
+    switch: float = 0.0
+    waiting: float = 0.0
+    other: float = 0.0
+
+
+def mean_parts(parts: Sequence[Parts]) -> Parts:
+    """The mean of some iterations, at least one."""
+    return Parts(*(fmean(column) for column in zip(*parts, strict=True)))
+
+
+def slices_of(record: RunRecord, job_id: str) -> dict[int, list[PhaseSlice]]:
+    """The phases of a job by iteration, without those of its profile and those that failed."""
+    slices: dict[int, list[PhaseSlice]] = defaultdict(list)
+    for part in record.phases:
+        if part.job_id == job_id and not part.profile and part.ok:
+            slices[part.iteration].append(part)
+    return slices
+
+
+def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
+    """The iterations of a job in a run, in order."""
+    slices = slices_of(record, job_id)
+    warm: dict[str, list[float]] = defaultdict(list)
+    for part in (part for own in slices.values() for part in own):
+        if not part.cold:
+            warm[part.phase].append(part.done_s - part.run_s)
+    usual = {phase: fmean(seconds) for phase, seconds in warm.items()}
+    syncs: dict[int, float] = defaultdict(float)
+    for sync in record.syncs:
+        if sync.job_id == job_id and not sync.profile:
+            syncs[sync.iteration] += sync.end_s - sync.start_s
+    parts = []
+    since_s: float | None = None
+    for iteration in (one for one in record.iterations if one.job_id == job_id):
+        begin_s = iteration.start_s if since_s is None else since_s
+        since_s = iteration.end_s
+        method = {"rollout": 0.0, "training": 0.0}
+        holding_s = waiting_s = 0.0
+        for part in slices[iteration.number]:
+            holding_s += part.end_s - part.start_s
+            waiting_s += max(0.0, part.start_s - max(part.asked_s, begin_s))
+            if part.phase != "init":
+                seconds = part.done_s - part.run_s
+                method[part.phase] += min(seconds, usual.get(part.phase, seconds)) if part.cold else seconds
+        known = Parts(**method, sync=syncs[iteration.number], switch=holding_s - sum(method.values()), waiting=waiting_s)
+        parts.append(known._replace(other=iteration.end_s - begin_s - sum(known)))
+    return parts
+
+
+def groups_of(record: RunRecord, job_id: str) -> list[int]:
+    """The group in which each iteration of a job ended."""
+    slices = slices_of(record, job_id)
+    return [slices[one.number][-1].group if slices[one.number] else -1 for one in record.iterations if one.job_id == job_id]
+
+
+class Fixed(NamedTuple):
+    """What a replay does not tell apart of an iteration: seconds of warm switches, by phase, of the sync, and between phases."""
+
+    rollout_switch: float
+    training_switch: float
+    sync: float
+    other: float
+
+
+def replayed_parts(run: Run, fixed: dict[str, Fixed], begin_s: dict[str, float]) -> dict[str, list[Parts]]:
+    """The iterations of each job in a replay, in order.
+
+    Args:
+        fixed: of each job. begin_s: when each was admitted.
+    """
+    spans: dict[tuple[str, int, str], list[PhaseRun]] = defaultdict(list)
+    for phase in run.phases:
+        spans[phase.job_id, phase.iteration, "training" if phase.phase == "training" else "rollout"].append(phase)
+    by_job: dict[str, list[Parts]] = {}
+    for job_id, ends_s in ends_of(run).items():
+        own, since_s, parts = fixed[job_id], begin_s[job_id], []
+        for number, end_s in enumerate(ends_s):
+            rollouts, trainings = spans[job_id, number, "rollout"], spans[job_id, number, "training"]
+            cold_s = [sum(phase.switch_s for phase in phases) for phases in (rollouts, trainings)]
+            rollout_s = _covered_s(rollouts) - own.rollout_switch - cold_s[0]
+            training_s = _covered_s(trainings) - own.training_switch - cold_s[1]
+            switch_s = own.rollout_switch + own.training_switch + sum(cold_s)
+            known = Parts(rollout_s, training_s, own.sync, switch_s, other=own.other)
+            parts.append(known._replace(waiting=end_s - since_s - sum(known)))
+            since_s = end_s
+        by_job[job_id] = parts
+    return by_job
+
+
+def ends_of(run: Run) -> dict[str, list[float]]:
+    """When each job's iterations ended in a replay: with their trainings, and their syncs behind them."""
+    sync_s = {job.id: job.sync_s for job in run.scenario.jobs}
+    ends: dict[str, dict[int, float]] = {job_id: {} for job_id in sync_s}
+    for phase in run.phases:
+        if phase.phase == "training":  # one that a move cut short is run again
+            ends[phase.job_id][phase.iteration] = phase.end_s + sync_s[phase.job_id]
+    return {job_id: [*own.values()] for job_id, own in ends.items()}
+
+
+def _covered_s(phases: Iterable[PhaseRun]) -> float:
+    """Seconds in which at least one of some phases ran: a tail and what it left overlap on different nodes."""
+    covered_s, until_s = 0.0, float("-inf")
+    for phase in sorted(phases, key=lambda phase: phase.start_s):
+        covered_s += max(0.0, phase.end_s - max(phase.start_s, until_s))
+        until_s = max(until_s, phase.end_s)
+    return covered_s
