@@ -27,7 +27,8 @@ from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.report.tables import show
-from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, Member, Request, migrates_at
+from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, Member, Request
+from rollmux_env.timing.migration import migration_of
 
 BASE = "round-robin,migrate=0.8"
 POLICIES = ("round-robin", "fifo,migrate=0.8", "learned:default")
@@ -39,7 +40,7 @@ class Timed:
 
     def __init__(self, policy: DispatchPolicy) -> None:
         self.policy = policy
-        self.migrates_at = migrates_at(policy)
+        self.migration = migration_of(policy)
         self.seconds = 0.0
         self.calls = 0
 

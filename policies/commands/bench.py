@@ -100,7 +100,7 @@ def bench(
         raise typer.BadParameter("goes with --suite", param_hint="--quick")
     from policies.dispatch import make_dispatch
     from policies.registry import make_policy
-    from policies.rollout import make_rollout, migrating
+    from policies.rollout import make_replayed, migrating
     from rollmux_env.bench.comparison import compare
     from rollmux_env.bench.harness import Task, run_tasks
     from rollmux_env.report.folder import make_folder, write_bench
@@ -115,7 +115,7 @@ def bench(
     for option, value in (("--dispatch", dispatch), ("--rollout-policy", rollout_policy), ("--max-phases", most_phases)):
         if value is not None and fidelity is Fidelity.fluid:
             raise typer.BadParameter("a fluid replay runs no single phases", param_hint=option)
-    inside = make_rollout(rollout_policy or "plain")
+    inside = make_replayed(rollout_policy or "plain")
     order = migrating(dispatch or "round-robin", inside)
     rule = make_dispatch(order) if fidelity is Fidelity.event else None
     for name in names:

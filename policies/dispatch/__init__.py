@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from policies.dispatch.round_robin import RoundRobin
 from policies.dispatch.work_conserving import WorkConserving
@@ -11,9 +12,9 @@ from rollmux_env.scheduler.dispatcher import DispatchPolicy
 
 DISPATCH: dict[str, Callable[..., DispatchPolicy]] = {
     "round-robin": RoundRobin,
-    "fifo": lambda migrate=None, careful=False: WorkConserving(0, migrate, careful),
-    "shortest-first": lambda migrate=None, careful=False: WorkConserving(1, migrate, careful),
-    "longest-first": lambda migrate=None, careful=False: WorkConserving(-1, migrate, careful),
+    "fifo": partial(WorkConserving, 0),
+    "shortest-first": partial(WorkConserving, 1),
+    "longest-first": partial(WorkConserving, -1),
 }
 LEARNED = "learned:"  # then `default`, or the path of a policy file
 

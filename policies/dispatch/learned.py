@@ -17,7 +17,7 @@ from policies.placement.policy_file import read_policy
 from policies.placement.scorer import score
 from rollmux_env.envs.dispatch.features import write_observation
 from rollmux_env.envs.dispatch.observation import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES, observation_table
-from rollmux_env.envs.dispatch.types import GROUP, MEMBER, MOST_NODES, NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL
+from rollmux_env.envs.dispatch.types import GROUP, MEMBER, MIGRATION, MOST_NODES, NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.tables import Records
@@ -36,7 +36,7 @@ class Learned:
         InputError: the file cannot be read, is damaged, or reads numbers that this version does not give.
     """
 
-    migrates_at = 0.8
+    migration = MIGRATION
 
     def __init__(self, path: str = "default") -> None:
         file = Path(str(files("policies.dispatch") / "weights" / "default.safetensors")) if path == "default" else Path(path)

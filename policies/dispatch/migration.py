@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member
+from rollmux_env.timing.migration import SHARE, Migration
 
 _MARGIN = 1.2
 
 
-class Migration:
+class Tails:
     """Decides which tails a rule may migrate.
 
     Args:
-        at: the share of a rollout's responses after which the rest may leave its nodes; None never. careful: not where the job
-            is its group's bound, and waits for nobody: a slower rollout of its own would slow down everybody.
+        at: the share of a rollout's responses after which the rest may leave its nodes; None never. share: what a tail keeps of
+            them; None is the usual. careful: not where the job is its group's bound, and waits for nobody: a slower rollout of its
+            own would slow down everybody.
+
+    Attributes:
+        migration: the two numbers, or None.
 
     Raises:
-        ValueError: `at` is neither None nor a number between 0 and 1, or `careful` no boolean, or given without it; one line.
+        ValueError: `at` or `share` are neither None nor numbers between 0 and 1, or `careful` is no boolean, or they are given
+            without `at`; one line.
     """
 
-    def __init__(self, at: object, careful: object) -> None:
+    def __init__(self, at: float | None, share: float | None, careful: bool) -> None:
         if at is not None and not (isinstance(at, float) and 0 < at < 1):
             raise ValueError(f"migrate must be a number between 0 and 1, not {at}")
+        if share is not None and at is None:
+            raise ValueError("share goes with migrate")
         if not isinstance(careful, bool) or (careful and at is None):
             raise ValueError("careful must be true or false, and goes with migrate")
-        self.at, self._careful = at, careful
+        self.migration = None if at is None else Migration(at, SHARE if share is None else share)
+        self._careful = careful
 
     def movable(self, group: Dispatcher) -> list[Member]:
         """The members whose tails may migrate now."""
-        if self.at is None:
+        if self.migration is None:
             return []
         return [member for member in group.movable if not (self._careful and is_bound(group, member))]
 

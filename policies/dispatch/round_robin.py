@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.dispatch.migration import Migration
+from policies.dispatch.migration import Tails
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
 
@@ -15,19 +15,20 @@ class RoundRobin:
 
     Args:
         migrate: the share of a rollout's responses after which the rest leaves its nodes (the paper's: 0.8), as soon as the
-            next rollout in turn waits for them; None never. careful: not the tail of a job that is its group's bound.
+            next rollout in turn waits for them; None never. share: of its nodes that it keeps; None is the usual
+            (`rollmux_env.timing.migration`). careful: not the tail of a job that is its group's bound.
     """
 
-    def __init__(self, migrate: float | None = None, careful: bool = False) -> None:
-        self._migration = Migration(migrate, careful)
-        self.migrates_at = migrate
+    def __init__(self, migrate: float | None = None, share: float | None = None, careful: bool = False) -> None:
+        self._tails = Tails(migrate, share, careful)
+        self.migration = self._tails.migration
 
     def choose(self, group: Dispatcher) -> Request | Member | None:
         """Return the first waiting phase whose turn it is on all its nodes, else a tail that blocks the next one."""
         for request in group.waiting:
             if not request.nodes & group.busy and _in_turn(group, request, ()):
                 return request
-        movable = self._migration.movable(group)
+        movable = self._tails.movable(group)
         freed = 0
         for member in movable:
             freed |= member.nodes["rollout"]

@@ -8,7 +8,7 @@ phases, which end, and for older overdue phases, of which there are fewer than m
 
 from __future__ import annotations
 
-from policies.dispatch.migration import Migration
+from policies.dispatch.migration import Tails
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
 
@@ -20,20 +20,20 @@ class WorkConserving:
     Args:
         sign: 1 for the shortest first, -1 for the longest first, 0 for first come, first served.
         migrate: the share of a rollout's responses after which the rest leaves its nodes (RollMux, arXiv 2512.11306: 0.8), as
-            soon as a rollout that waits for them could begin; None never. careful: not the tail of a job that is its group's
-            bound.
+            soon as a rollout that waits for them could begin; None never. share: of its nodes that it keeps; None is the usual
+            (`rollmux_env.timing.migration`). careful: not the tail of a job that is its group's bound.
     """
 
-    def __init__(self, sign: int, migrate: float | None = None, careful: bool = False) -> None:
-        self._migration = Migration(migrate, careful)
+    def __init__(self, sign: int, migrate: float | None = None, share: float | None = None, careful: bool = False) -> None:
+        self._tails = Tails(migrate, share, careful)
         self.sign = sign
-        self.migrates_at = migrate
+        self.migration = self._tails.migration
 
     def choose(self, group: Dispatcher) -> Request | Member | None:
         """The first phase, in this order, whose nodes are free and not kept for an overdue one; else a tail that is in the way of
         the first rollout that could begin once tails have moved."""
         best = self._first(group, group.busy)
-        movable = self._migration.movable(group) if best is None else []
+        movable = self._tails.movable(group) if best is None else []
         if not movable:
             return best
         freed = 0

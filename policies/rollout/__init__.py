@@ -14,8 +14,8 @@ from policies.rollout.tail_batching import TailBatching
 from policies.rollout.tail_migration import TailMigration
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.policy import Control, RolloutPolicy, Rounds
-from rollmux_env.rollout.profile import migration_of
 from rollmux_env.rollout.setting import Setting
+from rollmux_env.timing.migration import SHARE, Migration, migration_of
 
 BATCHING: dict[str, Callable[..., RolloutPolicy]] = {"tail-batching": TailBatching}  # what is launched
 CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
@@ -25,6 +25,12 @@ CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
     "stream-trainer": StreamTrainer,
 }
 ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, **CONTROL}
+_ONE_SIZE = "chooses the size of the replicas, and the jobs of a scenario have one, their `tensor_parallel`"
+NOT_REPLAYED = {  # why not in event replays of scenarios
+    "adaptive-parallelism": f"adaptive-parallelism {_ONE_SIZE}",
+    "parallelism-planner": f"parallelism-planner {_ONE_SIZE}",
+    "stream-trainer": "stream-trainer is for jobs that sample and train on the same GPUs, and those of a scenario have two pools",
+}
 
 
 @dataclass(frozen=True)
@@ -35,14 +41,9 @@ class Combined:
     inside: RolloutPolicy
 
     @property
-    def migrates_at(self) -> float | None:
+    def migration(self) -> Migration | None:
         """See the second policy."""
-        return getattr(self.inside, "migrates_at", None)
-
-    @property
-    def share(self) -> float | None:
-        """See the second policy."""
-        return getattr(self.inside, "share", None)
+        return migration_of(self.inside)
 
     @property
     def careful(self) -> bool:
@@ -74,8 +75,26 @@ def make_rollout(spec: str) -> RolloutPolicy:
         return made[0]
     kinds = [part.partition(",")[0] for part in parts]
     if len(parts) == 2 and kinds[0] in BATCHING and kinds[1] in CONTROL:
+        if getattr(made[0], "each_engine", False):
+            raise InputError(
+                f"rollout policy '{spec}': with each_engine=true nothing moves between engines, so {kinds[1]} has no part"
+            )
         return Combined(made[0], made[1])
     raise InputError(f"rollout policy '{spec}': together go one of {', '.join(BATCHING)} and one of {', '.join(CONTROL)}, as a+b")
+
+
+def make_replayed(spec: str) -> RolloutPolicy:
+    """Create a rollout policy for an event replay of the jobs of a scenario.
+
+    Raises:
+        InputError: as `make_rollout`, or one that could do nothing there; one line.
+    """
+    policy = make_rollout(spec)
+    for part in spec.split("+"):
+        name = part.partition(",")[0]
+        if name in NOT_REPLAYED:
+            raise InputError(f"rollout policy '{spec}': {NOT_REPLAYED[name]}; `rollmux bench --suite rollout` measures it")
+    return policy
 
 
 def migrating(dispatch: str, policy: RolloutPolicy) -> str:
@@ -83,4 +102,5 @@ def migrating(dispatch: str, policy: RolloutPolicy) -> str:
     migration = migration_of(policy)
     if migration is None or "migrate=" in dispatch or dispatch.startswith("learned:"):
         return dispatch
-    return f"{dispatch},migrate={migration[0]}" + (",careful=true" if getattr(policy, "careful", False) else "")
+    share = "" if migration.share == SHARE else f",share={migration.share}"
+    return f"{dispatch},migrate={migration.at}{share}" + (",careful=true" if getattr(policy, "careful", False) else "")

@@ -1,9 +1,11 @@
 """`adaptive-parallelism` (OrchestrRL, arXiv 2601.01209): many small replicas for many responses, few large ones later.
 
-At several points of a rollout the policy forecasts the remaining length of every response from earlier rollouts, given
-what it has sampled. It tries each option on the forecast in the simulator: stay, move responses to balance the
-replicas, or rebuild all replicas with another size, including the prefill of what moves and the seconds of the switch.
-It takes the option with the least makespan if that gains more than a margin.
+At the start of a rollout and at several points of it the policy forecasts the remaining length of every response from
+earlier rollouts, given what it has sampled. It tries each option on the forecast in the simulator: stay, move responses
+to balance the replicas, or rebuild all replicas with another size, including the prefill of what moves and the seconds
+of the switch. It takes the option with the least makespan if that gains more than a margin. A job's first rollout, of
+which nothing is known, begins with the size in its configuration; the next ones with the size that is best for the
+lengths of those before. Short and long rounds of tail batching have forecasts of their own.
 
 Only abstracts of the paper are known. The forecast (a distribution smoothed from rollout to rollout: an ARIMA(0,1,1) of
 every quantile) and the choice (trials instead of a program) are ours.
@@ -62,29 +64,51 @@ class Reshape(Stay):
     def __init__(self, policy: AdaptiveParallelism, setting: Setting) -> None:
         self._policy, self._setting = policy, setting
         self._timings = dict(setting.timings)
-        self._quantiles: Floats | None = None
+        self._quantiles: dict[bool, Floats] = {}  # of short and of long rounds
+        self._long = False
+        self._wanted = 0
         self._parallel = setting.parallel
         self._live = np.zeros(0, np.int64)  # numbers of the replicas that are in use
         self._checkpoints: list[int] = []
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
         """See `rollmux_env.rollout.policy.Control`."""
-        deal(fleet, np.arange(fleet.size))
-        self._parallel, self._live = self._setting.parallel, np.arange(fleet.size)
-        wanted = round.wanted * round.needed
-        self._checkpoints = sorted({max(1, int(share * wanted)) for share in _CHECKPOINTS})
+        self._long, self._wanted = round.long, round.wanted * round.needed
+        self._checkpoints = sorted({max(1, int(share * self._wanted)) for share in _CHECKPOINTS})
+        before, self._live = self._parallel, np.arange(fleet.size)
+        self._parallel = self._first(fleet)
+        if self._parallel != self._setting.parallel or self._parallel != before:
+            replicas = [self._timings[self._parallel]] * (self._setting.gpus // self._parallel)
+            self._live = fleet.add(replicas, self._parallel, 0.0 if self._parallel == before else self._policy.switch_s)
+        deal(fleet, self._live)
         return self._next(fleet)
 
     def act(self, fleet: Fleet) -> Wake:
         """Change the replicas if the forecast gain is large enough."""
-        if self._quantiles is not None:
-            self._reshape(fleet, self._quantiles)
+        if self._long in self._quantiles:
+            self._reshape(fleet, self._quantiles[self._long])
         return self._next(fleet)
 
     def end(self, fleet: Fleet) -> None:
         """Remember how long the responses were that finished."""
         lengths: Floats = np.asarray(np.quantile(fleet.sampled()[fleet.finished], _SHARES), np.float64)
-        self._quantiles = lengths if self._quantiles is None else (1 - _NEW) * self._quantiles + _NEW * lengths
+        before = self._quantiles.get(self._long, lengths)
+        self._quantiles[self._long] = (1 - _NEW) * before + _NEW * lengths
+
+    def _first(self, fleet: Fleet) -> int:
+        """The size to begin a rollout with: that of the end of the last one, unless another has a clearly smaller makespan."""
+        if self._long not in self._quantiles:
+            return self._parallel
+        context = fleet.context()
+        ahead = forecast(self._quantiles[self._long], fleet.sampled())
+        best, best_s = self._parallel, np.inf
+        for parallel in (self._parallel, *(size for size in self._timings if size != self._parallel)):
+            where = np.arange(context.size) % (self._setting.gpus // parallel)
+            makespan_s = self._makespan(parallel, context, ahead, where, where < 0, self._wanted)
+            makespan_s += 0.0 if parallel == self._parallel else self._policy.switch_s
+            if makespan_s < best_s:
+                best, best_s = parallel, (makespan_s if parallel != self._parallel else (1 - self._policy.margin) * makespan_s)
+        return best
 
     def _next(self, fleet: Fleet) -> Wake:
         while self._checkpoints and self._checkpoints[0] <= fleet.finished.size:
@@ -97,13 +121,14 @@ class Reshape(Stay):
             return
         context, ahead = context[left], forecast(quantiles, sampled[left])
         present = np.searchsorted(self._live, fleet.replica[left])
-        stay_s = self._makespan(self._parallel, context, ahead, present, present == present)
+        counting = max(1, self._wanted - fleet.finished.size)
+        stay_s = self._makespan(self._parallel, context, ahead, present, present == present, counting)
         best: tuple[int, Ints] | None = None
         best_s = (1 - self._policy.margin) * stay_s
         for parallel in self._timings:
             where = spread(ahead, self._setting.gpus // parallel)
             same = parallel == self._parallel
-            makespan_s = self._makespan(parallel, context, ahead, where, (where == present) & same)
+            makespan_s = self._makespan(parallel, context, ahead, where, (where == present) & same, counting)
             makespan_s += 0.0 if same else self._policy.switch_s
             if makespan_s < best_s:
                 best_s, best = makespan_s, (parallel, where)
@@ -117,15 +142,19 @@ class Reshape(Stay):
         moving = fleet.replica[left] != self._live[where]
         fleet.migrate(left[moving], self._live[where[moving]])
 
-    def _makespan(self, parallel: int, context: Ints, ahead: Ints, where: Ints, stays: NDArray[np.bool_]) -> float:
-        """Forecast seconds of the rest at replicas of a size, each response at one of them; what does not stay is prefilled."""
+    def _makespan(self, parallel: int, context: Ints, ahead: Ints, where: Ints, stays: NDArray[np.bool_], counting: int) -> float:
+        """Forecast seconds of the rest at replicas of a size, each response at one of them; what does not stay is prefilled.
+
+        Args:
+            counting: so many of the responses count, and end the rollout.
+        """
         timing = self._timings[parallel]
         if int((context + ahead).max()) >= timing.kv_tokens:
             return float("inf")
         count = self._setting.gpus // parallel
         trial = Fleet([timing] * count, context, ahead[:, None], np.arange(context.size), 1, self._setting.most, parallel)
         trial.launch(np.arange(context.size), where, np.where(stays, 0.0, -1.0))
-        trial.run()
+        trial.run(responses=counting)
         return trial.now_s
 
 

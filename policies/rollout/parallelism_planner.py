@@ -1,7 +1,8 @@
 """`parallelism-planner` (RollPacker, arXiv 2509.21009): larger replicas after preemptions, smaller ones without.
 
-Replicas double in the next rollout if preemptions rose by more than 1.05x over the one before. They halve after four
-rollouts without preemptions. Short and long rounds are decided separately. A replica keeps its size during a rollout.
+It begins with the size in the job's configuration: the paper's is a profiled one. Replicas double in the next rollout if
+preemptions rose by more than 1.05x over the one before. They halve after four rollouts without preemptions. Short and long
+rounds are decided separately. A replica keeps its size during a rollout.
 """
 
 from __future__ import annotations

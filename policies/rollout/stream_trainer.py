@@ -1,9 +1,9 @@
 """`stream-trainer` (RollPacker, arXiv 2509.21009): half of the GPUs start to train while the last responses are sampled.
 
 When 20 to 50% of the required responses are done (checked every 5%) and the cache of half of the replicas can hold the
-others, the others continue there, prefilled again. The other half accumulates gradients of finished responses. For jobs
-that sample and train on the same GPUs. The future length of the remaining responses is unknown and projected as twice
-their present context.
+others, the others continue there, prefilled again. The other half accumulates gradients of complete prompts: an advantage
+is relative to all responses of its prompt. For jobs that sample and train on the same GPUs. The future length of the
+remaining responses is unknown and projected as twice their present context.
 """
 
 from __future__ import annotations

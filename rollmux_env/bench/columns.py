@@ -98,7 +98,7 @@ WORK_OVER_OPTIMUM = Column("$/work-h / optimum", _work_cost_over, ("optimal-work
 OVER_REGROUP = Column("cost / hourly regrouping", _cost_over, ("regroup",))
 COST = Column("thousand $", _thousand_usd, digits=1, style="")
 SLO_KEPT = Column("SLO kept", _slo, digits=1, style="%")
-SLO_OBSERVED = Column("SLO kept, observed", _slo_observed, digits=1, style="%")
+SLO_OBSERVED = Column("SLO kept, observed", _slo_observed, digits=1, style="%", observed=True)
 SLOWDOWN = Column("slowdown", _slowdown)
 ROLLOUT_GPUS = Column("peak rollout GPUs", _rollout_gpus, digits=0, style="")
 TRAINING_GPUS = Column("peak training GPUs", _training_gpus, digits=0, style="")

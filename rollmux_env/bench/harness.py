@@ -18,10 +18,8 @@ from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Outcome, outcome
 from rollmux_env.rollout.policy import RolloutPolicy
-from rollmux_env.rollout.profile import migration_of
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
-from rollmux_env.timing.tail import TailModel
 
 
 @runtime_checkable
@@ -94,10 +92,8 @@ def run_task(make: MakeContender, task: Task, tell: Callable[[int, int], None] =
                 raise InputError(f"event replay: {task.spec} is a yardstick with a fluid replay only")
             measured = contender.replay(task.scenario, check=task.check)
         elif task.dispatch is not None:
-            migration = migration_of(task.rollout)
-            tails = TailModel(share=migration[1]) if migration else None
             watch = Watch(task.check, task.most_phases, tell)
-            run = replay_events(task.scenario, contender, task.dispatch, task.seed, watch, tails=tails, rollout=task.rollout)
+            run = replay_events(task.scenario, contender, task.dispatch, task.seed, watch, rollout=task.rollout)
             measured = outcome(run)
         else:
             measured = outcome(replay(task.scenario, contender, check=task.check))

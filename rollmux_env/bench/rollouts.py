@@ -7,6 +7,7 @@ work-hour. Its gain is the figure of the first policy divided by that of a polic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -16,14 +17,15 @@ import numpy as np
 from rollmux_env.bench.harness import MakeContender, Task, run_task
 from rollmux_env.bench.intervals import Mean, mean_interval
 from rollmux_env.bench.suite import Column, SuiteRow
-from rollmux_env.rollout.job import JobRollouts
+from rollmux_env.errors import InputError
+from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.policy import RolloutPolicy
-from rollmux_env.rollout.profile import migration_of
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.timing.hardware import FITTED, GPUS, achieved
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
+from rollmux_env.timing.migration import migration_of
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.published import THINKING_MEDIAN, THINKING_SIGMA
 from rollmux_env.timing.roofline import replica_timing
@@ -31,10 +33,12 @@ from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.catalogue import paper_cluster
 from rollmux_env.workloads.options import WorkloadOptions
 
-SECONDS, DOLLARS, GAIN = "seconds", "$/work-h", "gain"
+SECONDS, DOLLARS, GAIN, OVER_BEST = "seconds", "$/work-h", "gain", "gain, best size"
+AT = " at TP "  # and the GPUs of a replica, after a policy's name
 ROLLOUTS = 20  # of a job, in a measurement
 ITERATIONS = 60  # of a pair
 QUICK_JOBS = 50  # of a stream
+_SIZES, _PROMPT_TOKENS = (1, 2, 4, 8), 1024
 
 
 class Makers(NamedTuple):
@@ -61,18 +65,21 @@ class RolloutCase:
     Attributes:
         label: what tells it from the others. policies: the first is what gains are relative to.
         measure: the figure of (policy, seed, quick, makers). heading: SECONDS or DOLLARS.
+        static: those of the policies that are the same with replicas of another size; the best of them is a baseline too.
     """
 
     label: str
     policies: tuple[str, ...]
     measure: Measure
     heading: str = SECONDS
+    static: tuple[str, ...] = ()
 
 
 COLUMNS = (
     Column(SECONDS, lambda own, _: 0.0, digits=1, style=""),
     Column(DOLLARS, lambda own, _: 0.0, digits=2, style=""),
     Column(GAIN, lambda own, _: 0.0),
+    Column(OVER_BEST, lambda own, _: 0.0),
 )
 
 
@@ -81,23 +88,42 @@ def rollout_rows(cases: Sequence[RolloutCase], seeds: Sequence[int], quick: bool
     rows = []
     for case in cases:
         figures_of = {policy: [case.measure(policy, seed, quick, makers) for seed in seeds] for policy in case.policies}
-        base = figures_of[case.policies[0]]
+        best = min(case.static, key=lambda policy: sum(figures_of[policy]), default=None)
         for policy in case.policies:
-            gains = [first / own for first, own in zip(base, figures_of[policy], strict=True)]
-            figures: dict[str, Mean | None] = {SECONDS: None, DOLLARS: None, GAIN: mean_interval(gains)}
+            figures: dict[str, Mean | None] = {SECONDS: None, DOLLARS: None, OVER_BEST: None}
             figures[case.heading] = mean_interval(figures_of[policy])
+            figures[GAIN] = _gain(figures_of[case.policies[0]], figures_of[policy])
+            if best is not None:
+                figures[OVER_BEST] = _gain(figures_of[best], figures_of[policy])
             rows.append(SuiteRow(case.label, policy, figures))
     return rows
+
+
+def _gain(base: Sequence[float], own: Sequence[float]) -> Mean:
+    """How many times smaller a policy's figures are than the base's, seed by seed."""
+    return mean_interval([first / second for first, second in zip(base, own, strict=True)])
 
 
 def setting(
     size: str, gpu: str, gpus: int, parallel: int, lengths: Lengths, step_s: float = FITTED.step_s, alike: float = 0.5
 ) -> Setting:
-    """128 prompts with 8 responses each, RollPacker's, on so many GPUs; prompts of 1,024 tokens are assumed."""
+    """128 prompts with 8 responses each, RollPacker's, on so many GPUs; prompts of 1,024 tokens are assumed.
+
+    Replicas may have any size inside a machine that divides the GPUs and whose cache holds the longest response.
+    """
     hardware = achieved(gpu, GPUS[gpu], replace(FITTED, step_s=step_s))
-    choices = [tp for tp in (1, 2, 4, 8) if gpus % tp == 0 and tp >= parallel]
-    timings = tuple((tp, replica_timing(SHAPES[size], hardware, tp)) for tp in choices)
-    return Setting(timings, gpus, parallel, 128, 8, 1024, lengths, alike)
+    timings = []
+    for tp in (tp for tp in _SIZES if gpus % tp == 0):
+        with suppress(InputError):  # the weights alone are too large
+            timings.append((tp, replica_timing(SHAPES[size], hardware, tp)))
+    fitting = tuple((tp, timing) for tp, timing in timings if timing.kv_tokens > _PROMPT_TOKENS + lengths.cap)
+    return Setting(fitting, gpus, parallel, 128, 8, _PROMPT_TOKENS, lengths, alike)
+
+
+def sized_s(size: str, gpus: int, lengths: Lengths, policy: str, seed: int, quick: bool, makers: Makers) -> float:
+    """Mean seconds of rollouts on H800 of `policy at TP n`: one that has, or begins with, so many GPUs a replica."""
+    name, _, parallel = policy.partition(AT)
+    return rollout_s(partial(setting, size, "H800", gpus, int(parallel), lengths), name, seed, quick, makers)
 
 
 def rollout_s(make: Callable[[], Setting], policy: str, seed: int, quick: bool, makers: Makers) -> float:
@@ -161,7 +187,7 @@ def step_s(
 ) -> float:
     """Mean seconds of a step of a job that samples and trains on the same GPUs: rollout, rewards, training.
 
-    With a policy that moves responses, half of the GPUs train from then on, half as fast, on what has finished, in that order.
+    With a policy that moves responses, half of the GPUs train from then on; see `streamed_s`.
 
     Args:
         apart_s: of rewards and of training, where each comes after the other.
@@ -172,15 +198,23 @@ def step_s(
     total = 0.0
     for _ in range(ROLLOUTS):
         one = job.next()
-        each_s = training_s / one.counted_tokens.size
-        now_s, trained = one.moved_s, 0
-        for end_s in one.end_s:
-            now_s = max(now_s, end_s) + 2 * each_s
-            if now_s > one.seconds or trained == one.counted_tokens.size:
-                break
-            trained += 1
-        total += one.seconds + (0.0 if stage.hidden else reward_s) + training_s - trained * each_s
+        total += one.seconds + (0.0 if stage.hidden else reward_s) + training_s - streamed_s(one, training_s)
     return total / ROLLOUTS
+
+
+def streamed_s(one: Rollout, training_s: float) -> float:
+    """Seconds of a training that half of the GPUs do, half as fast, between the first migration of a rollout and its end.
+
+    They train on whole prompts as these are complete: an advantage is relative to all responses of its prompt.
+    """
+    each_s = training_s / one.complete_s.size
+    now_s, trained = one.moved_s, 0
+    for complete_s in one.complete_s:
+        now_s = max(now_s, complete_s) + 2 * each_s
+        if now_s > one.seconds:
+            break
+        trained += 1
+    return trained * each_s
 
 
 def with_models(scenario: Scenario) -> Scenario:
@@ -280,6 +314,6 @@ def _rolled(where: Setting, policy: RolloutPolicy, seed: int) -> tuple[float, fl
     for _ in range(ROLLOUTS):
         one = job.next()
         seconds += one.seconds
-        moved_s = one.seconds if migration is None else one.done_s(migration[0])
-        gpu_s += where.gpus * (moved_s + (migration[1] if migration else 1.0) * (one.seconds - moved_s))
+        moved_s = one.seconds if migration is None else one.done_s(migration.at)
+        gpu_s += where.gpus * (moved_s + (migration.share if migration else 1.0) * (one.seconds - moved_s))
     return seconds / ROLLOUTS, gpu_s / ROLLOUTS

@@ -7,7 +7,7 @@ each (case, policy, seed) and averaged over seeds. A ratio is computed per seed,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rollmux_env.bench.harness import Result, Task
 from rollmux_env.bench.intervals import Mean, mean_interval
@@ -25,12 +25,19 @@ class Case:
         stream: the scenario of a seed, shorter where `quick` is true.
         policies: contenders by name.
         dispatch: name of the dispatch policy of an event replay; None for fluid replays.
+        observed: those of the policies that an event replay follows too, in round robin, for columns of what was observed.
     """
 
     label: str
     stream: Callable[[int, bool], Scenario]
     policies: tuple[str, ...]
     dispatch: str | None = None
+    observed: tuple[str, ...] = ()
+
+    @property
+    def replays(self) -> tuple[Case, ...]:
+        """The case, and what is to be observed of it."""
+        return (self, replace(self, policies=self.observed, dispatch="round-robin", observed=())) if self.observed else (self,)
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class Column:
         value: of a policy's outcome, given that of the policy that the column is relative to, if any; None where it has none.
         against: the policy that it is relative to; the first of those named that the case has.
         digits: after the point; style: `x` for ratios, `%` for shares, `` for plain figures.
+        observed: it is of the event replay, where a case has one beside its fluid one.
     """
 
     heading: str
@@ -49,6 +57,7 @@ class Column:
     against: tuple[str, ...] = ()
     digits: int = 2
     style: str = "x"
+    observed: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,11 +100,12 @@ def suite_tasks(
 ) -> list[tuple[Case, Task]]:
     """Return all tasks of a suite, seed by seed."""
     return [
-        (case, Task(policy, seed, scenario, dispatch(case.dispatch) if case.dispatch else None, check))
+        (replay, Task(policy, seed, scenario, dispatch(replay.dispatch) if replay.dispatch else None, check))
         for case in suite.cases
         for seed in seeds
         for scenario in (case.stream(seed, quick),)
-        for policy in case.policies
+        for replay in case.replays
+        for policy in replay.policies
     ]
 
 
@@ -103,18 +113,30 @@ def suite_rows(suite: Suite, results: Sequence[tuple[Case, Result]]) -> list[Sui
     """Return the table of a suite: one row per case and policy, in order."""
     rows: list[SuiteRow] = []
     for case in suite.cases:
-        outcomes: dict[str, dict[int, Outcome]] = {policy: {} for policy in case.policies}
-        for owner, result in results:
-            if owner.label == case.label:
-                outcomes[result.spec][result.seed] = result.outcome
+        planned, observed = (_outcomes(replay, results) for replay in (case.replays[0], case.replays[-1]))
         rows += [
-            SuiteRow(case.label, policy, {column.heading: _figure(column, policy, outcomes) for column in suite.columns})
+            SuiteRow(
+                case.label,
+                policy,
+                {column.heading: _figure(column, policy, observed if column.observed else planned) for column in suite.columns},
+            )
             for policy in case.policies
         ]
     return rows
 
 
+def _outcomes(replay: Case, results: Sequence[tuple[Case, Result]]) -> Mapping[str, Mapping[int, Outcome]]:
+    """What was measured, by policy and seed."""
+    outcomes: dict[str, dict[int, Outcome]] = {}
+    for owner, result in results:
+        if (owner.label, owner.dispatch) == (replay.label, replay.dispatch):
+            outcomes.setdefault(result.spec, {})[result.seed] = result.outcome
+    return outcomes
+
+
 def _figure(column: Column, policy: str, outcomes: Mapping[str, Mapping[int, Outcome]]) -> Mean | None:
+    if policy not in outcomes:
+        return None
     mine = outcomes[policy]
     base = next((outcomes[name] for name in column.against if name in outcomes), None)
     if column.against and base is None:

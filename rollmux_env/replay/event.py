@@ -74,8 +74,7 @@ def replay_events(
     Args:
         seed: of the sampled durations; they depend on it, the job's id, the iteration and the phase alone.
         keep_phases: fill `Run.phases`.
-        tails: the inside of rollouts, for dispatch policies that migrate tails; None is `TailModel()`. Of jobs with a model only
-            its `share` counts.
+        tails: the inside of rollouts of jobs without a model, for dispatch policies that migrate tails; None is `TailModel()`.
         rollout: what happens inside the rollouts of jobs with a model; None: they take their worst case.
 
     Raises:
@@ -192,6 +191,7 @@ class _Replay:
         self.seed = seed
         self.keep_phases = keep_phases
         self.tails = tails
+        self.tail_share = self.scheduler.migration.share if self.scheduler.migration else 0.0
         self.rollout = rollout
         self.jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
@@ -257,7 +257,7 @@ class _Replay:
         job_run.phase = phase
         job_run.start_s = now_s
         job_run.switch_s = switch_s
-        if self.scheduler.migrates_at is None or phase == "training" or not job_run.mask:
+        if self.scheduler.migration is None or phase == "training" or not job_run.mask:
             self._wake(job_run, now_s + (switch_s + job_run.base_s[phase] * factors[job_run.iteration]), phase)
             return
         job_run.began_s, job_run.since_s = now_s, now_s + switch_s
@@ -271,7 +271,7 @@ class _Replay:
         """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
         tails = job_run.group.tails
         shared = tuple(node for node, bit in job_run.mask.items() if bit & tails)
-        job_run.nodes_by_share = {1.0: tuple(node for node in job_run.mask if node not in shared), 1 - self.tails.share: shared}
+        job_run.nodes_by_share = {1.0: tuple(node for node in job_run.mask if node not in shared), 1 - self.tail_share: shared}
         job_run.rate = job_run.durations.rate[job_run.iteration] if shared else 1.0
         part_s = max(0.0, job_run.left_s - (0.0 if job_run.passed else job_run.tail_s))
         self._wake(job_run, job_run.since_s + part_s / job_run.rate, "rollout" if job_run.passed else "threshold")
@@ -287,7 +287,7 @@ class _Replay:
         self._span(job_run, now_s)
         del job_run.group.rollouts[job_run]
         job_run.group.tails |= job_run.bits
-        job_run.nodes_by_share = {self.tails.share: tuple(job_run.mask)}
+        job_run.nodes_by_share = {self.tail_share: tuple(job_run.mask)}
         rest_s = max(0.0, job_run.left_s) * job_run.durations.stretch[job_run.iteration]
         self._wake(job_run, now_s + job_run.durations.move_s + rest_s, "rollout")
 
@@ -395,7 +395,7 @@ class _Replay:
         """A job that runs, or begins to."""
         if job_id not in self.running:
             job = self.jobs[job_id]
-            durations = Durations(job, self.seed, self.tails, self.scheduler.migrates_at, self.rollout)
+            durations = Durations(job, self.seed, self.tails, self.scheduler.migration, self.rollout)
             self.running[job_id] = _RunningJob(job, self.run.state.row(job_id), durations)
         return self.running[job_id]
 

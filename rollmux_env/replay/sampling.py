@@ -20,6 +20,7 @@ from rollmux_env.rollout.profile import RolloutProfile, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import Job
 from rollmux_env.timing.jobs import padded_training_s
+from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 
 _BLOCK = 256
@@ -29,18 +30,23 @@ class Durations:
     """A job's phases as multiples of their worst case, for as many iterations as were asked for.
 
     Args:
-        tails: what the inside of a rollout looks like, where tails are migrated. at: share of the responses that are done then.
+        tails: what the inside of a rollout looks like. migration: when tails move, and what they keep; None where none do.
         policy: the rollout policy of jobs with a model; None: their phases take the worst case.
 
     Attributes:
         rollout, training: factors by iteration; `extend` makes both longer.
-        threshold: share of the rollout's seconds after which a share `at` of its responses is done. stretch: what the seconds of
-            the rest are multiplied by once it is migrated. rate: speed of the rollout beside another's tail. All by iteration, of
-            a generator of their own; empty without `at`. move_s: seconds until a migrated tail decodes, where `stretch` has none.
+        threshold: share of the rollout's seconds after which its tail may move. stretch: what the seconds of the rest are
+            multiplied by once it is migrated. rate: speed of the rollout beside another's tail. All by iteration, of a generator
+            of their own; empty without `migration`. move_s: seconds until a migrated tail decodes, where `stretch` has none.
     """
 
     def __init__(
-        self, job: Job, seed: int, tails: TailModel | None = None, at: float | None = None, policy: RolloutPolicy | None = None
+        self,
+        job: Job,
+        seed: int,
+        tails: TailModel | None = None,
+        migration: Migration | None = None,
+        policy: RolloutPolicy | None = None,
     ) -> None:
         self.rollout: list[float] = []
         self.training: list[float] = []
@@ -49,14 +55,14 @@ class Durations:
         self.rate: list[float] = []
         self._job = job
         self._tails = tails
-        self._at = at
-        names = ("rollout", "training") if at is None or tails is None else ("rollout", "training", "tail")
+        self._migration = migration
+        names = ("rollout", "training") if migration is None or tails is None else ("rollout", "training", "tail")
         self._generators = {name: _generator(seed, job.id, name) for name in names}
         setting = None if policy is None else setting_of(job)
         self._profiles: tuple[RolloutProfile, ...] = ()
         if setting is not None and policy is not None:
             own = int.from_bytes(hashlib.sha256(f"{seed}/{job.id}/inside".encode()).digest()[:8], "little")
-            self._profiles = rollout_profiles(setting, policy, own, at, (tails or TailModel()).share)
+            self._profiles = rollout_profiles(setting, policy, own, migration)
         self.move_s = 0.0 if self._profiles or tails is None else tails.move_s
 
     def extend(self) -> None:
@@ -67,11 +73,11 @@ class Durations:
             return
         self.rollout += self._draw("rollout", first).tolist()
         self.training += self._draw("training", first).tolist()
-        if self._tails is not None and self._at is not None:
-            threshold, stretch = self._tails.draw(self._generators["tail"], self._at, _BLOCK)
+        if self._tails is not None and self._migration is not None:
+            threshold, stretch = self._tails.draw(self._generators["tail"], self._migration, _BLOCK)
             self.threshold += threshold.tolist()
             self.stretch += stretch.tolist()
-            self.rate += [self._tails.rate] * _BLOCK
+            self.rate += [self._tails.rate(self._migration.share)] * _BLOCK
 
     def _extend_inside(self, first: int) -> None:
         job = self._job
@@ -80,7 +86,7 @@ class Durations:
         training_s = np.array([padded_training_s(job, one.longest) for one in profiles]) / job.training.worst_case_s
         self.rollout += (rollout_s * _drift(job, "rollout", first)).tolist()
         self.training += (training_s * _drift(job, "training", first)).tolist()
-        if self._at is not None:
+        if self._migration is not None:
             self.threshold += [one.threshold for one in profiles]
             self.stretch += [one.stretch for one in profiles]
             self.rate += [one.rate for one in profiles]

@@ -65,6 +65,8 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
     paired = interval_note(seeds)
     if rows[0].slo_attainment_observed is not None:
         paired += "; observed: against solo runs with the same durations"
+    else:
+        paired += "; SLO kept: of steady periods, --fidelity event observes waits and switches"
     note = (
         f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: rollout + training; "
         f"packed: share of jobs that joined a group; decision: median{paired}"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollouts import FINISHED
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
 from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.moves import Stay
 from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, Rounds
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import whole
@@ -26,7 +28,8 @@ class Rollout:
     Attributes:
         seconds: from its start to its last response that counts, waits for the environment included.
         long: it ran what earlier ones left.
-        end_s: (n,) when the responses that finished did, rising.
+        end_s: (n,) when the responses that finished did, rising. complete_s: (wanted,) when the prompts that count were complete,
+            rising.
         counted_tokens: (wanted * needed,) tokens of the responses that count. lost_tokens: sampled for those that do not.
         preemptions, migrations: of responses. moved_s: when one first migrated; infinite where none did.
         busy_gpu_s: seconds of every GPU until its replica had nothing to do any more, summed.
@@ -35,6 +38,7 @@ class Rollout:
     seconds: float
     long: bool
     end_s: Floats
+    complete_s: Floats
     counted_tokens: Ints
     lost_tokens: int
     preemptions: int
@@ -57,6 +61,7 @@ class JobRollouts:
         self.setting = setting
         self.rounds: Rounds = policy.rounds(setting.prompts, setting.responses)
         self.control: Control = policy.control(setting)
+        self._each_engine: bool = getattr(policy, "each_engine", False)
         hardness, responses = np.random.SeedSequence(seed).spawn(2) if isinstance(seed, int) else seed.spawn(2)
         self._hardness = np.random.Generator(np.random.Philox(hardness))
         self._responses = np.random.Generator(np.random.Philox(responses))
@@ -71,9 +76,18 @@ class JobRollouts:
 
         Returns:
             What happened, of the rollout and of each of `variants`.
+
+        Raises:
+            InputError: there are variants, and every engine ends its share for itself.
         """
         round = self.rounds.next()
         lengths = self._draw(round)
+        if self._each_engine:
+            if variants:
+                raise InputError("rollout policy: with each_engine=true no tail moves")
+            rollout, done = play_shares(self.setting, round, lengths)
+            self.rounds.done([round.prompts[g] for g in done])
+            return [rollout]
         rollouts: list[Rollout] = []
         for setting, control in ((self.setting, self.control), *variants):
             fleet, complete = play(setting, control, round, lengths)
@@ -120,15 +134,44 @@ def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tup
     return fleet, complete[: round.wanted]  # some may have become complete in the same step as the last
 
 
+def play_shares(setting: Setting, round: Round, lengths: Ints) -> tuple[Rollout, list[int]]:
+    """Run one round with a share for every replica, which ends it for itself: what happened, and complete prompts as of `play`."""
+    one = replace(setting, timings=((setting.parallel, setting.replicas[0]),), gpus=setting.parallel)
+    rollouts, complete, first = [], [], 0
+    for share in round.shares(len(setting.replicas)):
+        rows = slice(first * round.responses, (first + len(share.prompts)) * round.responses)
+        if share.wanted:
+            fleet, own = play(one, Stay(), share, lengths[rows])
+            rollouts.append(_rollout_of(fleet, share, own))
+            complete += [first + group for group in own]
+        first += len(share.prompts)
+    whole = Rollout(
+        seconds=max(part.seconds for part in rollouts),
+        long=round.long,
+        end_s=np.sort(np.concatenate([part.end_s for part in rollouts])),
+        complete_s=np.sort(np.concatenate([part.complete_s for part in rollouts])),
+        counted_tokens=np.concatenate([part.counted_tokens for part in rollouts]),
+        lost_tokens=sum(part.lost_tokens for part in rollouts),
+        preemptions=sum(part.preemptions for part in rollouts),
+        migrations=0,
+        moved_s=np.inf,
+        busy_gpu_s=sum(part.busy_gpu_s for part in rollouts),
+    )
+    return whole, complete
+
+
 def _rollout_of(fleet: Fleet, round: Round, complete: list[int]) -> Rollout:
     sampled = fleet.sampled()
     counts = np.zeros(len(round.prompts), bool)
     counts[complete] = True
+    ends = np.where(fleet.state == FINISHED, fleet.end_s, np.inf).reshape(len(round.prompts), round.responses)
+    complete_s = np.sort(np.sort(ends, axis=1)[counts, round.needed - 1])
     counted_tokens = sampled[(fleet.state == FINISHED) & np.repeat(counts, round.responses)]
     return Rollout(
         seconds=fleet.now_s,
         long=round.long,
         end_s=fleet.end_s[fleet.finished],
+        complete_s=complete_s,
         counted_tokens=counted_tokens,
         lost_tokens=int(sampled.sum() - counted_tokens.sum()),
         preemptions=fleet.preemptions,

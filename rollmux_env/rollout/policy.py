@@ -27,6 +27,9 @@ class Round(Protocol):
     def wanted(self) -> int: ...
     @property
     def needed(self) -> int: ...
+    def shares(self, count: int) -> Sequence[Round]:
+        """Cut it into rounds that run and end each for itself, of consecutive prompts; some may launch nothing."""
+        ...
 
 
 class Rounds(Protocol):
@@ -65,7 +68,10 @@ class Control(Protocol):
 
 
 class RolloutPolicy(Protocol):
-    """One object for all jobs; the memory of a job is in the objects these two methods create. Equal policies act the same."""
+    """One object for all jobs; the memory of a job is in the objects these two methods create. Equal policies act the same.
+
+    One with an attribute `each_engine` that is true lets every replica run and end its own share of a round.
+    """
 
     def __hash__(self) -> int: ...
 

@@ -11,6 +11,7 @@ from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.moves import Stay, gather
 from rollmux_env.rollout.policy import RolloutPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
+from rollmux_env.timing.migration import Migration, migration_of
 
 KEPT = 64
 """So many rollouts of a job are simulated; later iterations go through them again."""
@@ -48,30 +49,21 @@ class _Tail(Stay):
         return Wake()
 
 
-def migration_of(policy: RolloutPolicy | None) -> tuple[float, float] | None:
-    """Of a policy that migrates tails: the share of the responses that are done then, and of the replicas that it keeps."""
-    at, share = getattr(policy, "migrates_at", None), getattr(policy, "share", None)
-    return None if at is None or share is None else (at, share)
-
-
 @lru_cache(maxsize=4096)
-def rollout_profiles(
-    setting: Setting, policy: RolloutPolicy, seed: int, at: float | None, share: float
-) -> tuple[RolloutProfile, ...]:
+def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migration: Migration | None) -> tuple[RolloutProfile, ...]:
     """(KEPT,) the first rollouts of a job.
 
     Args:
-        at: share of the responses that are done when a tail may be moved; None where tails are not.
-        share: of the replicas that a tail keeps. With a single replica nothing is freed, and nothing moves.
+        migration: when a tail may be moved, and what it keeps; None where tails are not. With a single replica nothing is freed,
+            and nothing moves.
     """
     job = JobRollouts(setting, policy, seed)
     replicas = setting.gpus // setting.parallel
-    keep = max(1, round(share * replicas))
     if migration_of(policy) is not None:
         job.control = Stay()  # when a tail moves is for the dispatch policy to say
-    if at is None or keep >= replicas:
+    if migration is None or (keep := migration.keeps(replicas)) >= replicas:
         return tuple(RolloutProfile(one.seconds, int(one.counted_tokens.max())) for one in (job.next() for _ in range(KEPT)))
-    done = min(max(1, round(at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
+    done = min(max(1, round(migration.at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
     beside = replace(setting, gpus=(replicas - keep) * setting.parallel)
     profiles = []
     for _ in range(KEPT):

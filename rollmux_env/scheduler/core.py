@@ -25,7 +25,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Cluster, Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
-from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName, migrates_at
+from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.groups import Group, Seat, join, seating_of
 from rollmux_env.scheduler.guests import POOLS, Guests
@@ -34,6 +34,7 @@ from rollmux_env.scheduler.nodes import Assigned, NodePool, PoolName, PoolNode, 
 from rollmux_env.scheduler.planner import INSTANT_S, Planner
 from rollmux_env.scheduler.review import Review
 from rollmux_env.scheduler.shares import Span
+from rollmux_env.timing.migration import migration_of
 
 Entry = Event | Assigned | Returned
 
@@ -61,7 +62,7 @@ class Scheduler:
 
     Attributes:
         seats: jobs in groups and guests, by id.
-        migrates_at: share of a rollout's responses at which `threshold` is to be told; None: never.
+        migration: when `threshold` is to be told of a rollout, and what its tail keeps; None: never.
         now_s: the time of the last instant.
     """
 
@@ -80,10 +81,10 @@ class Scheduler:
         self.guests = Guests()
         self.stopped = False
         self.seats: dict[str, Seat] = {}
-        self.migrates_at = None if dispatch is None else migrates_at(dispatch)
+        self.migration = migration_of(dispatch)
         self.now_s = state.now_s
         self._dispatch = dispatch
-        self._holding = None if nodes is None else Holding(nodes)
+        self._holding = None if nodes is None else Holding(nodes, self.migration)
         self._groups: dict[int, Group] = {}
         self._touched: dict[Group, None] = {}
         self.missing: set[str] = set()  # nodes that are gone, and are still somebody's

@@ -10,7 +10,7 @@ A member is a cycle: rollout on all the rollout nodes that it is pinned to, trai
 and again. A permit is given for all nodes of a phase at once, so nobody holds one node while it waits for another: there is no
 deadlock whatever the policy chooses.
 
-Long-tail migration: a driver whose policy has `migrates_at` reports when that share of a rollout's responses is done. From then on
+Long-tail migration: a driver whose policy has a `migration` reports when its share of a rollout's responses is done. From then on
 the policy may have the rest moved to a share of the same nodes, which the tail has for itself until the rollout is finished. The
 nodes are then free for the next rollout, on what the tail leaves of them. A node holds one full phase and one tail at most.
 """
@@ -122,7 +122,7 @@ class Request:
 class DispatchPolicy(Protocol):
     """Who decides which waiting phase gets its nodes next. One object serves many groups and keeps nothing between calls.
 
-    One that migrates tails has an attribute `migrates_at`: the share of a rollout's responses that are done then.
+    One that migrates tails has an attribute `migration`: a `rollmux_env.timing.migration.Migration`.
     """
 
     def choose(self, group: Dispatcher) -> Request | Member | None:
@@ -133,14 +133,6 @@ class DispatchPolicy(Protocol):
             share; or None: nothing happens until something else is reported.
         """
         ...
-
-
-def migrates_at(policy: DispatchPolicy) -> float | None:
-    """The share of a rollout's responses after which the policy may have the rest migrated; None where it migrates nothing."""
-    share: float | None = getattr(policy, "migrates_at", None)
-    if share is not None and not 0 < share < 1:
-        raise ValueError(f"migrates_at: must be between 0 and 1, not {share}")
-    return share
 
 
 class Dispatcher:

@@ -9,6 +9,7 @@ from rollmux_env.scheduler.dispatcher import Permit, PhaseName
 from rollmux_env.scheduler.groups import Seat
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.shares import Shares
+from rollmux_env.timing.migration import Migration
 
 Seats = Mapping[str, Seat]
 
@@ -17,14 +18,14 @@ class Holding:
     """The nodes in jobs' hands.
 
     Args:
-        nodes: of which they are.
+        nodes: of which they are. migration: what tails keep; None where none move.
 
     Attributes:
         shares: the parts of nodes that rollouts have.
     """
 
-    def __init__(self, nodes: NodePool) -> None:
-        self.shares = Shares(nodes)
+    def __init__(self, nodes: NodePool, migration: Migration | None = None) -> None:
+        self.shares = Shares(nodes, migration)
         self._nodes = nodes
         self._delayed: dict[str, bool] = {}  # rollouts whose permits wait for a tail, and whether another one was given then
         self._room = False  # nodes have been left since somebody looked

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 
 from rollmux_env.scheduler.nodes import NodePool, PoolNode
-from rollmux_env.timing.tail import TailModel
+from rollmux_env.timing.migration import Migration
 
 Numbers = tuple[int, ...]
 
@@ -57,11 +56,11 @@ class Shares:
     """The rollouts that hold nodes.
 
     Args:
-        nodes: where their devices are taken and given back.
+        nodes: where their devices are taken and given back. migration: what tails keep; None where none move.
     """
 
-    def __init__(self, nodes: NodePool) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: NodePool, migration: Migration | None) -> None:
+        self._nodes, self._migration = nodes, migration
         self._uses: dict[str, _Use] = {}
 
     def begin(self, job_id: str, nodes: tuple[PoolNode, ...], parts: tuple[PoolNode, ...], now_s: float) -> bool | None:
@@ -86,9 +85,10 @@ class Shares:
         Args:
             wanted: names of the nodes that the next rollouts need; the others come first among those that the tail keeps.
         """
+        assert self._migration is not None
         use = self._uses[job_id]
         use.tail = True
-        use.wants = kept_parts(use.parts, wanted)
+        use.wants = kept_parts(use.parts, wanted, self._migration)
         return use.wants
 
     def parts(self, job_id: str) -> Numbers:
@@ -144,11 +144,11 @@ class Shares:
         return tuple(k for k, part in enumerate(parts) if not any((part.name, device) in taken for device in part.devices))
 
 
-def kept_parts(parts: Sequence[PoolNode], wanted: Collection[str]) -> Numbers:
-    """Which parts a tail keeps: a share of them, the same of each node if that goes, else rather of nodes that nobody waits for."""
+def kept_parts(parts: Sequence[PoolNode], wanted: Collection[str], migration: Migration) -> Numbers:
+    """Which parts a tail keeps: its share, the same of each node if that goes, else rather of nodes that nobody waits for."""
     count: dict[str, int] = {}
     order = []
     for number, part in enumerate(parts):
         count[part.name] = count.get(part.name, 0) + 1
         order.append((count[part.name], part.name in wanted, number))
-    return tuple(sorted(number for _, _, number in sorted(order)[: ceil(TailModel.share * len(parts))]))
+    return tuple(sorted(number for _, _, number in sorted(order)[: migration.keeps(len(parts))]))

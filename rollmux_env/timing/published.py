@@ -143,19 +143,23 @@ def _constant(value: float) -> Callable[[Factors], float]:
     return lambda _: value
 
 
-# RollPacker (arXiv 2509.21009), rollouts of veRL with 128 x 8 responses: size, cap, H800s, median and 90% of the lengths, seconds.
-_ROLLPACKER = (("7B", 8192, 16, 82.0), ("14B", 16384, 32, 277.0), ("32B", 32768, 64, 673.0))
+# RollPacker (arXiv 2509.21009), rollouts of veRL with 128 x 8 responses: size, cap, H800s, of them a replica, seconds.
+ROLLPACKER = (("7B", 8192, 16, 1, 82.0), ("14B", 16384, 32, 2, 277.0), ("32B", 32768, 64, 2, 673.0))
+
+
+def packed_lengths(cap: int) -> Piecewise:
+    """RollPacker's lengths up to a cap: median 500 to 700, 90% at most 1.3k to 2.3k, 95 to 98% below 4k, 2 to 5% at the cap."""
+    return Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
 
 
 def _rollpacker() -> Iterator[Row]:
-    for size, cap, devices, seconds in _ROLLPACKER:
-        lengths = Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
+    for size, cap, devices, parallel, seconds in ROLLPACKER:
+        lengths = packed_lengths(cap)
         name = f"{size}-{cap // 1024}k rollout, {devices} H800 (RollPacker)"
-        yield Row(name, "rollout", "s", seconds, _packed(size, devices, lengths), False)
+        yield Row(name, "rollout", "s", seconds, _packed(size, devices, parallel, lengths), False)
 
 
-def _packed(size: str, devices: int, lengths: Lengths) -> Callable[[Factors], float]:
-    parallel = TENSOR_PARALLEL.get(size, 1)
+def _packed(size: str, devices: int, parallel: int, lengths: Lengths) -> Callable[[Factors], float]:
     responses = Responses(1024, RESPONSES.prompt_tokens)
 
     def predict(factors: Factors) -> float:

@@ -6,13 +6,12 @@ is in proportion to L + batching * E[min(X, L)]. Of the `responses` lengths of a
 the one at which the wanted share is done, and the longest. Both have exact distributions (a Beta, and the largest of
 the remaining uniforms).
 
-Long-tail migration (RollMux, arXiv 2512.11306) stops the rollout there and continues the others on `share` of the same
+Long-tail migration (`rollmux_env.timing.migration`) stops the rollout there and continues the others on a share of the same
 nodes' GPUs. Lengths do not change. Steps become slower as the batch of each GPU grows. The next rollout has the other
 GPUs to itself and is slower by the same rule, with its full batch throughout, which errs on the slow side.
 
 The paper prints no parameters. The defaults are: lengths of its 7B-8k (median 662, 90% at most 3,214, cap 8,192 tokens,
-read off its figure), two of eight GPUs for the tail, a batch that doubles the time of a step, and two seconds to
-prefill the prefixes again.
+read off its figure), a batch that doubles the time of a step, and two seconds to prefill the prefixes again.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ import numpy as np
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.portable import exp, log, power
+from rollmux_env.timing.migration import Migration
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class TailModel:
         median: of the response lengths, as a share of the cap. sigma: of their logarithm.
         responses: of a rollout.
         batching: seconds of a full batch's decoding step over those of a single response's, less 1.
-        share: of each node's GPUs that a migrated tail keeps.
         move_s: seconds until a migrated tail decodes again.
     """
 
@@ -43,37 +42,32 @@ class TailModel:
     sigma: float = 1.233
     responses: int = 256
     batching: float = 1.0
-    share: float = 0.25
     move_s: float = 2.0
 
     def __post_init__(self) -> None:
         positive = min(self.median, self.sigma) > 0 and self.responses >= 2 and self.batching >= 0 and self.move_s >= 0
-        if not (positive and 0 < self.share < 1):
-            raise InputError("tail model: median and sigma must be above 0, responses at least 2, share between 0 and 1")
+        if not positive:
+            raise InputError("tail model: median and sigma must be above 0, responses at least 2, the others at least 0")
 
-    @property
-    def rate(self) -> float:
-        """Speed of a rollout on the nodes' other GPUs, relative to one on all of them."""
-        return (1 + self.batching) / (1 + self.batching / (1 - self.share))
+    def rate(self, share: float) -> float:
+        """Speed of a rollout beside a tail that keeps such a share of the nodes' GPUs, relative to one on all of them."""
+        return (1 + self.batching) / (1 + self.batching / (1 - share))
 
-    def draw(self, generator: np.random.Generator, at: float, count: int) -> tuple[Floats, Floats]:
+    def draw(self, generator: np.random.Generator, migration: Migration, count: int) -> tuple[Floats, Floats]:
         """Sample `count` rollouts.
 
-        Args:
-            at: share of the responses that are done, above 0 and below 1.
-
         Returns:
-            (count,) the share of the rollout's seconds after which they are, and (count,) what the seconds of the rest are
+            (count,) the share of the rollout's seconds after which a tail may move, and (count,) what the seconds of the rest are
             multiplied by once it is migrated, at least 1.
         """
-        done = min(max(1, round(at * self.responses)), self.responses - 1)
+        done = min(max(1, round(migration.at * self.responses)), self.responses - 1)
         reached = generator.beta(done, self.responses - done + 1, count)
         last = reached + (1 - reached) * power(generator.random(count), 1 / (self.responses - done))
         length, longest = self._length(reached), self._length(last)
         batch, batch_of_all = self.batching * self._mean_up_to(length), self.batching * self._mean_up_to(longest)
         alone, together = longest - length, batch_of_all - batch
         rest = np.maximum(alone + together, 1e-12)
-        return 1 - rest / (longest + batch_of_all), np.maximum(1.0, (alone + together / self.share) / rest)
+        return 1 - rest / (longest + batch_of_all), np.maximum(1.0, (alone + together / migration.share) / rest)
 
     def _length(self, share: Floats) -> Floats:
         """(n,) lengths that such shares of the responses do not pass, in caps."""

@@ -131,12 +131,12 @@ class JobCalls:
         handle = run.handles[job_id]
         handle.progress[who] = (done, total, tokens)
         responses, total, _ = how_far(handle.progress)
-        share, hold = run.scheduler.migrates_at, handle.hold
+        migration, hold = run.scheduler.migration, handle.hold
         if run.log.problem is not None:
             return  # there will be another report
-        if share is None or hold is None or hold.pool != "rollout" or handle.past_threshold or not run.present(handle):
+        if migration is None or hold is None or hold.pool != "rollout" or handle.past_threshold or not run.present(handle):
             return
-        if share * total <= responses < total:
+        if migration.at * total <= responses < total:
             handle.past_threshold = True
             run.tell(facts.Threshold(job_id))
 
@@ -150,7 +150,7 @@ class JobCalls:
     async def changes(self, job_id: str) -> bool:
         """Wait until a job's rollout is to use other parts of its nodes than it knows of; False: it is over, or never is."""
         handle = self._run.handles[job_id]
-        while self._run.scheduler.migrates_at is not None and handle.hold is not None and handle.hold.pool == "rollout":
+        while self._run.scheduler.migration is not None and handle.hold is not None and handle.hold.pool == "rollout":
             if handle.uses != handle.knows:
                 return True
             await handle.changed.wait()

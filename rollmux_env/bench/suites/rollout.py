@@ -5,35 +5,39 @@ from __future__ import annotations
 from functools import partial
 
 from rollmux_env.bench.rollouts import (
+    AT,
     COLUMNS,
     DOLLARS,
     GAIN,
+    OVER_BEST,
     SECONDS,
     PublishedJob,
     RolloutCase,
     Stage,
     packed_s,
     pair_s,
-    rollout_s,
-    setting,
+    sized_s,
     step_s,
     stream_usd,
 )
 from rollmux_env.bench.suite import Suite
-from rollmux_env.timing.lengths import Piecewise
+from rollmux_env.timing.published import ROLLPACKER, packed_lengths
 
 # RollMux, arXiv 2512.11306: gain of long-tail migration for pairs of jobs that share their nodes.
 PAIRS = {("7B-4k", "7B-4k"): 1.12, ("7B-8k", "7B-8k"): 1.19, ("7B-8k", "14B-8k"): 1.06, ("14B-8k", "14B-8k"): 1.28}
 
 # RollPacker, arXiv 2509.21009: seconds of a rollout, plain and with tail batching, by (size, H800s, tensor parallelism, cap).
-PACKED = {("7B", 16, 1, 8): (82.0, 47.0), ("14B", 32, 2, 16): (277.0, 88.0), ("32B", 64, 4, 32): (673.0, 170.0)}
+PACKED = {
+    (size, devices, parallel, cap // 1024): (plain_s, batched_s)
+    for (size, cap, devices, parallel, plain_s), batched_s in zip(ROLLPACKER, (47.0, 88.0, 170.0), strict=True)
+}
+
+# Correlation of the lengths of one prompt's responses, which it does not print.
+ALIKE = (0.0, 0.5)
 
 # Its ablation, gains of a whole step: (tail batching, + rewards as responses finish, + planner, + stream trainer).
-STEPS = {
-    ("7B", 16, 1, 8): (1.30, 2.01, 2.01, 2.03),
-    ("14B", 32, 2, 16): (1.48, 1.99, 2.02, 2.22),
-    ("32B", 64, 4, 32): (2.21, 2.48, 2.52, 2.56),
-}
+_GAINS = (1.30, 2.01, 2.01, 2.03), (1.48, 1.99, 2.02, 2.22), (2.21, 2.48, 2.52, 2.56)
+STEPS = dict(zip(PACKED, _GAINS, strict=True))
 STAGES = {
     "plain": Stage("plain", False),
     "tail-batching": Stage("tail-batching", False),
@@ -42,30 +46,37 @@ STAGES = {
     "+ stream trainer": Stage("tail-batching+stream-trainer", True),
 }
 
-# OrchestrRL, arXiv 2601.01209: gain in throughput on 48 H800; what it is compared with is not known to us.
-SHAPED = {"14B-16k on 48 H800, 1": 1.40, "32B-16k on 48 H800, 2": 1.34}
+# OrchestrRL, arXiv 2601.01209: gain in throughput on 48 H800 over the best static configuration; the sizes to compare are ours.
+SIZED = {"14B": (1.40, (1, 2, 4, 8)), "32B": (1.34, (2, 4, 8))}
 
 MIGRATION = "tail-migration,careful=true"
 BOTH = f"tail-batching+{MIGRATION}"
-
-
-def tail(cap: int) -> Piecewise:
-    """RollPacker's lengths up to a cap: median 500 to 700, 90% at most 1.3k to 2.3k, 95 to 98% below 4k, 2 to 5% at the cap."""
-    return Piecewise(cap, ((0.5, 600.0), (0.9, 1800.0), (0.965, 4096.0), (0.98, float(cap))))
 
 
 def _pair(kinds: tuple[str, str]) -> str:
     return " and ".join(kinds)
 
 
-def _packed(key: tuple[str, int, int, int], alike: bool) -> str:
+def _packed(key: tuple[str, int, int, int]) -> str:
     size, gpus, _, cap = key
-    return f"{size}-{cap}k on {gpus} H800" + (", alike 0.5" if alike else "")
+    return f"{size}-{cap}k on {gpus} H800"
+
+
+def _alike(key: tuple[str, int, int, int], alike: float) -> str:
+    return f"{_packed(key)}, alike {alike:g}"
+
+
+def _step(key: tuple[str, int, int, int]) -> str:
+    return f"{_packed(key)}: step, derived"
+
+
+def _sized(size: str) -> str:
+    return f"{size}-16k on 48 H800"
 
 
 def _published(key: tuple[str, int, int, int]) -> PublishedJob:
     size, gpus, parallel, cap = key
-    return PublishedJob(size, gpus, parallel, tail(1024 * cap), PACKED[key][0])
+    return PublishedJob(size, gpus, parallel, packed_lengths(1024 * cap), PACKED[key][0])
 
 
 _PAIRS = tuple(
@@ -74,12 +85,12 @@ _PAIRS = tuple(
 )
 _PACKED = tuple(
     RolloutCase(
-        _packed(key, alike > 0),
-        ("plain", "tail-batching"),
+        _alike(key, alike),
+        ("plain", "tail-batching", "tail-batching,each_engine=true"),
         partial(packed_s, _published(key), alike),
     )
-    for alike in (0.0, 0.5)
     for key in PACKED
+    for alike in ALIKE
 )
 
 
@@ -93,19 +104,31 @@ def rewards_and_training_s(key: tuple[str, int, int, int]) -> tuple[float, float
 
 _STEPS = tuple(
     RolloutCase(
-        f"step, {_packed(key, False)}",
+        _step(key),
         tuple(STAGES),
         partial(step_s, _published(key), rewards_and_training_s(key), STAGES),
     )
     for key in STEPS
 )
-_SHAPED = tuple(
+
+
+def _at(policy: str, *sizes: int) -> tuple[str, ...]:
+    return tuple(f"{policy}{AT}{parallel}" for parallel in sizes)
+
+
+_SIZED = tuple(
     RolloutCase(
-        f"{size}-16k on 48 H800, {parallel} GPUs a replica",
-        ("plain", "adaptive-parallelism", "tail-batching", "tail-batching+adaptive-parallelism"),
-        partial(rollout_s, partial(setting, size, "H800", 48, parallel, tail(16384))),
+        _sized(size),
+        (
+            *_at("plain", *sizes),
+            *_at("adaptive-parallelism", sizes[0], sizes[-1]),
+            *_at("tail-batching", sizes[0], sizes[-1]),
+            *_at("tail-batching+adaptive-parallelism", sizes[0], sizes[-1]),
+        ),
+        partial(sized_s, size, 48, packed_lengths(16384)),
+        static=_at("plain", *sizes),
     )
-    for size, parallel in (("14B", 1), ("14B", 4), ("32B", 2), ("32B", 8))
+    for size, (_, sizes) in SIZED.items()
 )
 _STREAM = RolloutCase(
     "production stream",
@@ -122,7 +145,7 @@ _STREAM = RolloutCase(
 )
 
 SWEPT = ("tail-batching", "tail-migration", "adaptive-parallelism", "tail-batching+tail-migration")
-CASES = (*_PAIRS, *_PACKED, *_STEPS, *_SHAPED, _STREAM)
+CASES = (*_PAIRS, *_PACKED, *_STEPS, *_SIZED, _STREAM)
 
 SUITE = Suite(
     name="rollout",
@@ -132,26 +155,44 @@ SUITE = Suite(
     columns=COLUMNS,
     paper={
         **{(_pair(kinds), "tail-migration", GAIN): gain for kinds, gain in PAIRS.items()},
-        **{(_packed(key, False), "plain", SECONDS): seconds[0] for key, seconds in PACKED.items()},
-        **{(_packed(key, False), "tail-batching", SECONDS): seconds[1] for key, seconds in PACKED.items()},
-        **{(_packed(key, False), "tail-batching", GAIN): seconds[0] / seconds[1] for key, seconds in PACKED.items()},
         **{
-            (f"step, {_packed(key, False)}", stage, GAIN): gain
+            (_alike(key, alike), policy, heading): figure
+            for key, (plain_s, batched_s) in PACKED.items()
+            for alike in ALIKE
+            for policy, heading, figure in (
+                ("plain", SECONDS, plain_s),
+                ("tail-batching", SECONDS, batched_s),
+                ("tail-batching", GAIN, plain_s / batched_s),
+            )
+        },
+        **{
+            (_step(key), stage, GAIN): gain
             for key, gains in STEPS.items()
             for stage, gain in zip(tuple(STAGES)[1:], gains, strict=True)
         },
-        **{(f"{size} GPUs a replica", "adaptive-parallelism", GAIN): gain for size, gain in SHAPED.items()},
+        **{
+            (_sized(size), policy, OVER_BEST): gain
+            for size, (gain, sizes) in SIZED.items()
+            for policy in _at("adaptive-parallelism", sizes[0], sizes[-1])
+        },
     },
     differences=(
         "Pairs: on-policy, no schedule beats one job alone. Two 14B-8k jobs can gain 1.10x at most here (1.09x by the phase "
         "times that the paper prints), so 1.28x needs longer rollouts than these; beside 7B-8k, the 14B-8k job alone is the bound, "
         "and careful=true leaves its tail where it is.",
-        "RollPacker: one number a row, the fixed seconds of a step, is fitted to the plain rollout; the rest is predicted.",
+        "RollPacker: one number a job, the fixed seconds of a decode step, is fitted to the plain rollout; the rest is predicted.",
         "8k: the paper's short rounds take 38 s, as long as at 16k and 32k, ours 26 s: a part of its seconds may not be decoding.",
-        "alike 0.5: a prompt with long responses is likely to have long ones again; long rounds are then slower than plain ones.",
-        "Steps: seconds of rewards and training are what the paper's own gains leave for them; only rollouts and overlap are ours.",
-        "OrchestrRL: a model without the cost of messages inside a replica favours large replicas: where they are large already, "
-        "changing their size gains 5% (14B) or nothing (32B). The paper's baseline and lengths are not known to us.",
+        "alike: correlation of the lengths of one prompt's responses, which the paper does not print. 0 is the best case: a prompt "
+        "that is sampled again has a new length; with 0.5 long prompts stay long, and long rounds are slower than plain ones.",
+        "each_engine=true is what the engines of real jobs do: each ends its share of the prompts for itself. RollPacker's round "
+        "ends over all engines.",
+        "Steps are no test: seconds of rewards and training are derived from the paper's own gains; only rollouts and overlap are "
+        "ours. The planner halves the replicas of 14B after four rollouts without preemption, which a model without the cost of "
+        "messages inside a replica makes a loss; those of 7B have one GPU already, and 32B does not fit into one. The stream "
+        "trainer is without the planner.",
+        "OrchestrRL: `gain` is over the smallest replicas; `gain, best size` is over the static size that is best here, which is "
+        "what the paper compares with. A model without the cost of messages inside a replica favours large ones, so nothing is "
+        "left to gain. The paper's lengths are not known to us.",
     ),
     seeds=3,
 )

@@ -14,13 +14,11 @@ from rollmux_env.envs.dispatch.generator import Generator, RandomGroups
 from rollmux_env.envs.dispatch.observation import observation_space, observation_table
 from rollmux_env.envs.dispatch.reward import Interval, Reward, Work
 from rollmux_env.envs.dispatch.step import ask_first, follow_round_robin, step_all
-from rollmux_env.envs.dispatch.types import Group, Groups, TailParameters, group_table
+from rollmux_env.envs.dispatch.types import MIGRATION, Group, Groups, TailParameters, group_table
 from rollmux_env.envs.dispatch.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.timing.tail import TailModel
-
-MIGRATES_AT = 0.8
 
 
 class DispatchVectorEnv(BaseVectorEnv):
@@ -52,7 +50,7 @@ class DispatchVectorEnv(BaseVectorEnv):
         rows = self.generator.members + 1
         super().__init__(num_envs, observation_table(num_envs, rows), observation_space(rows), render_mode, autoreset)
         self._model = TailModel() if tails is None else tails
-        self._tails = TailParameters(self._model.share, self._model.rate, self._model.move_s)
+        self._tails = TailParameters(MIGRATION.share, self._model.rate(MIGRATION.share), self._model.move_s)
         sizes = self.generator.members, self.generator.nodes + 1, self.generator.iterations
         self._groups = group_table(num_envs, *sizes)
         self._reference_rate = np.zeros(num_envs)  # seconds of work a second
@@ -86,7 +84,7 @@ class DispatchVectorEnv(BaseVectorEnv):
         if self.render_mode is None:
             raise InputError("render: the environment was made without a render_mode")
         draw = text if self.render_mode == "ansi" else picture
-        return tuple(draw(self._groups, e, self._model.share) for e in range(self.num_envs))
+        return tuple(draw(self._groups, e, MIGRATION.share) for e in range(self.num_envs))
 
     def _start(self, s: int, seed: int) -> None:
         load_group(self._groups, s, self.generator.group(seed), self._model)
@@ -145,7 +143,7 @@ def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
         progress["base_rollout_s"], progress["base_training_s"] = job.rollout.worst_case_s, training_s
         for name, switch in (("rollout", job.rollout.switch), ("training", job.training.switch)):
             progress[f"{name}_warm_s"], progress[f"{name}_cold_s"] = switch.warm_s, switch.cold_s
-        durations = Durations(job, group.seed, model, MIGRATES_AT)
+        durations = Durations(job, group.seed, model, MIGRATION)
         alone_s = 0.0
         while alone_s < group.horizon_s and len(durations.rollout) < most:
             durations.extend()

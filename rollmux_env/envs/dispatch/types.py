@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Records
 from rollmux_env.scenario import Cluster, Job
+from rollmux_env.timing.migration import Migration
 
 NOTHING, ROLLOUT, TRAINING, TAIL, SYNC = 0, 1, 2, 3, 4
 TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
 MOST_NODES = 61
+MIGRATION = Migration()  # of the tails that an agent may have moved
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def group_table(envs: int, members: int, nodes: int, iterations: int, spans: int
 
 
 class TailParameters(NamedTuple):
-    """What of a `TailModel` the simulation needs: the share that a tail keeps, the speed beside one, seconds of its move."""
+    """What the simulation needs of tails: the share that one keeps, the speed beside one, seconds of its move."""
 
     share: float
     rate: float

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from policies.rollout import make_rollout
 from policies.rollout.adaptive_parallelism import forecast, spread
 from rollmux_env.bench.rollouts import setting
-from rollmux_env.bench.suites.rollout import tail
 from rollmux_env.rollout.job import JobRollouts, Rollout
+from rollmux_env.rollout.setting import Setting
+from rollmux_env.timing.lengths import Lognormal
+from rollmux_env.timing.published import packed_lengths
+from rollmux_env.timing.replica import ReplicaTiming
 
 
 def rollouts(policy: str, parallel: int, count: int = 6) -> list[Rollout]:
-    job = JobRollouts(setting("14B", "H800", 16, parallel, tail(16384)), make_rollout(policy), 0)
+    job = JobRollouts(setting("14B", "H800", 16, parallel, packed_lengths(16384)), make_rollout(policy), 0)
     return [job.next() for _ in range(count)]
 
 
@@ -39,11 +42,24 @@ def test_a_spread_is_even_and_gives_the_longest_to_different_replicas() -> None:
     assert np.bincount(where).max() - np.bincount(where).min() <= 1
 
 
-def test_small_replicas_become_large_ones_and_the_rollout_is_faster() -> None:
-    plain, adaptive = rollouts("plain", 1), rollouts("adaptive-parallelism", 1)
+def test_a_job_learns_with_which_size_to_begin() -> None:
+    plain, adaptive, large = rollouts("plain", 1), rollouts("adaptive-parallelism", 1), rollouts("plain", 8)
     assert adaptive[0].seconds == plain[0].seconds, "nothing is forecast before something was seen"
-    assert all(one.migrations > 0 and one.seconds < other.seconds for one, other in zip(adaptive[1:], plain[1:], strict=True))
+    learned = list(zip(adaptive, large, plain, strict=True))[1:]
+    assert all(one.seconds < 1.05 * best.seconds < other.seconds for one, best, other in learned)
+    assert adaptive[1].seconds >= large[1].seconds + 3.5 - 1e-6, "the switch takes its seconds"
     assert [one.counted_tokens.sum() for one in adaptive] == [one.counted_tokens.sum() for one in plain]
+
+
+def test_small_replicas_become_large_ones_inside_a_rollout_that_begins_with_many_responses() -> None:
+    """Where larger replicas cost as much as they gain until few responses are left, the size changes on the way."""
+    one = ReplicaTiming(0.002, 0.02, 1e-8, 1e-3, 1e-5, 0.0, 0.0, 500_000)
+    eight = ReplicaTiming(0.002, 0.0025, 1e-8, 1e-3, 1e-5, 0.0, 0.0, 500_000)  # weights are read faster, sequences are not
+    where = Setting(((1, one), (8, eight)), 8, 1, 32, 8, 100, Lognormal(16384, 700.0, 1.2))
+    plain, adaptive = (JobRollouts(where, make_rollout(name), 0) for name in ("plain", "adaptive-parallelism"))
+    found = [(adaptive.next(), plain.next()) for _ in range(4)]
+    assert found[0][0].seconds == found[0][1].seconds
+    assert all(adapted.migrations > 0 and adapted.seconds < other.seconds for adapted, other in found[1:])
 
 
 def test_a_switch_that_costs_more_than_it_gains_is_not_made() -> None:

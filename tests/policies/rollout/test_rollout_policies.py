@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,8 +14,10 @@ from policies.rollout.rounds import Race, Rounds
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollouts import ABORTED, FINISHED
 from rollmux_env.rollout.job import JobRollouts, Rollout, play
+from rollmux_env.rollout.profile import rollout_profiles
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
+from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.replica import ReplicaTiming
 
 TIMINGS = {
@@ -21,7 +25,7 @@ TIMINGS = {
     2: ReplicaTiming(0.008, 0.003, 1e-8, 5e-5, 5e-5, 5e-10, 0.01, 500_000),
     4: ReplicaTiming(0.008, 0.0015, 5e-9, 2.5e-5, 2.5e-5, 2.5e-10, 0.01, 1_100_000),
 }
-NAMES = (*ROLLOUT, "tail-batching+tail-migration")
+NAMES = (*ROLLOUT, "tail-batching+tail-migration", "tail-batching,each_engine=true")
 
 
 def setting(prompts: int = 16, responses: int = 4, sigma: float = 1.2, gpus: int = 8, alike: float = 0.5) -> Setting:
@@ -107,6 +111,30 @@ def test_tail_batching_is_faster_where_tails_are_long() -> None:
     assert gain > 1.5 > 1.1 > none
 
 
+def test_prompts_are_complete_with_their_last_response_that_counts() -> None:
+    for name in ("plain", "tail-batching", "tail-batching,each_engine=true"):
+        for one in rollouts(name):
+            assert one.complete_s.size == 16 and one.counted_tokens.size == 64
+            assert (np.diff(one.complete_s) >= 0).all() and np.isin(one.complete_s, one.end_s).all()
+            assert one.complete_s[-1] == one.seconds
+            assert (np.searchsorted(one.end_s, one.complete_s, side="right") >= 4 * np.arange(1, 17)).all()
+
+
+def test_engines_that_end_their_shares_for_themselves_wait_for_the_slowest() -> None:
+    """With a single engine there is nothing to be said; with eight, the round is not over until each has done its share."""
+    names = "tail-batching", "tail-batching,each_engine=true"
+    alone = replace(setting(gpus=4), timings=((4, TIMINGS[4]),), parallel=4)
+    first, second = (JobRollouts(alone, make_rollout(name), 0) for name in names)
+    assert [first.next().seconds for _ in range(6)] == [second.next().seconds for _ in range(6)]
+    together, apart = (rollouts(name, prompts=32, responses=8) for name in names)
+    assert 1.05 * seconds(together) < seconds(apart)
+
+
+def test_no_tail_of_engines_that_end_for_themselves_is_profiled() -> None:
+    with pytest.raises(InputError, match="each_engine=true no tail moves"):
+        rollout_profiles(setting(), make_rollout("tail-batching,each_engine=true"), 0, Migration())
+
+
 def test_a_migrated_tail_frees_most_replicas_early_and_takes_no_shorter() -> None:
     for plain, moved in zip(rollouts("plain"), rollouts("tail-migration,share=0.25"), strict=True):
         assert moved.migrations > 0
@@ -117,7 +145,7 @@ def test_a_migrated_tail_frees_most_replicas_early_and_takes_no_shorter() -> Non
 
 
 def test_longer_tails_are_never_faster_and_twice_the_replicas_never_slower() -> None:
-    for name in NAMES:
+    for name in NAMES[:-1]:  # engines that end their shares for themselves have fewer prompts to choose from where there are more
         found = [seconds(rollouts(name, sigma=sigma)) for sigma in (0.5, 1.0, 1.5)]
         assert found == sorted(found), name
         found = [seconds(rollouts(name, gpus=gpus)) for gpus in (16, 8, 4)]
@@ -130,6 +158,8 @@ def test_longer_tails_are_never_faster_and_twice_the_replicas_never_slower() -> 
         ("none", "rollout policy: must be one of plain, .*, not 'none'"),
         ("tail-batching,eta=1", "eta must be a number above 1"),
         ("tail-batching,eta=true", "eta must be"),
+        ("tail-batching,each_engine=1", "each_engine must be true or false"),
+        ("tail-batching,each_engine=true+tail-migration", "tail-migration has no part"),
         ("tail-migration,at=1.5", "at must be a number between 0 and 1"),
         ("tail-migration,share=x", "share must be"),
         ("plain,eta=1.2", "has no option .eta.; it has none"),

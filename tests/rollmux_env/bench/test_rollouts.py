@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_policy
 from policies.rollout import make_rollout, migrating
 from rollmux_env.bench.rollouts import (
+    AT,
     COLUMNS,
     DOLLARS,
     GAIN,
+    OVER_BEST,
     SECONDS,
     Makers,
     RolloutCase,
     pair_s,
     rollout_rows,
     setting,
+    streamed_s,
     with_models,
 )
 from rollmux_env.bench.suites import find_suite, rollout
 from rollmux_env.errors import InputError
+from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.setting import setting_of
+from rollmux_env.timing.published import packed_lengths
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 MAKERS = Makers(make_policy, make_dispatch, make_rollout, migrating)
@@ -33,7 +41,9 @@ def test_every_figure_of_the_papers_has_its_cell_and_every_policy_can_be_made() 
     assert len({case.label for case in rollout.CASES}) == len(rollout.CASES)
     for case in rollout.CASES:
         for policy in case.policies:
-            make_rollout(rollout.STAGES[policy].policy if policy in rollout.STAGES else policy.rpartition("/")[2])
+            stage = rollout.STAGES.get(policy)
+            make_rollout(stage.policy if stage else policy.rpartition("/")[2].partition(AT)[0])
+        assert set(case.static) <= set(case.policies)
     for policy in rollout.SWEPT:
         make_rollout(policy)
 
@@ -45,6 +55,23 @@ def test_a_gain_is_the_first_policys_figure_over_a_policys_seed_by_seed() -> Non
     found = [row.figures[figure] for row, figure in ((first, GAIN), (second, GAIN), (second, DOLLARS))]
     assert [figure and figure.mean for figure in found] == [1, 2.5, 3]
     assert second.figures[SECONDS] is None
+
+
+def test_a_gain_over_the_best_size_is_over_the_best_of_those_that_never_change() -> None:
+    figures = {"small": 8.0, "large": 5.0, "adaptive": 4.0}
+    case = RolloutCase("case", tuple(figures), lambda policy, *_: figures[policy], static=("small", "large"))
+    rows = rollout_rows([case], (0,), False, MAKERS)
+    assert [(mean := row.figures[GAIN]) and mean.mean for row in rows] == [1, 1.6, 2]
+    assert [(mean := row.figures[OVER_BEST]) and mean.mean for row in rows] == [0.625, 1, 1.25]
+
+
+def test_the_stream_trainer_trains_on_whole_prompts() -> None:
+    """Three of four responses end early; but the last one of each of the two prompts is long, at 8 and at 9 s of 10."""
+    ends_s = np.array([1.0, 1, 2, 2, 3, 3, 8, 9])
+    one = Rollout(10.0, False, ends_s, ends_s[-2:], np.full(8, 100), 0, 0, 0, 2.0, 10.0)
+    assert streamed_s(one, training_s=4.0) == 0, "2 s of training a prompt, half as fast"
+    assert streamed_s(one, training_s=2.0) == 1
+    assert streamed_s(one, training_s=1.0) == 1
 
 
 def test_migration_makes_a_pair_of_7b_jobs_faster() -> None:
@@ -80,11 +107,31 @@ def test_a_dispatch_policy_migrates_when_the_rollout_policy_does() -> None:
     assert migrating("fifo", make_rollout("tail-batching+tail-migration,at=0.7")) == "fifo,migrate=0.7"
     assert migrating("fifo", make_rollout("tail-migration,careful=true")) == "fifo,migrate=0.8,careful=true"
     assert migrating("round-robin,migrate=0.9", make_rollout("tail-migration")) == "round-robin,migrate=0.9"
+    assert migrating("fifo", make_rollout("tail-migration,share=0.25")) == "fifo,migrate=0.8,share=0.25"
 
 
-def test_replicas_of_every_size_that_divides_are_offered() -> None:
-    found = setting("14B", "H800", 48, 2, rollout.tail(16384))
-    assert [size for size, _ in found.timings] == [2, 4, 8]
+@pytest.mark.parametrize(
+    ("size", "gpus", "cap", "sizes"),
+    [("14B", 48, 16384, [1, 2, 4, 8]), ("14B", 12, 16384, [1, 2, 4]), ("32B", 64, 32768, [2, 4, 8])],
+)
+def test_replicas_of_every_size_that_fits_are_offered(size: str, gpus: int, cap: int, sizes: list[int]) -> None:
+    found = setting(size, "H800", gpus, 2, packed_lengths(cap))
+    assert [size for size, _ in found.timings] == sizes
+
+
+def test_the_jobs_of_the_paper_have_its_tensor_parallelism() -> None:
+    assert {size: parallel for size, _, parallel, _ in rollout.PACKED} == {"7B": 1, "14B": 2, "32B": 2}
+
+
+def test_the_planner_halves_the_profiled_size_after_four_rollouts_without_preemptions() -> None:
+    where = setting("14B", "H800", 16, 2, packed_lengths(4096))
+    half = replace(where, parallel=1)
+    jobs = [
+        JobRollouts(at, make_rollout(name), 0) for at, name in ((where, "parallelism-planner"), (where, "plain"), (half, "plain"))
+    ]
+    found = [[job.next().seconds for job in jobs] for _ in range(5)]
+    assert all(planned == same for planned, same, _ in found[:4])
+    assert found[4][0] == found[4][2] != found[4][1]
 
 
 def test_an_unknown_suite_is_told_of_this_one() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_policy
-from rollmux_env.bench.suite import Suite
+from rollmux_env.bench.columns import COST, SLO_KEPT, SLO_OBSERVED
+from rollmux_env.bench.harness import OwnReplay, run_tasks
+from rollmux_env.bench.streams import workload
+from rollmux_env.bench.suite import Case, Suite, suite_rows, suite_tasks
 from rollmux_env.bench.suites import SUITES
 
 
@@ -36,6 +41,7 @@ def test_every_policy_and_dispatch_policy_can_be_made(suite: Suite) -> None:
     for case in suite.cases:
         for name in case.policies:
             make_policy(name)
+        assert not any(isinstance(make_policy(name), OwnReplay) for name in case.observed)
         if case.dispatch is not None:
             make_dispatch(case.dispatch)
 
@@ -45,3 +51,22 @@ def test_quick_streams_are_no_longer_and_a_seed_gives_one_stream(suite: Suite) -
     quick = case.stream(0, True)
     assert len(quick.jobs) <= len(case.stream(0, False).jobs)
     assert quick == case.stream(0, True)
+
+
+def test_what_an_event_replay_observes_stands_beside_what_steady_periods_say() -> None:
+    """`rollmux` keeps every SLO of steady periods; jobs that wait for a meta-iteration do not all keep theirs."""
+    case = Case("case", partial(workload, "production", jobs=30), ("rollmux", "optimal"), observed=("rollmux",))
+    suite = Suite("suite", "title", "source", (case,), (COST, SLO_KEPT, SLO_OBSERVED))
+    tasks = suite_tasks(suite, (0,), True, make_dispatch)
+    assert [(task.spec, task.dispatch is not None) for _, task in tasks] == [
+        ("rollmux", False),
+        ("optimal", False),
+        ("rollmux", True),
+    ]
+    results = dict(run_tasks(make_policy, [task for _, task in tasks]))
+    first, second = suite_rows(suite, [(owner, results[k]) for k, (owner, _) in enumerate(tasks)])
+    metrics = [results[k].outcome.metrics for k in range(3)]
+    figures = [[mean and mean.mean for mean in row.figures.values()] for row in (first, second)]
+    assert metrics[2].slo_attainment_observed is not None and metrics[0].cost_usd != metrics[2].cost_usd
+    assert figures[0] == [metrics[0].cost_usd / 1000, 100.0, 100 * metrics[2].slo_attainment_observed]
+    assert figures[1] == [metrics[1].cost_usd / 1000, 100.0, None]

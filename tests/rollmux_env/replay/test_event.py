@@ -25,6 +25,7 @@ from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
+from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 from tests.oracle import draw
 from tests.oracle.draw import examples
@@ -424,9 +425,10 @@ def test_observed_attainment_is_against_the_same_luck() -> None:
 class Halves(TailModel):
     """Half of a rollout's seconds are its tail, which takes 1.5 times as long on its quarter; beside it rollouts run at 0.8."""
 
-    rate = 0.8
+    def rate(self, share: float) -> float:
+        return 0.8
 
-    def draw(self, generator: np.random.Generator, at: float, count: int) -> tuple[Floats, Floats]:
+    def draw(self, generator: np.random.Generator, migration: Migration, count: int) -> tuple[Floats, Floats]:
         return np.full(count, 0.5), np.full(count, 1.5)
 
 
@@ -437,7 +439,7 @@ def test_long_tail_migration_by_hand() -> None:
     threshold, and the rest at full speed until 66.4. Nobody waits for its node at 52; at 62 a does: b's tail, 4.4 s, moves.
     """
     problem = scenario(job("a", 40, 10, iterations=2), job("b", 40, 10, iterations=1))
-    run = played(problem, dispatch="round-robin,migrate=0.8", tails=Halves())
+    run = played(problem, dispatch="round-robin,migrate=0.8,share=0.25", tails=Halves())
     spans = [(p.job_id, p.phase, round(p.start_s, 3), round(p.end_s, 3), p.share) for p in run.phases if p.start_s < 70]
     assert sorted(spans, key=lambda span: (span[2], span[0], span[4])) == [
         ("a", "rollout", 0, 20, 1),

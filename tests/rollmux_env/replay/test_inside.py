@@ -16,7 +16,7 @@ from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.profile import KEPT, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import Scenario, parse_scenario
-from rollmux_env.timing.tail import TailModel
+from rollmux_env.timing.migration import Migration
 
 ITERATIONS = 20
 LENGTHS = {"cap": 8192, "batch": 64, "prompt_tokens": 512, "published": "7B-8k"}
@@ -33,7 +33,6 @@ def pair(**changes: Any) -> Scenario:
 
 
 def played(policy: str, dispatch: str = "round-robin", placement: str = "rollmux") -> Run:
-    tails = TailModel(share=0.5)
     return replay_events(
         pair(),
         make_policy(placement),  # type: ignore[arg-type]
@@ -41,7 +40,6 @@ def played(policy: str, dispatch: str = "round-robin", placement: str = "rollmux
         0,
         watch=Watch(check=True),
         keep_phases=True,
-        tails=tails,
         rollout=make_rollout(policy),
     )
 
@@ -81,6 +79,12 @@ def test_a_migrated_tail_overlaps_the_next_jobs_rollout() -> None:
     assert metrics(run).hours < metrics(played("plain")).hours
 
 
+@pytest.mark.parametrize(("dispatch", "share"), [("round-robin,migrate=0.8,share=0.25", 0.25), ("fifo,migrate=0.8", 0.5)])
+def test_a_tail_keeps_what_the_dispatch_policy_says(dispatch: str, share: float) -> None:
+    tails = phases(played("plain", dispatch), "a", "tail")
+    assert tails and {tail.share for tail in tails} == {share}
+
+
 def test_tail_batching_and_sharing_nodes_gain_together() -> None:
     usd = {
         (placement, policy): metrics(played(policy, placement=placement)).usd_per_work_hour
@@ -95,11 +99,11 @@ def test_tail_batching_and_sharing_nodes_gain_together() -> None:
 def test_a_tail_is_slower_on_fewer_replicas_and_so_is_a_rollout_beside_it() -> None:
     setting = setting_of(pair().jobs[0])
     assert setting is not None
-    narrow, wide = (rollout_profiles(setting, make_rollout("plain"), 1, 0.8, share) for share in (0.25, 0.5))
+    narrow, wide = (rollout_profiles(setting, make_rollout("plain"), 1, Migration(0.8, share)) for share in (0.25, 0.5))
     assert [one.seconds for one in narrow] == [one.seconds for one in wide]
     assert all(0 < one.threshold < 1 <= other.stretch <= one.stretch for one, other in zip(narrow, wide, strict=True))
     assert all(one.rate >= other.rate > 0 for one, other in zip(narrow, wide, strict=True))
-    assert all(one.threshold == 1 for one in rollout_profiles(setting, make_rollout("plain"), 1, None, 0.5))
+    assert all(one.threshold == 1 for one in rollout_profiles(setting, make_rollout("plain"), 1, None))
 
 
 def test_the_same_seed_gives_the_same_replay() -> None:

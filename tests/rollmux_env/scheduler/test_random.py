@@ -52,7 +52,7 @@ class Runs(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def threshold(self, name: str) -> None:
-        if self.driver.scheduler.migrates_at is not None and name in self.driver.workers:
+        if self.driver.scheduler.migration is not None and name in self.driver.workers:
             self.driver.tell(*self.driver.threshold(name))
 
     @rule(name=st.sampled_from(NAMES))

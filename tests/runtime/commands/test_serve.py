@@ -154,7 +154,9 @@ def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop
         assert server.wait(timeout=PATIENCE_S) == 0
         assert not processes_of(where.home.path) and not Path(where.home.path).exists() and not Path(where.token).exists()
         status, out, err = shell.run("status")
-        assert (status, err) == (0, "") and f"{shell.service}: rollmux,switches=true, round-robin, stopped at " in " ".join(out.split())
+        assert (status, err) == (0, "") and f"{shell.service}: rollmux,switches=true, round-robin, stopped at " in " ".join(
+            out.split()
+        )
         assert "cancelled" in out
         shell.serve()
         status, out, _ = shell.run("logs", "talks", "--follow")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rollmux_env.errors import InvariantError
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.shares import Shares, kept_parts
+from rollmux_env.timing.migration import Migration
 from runtime.compare import compare
 from runtime.execution.checks import check_run
 from runtime.facts import Node, Span
@@ -31,21 +32,23 @@ def engines(node: Node) -> list[Node]:
 
 ONE, TWO = (node(0),), (node(0), node(1))
 EIGHT = (node(0, gpus=8),)
+QUARTER = Migration(0.8, 0.25)
 
 
 def test_a_tail_keeps_a_share_of_every_node_or_a_whole_node_that_nobody_waits_for() -> None:
-    assert kept_parts(engines(EIGHT[0]), {"rollout-0"}) == (0, 1)
+    assert kept_parts(engines(EIGHT[0]), {"rollout-0"}, QUARTER) == (0, 1)
+    assert len(kept_parts(engines(EIGHT[0]), {"rollout-0"}, Migration())) == 4
     two = [part for one in (node(0, gpus=8), node(1, gpus=8)) for part in engines(one)]
-    assert [two[k].name for k in kept_parts(two, {"rollout-0"})] == ["rollout-0", "rollout-0", "rollout-1", "rollout-1"]
+    assert [two[k].name for k in kept_parts(two, {"rollout-0"}, QUARTER)] == ["rollout-0", "rollout-0", "rollout-1", "rollout-1"]
     assert (
-        kept_parts(TWO, {"rollout-0"}) == (1,)
-        and kept_parts(TWO, {"rollout-1"}) == (0,)
-        and kept_parts(TWO, {"rollout-0", "rollout-1"}) == (0,)
+        kept_parts(TWO, {"rollout-0"}, QUARTER) == (1,)
+        and kept_parts(TWO, {"rollout-1"}, QUARTER) == (0,)
+        and kept_parts(TWO, {"rollout-0", "rollout-1"}, QUARTER) == (0,)
     )
 
 
 def test_the_next_rollout_begins_when_the_tail_has_left_and_gets_the_rest_when_it_is_over() -> None:
-    tails = Shares(NodePool(TWO))
+    tails = Shares(NodePool(TWO), QUARTER)
     assert tails.begin("a", TWO, TWO, 0.0) is False
     with pytest.raises(InvariantError, match="R3"):
         tails.begin("b", TWO, TWO, 0.5)
@@ -71,7 +74,7 @@ def test_the_next_rollout_begins_when_the_tail_has_left_and_gets_the_rest_when_i
 
 
 def test_who_cannot_do_with_a_part_waits_for_the_tail_that_is_in_the_way() -> None:
-    tails = Shares(NodePool(TWO))
+    tails = Shares(NodePool(TWO), QUARTER)
     tails.begin("a", TWO, TWO, 0.0)
     tails.migrate("a", {"rollout-1"})
     tails.left("a", 1.0)
@@ -86,7 +89,7 @@ def test_who_cannot_do_with_a_part_waits_for_the_tail_that_is_in_the_way() -> No
 
 
 def test_a_rollout_that_ends_before_it_has_left_frees_everything() -> None:
-    tails = Shares(NodePool(EIGHT))
+    tails = Shares(NodePool(EIGHT), QUARTER)
     parts = tuple(engines(EIGHT[0]))
     tails.begin("a", EIGHT, parts, 0.0)
     tails.migrate("a", set())
@@ -99,7 +102,7 @@ def test_no_device_is_ever_held_by_two(steps: list[tuple[str, str]]) -> None:
     """The pool raises if one is; and whatever has happened, a rollout that waits begins at last."""
     nodes = (node(0, gpus=2), node(1, gpus=2))
     parts = tuple(part for one in nodes for part in engines(one))
-    tails, full, tail = Shares(NodePool(nodes)), set[str](), set[str]()
+    tails, full, tail = Shares(NodePool(nodes), QUARTER), set[str](), set[str]()
     for k, (job_id, what) in enumerate(steps):
         now_s = float(k)
         if what == "begin" and not full and job_id not in tail:

@@ -9,12 +9,12 @@ import numpy as np
 from rollmux_env.envs.dispatch.dynamics import begin
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv, load_group
 from rollmux_env.envs.dispatch.replay import replay_group
-from rollmux_env.envs.dispatch.types import TRAINING_POOL, Group, Groups, TailParameters, group_table
+from rollmux_env.envs.dispatch.types import MIGRATION, TRAINING_POOL, Group, Groups, TailParameters, group_table
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
 MODEL = TailModel()
-TAILS = TailParameters(MODEL.share, MODEL.rate, MODEL.move_s)
+TAILS = TailParameters(MIGRATION.share, MODEL.rate(MIGRATION.share), MODEL.move_s)
 ROOM = 20_000  # spans
 
 Span = tuple[Any, ...]  # (job, phase, iteration, nodes, start, end, switch, share)

@@ -17,7 +17,7 @@ from rollmux_env.envs.dispatch.actions import write_mask
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv
 from rollmux_env.envs.dispatch.generator import Fixed
 from rollmux_env.envs.dispatch.replay import figures, replay_group
-from rollmux_env.envs.dispatch.types import MEMBER, NOTHING, Group
+from rollmux_env.envs.dispatch.types import MEMBER, MIGRATION, NOTHING, Group
 from rollmux_env.kernel.tables import Records
 from rollmux_env.scenario import Actual, Job, Phase, Switch, Training
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
@@ -45,7 +45,7 @@ class Decision(NamedTuple):
 class Scripted:
     """Makes the choices of an episode again, and compares what it finds before each with what was there in the environment."""
 
-    migrates_at = 0.8
+    migration = MIGRATION
 
     def __init__(self, decisions: list[Decision]) -> None:
         self._left = [*decisions]
