@@ -22,7 +22,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Event, Moved, Placemen
 from rollmux_env.cluster.plan import Place, Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import Run
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.scenario import Actual, Phase, Scenario, Switch, Training
@@ -67,7 +67,8 @@ def compare(record: RunRecord) -> dict[str, Any]:
     prefix = {job_id: ceil(SHARE * len(iterations)) for job_id, iterations in done.items()}
     scenario = predicted_scenario(record, done, prefix)
     dispatch = make_dispatch(record.started.dispatch)
-    runs = (replay_events(scenario, RecordedPlacements(placements), dispatch, seed, keep_phases=True) for seed in range(_SEEDS))
+    watch = Watch(keep_phases=True)
+    runs = (replay_events(scenario, RecordedPlacements(placements), dispatch, seed, watch) for seed in range(_SEEDS))
     predictions = [remainder_of(ends_of(run), prefix) for run in runs]
     actual = remainder_of({job_id: [part.end_s for part in iterations] for job_id, iterations in done.items()}, prefix)
     jobs = {

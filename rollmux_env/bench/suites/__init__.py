@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
-from rollmux_env.bench.suites import drift, figure10, latency, learned, mixed, production, quantile, rollout, sensitivity
+from rollmux_env.bench.suites import drift, failures, figure10, latency, learned, mixed, production, quantile, rollout, sensitivity
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import not_one_of
 
@@ -16,6 +16,7 @@ SUITES: dict[str, Suite] = {
         latency.SUITE,
         mixed.SUITE,
         drift.SUITE,
+        failures.SUITE,
         quantile.SUITE,
         learned.SUITE,
     )
