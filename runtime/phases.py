@@ -30,6 +30,7 @@ from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Any, Literal, Protocol, TypeVar
 
+from rollmux_env.timing.trajectories import Trajectory
 from rollmux_env.validation_errors import one_line
 from runtime.facts import Node, Pool
 from runtime.samples import Group, make_group
@@ -111,12 +112,14 @@ class RuntimeHook:
     """The way from a job's code to the run that it is part of; outside of a run it takes reports and forgets them.
 
     Attributes:
-        metrics: reported for the iteration in hand. samples: of it. stages: seconds of named parts of the load or offload in hand.
+        metrics: reported for the iteration in hand. samples, trajectories: of it.
+        stages: seconds of named parts of the load or offload in hand.
     """
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
         self.samples: list[Group] = []
+        self.trajectories: list[Trajectory] = []
         self.stages: dict[str, float] = {}
 
     @property
@@ -183,6 +186,27 @@ class RuntimeHook:
             TypeError, ValueError: a text is none, a reward is no number, or there are not as many of them as responses.
         """
         self.samples.append(make_group(prompt, responses, rewards))
+
+    def trajectory(
+        self,
+        group: int,
+        prompt: int,
+        outputs: Sequence[int],
+        observations: Sequence[int] = (),
+        seconds: float | None = None,
+        switches: int = 0,
+    ) -> None:
+        """Say what a response of the iteration in hand was like, for replays; in the job's own process.
+
+        Args:
+            group: number of its prompt. prompt: tokens of it. outputs: sampled, of each turn. observations: tokens read between
+                two turns.
+            seconds: from the beginning of the rollout to its end. switches: how often it was interrupted and went on.
+        """
+        tokens = tuple(map(int, outputs)), tuple(map(int, observations))
+        iteration, number = max(self.iteration, 0), len(self.trajectories)
+        made = Trajectory(iteration, int(group), int(prompt), *tokens, seconds, int(switches), (), number)
+        self.trajectories.append(made)
 
     def warn(self, text: str) -> None:
         """Tell the user a line, on the console of the run and in the log; in the job's own process or in a worker.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,9 +14,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import private_folder, private_opener, read_text, write_whole
+from rollmux_env.files import read_text
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import one_line
+from runtime.bounded_file import append_bounded
 
 SAMPLES = "samples"
 LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half
@@ -56,15 +56,7 @@ def make_group(prompt: str, responses: Sequence[str], rewards: Sequence[float]) 
 
 def write_samples(path: Path, iteration: int, groups: Sequence[Group]) -> None:
     """Append an iteration's groups to a job's file, if there is room on the disk: no sample is worth a job."""
-    with contextlib.suppress(OSError, InputError):
-        private_folder(path.parent)
-        with open(path, "a", opener=private_opener) as file:
-            file.write(json.dumps(asdict(_Iteration(iteration, tuple(groups[:MOST])))) + "\n")
-        if path.stat().st_size > LARGEST:
-            with path.open("rb") as whole:
-                whole.seek(-LARGEST // 2, os.SEEK_END)
-                newer = whole.read().partition(b"\n")[2]
-            write_whole(path, newer, private=True)
+    append_bounded(path, json.dumps(asdict(_Iteration(iteration, tuple(groups[:MOST])))) + "\n", LARGEST)
 
 
 def read_samples(folder: Path, job_id: str) -> dict[int, tuple[Group, ...]]:

@@ -66,6 +66,15 @@ def bench(
             show_default=False,
         ),
     ] = None,
+    failures: Annotated[
+        str | None,
+        typer.Option(
+            "--failures",
+            metavar="KEY=VALUE,...",
+            help="What dies in event replays, as in job_h=24,node_h=3700,every=10 (docs/reference/failures.md).",
+            show_default=False,
+        ),
+    ] = None,
     settings: WorkloadSettings = None,
     most_phases: MostPhases = None,
 ) -> None:
@@ -85,6 +94,7 @@ def bench(
         fixed = {
             "--baseline": baseline,
             "--dispatch": dispatch,
+            "--failures": failures,
             "--fidelity": fidelity,
             "--rollout-policy": rollout_policy,
             "--set": settings,
@@ -99,10 +109,12 @@ def bench(
     if quick:
         raise typer.BadParameter("goes with --suite", param_hint="--quick")
     from policies.dispatch import make_dispatch
+    from policies.named import make_with
     from policies.registry import make_policy
     from policies.rollout import make_replayed, migrating
     from rollmux_env.bench.comparison import compare
     from rollmux_env.bench.harness import Task, run_tasks
+    from rollmux_env.replay.failures import Failures
     from rollmux_env.report.folder import make_folder, write_bench
     from rollmux_env.report.progress import tracked
     from rollmux_env.report.results import bench_csv, bench_report, to_json
@@ -111,19 +123,23 @@ def bench(
     base = baseline or names[0]
     if base not in names:
         raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
-    fidelity = fidelity or (Fidelity.fluid if dispatch is None and rollout_policy is None else Fidelity.event)
-    for option, value in (("--dispatch", dispatch), ("--rollout-policy", rollout_policy), ("--max-phases", most_phases)):
+    of_events = {"--dispatch": dispatch, "--rollout-policy": rollout_policy, "--failures": failures}
+    fidelity = fidelity or (Fidelity.fluid if not any(of_events.values()) else Fidelity.event)
+    for option, value in {**of_events, "--max-phases": most_phases}.items():
         if value is not None and fidelity is Fidelity.fluid:
             raise typer.BadParameter("a fluid replay runs no single phases", param_hint=option)
     inside = make_replayed(rollout_policy or "plain")
     order = migrating(dispatch or "round-robin", inside)
     rule = make_dispatch(order) if fidelity is Fidelity.event else None
+    dying = make_with("--failures", "it", Failures, failures.split(",")) if failures is not None else None
     for name in names:
         make_policy(name)
     if out:
         make_folder(out)
     scenarios = {number: find_scenario(target, number, settings or []) for number in range(seed, seed + (seeds or 1))}
-    tasks = [Task(name, number, scenarios[number], rule, check, inside, most_phases) for number in scenarios for name in names]
+    tasks = [
+        Task(name, number, scenarios[number], rule, check, inside, most_phases, dying) for number in scenarios for name in names
+    ]
     results = tracked(
         lambda tell: run_tasks(make_policy, tasks, workers, tell), [f"{task.spec}, seed {task.seed}" for task in tasks]
     )
@@ -141,5 +157,6 @@ def bench(
         over = f"{seeds} seeds" if seeds and seeds > 1 else f"seed {seed}"
         options = "".join(f", {pair.replace('=', ' ', 1)}" for pair in settings or [])
         within = f", rollouts {rollout_policy}" if rollout_policy else ""
-        replay = f"{order} event replay{within}" if rule else "fluid replay"
+        dies = f", failures {failures}" if failures else ""
+        replay = f"{order} event replay{within}{dies}" if rule else "fluid replay"
         show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}", rows, base, seeds or 1))

@@ -53,7 +53,7 @@ def trace(
         def tell(phases: int, departed: int) -> None:
             progress.tell(f"{phases:,} phases, {departed:,} of {len(scenario.jobs):,} jobs done")
 
-        watch = Watch(most_phases=most_phases, tell=tell)
-        run = replay_events(scenario, placement, order, seed, watch, keep_phases=True, rollout=make_rollout("plain"))
+        watch = Watch(most_phases=most_phases, tell=tell, keep_phases=True)
+        run = replay_events(scenario, placement, order, seed, watch, rollout=make_rollout("plain"))
     for line in write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours):
         typer.echo(line)

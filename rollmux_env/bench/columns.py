@@ -85,6 +85,30 @@ def _migrations(own: Outcome, _: Outcome) -> float:
     return own.metrics.migrations
 
 
+def _usd_per_work_hour(own: Outcome, _: Outcome) -> float:
+    return own.metrics.usd_per_work_hour
+
+
+def _lost_work_h(own: Outcome, _: Outcome) -> float:
+    return own.extra.get("lost_work_h", 0.0)
+
+
+def _lost_share(own: Outcome, _: Outcome) -> float:
+    return 100 * _lost_work_h(own, own) / own.metrics.work_h
+
+
+def _checkpoint_h(own: Outcome, _: Outcome) -> float:
+    return own.extra.get("checkpoint_h", 0.0)
+
+
+def _restarts(own: Outcome, _: Outcome) -> float:
+    return own.extra.get("restarts", 0.0)
+
+
+def _every(own: Outcome, _: Outcome) -> float:
+    return own.extra.get("checkpoint_every", float("nan"))
+
+
 def _decision_ms(own: Outcome, _: Outcome) -> float:
     """Time of the last hundred decisions, after warm-up; for a policy that decides whole instants, its second round of arrivals."""
     seconds = own.decision_s[2] if len(own.decision_s) == ROUNDS * 2 else float(np.median(own.decision_s[-100:]))
@@ -108,4 +132,10 @@ PACKED = Column("packed", _packed, digits=1, style="%")
 SCALED = Column("scaled", _scaled, digits=1, style="%")
 ISOLATED = Column("isolated", _isolated, digits=1, style="%")
 MIGRATIONS = Column("moves", _migrations, digits=0, style="")
+WORK_COST = Column("$/work-h", _usd_per_work_hour, style="")
+EVERY = Column("iterations apart", _every, digits=1, style="")
+RESTARTS = Column("restarts", _restarts, digits=0, style="")
+LOST_WORK = Column("lost work-h", _lost_work_h, digits=1, style="")
+LOST_SHARE = Column("lost of the work", _lost_share, style="%")
+CHECKPOINT_H = Column("hours writing", _checkpoint_h, digits=1, style="")
 DECISION = Column("decision, ms", _decision_ms, digits=3, style="")

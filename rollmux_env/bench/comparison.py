@@ -23,6 +23,7 @@ class Row:
         saving: the baseline's cost over this one's; saving_per_work: the same of the dollars per work-hour.
         rollout_gpus, training_gpus: mean of the seeds' peaks.
         packed: share of the jobs that joined a group (direct packing and rollout scaling).
+        lost_work_h: mean hours of work that jobs did again after failures; None of replays in which nothing dies.
         decision_ms: median over all decisions, milliseconds; None without any.
     """
 
@@ -37,11 +38,16 @@ class Row:
     rollout_gpus: float
     training_gpus: float
     packed: float
+    lost_work_h: Mean | None
     decision_ms: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values without the timing, which differs between runs."""
-        return {key: value for key, value in asdict(self).items() if key != "decision_ms"}
+        values = asdict(self)
+        del values["decision_ms"]
+        if self.lost_work_h is None:
+            del values["lost_work_h"]
+        return values
 
 
 def compare(results: Sequence[Result], baseline: str) -> list[Row]:
@@ -71,6 +77,7 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
     observed = [m.slo_attainment_observed for m in metrics_list if m.slo_attainment_observed is not None]
     admitted = [sum(metrics.admissions.values()) for metrics in metrics_list]
     joined = [sum(metrics.admissions.values()) - metrics.admissions["isolated"] for metrics in metrics_list]
+    lost_h = [result.outcome.extra["lost_work_h"] for result in results if "lost_work_h" in result.outcome.extra]
     decisions = [seconds for result in results for seconds in result.outcome.decision_s]
     return Row(
         policy=policy,
@@ -84,6 +91,7 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
         rollout_gpus=float(np.mean([metrics.peak_gpus["rollout"] for metrics in metrics_list])),
         training_gpus=float(np.mean([metrics.peak_gpus["training"] for metrics in metrics_list])),
         packed=sum(joined) / max(1, sum(admitted)),
+        lost_work_h=mean_interval(lost_h) if lost_h else None,
         decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
     )
 

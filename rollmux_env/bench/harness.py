@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.event import Watch, replay_events
+from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Outcome, outcome
 from rollmux_env.rollout.policy import RolloutPolicy
@@ -49,6 +50,7 @@ class Task:
         check: assert the invariants throughout.
         rollout: of an event replay, what happens inside the rollouts of jobs with a model; None: they take their worst case.
         most_phases: of an event replay; as `rollmux_env.replay.event.Watch`.
+        failures: of an event replay, what dies; None: nothing does.
     """
 
     spec: str
@@ -58,6 +60,7 @@ class Task:
     check: bool = False
     rollout: RolloutPolicy | None = None
     most_phases: int | None = None
+    failures: Failures | None = None
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,10 @@ def run_task(make: MakeContender, task: Task, tell: Callable[[int, int], None] =
             measured = contender.replay(task.scenario, check=task.check)
         elif task.dispatch is not None:
             watch = Watch(task.check, task.most_phases, tell)
-            run = replay_events(task.scenario, contender, task.dispatch, task.seed, watch, rollout=task.rollout)
-            measured = outcome(run)
+            run = replay_events(
+                task.scenario, contender, task.dispatch, task.seed, watch, rollout=task.rollout, failures=task.failures
+            )
+            measured = outcome(run, task.failures)
         else:
             measured = outcome(replay(task.scenario, contender, check=task.check))
     except PlanError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from rollmux_env.bench.harness import Result, Task
 from rollmux_env.bench.intervals import Mean, mean_interval
+from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
@@ -26,12 +27,14 @@ class Case:
         policies: contenders by name.
         dispatch: name of the dispatch policy of an event replay; None for fluid replays.
         observed: those of the policies that an event replay follows too, in round robin, for columns of what was observed.
+        failures: of an event replay, what dies.
     """
 
     label: str
     stream: Callable[[int, bool], Scenario]
     policies: tuple[str, ...]
     dispatch: str | None = None
+    failures: Failures | None = None
     observed: tuple[str, ...] = ()
 
     @property
@@ -70,6 +73,7 @@ class Suite:
         paper: the paper's figures by (label of the case, policy, heading).
         differences: one line a reason why ours differ.
         frontier: headings of two figures to plot against each other, x and y; None for no such plot.
+        least: heading of a figure of which less is better: each policy's best case is named below the table.
         varied: name of the option along which the frontier's curves run.
         seeds: how many, as a rule; `--quick` takes one, and shorter streams.
     """
@@ -82,6 +86,7 @@ class Suite:
     paper: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
     frontier: tuple[str, str] | None = None
+    least: str = ""
     varied: str = ""
     seeds: int = 5
 
@@ -100,7 +105,10 @@ def suite_tasks(
 ) -> list[tuple[Case, Task]]:
     """Return all tasks of a suite, seed by seed."""
     return [
-        (replay, Task(policy, seed, scenario, dispatch(replay.dispatch) if replay.dispatch else None, check))
+        (
+            replay,
+            Task(policy, seed, scenario, dispatch(replay.dispatch) if replay.dispatch else None, check, failures=replay.failures),
+        )
         for case in suite.cases
         for seed in seeds
         for scenario in (case.stream(seed, quick),)
@@ -132,6 +140,20 @@ def _outcomes(replay: Case, results: Sequence[tuple[Case, Result]]) -> Mapping[s
         if (owner.label, owner.dispatch) == (replay.label, replay.dispatch):
             outcomes.setdefault(result.spec, {})[result.seed] = result.outcome
     return outcomes
+
+
+def best_cases(suite: Suite, rows: Sequence[SuiteRow]) -> dict[str, SuiteRow]:
+    """The row of each policy in which the figure `least` is; of cases in which something dies."""
+    idle = {case.label for case in suite.cases if case.failures == Failures()}
+    best: dict[str, SuiteRow] = {}
+    for row in rows:
+        mean = row.figures[suite.least]
+        if mean is None or row.case in idle:
+            continue
+        known = best[row.policy].figures[suite.least] if row.policy in best else None
+        if known is None or mean.mean < known.mean:
+            best[row.policy] = row
+    return best
 
 
 def _figure(column: Column, policy: str, outcomes: Mapping[str, Mapping[int, Outcome]]) -> Mean | None:

@@ -387,7 +387,7 @@ def apply(state: State, event: Event) -> None:
         case Departed(job_id=job_id):
             row = state._rows[job_id]
             state._settle(int(state._jobs["group"][row]))
-            if np.isfinite(state._jobs["iterations"][row]):
+            if not state.observed and np.isfinite(state._jobs["iterations"][row]):
                 state._jobs["done"][row] = state._jobs["iterations"][row]
             rollout_nodes, training_nodes = state._leave(row)
             state.rollout_nodes -= rollout_nodes

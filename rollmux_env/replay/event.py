@@ -15,6 +15,10 @@ that it is shown have no `drift`.
   threshold is reached and how fast things go: a tail on its share of the nodes, and a rollout beside one until the tail is over. A
   rollout over several nodes is as slow as on the one that is shared. Switches take as long as ever. What nobody migrates takes
   exactly what it takes without all this.
+- With `Failures`, a job that dies leaves its group at once and arrives anew, with what it has left since its last checkpoint: the
+  policy places it again, and it begins when `migration_s` is over, with cold starts. A node that dies takes all jobs along that
+  have their place on it; another one is there in its stead. While the scheduler is away, phases that run go on to their ends, and
+  nothing begins: it is told all that has happened when it is back.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_state
+from rollmux_env.replay.failures import NEVER, Failure, FailureLog, Failures, FailureTimes, Loss
 from rollmux_env.replay.run import Arrivals, PhaseRun, Run, placements, waits_for_ever
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.policy import RolloutPolicy
@@ -36,12 +41,14 @@ from rollmux_env.scenario import Job, Scenario
 from rollmux_env.scheduler.commands import Grant, Move, Place, Seating
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
+from rollmux_env.scheduler.facts import Arrived, Cleared, Fact, Failed, Finished, Iterated, Left, Ready, Threshold, Vacated
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.timing.tail import TailModel
 
 MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # of a replay, and of one that keeps them: a minute or two, 1.5 GB
 _TOLD = 1 << 16  # phases between two words about them
 _TRAINING_POOL = -1  # in place of a rollout node's number
+_SHORTEST_S = 1e-3  # stay of a job that dies in an iteration that it has begun when its stay was not yet over
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,13 @@ class Watch:
         check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
         most_phases: that may begin; None is `MOST_PHASES`, or `MOST_KEPT` where they are kept.
         tell: is told now and then how many have begun, and how many jobs have left.
+        keep_phases: fill `Run.phases`.
     """
 
     check: bool = False
     most_phases: int | None = None
     tell: Callable[[int, int], None] = lambda phases, departed: None
+    keep_phases: bool = False
 
 
 def replay_events(
@@ -65,27 +74,27 @@ def replay_events(
     dispatch: DispatchPolicy,
     seed: int,
     watch: Watch = Watch(),
-    keep_phases: bool = False,
     tails: TailModel | None = None,
     rollout: RolloutPolicy | None = None,
+    failures: Failures | None = None,
 ) -> Run:
     """Replay a scenario under a placement and a dispatch policy, phase by phase.
 
     Args:
         seed: of the sampled durations; they depend on it, the job's id, the iteration and the phase alone.
-        keep_phases: fill `Run.phases`.
         tails: the inside of rollouts of jobs without a model, for dispatch policies that migrate tails; None is `TailModel()`.
         rollout: what happens inside the rollouts of jobs with a model; None: they take their worst case.
+        failures: what dies; None: nothing does.
 
     Raises:
         InputError: there are more phases than the watch allows; one line.
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
-    most = watch.most_phases or (MOST_KEPT if keep_phases else MOST_PHASES)
+    most = watch.most_phases or (MOST_KEPT if watch.keep_phases else MOST_PHASES)
     least = sum(2 * (job.iterations or 1) for job in scenario.jobs)
     if least > most:
         raise too_many(f"the jobs have {least:,} phases", most)
-    replaying = _Replay(scenario, policy, dispatch, seed, keep_phases, tails or TailModel(), rollout)
+    replaying = _Replay(scenario, policy, dispatch, seed, tails or TailModel(), rollout, failures)
     return replaying.play(watch, most)
 
 
@@ -110,15 +119,20 @@ class _RunningJob:
 
     Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
     are left, the last `tail_s` of them past the threshold; `held` are the shares of its nodes, {share: nodes}, since `start_s`.
+
+    It begins this life with iteration `begins`, and writes a checkpoint `every` iterations, the last after `saved` of them; phases
+    of the iteration in hand that are over took `ran_s`. `placed`: it has a place, and goes on.
     """
 
     __slots__ = (
         "base_s",
         "began_s",
+        "begins",
         "bits",
         "busy_s",
         "cold",
         "durations",
+        "every",
         "group",
         "iteration",
         "job",
@@ -130,8 +144,11 @@ class _RunningJob:
         "nodes_by_share",
         "passed",
         "phase",
+        "placed",
+        "ran_s",
         "rate",
         "row",
+        "saved",
         "since_s",
         "stamp",
         "start_s",
@@ -140,11 +157,14 @@ class _RunningJob:
         "tail_s",
     )
 
-    def __init__(self, job: Job, row: int, durations: Durations) -> None:
+    def __init__(self, job: Job, row: int, durations: Durations, begins: int, every: int) -> None:
         self.job = job
         self.row = row
         self.durations = durations
-        self.iteration = 0
+        self.iteration = self.begins = self.saved = begins
+        self.every = every
+        self.ran_s = 0.0
+        self.placed = False
         self.busy_s = {"rollout": 0.0, "training": 0.0}  # by pool, node-seconds
         self.stamp = -1
         self.phase: PhaseName | None = None
@@ -158,6 +178,7 @@ class _RunningJob:
         """Take up a placement."""
         pins = () if seating.colocated else seating.rollout
         self.group = group
+        self.placed = True
         group.members += 1
         rollout_s, training_s, self.sync_s = state.planned_s(self.job.id)
         self.base_s = {"rollout": rollout_s, "training": training_s}
@@ -170,7 +191,21 @@ class _RunningJob:
 
     def progress(self) -> Progress:
         """What the job has done so far; asked at the end of an iteration, so that its busy seconds are of whole ones."""
-        return Progress(self.job.id, self.iteration, self.busy_s["rollout"], self.busy_s["training"])
+        return Progress(self.job.id, self.iteration - self.begins, self.busy_s["rollout"], self.busy_s["training"])
+
+    def phase_s(self, phase: PhaseName) -> float:
+        """Seconds of a phase of the iteration in hand, without its switch."""
+        factors = self.durations.rollout if phase == "rollout" else self.durations.training
+        return self.base_s[phase] * factors[self.iteration]
+
+    def lost(self, now_s: float) -> float:
+        """Iterations that it does again if it dies now, with the share of the one in hand that has run."""
+        ran_s = self.ran_s
+        if self.phase is not None:
+            began_s = self.began_s if self.nodes_by_share else self.start_s
+            ran_s += min(max(0.0, now_s - began_s - self.switch_s), self.phase_s(self.phase))
+        whole_s = self.phase_s("rollout") + self.phase_s("training") + self.sync_s if ran_s else 1.0
+        return self.iteration - self.saved + ran_s / whole_s
 
 
 class _Replay:
@@ -180,55 +215,73 @@ class _Replay:
         policy: Policy,
         dispatch: DispatchPolicy,
         seed: int,
-        keep_phases: bool,
         tails: TailModel,
         rollout: RolloutPolicy | None,
+        failures: Failures | None,
     ) -> None:
         self.run = Run(scenario, State(scenario.cluster, True, plans_switches(policy)), solo_s={})
         self.scheduler = Scheduler(self.run.state, policy, dispatch)
         self.run.decision_s = self.scheduler.planner.decision_s
         self.policy = policy
         self.seed = seed
-        self.keep_phases = keep_phases
+        self.keep_phases = False
         self.tails = tails
         self.tail_share = self.scheduler.migration.share if self.scheduler.migration else 0.0
         self.rollout = rollout
+        self.failures = failures
         self.jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
         self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))
-        self.heap: list[tuple[float, int, _RunningJob, str]] = []  # (end, stamp, whose, `rollout`, `training` or `sync`)
+        self.heap: list[tuple[float, int, _RunningJob, str]] = []  # (end, stamp, whose, what)
         self.stamps = 0
         self.begun = 0  # phases, and instants at which placements may have changed
         self.running: dict[str, _RunningJob] = {}
         self.groups: dict[int, _Group] = {}
+        self.departing: list[_RunningJob] = []
+        self.times: FailureTimes | None = None
+        if failures is not None:
+            self.times, self.run.failures = FailureTimes(failures, seed, self.arrivals.next_s), FailureLog()
+        self.back_s = inf  # when the scheduler is back; infinite while it is there
+        self.untold: list[Fact] = []  # meanwhile
+        self.again: dict[str, _RunningJob] = {}  # jobs that have died and have no place yet, as they were
 
     def play(self, watch: Watch, most_phases: int) -> Run:
-        state, heap, arrivals, scheduler = self.run.state, self.heap, self.arrivals, self.scheduler
+        state, heap, arrivals, scheduler, times = self.run.state, self.heap, self.arrivals, self.scheduler, self.times
+        self.keep_phases = watch.keep_phases
         look = min(_TOLD, most_phases + 1)
         fixed_s = arrivals.next_s  # of the next instant that no phase brings about
-        while state.departed < len(self.run.scenario.jobs):
+        while state.departed - self.restarts < len(self.run.scenario.jobs):
             now_s = min(heap[0][0], fixed_s) if heap else fixed_s
+            if times is not None:
+                now_s = min(now_s, self.back_s)
             if now_s == inf:
                 raise PlanError(waits_for_ever(state))
+            if times is not None:
+                now_s = min(now_s, times.next_s)
             if self.begun >= look:
                 if self.begun > most_phases:
                     raise too_many(f"more than {most_phases:,} phases have begun after {now_s / 3600:,.1f} h", most_phases)
-                watch.tell(self.begun, state.departed)
+                watch.tell(self.begun, state.departed - self.restarts)
                 look = min(self.begun + _TOLD, most_phases + 1)
             now_s = max(now_s, state.now_s)
             until_s = now_s + INSTANT_S
-            departing: list[_RunningJob] = []
             while heap and heap[0][0] <= until_s:
                 end_s, stamp, job_run, what = heappop(heap)
                 if stamp == job_run.stamp:
                     now_s = max(now_s, end_s)
                     if self._end(job_run, what, end_s):
-                        departing.append(job_run)
-            if departing or fixed_s <= until_s:
-                self._place(now_s, departing)
+                        self.departing.append(job_run)
+            is_due = bool(self.departing) or fixed_s <= until_s
+            if times is not None:
+                is_due = self._fail(times, until_s, now_s) or is_due
+                if self.back_s < inf:
+                    fixed_s = inf
+                    continue
+            if is_due:
+                self._place(now_s)
                 fixed_s = min(arrivals.next_s, state.next_resume_s(), scheduler.planner.ticks.next_s)
                 if watch.check:
-                    check_state(state, arrivals.taken, self.policy.keeps_slo)
+                    check_state(state, arrivals.taken + self.restarts, self.policy.keeps_slo)
             for command in scheduler.permits(now_s):
                 job_run = self.running[command.job_id]
                 if isinstance(command, Grant):
@@ -240,8 +293,7 @@ class _Replay:
     def _start(self, job_run: _RunningJob, phase: PhaseName, now_s: float) -> None:
         """A phase has its permit: switch, then run."""
         self.begun += 1
-        factors = job_run.durations.rollout if phase == "rollout" else job_run.durations.training
-        if job_run.iteration >= len(factors):
+        if job_run.iteration >= len(job_run.durations.rollout):
             job_run.durations.extend()
         switched = False
         last = job_run.group.last
@@ -258,10 +310,10 @@ class _Replay:
         job_run.start_s = now_s
         job_run.switch_s = switch_s
         if self.scheduler.migration is None or phase == "training" or not job_run.mask:
-            self._wake(job_run, now_s + (switch_s + job_run.base_s[phase] * factors[job_run.iteration]), phase)
+            self._wake(job_run, now_s + (switch_s + job_run.phase_s(phase)), phase)
             return
         job_run.began_s, job_run.since_s = now_s, now_s + switch_s
-        job_run.left_s = job_run.base_s[phase] * factors[job_run.iteration]
+        job_run.left_s = job_run.phase_s(phase)
         job_run.tail_s = job_run.left_s * (1 - job_run.durations.threshold[job_run.iteration])
         job_run.passed = False
         job_run.group.rollouts[job_run] = None
@@ -321,31 +373,131 @@ class _Replay:
 
     def _end(self, job_run: _RunningJob, what: str, now_s: float) -> bool:
         """What a job waited for is over; whether the job leaves now."""
-        scheduler, job_id = self.scheduler, job_run.job.id
-        if what == "threshold":
-            job_run.left_s, job_run.since_s, job_run.passed = job_run.tail_s, now_s, True
-            scheduler.threshold(job_id)
-            self._share(job_run)
-            return False
-        if what == "rollout":
-            frees = self._is_tail(job_run)
-            scheduler.finished(job_id, "rollout", self._book(job_run, now_s))
-            if frees:
-                self._after_tail(job_run, now_s)
-            scheduler.ready(job_id, "training")
-            return False
-        if what == "training":
-            scheduler.finished(job_id, "training", self._book(job_run, now_s))
-            if job_run.sync_s > 0.0:
-                self._wake(job_run, now_s + job_run.sync_s, "sync")
-                return False
-        job_run.iteration += 1
-        scheduler.iterated(job_run.progress())
-        if job_run.iteration == job_run.job.iterations or now_s >= job_run.leaves_s - INSTANT_S:
-            scheduler.left(job_id)
-            return True
-        scheduler.ready(job_id, "rollout")
+        job_id = job_run.job.id
+        match what:
+            case "threshold":
+                job_run.left_s, job_run.since_s, job_run.passed = job_run.tail_s, now_s, True
+                self._tell(Threshold(job_id))
+                self._share(job_run)
+            case "rollout":
+                frees = self._is_tail(job_run)
+                job_run.ran_s = job_run.phase_s("rollout")
+                self._tell(Finished(job_id, "rollout", self._book(job_run, now_s)))
+                if frees:
+                    self._after_tail(job_run, now_s)
+                self._tell(Ready(job_id, "training"))
+            case "training":
+                job_run.ran_s += job_run.phase_s("training")
+                self._tell(Finished(job_id, "training", self._book(job_run, now_s)))
+                if job_run.sync_s > 0.0:
+                    self._wake(job_run, now_s + job_run.sync_s, "sync")
+                else:
+                    return self._iterate(job_run, now_s)
+            case "sync":
+                return self._iterate(job_run, now_s)
+            case "checkpoint":
+                self._save(job_run)
+                self._tell(Ready(job_id, "rollout"))
+            case "restart":
+                self._tell(Ready(job_id, "rollout"))
         return False
+
+    def _iterate(self, job_run: _RunningJob, now_s: float) -> bool:
+        """An iteration is over; whether the job leaves now."""
+        job_run.iteration += 1
+        job_run.ran_s = 0.0
+        self._tell(Iterated(job_run.progress()))
+        if job_run.iteration - job_run.begins == job_run.job.iterations or now_s >= job_run.leaves_s - INSTANT_S:
+            self._tell(Left(job_run.job.id))
+            job_run.placed = False
+            return True
+        if job_run.iteration - job_run.saved >= job_run.every:
+            assert self.failures is not None
+            if self.failures.write_s > 0.0:
+                self._wake(job_run, now_s + self.failures.write_s, "checkpoint")
+                return False
+            self._save(job_run)
+        self._tell(Ready(job_run.job.id, "rollout"))
+        return False
+
+    def _save(self, job_run: _RunningJob) -> None:
+        """A checkpoint is written."""
+        assert self.run.failures is not None
+        job_run.saved = job_run.iteration
+        self.run.failures.checkpoints += 1
+
+    def _tell(self, fact: Fact) -> None:
+        """Tell the scheduler, now or when it is back."""
+        if self.back_s < inf:
+            self.untold.append(fact)
+        else:
+            self.scheduler.tell(fact)
+
+    @property
+    def restarts(self) -> int:
+        """How many jobs have died that the scheduler knows of."""
+        return 0 if self.run.failures is None else len(self.run.failures.losses)
+
+    def _fail(self, times: FailureTimes, until_s: float, now_s: float) -> bool:
+        """Let die what dies by now, and the scheduler come back; whether there is something to decide about placements."""
+        log, before = self.run.failures, self.restarts
+        assert log is not None
+        back = self.back_s <= until_s
+        if back:
+            self.back_s = inf
+            for fact in self.untold:
+                self.scheduler.tell(fact)
+            self.untold.clear()
+            times.begin_scheduler(now_s)
+        for failure in times.due(until_s):
+            if failure.cause == "scheduler":
+                assert self.failures is not None
+                log.scheduler_s.append(now_s)
+                self.back_s = now_s + self.failures.scheduler_down_s
+                continue
+            struck = self._struck(failure)
+            log.nodes += failure.cause == "node" and bool(struck)
+            for job_run in struck:
+                log.losses.append(Loss(now_s, job_run.job.id, failure.cause, job_run.lost(now_s)))
+                self._kill(job_run, now_s)
+                times.end(job_run.job.id)
+        return back or self.restarts > before
+
+    def _struck(self, failure: Failure) -> list[_RunningJob]:
+        """The jobs that a failure takes along: those that are there, and not those that a move has just taken from their place."""
+        if failure.cause == "job":
+            job_run = self.running.get(failure.job_id)
+            return [job_run] if job_run is not None and job_run.placed else []
+        key = failure.number if failure.pool == "rollout" else _TRAINING_POOL
+        there = [one for one in self.running.values() if one.placed and one.group.number == failure.group]
+        return [one for one in there if key == _TRAINING_POOL or key in one.keys["rollout"]]
+
+    def _kill(self, job_run: _RunningJob, now_s: float) -> None:
+        """A job dies, and arrives anew with what it has left."""
+        job, begins = job_run.job, job_run.saved
+        self._cut(job_run, now_s)
+        self._tell(Failed(job.id))
+        done = Progress(job.id, begins - job_run.begins, job_run.busy_s["rollout"], job_run.busy_s["training"])
+        self._tell(Cleared(job.id, done))
+        stay: dict[str, float | int] = {"arrival_s": now_s}
+        if job.iterations is not None:
+            stay["iterations"] = job.iterations - (begins - job_run.begins)
+        else:
+            stay["duration_s"] = max(job_run.leaves_s - now_s, _SHORTEST_S)
+        job_run.job = job.model_copy(update=stay)
+        self._tell(Arrived(job_run.job.model_copy(update={"drift": ()})))
+        del self.running[job.id]
+        self.again[job.id] = job_run
+
+    def _cut(self, job_run: _RunningJob, now_s: float) -> None:
+        """A job does not end what it does, and is in its place no longer."""
+        frees = self._is_tail(job_run)
+        if job_run.phase is not None:
+            self._book(job_run, now_s)
+        job_run.stamp = -1
+        if frees:
+            self._after_tail(job_run, now_s)
+        self._leave(job_run)
 
     def _book(self, job_run: _RunningJob, now_s: float) -> float:
         """Account for the phase that a job runs, up to now; returns the seconds that it held its nodes."""
@@ -367,36 +519,45 @@ class _Replay:
             self.run.phases.append(PhaseRun(job_run.job.id, phase, job_run.iteration, group, pool, nodes, *span))
         return now_s - start_s
 
-    def _place(self, now_s: float, departing: list[_RunningJob]) -> None:
+    def _place(self, now_s: float) -> None:
         """Departures, pauses that end, the queue and arrivals, as in every replay."""
         self.begun += 1
         run, scheduler = self.run, self.scheduler
         assert run.solo_s is not None
+        departing, self.departing = self.departing, []
         for job_run in sorted(departing, key=lambda job_run: job_run.row):
             run.solo_s[job_run.job.id] = job_run.durations.solo_s(job_run.iteration)
             self._leave(self.running.pop(job_run.job.id))
         for command in placements(run, scheduler, now_s, self.arrivals):
             match command:
                 case Place(job_id=job_id, seating=seating):
-                    self._runner(job_id).enter(run.state, self._group(seating.group), seating)
-                    scheduler.ready(job_id, "rollout")
+                    begins_again = job_id in self.again
+                    job_run = self._runner(job_id)
+                    job_run.enter(run.state, self._group(seating.group), seating)
+                    if self.times is not None:
+                        self.times.begin(job_id, seating, now_s)
+                    if begins_again:
+                        self._wake(job_run, now_s + run.scenario.cluster.migration_s, "restart")
+                    else:
+                        scheduler.tell(Ready(job_id, "rollout"))
                 case Move(job_id=job_id):
                     job_run = self.running[job_id]
-                    frees = self._is_tail(job_run)
-                    if job_run.phase is not None:
-                        self._book(job_run, now_s)
-                    job_run.stamp = -1
-                    scheduler.vacated(job_id, job_run.progress())
-                    if frees:
-                        self._after_tail(job_run, now_s)
-                    self._leave(job_run)
+                    job_run.saved = job_run.iteration  # it leaves with a checkpoint
+                    job_run.ran_s = 0.0
+                    self._cut(job_run, now_s)
+                    scheduler.tell(Vacated(job_id, job_run.progress()))
 
     def _runner(self, job_id: str) -> _RunningJob:
         """A job that runs, or begins to."""
         if job_id not in self.running:
-            job = self.jobs[job_id]
-            durations = Durations(job, self.seed, self.tails, self.scheduler.migration, self.rollout)
-            self.running[job_id] = _RunningJob(job, self.run.state.row(job_id), durations)
+            row, last = self.run.state.row(job_id), self.again.pop(job_id, None)
+            if last is not None:
+                self.running[job_id] = _RunningJob(last.job, row, last.durations, last.saved, last.every)
+            else:
+                job = self.jobs[job_id]
+                durations = Durations(job, self.seed, self.tails, self.scheduler.migration, self.rollout)
+                every = NEVER if self.failures is None else self.failures.interval(job)
+                self.running[job_id] = _RunningJob(job, row, durations, 0, every)
         return self.running[job_id]
 
     def _group(self, number: int) -> _Group:
@@ -404,6 +565,7 @@ class _Replay:
 
     def _leave(self, job_run: _RunningJob) -> None:
         """A job has left its group."""
+        job_run.placed = False
         job_run.group.members -= 1
         if not job_run.group.members:
             self.groups.pop(job_run.group.number, None)

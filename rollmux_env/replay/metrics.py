@@ -11,8 +11,10 @@ from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.portable import dot
+from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.planner import INSTANT_S
 
 STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")
 
@@ -64,7 +66,7 @@ class Stays:
     """When jobs came and went, and how they were admitted.
 
     Attributes:
-        arrived_s, admitted_s, departed_s: by job id, seconds.
+        arrived_s, admitted_s, departed_s: by job id, seconds; of one that has died, the first arrival, and the last departure.
         admissions: how many jobs by strategy.
         migrations: moves of running jobs.
     """
@@ -95,9 +97,14 @@ class Outcome:
     extra: dict[str, float] = field(default_factory=dict)
 
 
-def outcome(run: Run) -> Outcome:
-    """A finished replay as an outcome."""
-    return Outcome(metrics(run), run.time_s, run.rollout_nodes, run.training_nodes, run.decision_s)
+def outcome(run: Run, failures: Failures | None = None) -> Outcome:
+    """A finished replay as an outcome.
+
+    Args:
+        failures: that it was replayed with.
+    """
+    extra = run.failures.figures(run.scenario, failures) if run.failures is not None and failures is not None else {}
+    return Outcome(metrics(run), run.time_s, run.rollout_nodes, run.training_nodes, run.decision_s, extra)
 
 
 def metrics(run: Run) -> Metrics:
@@ -110,9 +117,10 @@ def metrics(run: Run) -> Metrics:
     for event in run.log:
         match event:
             case Arrived():
-                stays.arrived_s[event.job.id] = event.at_s
+                late = event.at_s > event.job.arrival_s + INSTANT_S  # the scheduler was away
+                stays.arrived_s.setdefault(event.job.id, event.job.arrival_s if late else event.at_s)
             case Admitted():
-                stays.admitted_s[event.job_id] = event.at_s
+                stays.admitted_s.setdefault(event.job_id, event.at_s)
                 stays.admissions[event.placement.strategy] += 1
             case Departed():
                 stays.departed_s[event.job_id] = event.at_s
@@ -149,15 +157,17 @@ def measure(
     price = {"rollout": state.limits.rollout_usd, "training": state.limits.training_usd}
     cost_usd = sum(node_s[pool] * price[pool] for pool in node_s) / 3600
     hours = (time_s[-1] - time_s[0]) / 3600
+    done = dict.fromkeys(departed_s, 0.0)
+    for row in range(state.arrived):  # a job that has died has several
+        done[state.job_id(row)] += float(state.jobs.done[row])
     slowdown: dict[str, float] = {}
     work_s = 0.0
     within_slo = within_slo_observed = 0
     for job in scenario.jobs:
         if departed_s[job.id] <= admitted_s[job.id]:
             raise InputError(f"job {job.id}: its stay is too short to be measured at {admitted_s[job.id]:g} s")
-        done = float(state.jobs.done[state.row(job.id)])
-        work_s += done * job.solo_s
-        slowdown[job.id] = (departed_s[job.id] - admitted_s[job.id]) / done / job.solo_s
+        work_s += done[job.id] * job.solo_s
+        slowdown[job.id] = (departed_s[job.id] - admitted_s[job.id]) / done[job.id] / job.solo_s
         within_slo += slowdown[job.id] <= job.slo * (1 + 1e-6)
         if solo_s is not None:
             within_slo_observed += departed_s[job.id] - admitted_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.cluster.state import State
+from rollmux_env.replay.failures import FailureLog
 from rollmux_env.scenario import Job, Scenario
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Scheduler
@@ -53,6 +54,7 @@ class Run:
         decision_s: seconds of computing of each call of the policy for a waiting job.
         solo_s: event replays: seconds that each job would have taken alone, with the same sampled durations; None of others.
         phases: event replays that were asked to keep them: all phases in order of their end.
+        failures: of replays in which something dies: what has.
     """
 
     scenario: Scenario
@@ -64,6 +66,7 @@ class Run:
     decision_s: list[float] = field(default_factory=list)
     solo_s: dict[str, float] | None = None
     phases: list[PhaseRun] = field(default_factory=list)
+    failures: FailureLog | None = None
 
 
 def in_order_of_arrival(scenario: Scenario) -> list[Job]:

@@ -57,7 +57,7 @@ class Durations:
         self._tails = tails
         self._migration = migration
         names = ("rollout", "training") if migration is None or tails is None else ("rollout", "training", "tail")
-        self._generators = {name: _generator(seed, job.id, name) for name in names}
+        self._generators = {name: generator(seed, job.id, name) for name in names}
         setting = None if policy is None else setting_of(job)
         self._profiles: tuple[RolloutProfile, ...] = ()
         if setting is not None and policy is not None:
@@ -115,7 +115,8 @@ class Durations:
         return factors * _drift(self._job, name, first)
 
 
-def _generator(seed: int, job_id: str, name: str) -> np.random.Generator:
+def generator(seed: int, job_id: str, name: str) -> np.random.Generator:
+    """The generator of a purpose: the same arguments give the same draws."""
     digest = hashlib.sha256(f"{seed}/{job_id}/{name}".encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rollmux_env.bench.intervals import Mean, interval_note
-from rollmux_env.bench.suite import Column, Suite, SuiteRow
+from rollmux_env.bench.suite import Column, Suite, SuiteRow, best_cases
 from rollmux_env.report.tables import heading, make_table
 
 
@@ -31,6 +31,12 @@ def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], qu
         table.add_row(row.case if row.case != last else "", row.policy, *cells)
         last = row.case
     notes = [f"[the paper's figure]{interval_note(len(seeds))}"]
+    if suite.least:
+        column = next(column for column in suite.columns if column.heading == suite.least)
+        least = {
+            policy: (row.case, _cell(column, row.figures[suite.least], None)) for policy, row in best_cases(suite, rows).items()
+        }
+        notes += [f"least {suite.least}: " + "; ".join(f"{policy} {figure}, {case}" for policy, (case, figure) in least.items())]
     parts = [Text(note, style="dim") for note in notes] + [Text(f"Why it differs: {line}") for line in suite.differences]
     return Group(heading(title), table, *parts)
 

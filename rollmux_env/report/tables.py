@@ -45,7 +45,8 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
     """`bench`: one line per policy over the seeds. `saving` is how many times cheaper it is than the baseline."""
     slo_heading = "SLO kept" if rows[0].slo_attainment_observed is None else "SLO kept (observed)"
     savings = ("cost $", "saving $", "$/work-h", "saving $/work-h")
-    table = make_table("policy", *savings, slo_heading, "slowdown", "peak GPUs", "packed", "decision")
+    lost = ("lost work-h",) if rows[0].lost_work_h is not None else ()
+    table = make_table("policy", *savings, slo_heading, "slowdown", *lost, "peak GPUs", "packed", "decision")
     for row in rows:
         style = "dim" if row.policy == baseline else ""
         table.add_row(
@@ -57,6 +58,7 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
             _percent(row.slo_attainment.mean)
             + (f" ({_percent(row.slo_attainment_observed.mean)})" if row.slo_attainment_observed else ""),
             f"{row.slowdown.mean:.2f}x",
+            *(() if row.lost_work_h is None else (row.lost_work_h.text(1),)),
             f"{row.rollout_gpus:.0f} + {row.training_gpus:.0f}",
             _percent(row.packed),
             "" if row.decision_ms is None else f"{row.decision_ms:.2f} ms",
@@ -67,6 +69,8 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
         paired += "; observed: against solo runs with the same durations"
     else:
         paired += "; SLO kept: of steady periods, --fidelity event observes waits and switches"
+    if lost:
+        paired += "; lost work: what jobs did again after failures"
     note = (
         f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: rollout + training; "
         f"packed: share of jobs that joined a group; decision: median{paired}"

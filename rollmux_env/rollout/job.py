@@ -100,6 +100,9 @@ class JobRollouts:
         """(prompts * responses, turns) the lengths of a round."""
         from scipy.special import ndtr
 
+        if observed := self.setting.observed:
+            groups = [observed[prompt % len(observed)] for prompt in round.prompts]
+            return np.array([[group[k % len(group)]] for group in groups for k in range(round.responses)], dtype=np.int64)
         while self._hard.size <= max(round.prompts):
             self._hard = np.concatenate([self._hard, self._hardness.standard_normal(_BLOCK)])
         alike = self.setting.alike

@@ -24,6 +24,8 @@ class Setting:
             prompts have long ones whenever they are sampled; 0 to 1.
         turns: of a response; `prompt_tokens` come before and `lengths` are of each. environment_s: wait before each further turn.
         most: sequences of a replica's batch.
+        observed: tokens of the responses to each prompt of a trace: prompt n has those of n modulo their number, and from the first
+            again where it has more. Nothing: they are drawn from `lengths`.
 
     Raises:
         InputError: no timing for `parallel`, GPUs that it does not divide, or a count or share out of range.
@@ -40,6 +42,7 @@ class Setting:
     turns: int = 1
     environment_s: float = 0.0
     most: int = 256
+    observed: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         counts = self.gpus, self.parallel, self.prompts, self.responses, self.turns, self.most
@@ -65,7 +68,8 @@ def setting_of(job: Job) -> Setting | None:
     from rollmux_env.timing.jobs import lengths_of, replica_of
 
     described = job.lengths
-    each = RESPONSES_EACH if described.batch % RESPONSES_EACH == 0 else 1
+    observed = described.observed or ()
+    each = len(observed[0]) if observed else RESPONSES_EACH if described.batch % RESPONSES_EACH == 0 else 1
     return Setting(
         timings=((1, replica_of(job.timing)),),
         gpus=job.timing.replicas,
@@ -76,4 +80,5 @@ def setting_of(job: Job) -> Setting | None:
         lengths=lengths_of(described),
         turns=described.turns,
         environment_s=described.environment_s,
+        observed=observed,
     )

@@ -106,7 +106,7 @@ class Scheduler:
         """
         self.now_s = now_s
         for fact in facts:
-            getattr(self, type(fact).__name__.lower())(*fact)
+            self.tell(fact)
         commands = [*self.placements(now_s), *self.permits(now_s)]
         return Step(self.take_entries(), commands)
 
@@ -158,6 +158,10 @@ class Scheduler:
         return again
 
     # Facts.
+
+    def tell(self, fact: Fact) -> None:
+        """Take one fact; the method of its name does."""
+        getattr(self, type(fact).__name__.lower())(*fact)
 
     def arrived(self, job: Job) -> None:
         self._arriving.append(job)
@@ -244,11 +248,13 @@ class Scheduler:
         if self._holding is not None:
             self._holding.withdraw(job_id)
 
-    def cleared(self, job_id: str) -> None:
+    def cleared(self, job_id: str, progress: Progress | None = None) -> None:
         self._uncleared.discard(job_id)
         seat = self.seats.pop(job_id, None)
         if seat is None:
             return
+        if progress is not None:
+            self._progress[job_id] = progress
         self._quit(seat)
         if seat.guest:
             self.guests.go(job_id)

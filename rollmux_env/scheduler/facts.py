@@ -125,9 +125,14 @@ class Failed(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """All processes of a job that was evicted have ended."""
+    """All processes of a job that was evicted have ended.
+
+    Attributes:
+        progress: with what it has run and lost; None where that is what was said last.
+    """
 
     job_id: str
+    progress: Progress | None = None
 
 
 class Halted(NamedTuple):

@@ -23,7 +23,8 @@ class Model(FileModel):
 
 
 Quantile = Annotated[tuple[NonNegative, Positive], Field(strict=False)]
-KINDS_OF_LENGTHS = ("median", "quantiles", "published", "file")
+Observed = Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
+KINDS_OF_LENGTHS = ("median", "quantiles", "published", "file", "trace", "observed")
 
 
 class Lengths(FileModel):
@@ -49,12 +50,26 @@ class Lengths(FileModel):
     """A published distribution by the job type of its paper: 7B-4k, 7B-8k or 14B-8k."""
     file: str | None = None
     """Empirical: a text file with a length a line, relative to the scenario file; its quantiles take its place."""
+    trace: str | None = None
+    """A file or folder of trajectories, relative to the scenario file, that are replayed in their order; they take its place."""
+    observed: Annotated[tuple[Observed, ...], Field(strict=False, min_length=1)] | None = None
+    """Tokens of the responses to each prompt, which are replayed in this order, over and over."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Lengths:
         kinds = [name for name in KINDS_OF_LENGTHS if getattr(self, name) is not None]
         if len(kinds) > 1:
             raise field_error(f"takes at most one of {', '.join(KINDS_OF_LENGTHS)}; {' and '.join(kinds)} are given")
+        if self.observed is not None:
+            each = len(self.observed[0])
+            if any(len(group) != each for group in self.observed):
+                raise field_error("must have as many responses to each prompt", "observed")
+            if self.batch % each:
+                raise field_error(f"must be a multiple of the {each} responses to each prompt, not {self.batch}", "batch")
+            if (longest := max(map(max, self.observed))) > self.cap:
+                raise field_error(f"a response of {longest} tokens passes the cap of {self.cap}", "observed")
+            if self.turns > 1:
+                raise field_error("must be 1: all turns of a trajectory are one response", "turns")
         if (self.median is None) != (self.sigma is None):
             raise field_error("median and sigma go together; one of them is given")
         return self

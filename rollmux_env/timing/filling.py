@@ -24,6 +24,7 @@ from rollmux_env.timing.models import ModelShape, model_shape
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.roofline import Responses, TrainingTiming, replica_timing, training_timing, worst_rollout_s
 from rollmux_env.timing.sync import sync_s
+from rollmux_env.timing.trajectories import groups_of, read_trajectories
 from rollmux_env.validation_errors import format_error, problems
 
 _MORE_NODES = (2, 4)  # times training.nodes that `by_nodes` is filled in for
@@ -85,6 +86,9 @@ def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:
         if lengths.file is not None:
             points = read_lengths(folder / lengths.file, lengths.cap).points
             lengths = lengths.model_copy(update={"file": None, "quantiles": points})
+        if lengths.trace is not None:
+            observed = groups_of(read_trajectories(folder / lengths.trace))
+            lengths = _parsed(Lengths, lengths.model_dump(exclude_none=True, exclude={"trace"}) | {"observed": observed})
         lengths_of(lengths)
     except InputError as error:
         raise InputError(f"{path}.lengths: {error}") from None

@@ -10,7 +10,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job
 from rollmux_env.timing.described import Lengths as LengthsOfFile
 from rollmux_env.timing.described import Timing
-from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise
+from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, quantiles_of
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.roofline import TrainingTiming
 from rollmux_env.validation_errors import not_one_of
@@ -43,8 +43,10 @@ def lengths_of(lengths: LengthsOfFile) -> Lengths:
         if published.cap != lengths.cap:
             raise InputError(f"published: {lengths.published} has a cap of {published.cap} tokens, not of {lengths.cap}")
         return published
-    if lengths.file is not None:
-        raise InputError("file: is read when a scenario is loaded")
+    if lengths.file is not None or lengths.trace is not None:
+        raise InputError(f"{'trace' if lengths.file is None else 'file'}: is read when a scenario is loaded")
+    if lengths.observed is not None:
+        return quantiles_of([tokens for group in lengths.observed for tokens in group], lengths.cap)
     return Piecewise(lengths.cap, lengths.quantiles or ((0.0, float(lengths.cap)),))
 
 

@@ -7,7 +7,7 @@ list of lengths). All have the same four methods: `sample`, `quantile`, `mean`, 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -168,7 +168,12 @@ def read_lengths(path: Path, cap: int | None = None) -> Piecewise:
     most = max(observed)
     if cap is not None and most > cap:
         raise InputError(f"{name}: a length of {most:.10g} tokens passes the cap of {cap}")
+    return quantiles_of(observed, int(cap if cap is not None else np.ceil(most)))
+
+
+def quantiles_of(observed: Sequence[float], cap: int) -> Piecewise:
+    """The distribution of observed lengths of at most `cap` tokens, at least one, as 201 quantiles."""
     shares = np.linspace(0, 1, _KEPT)
     quantiles = np.quantile(np.array(observed), shares)
     points = tuple((round(float(share), 6), float(tokens)) for share, tokens in zip(shares, quantiles, strict=True))
-    return Piecewise(int(cap if cap is not None else np.ceil(most)), points)
+    return Piecewise(cap, points)

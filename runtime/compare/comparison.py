@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from policies.dispatch import make_dispatch
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.errors import InputError
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from runtime.compare.cores import core_waits
 from runtime.compare.foretell import Foretold, foretell, seen_iterations, until_interrupted
 from runtime.compare.parts import (
@@ -99,7 +99,7 @@ def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foret
     makespans_s = []
     for seed in range(_SEEDS):
         policy = RecordedPlacements(places, iteration_s, record.last_s)
-        run = replay_events(foretold.scenario, policy, dispatch, seed, keep_phases=True, tails=foretold.tails)
+        run = replay_events(foretold.scenario, policy, dispatch, seed, Watch(keep_phases=True), foretold.tails)
         replayed.append(replayed_parts(run, foretold.fixed, begin_s))
         makespans_s.append(makespan_s(ends_of(run), prefix))
     parts = {job_id: [mean_parts(own) for own in zip(*(one[job_id] for one in replayed), strict=True)] for job_id in foretold.fixed}

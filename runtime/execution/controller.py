@@ -28,6 +28,7 @@ from runtime.output import capture
 from runtime.phases import WorkerDied, runtime_hook, set_session
 from runtime.samples import SAMPLES, write_samples
 from runtime.standstill import PATIENCE, warnings
+from runtime.trajectories import TRAJECTORIES, write_trajectories
 
 _DETAILS = 20_000  # characters of a traceback that the journal keeps
 
@@ -54,6 +55,7 @@ class Controller:
         self._writer = CheckpointWriter(spec, self._session)
         self._folder = Path(logs).parent.parent  # of the run
         self._samples = self._folder / SAMPLES / f"{spec.id}.jsonl"
+        self._trajectories = self._folder / TRAJECTORIES / f"{spec.id}.jsonl"
         watch_memory(coordinator, spec.id, "its own process", "")
 
     def identity(self) -> int:
@@ -113,7 +115,7 @@ class Controller:
             self._writer.write_if_due(self._job)
         began = monotonic()
         session.iteration, session.worst_case = order.iteration, order.profile
-        runtime_hook.metrics, runtime_hook.samples = {}, []
+        runtime_hook.metrics, runtime_hook.samples, runtime_hook.trajectories = {}, [], []
         changed = session.place(order.nodes)
         if changed and (session.workers or not order.iteration):  # else it is moved by affinity alone
             self._close()
@@ -142,6 +144,8 @@ class Controller:
             note(f"WARNING: {line}")
         if runtime_hook.samples:
             write_samples(self._samples, order.iteration, runtime_hook.samples)
+        if runtime_hook.trajectories:
+            write_trajectories(self._trajectories, runtime_hook.trajectories)
         metrics = dict(runtime_hook.metrics)
         self._writer.iterated(seconds)
         is_last = order.iteration + 1 == self._spec.iterations

@@ -101,6 +101,8 @@ class Grpo:
         for part in results:
             if part["sample"] is not None:
                 runtime_hook.sample(*part["sample"])
+            for group, prompt, output, seconds, switches in part["trajectories"]:
+                runtime_hook.trajectory(group, prompt, (output,), (), seconds, switches)
         self._samples = [worker.call("take") for worker in self._engines]
         responses = sum(part["responses"] for part in results)
         for name in ("reward", "response_tokens", "cut_off"):

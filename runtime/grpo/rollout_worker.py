@@ -198,7 +198,8 @@ class RolloutWorker:
 
     def results(self) -> dict[str, Any]:
         """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them; what the
-        timeout of rewards has learned and stopped; groups, and those whose rewards are all alike; a prompt to be shown.
+        timeout of rewards has learned and stopped; groups, and those whose rewards are all alike; a prompt to be shown; of each
+        response the number of its prompt, tokens of both, seconds from the beginning to its end, and its interruptions.
 
         Raises:
             RuntimeError: a reward is no finite number.
@@ -222,6 +223,7 @@ class RolloutWorker:
             "groups": len(groups),
             "groups_alike": sum(min(group) == max(group) for group in groups),
             "sample": self._sample(),
+            "trajectories": [one for share in self._shares for one in share.trajectories],
         }
 
     def _sample(self) -> tuple[str, list[str], list[float]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from time import time
 from typing import NamedTuple
 
 from policies.rollout.rounds import Race, Round, Rounds
@@ -23,11 +24,17 @@ def rounds_of(spec: JobSpec) -> Rounds:
 
 
 class Finished(NamedTuple):
-    """A response that counts, and its reward; None while that is not known."""
+    """A response that counts, and its reward; None while that is not known.
+
+    Attributes:
+        seconds: from the beginning of its share to its end. switches: how often it was interrupted and went on.
+    """
 
     key: Key
     response: Response
     reward: float | None
+    seconds: float
+    switches: int
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,15 @@ class Share:
     Attributes:
         place: which of the job's shares it is. round: what it launches, and when it is over.
         finished: in the order in which they came to their end. begun: responses that are to go on.
+        began_s: by the machine's clock, since 1970; None: now. switches: how often it was interrupted.
     """
 
     place: int
     round: Round
     finished: tuple[Finished, ...] = ()
     begun: tuple[tuple[Key, Response], ...] = ()
+    began_s: float | None = None
+    switches: int = 0
 
 
 class RunningShare:
@@ -51,7 +61,12 @@ class RunningShare:
     Args:
         examples: by number of the prompt. tokens: of the prompts, likewise.
         rewarded: begins to compute the reward of a response to an example.
+
+    Attributes:
+        trajectories: of what `sampled` gives: number of the prompt, its tokens, tokens of the response, seconds, switches.
     """
+
+    trajectories: tuple[tuple[int, int, int, float, int], ...] = ()
 
     def __init__(
         self,
@@ -64,13 +79,17 @@ class RunningShare:
         self.tokens = tokens
         self._examples, self._rewarded = examples, rewarded
         self.begun = dict(share.begun)
+        self._began_s = time() if share.began_s is None else share.began_s
+        self._switches = share.switches
         self._race = Race(share.round)
         self._finished: list[tuple[Key, Response, Future[float]]] = []
+        self._ends: dict[Key, tuple[float, int]] = {}  # seconds, and how often it was interrupted
         self._running = dict.fromkeys((prompt, k) for prompt in share.round.prompts for k in range(share.round.responses))
         if self._race.over:  # it was given no prompts
             self._running.clear()
         for one in share.finished:
             self._count(one.key, one.response, one.reward)
+            self._ends[one.key] = one.seconds, one.switches
 
     @property
     def running(self) -> Sequence[Key]:
@@ -93,7 +112,10 @@ class RunningShare:
 
     def finished(self, key: Key, response: Response) -> list[Key]:
         """A response has come to its end; those that are to be dropped for it."""
-        return self._count(key, response) if key in self._running else []  # or it was dropped in the same instant
+        if key not in self._running:  # it was dropped in the same instant
+            return []
+        self._ends[key] = max(0.0, time() - self._began_s), self._switches
+        return self._count(key, response)
 
     def _count(self, key: Key, response: Response, known_reward: float | None = None) -> list[Key]:
         if known_reward is None:
@@ -115,11 +137,11 @@ class RunningShare:
             RuntimeError: a reward is none.
         """
         finished = tuple(
-            Finished(key, response, None if reward.cancel() or not reward.done() else reward.result())
+            Finished(key, response, None if reward.cancel() or not reward.done() else reward.result(), *self._ends[key])
             for key, response, reward in self._finished
         )
         begun = tuple((key, response) for key, response in self.begun.items() if key in self._running)
-        return Share(self.place, self._race.round, finished, begun)
+        return Share(self.place, self._race.round, finished, begun, self._began_s, self._switches + 1)
 
     def sampled(self) -> Sampled:
         """What is trained on, prompt by prompt, when all of it is rewarded.
@@ -131,6 +153,9 @@ class RunningShare:
         keys = [(prompt, k) for prompt in self.complete for k in self._race.counted(prompt)]
         for key in by_key.keys() - keys:
             by_key[key][1].cancel()  # nobody waits for it
+        self.trajectories = tuple(
+            (prompt, len(self.tokens[prompt]), len(by_key[prompt, k][0].token_ids), *self._ends[prompt, k]) for prompt, k in keys
+        )
         responses = tuple(by_key[key][0] for key in keys)
         rewards = tuple(by_key[key][1].result() for key in keys)
         return Sampled(self.place, tuple(self.tokens[prompt] for prompt, _ in keys), responses, rewards)

@@ -6,6 +6,7 @@ from rollmux_env.bench.suite import Suite
 from rollmux_env.bench.suites import (
     contention,
     drift,
+    failures,
     fidelity,
     figure10,
     latency,
@@ -30,6 +31,7 @@ SUITES: dict[str, Suite] = {
         mixed.SUITE,
         drift.SUITE,
         contention.SUITE,
+        failures.SUITE,
         quantile.SUITE,
         promises.SUITE,
         learned.SUITE,

@@ -18,7 +18,7 @@ def replay_group(group: Group, dispatch: DispatchPolicy, tails: TailModel | None
     """Replay a group; its phases are kept. Members leave with the iteration in which their `duration_s` ends, if they have one."""
     scenario = Scenario(version=1, cluster=group.cluster, jobs=group.jobs)
     return replay_events(
-        scenario, _PinnedPlacement(group), dispatch, group.seed, watch=Watch(check=True), keep_phases=True, tails=tails
+        scenario, _PinnedPlacement(group), dispatch, group.seed, watch=Watch(check=True, keep_phases=True), tails=tails
     )
 
 

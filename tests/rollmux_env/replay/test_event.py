@@ -73,7 +73,7 @@ class Together:
 
 def played(problem: Scenario, policy: Policy | None = None, dispatch: str = "round-robin", seed: int = 0, **more: Any) -> Run:
     return replay_events(
-        problem, policy or Together(), make_dispatch(dispatch), seed, watch=Watch(check=True), keep_phases=True, **more
+        problem, policy or Together(), make_dispatch(dispatch), seed, watch=Watch(check=True, keep_phases=True), **more
     )
 
 
@@ -473,10 +473,10 @@ def test_with_migration_no_node_does_more_than_its_whole(dispatch: str, data: di
         entry["rollout"] |= NOISY
         entry["training"] |= NOISY
     problem = parse_scenario(data)
-    run = replay_events(problem, Algorithm1(), make_dispatch(dispatch), seed, watch=Watch(check=True), keep_phases=True)
+    run = replay_events(problem, Algorithm1(), make_dispatch(dispatch), seed, watch=Watch(check=True, keep_phases=True))
     assert run.state.departed == len(problem.jobs)
     assert held(run) <= 1 + 1e-9
-    alike = replay_events(problem, Algorithm1(), make_dispatch(dispatch), seed, keep_phases=True)
+    alike = replay_events(problem, Algorithm1(), make_dispatch(dispatch), seed, Watch(keep_phases=True))
     assert alike.phases == run.phases
 
 
@@ -492,9 +492,9 @@ def test_where_nobody_shares_a_rollout_node_migration_changes_nothing(name: str)
 def test_a_replay_has_only_so_many_phases_and_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, int]] = []
 
-    def begun(problem: Scenario, most: int | None, **more: Any) -> Run:
-        watch = Watch(most_phases=most, tell=lambda phases, departed: told.append((phases, departed)))
-        return replay_events(problem, Solo(), make_dispatch("fifo"), 0, watch, **more)
+    def begun(problem: Scenario, most: int | None, keep_phases: bool = False) -> Run:
+        watch = Watch(most_phases=most, tell=lambda phases, departed: told.append((phases, departed)), keep_phases=keep_phases)
+        return replay_events(problem, Solo(), make_dispatch("fifo"), 0, watch)
 
     by_work, by_time = scenario(job("a", iterations=50), job("b")), scenario(job("a", rollout=1e-3, training=1e-3, duration_s=10))
     began = "event replay: more than 200 phases have begun after 0.0 h, and 200 at most are replayed; --max-phases allows more"

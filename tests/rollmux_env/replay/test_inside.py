@@ -38,8 +38,7 @@ def played(policy: str, dispatch: str = "round-robin", placement: str = "rollmux
         make_policy(placement),  # type: ignore[arg-type]
         make_dispatch(dispatch),
         0,
-        watch=Watch(check=True),
-        keep_phases=True,
+        watch=Watch(check=True, keep_phases=True),
         rollout=make_rollout(policy),
     )
 

@@ -50,7 +50,7 @@ def scenario(*jobs: Dict, training: Dict = POOL, **cluster: Any) -> Scenario:
 
 
 def events(problem: Scenario, policy: Policy, dispatch: str = "round-robin", seed: int = 0) -> Run:
-    return replay_events(problem, policy, make_dispatch(dispatch), seed, Watch(check=True), keep_phases=True)
+    return replay_events(problem, policy, make_dispatch(dispatch), seed, Watch(check=True, keep_phases=True))
 
 
 def unpruned() -> Algorithm1:

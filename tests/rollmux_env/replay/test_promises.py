@@ -79,7 +79,7 @@ def test_the_steady_pace_is_the_planned_period(members: list[draw.Member], start
     problem = scenario(*jobs, max_group_size=6)
     period_s = placed(problem, *pins[1:]).group_list()[0].period_s
     together = Together({f"j{k}": pin for k, (pin, _) in enumerate(pins)})
-    run = replay_events(problem, together, RoundRobin(), 0, keep_phases=True)
+    run = replay_events(problem, together, RoundRobin(), 0, Watch(keep_phases=True))
     ends = [entry.end_s for entry in run.phases if entry.job_id == jobs[-1]["id"] and entry.phase == "training"]
     assert (ends[255] - ends[135]) / 120 == pytest.approx(period_s, rel=1e-9)
 

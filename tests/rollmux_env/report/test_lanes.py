@@ -8,7 +8,7 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Resumed
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.report.lanes import Lane, Membership, follow, node_steps, shares
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
@@ -67,7 +67,7 @@ def test_nodes_that_a_move_leaves_are_there_until_its_pause_ends() -> None:
 @pytest.mark.parametrize("policy", [make_runnable("rollmux"), make_runnable("colocated"), Restless(0, keeps_slo=False)])
 def test_lanes_add_up_to_what_the_replay_paid_for(policy: Policy) -> None:
     scenario = make_workload("production", WorkloadOptions(seed=3, jobs=25))
-    run = replay_events(scenario, policy, make_dispatch("round-robin"), 0, keep_phases=True)
+    run = replay_events(scenario, policy, make_dispatch("round-robin"), 0, Watch(keep_phases=True))
     assert isinstance(policy, Restless) == any(isinstance(event, Moved) for event in run.log)
     lanes, _ = follow(scenario.cluster, run.log)
     paid = {at_s: nodes for at_s, *nodes in zip(run.time_s, run.rollout_nodes, run.training_nodes, strict=True)}

@@ -10,7 +10,7 @@ import pytest
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.report.lanes import Lane, follow
 from rollmux_env.report.perfetto import trace_json
@@ -28,7 +28,7 @@ REQUIRED = {
 @pytest.fixture(scope="module")
 def run() -> Run:
     scenario = make_workload("production", WorkloadOptions(seed=1, jobs=12, switches=True))
-    return replay_events(scenario, make_runnable("rollmux"), make_dispatch("fifo"), 0, keep_phases=True)
+    return replay_events(scenario, make_runnable("rollmux"), make_dispatch("fifo"), 0, Watch(keep_phases=True))
 
 
 @pytest.fixture(scope="module")
@@ -122,5 +122,5 @@ def test_names_of_jobs_that_differ_in_digits_alone_get_a_letter() -> None:
 
 
 def test_the_same_run_is_the_same_bytes(run: Run) -> None:
-    again = replay_events(run.scenario, make_runnable("rollmux"), make_dispatch("fifo"), 0, keep_phases=True)
+    again = replay_events(run.scenario, make_runnable("rollmux"), make_dispatch("fifo"), 0, Watch(keep_phases=True))
     assert trace_of(run) == trace_of(again)

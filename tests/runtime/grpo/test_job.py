@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Moved
+from rollmux_env.timing.trajectories import groups_of, read_trajectories
 from runtime.execution.checks import check_run
 from runtime.export import export_model
 from runtime.facts import Node
@@ -20,6 +21,7 @@ from runtime.journal import JOURNAL
 from runtime.output import LOGS
 from runtime.output import lines as lines_of
 from runtime.samples import read_samples
+from runtime.trajectories import TRAJECTORIES
 from tests.runtime.execution.conftest import Running, nodes, run
 
 __all__ = ["nodes", "run"]
@@ -91,6 +93,9 @@ def test_a_model_with_a_chat_template_trains_on_lines_like_those_of_gsm8k(run: R
     assert all(
         groups[0].prompt.startswith("system: Add.\nuser: ") and groups[0].prompt.endswith(" = ?\n>") for groups in shown.values()
     )
+    lines = read_trajectories(tmp_path / "x" / TRAJECTORIES / "sums.jsonl")
+    assert sorted({one.iteration for one in lines}) == [0, 1, 2]
+    assert len(groups_of(lines)) * 4 == len(lines) and all(one.seconds and one.prompt for one in lines)
     assert export_model(tmp_path / "x", "sums", tmp_path / "out") == 3
     assert load_tokenizer(tmp_path / "out").chat_template == tokenizer.chat_template
 

@@ -95,6 +95,10 @@ def test_shares_that_go_on_elsewhere_sample_the_same(workers: list[RolloutWorker
     moved = sampled(workers)
     assert {total for _, total in session.told} == {len(due.prompts) * due.responses}
     assert sum(worker._done for worker in workers) == len(due.prompts) * due.responses  # noqa: SLF001 (progress is told before the end)
+    for share, worker in ((0, workers[0]), (1, workers[0])):
+        lines = worker.results()["trajectories"][9 * share :][:9]
+        assert [line[2] for line in lines] == [len(one.token_ids) for one in moved[share].responses]
+        assert {line[4] for line in lines} <= {0, 1} and all(line[3] >= 0 for line in lines)
     for before, after in zip(whole, moved, strict=True):
         assert before.prompts == after.prompts and before.rewards == after.rewards
         for one, other in zip(before.responses, after.responses, strict=True):

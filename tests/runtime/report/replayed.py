@@ -7,7 +7,7 @@ from collections import defaultdict
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Progressed
-from rollmux_env.replay.event import replay_events
+from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Scenario, parse_scenario
 from runtime.facts import Ended, Iteration, Node, PhaseSlice, Profiled, Span, Started, SyncSlice
@@ -52,7 +52,7 @@ def whole_phases(phases: list[PhaseRun]) -> list[tuple[PhaseRun, tuple[Span, ...
 
 def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round-robin", alone: bool = False) -> RunRecord:
     """The replay as a record; with `alone`, each job's own replay as its solo run."""
-    run = replay_events(scenario, make_runnable(policy), make_dispatch(dispatch), 0, keep_phases=True)
+    run = replay_events(scenario, make_runnable(policy), make_dispatch(dispatch), 0, Watch(keep_phases=True))
     jobs = {job.id: job for job in scenario.jobs}
     at_s = {event.job_id: event.at_s for event in run.log if isinstance(event, Admitted)}  # when each was last done with something
     cold: dict[tuple[str, str], bool] = defaultdict(lambda: True)
