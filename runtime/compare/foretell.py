@@ -17,6 +17,7 @@ import numpy as np
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.scenario import Actual, Job, Phase, Scenario, Switch, Training
+from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 from runtime.compare.parts import Fixed, measured_parts, slices_of
 from runtime.compare.placements import Places
@@ -62,12 +63,11 @@ class SeenTails(TailModel):
     threshold: float = 1.0
     move_s: float = 0.0
 
-    @property
-    def rate(self) -> float:
+    def rate(self, share: float) -> float:
         """Speed of a rollout beside a tail: see above."""
         return 1.0
 
-    def draw(self, generator: np.random.Generator, at: float, count: int) -> tuple[Floats, Floats]:
+    def draw(self, generator: np.random.Generator, migration: Migration, count: int) -> tuple[Floats, Floats]:
         """See `TailModel.draw`."""
         return np.full(count, self.threshold), np.ones(count)
 
@@ -152,7 +152,6 @@ def _tails(record: RunRecord, prefix: Mapping[str, int]) -> TailModel | None:
     ]
     rollouts = [part for part in early if part.phase == "rollout" and not part.cold]
     after: dict[bool, list[float]] = {True: [], False: []}  # shares of the seconds: somebody was waiting, or not
-    shares = []
     for part in rollouts:
         tails = [span for span in part.spans if span.tail]
         if tails:
@@ -160,11 +159,10 @@ def _tails(record: RunRecord, prefix: Mapping[str, int]) -> TailModel | None:
             before_s = moved_s - _WAITING * (moved_s - part.start_s)
             waited = any(other.asked_s < before_s < other.start_s for other in rollouts if other.job_id != part.job_id)
             after[waited].append((moved_s - part.start_s) / (part.end_s - part.start_s))
-            shares.append(sum(span.share for span in tails) / len(part.nodes))
-    if not shares:
+    if not after[True] and not after[False]:
         return None
     threshold = fmean(after[True]) if after[True] else min(after[False])
-    return SeenTails(share=min(0.99, max(0.01, fmean(shares))), threshold=threshold)
+    return SeenTails(threshold=threshold)
 
 
 def until_interrupted(record: RunRecord) -> RunRecord:
