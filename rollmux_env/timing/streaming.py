@@ -49,64 +49,79 @@ def streamed_step(
     Args:
         piece_s: seconds to train one piece. sync_s: from the last piece to the next step.
     """
-    generator = np.random.default_rng(_SEED)
-    size, allowed = batch.prompts // stream.pieces, int(batch.prompts * (1 + stream.staleness))
-    rates = _seconds_per_token(timing, replicas, batch, stream.at_once)
-    ends: list[tuple[float, int]] = []  # (tokens that all responses under way have decoded by then, prompt)
-    open_responses: dict[int, int] = {}
-    now_s = decoded = wait_s = 0.0
-    started = next_prompt = queue = active = 0
-    lengths = sample(batch.lengths, generator, batch.responses).tolist()
-
-    def start() -> None:
-        nonlocal started, next_prompt, active, lengths
-        while len(open_responses) < stream.at_once and started < allowed:
-            for length in lengths:
-                heapq.heappush(ends, (decoded + length, next_prompt))
-            open_responses[next_prompt] = len(lengths)
-            active += len(lengths)
-            started, next_prompt = started + 1, next_prompt + 1
-            lengths = sample(batch.lengths, generator, batch.responses).tolist()
-
-    def decode(until_s: float | None) -> None:
-        """Go on to a time, or to the next response's end."""
-        nonlocal now_s, decoded, queue, active
-        while ends:
-            rate_s = rates[active]
-            end, prompt = ends[0]
-            end_s = now_s + (end - decoded) * rate_s
-            if until_s is not None and end_s > until_s:
-                decoded += (until_s - now_s) / rate_s
-                break
-            heapq.heappop(ends)
-            now_s, decoded, active = end_s, end, active - 1
-            open_responses[prompt] -= 1
-            if not open_responses[prompt]:
-                del open_responses[prompt]
-                queue += 1
-                start()
-            if until_s is None:
-                return
-        if until_s is not None:
-            now_s = until_s
-
-    start()
-    begin_s = first_wait_s = 0.0
+    rollout = _Rollout(batch, stream, _seconds_per_token(timing, replicas, batch, stream.at_once))
+    size = batch.prompts // stream.pieces
+    begin_s = wait_s = first_wait_s = 0.0
     for step in range(_STEPS):
         if step == _FIRST:
-            begin_s, first_wait_s = now_s, wait_s
+            begin_s, first_wait_s = rollout.now_s, wait_s
         for _ in range(stream.pieces):
-            asked_s = now_s
-            while queue < size:
-                decode(None)
-            wait_s += now_s - asked_s
-            queue -= size
-            decode(now_s + piece_s)
-        decode(now_s + sync_s)
-        started = len(open_responses) + queue
-        start()
+            asked_s = rollout.now_s
+            rollout.take(size)
+            wait_s += rollout.now_s - asked_s
+            rollout.decode(rollout.now_s + piece_s)
+        rollout.decode(rollout.now_s + sync_s)
+        rollout.sync()
     steps = _STEPS - _FIRST
-    return StreamedStep((now_s - begin_s) / steps, (wait_s - first_wait_s) / steps)
+    return StreamedStep((rollout.now_s - begin_s) / steps, (wait_s - first_wait_s) / steps)
+
+
+class _Rollout:
+    """The rollout side, at a time `now_s`.
+
+    All responses under way have decoded as many tokens since the beginning as `_decoded`, so one ends when this reaches what it
+    was at its start and the response's length.
+    """
+
+    def __init__(self, batch: Batch, stream: Stream, rates_s: list[float]) -> None:
+        self.now_s = 0.0
+        self._batch, self._rates_s, self._at_once = batch, rates_s, stream.at_once
+        self._allowed = int(batch.prompts * (1 + stream.staleness))
+        self._generator = np.random.default_rng(_SEED)
+        self._decoded = 0.0
+        self._ends: list[tuple[float, int]] = []  # a heap of (`_decoded` at the end, prompt)
+        self._open: dict[int, int] = {}  # responses under way of each prompt
+        self._prompts = self._since_sync = self._complete = 0
+        self._start()
+
+    def take(self, count: int) -> None:
+        """Go on until so many prompts are complete, and take them away."""
+        while self._complete < count:
+            self._end_next()
+        self._complete -= count
+
+    def decode(self, until_s: float) -> None:
+        """Go on to a time."""
+        while self._ends and self._next_s() <= until_s:
+            self._end_next()
+        if self._ends:
+            self._decoded += (until_s - self.now_s) / self._rates_s[len(self._ends)]
+        self.now_s = until_s
+
+    def sync(self) -> None:
+        """Prompts under way or complete count as stale from now on; others may start."""
+        self._since_sync = len(self._open) + self._complete
+        self._start()
+
+    def _next_s(self) -> float:
+        return self.now_s + (self._ends[0][0] - self._decoded) * self._rates_s[len(self._ends)]
+
+    def _end_next(self) -> None:
+        self.now_s = self._next_s()
+        self._decoded, prompt = heapq.heappop(self._ends)
+        self._open[prompt] -= 1
+        if not self._open[prompt]:
+            del self._open[prompt]
+            self._complete += 1
+            self._start()
+
+    def _start(self) -> None:
+        while len(self._open) < self._at_once and self._since_sync < self._allowed:
+            for length in sample(self._batch.lengths, self._generator, self._batch.responses).tolist():
+                heapq.heappush(self._ends, (self._decoded + length, self._prompts))
+            self._open[self._prompts] = self._batch.responses
+            self._prompts += 1
+            self._since_sync += 1
 
 
 def _seconds_per_token(timing: ReplicaTiming, replicas: int, batch: Batch, at_once: int) -> list[float]:
