@@ -3,8 +3,7 @@
 Placements and moves are those of the run, the dispatch policy is the run's, and the replay is repeated with many seeds. What is
 compared is what came after the first fifth of each job's iterations: their mean time (the period), the time from the first job's
 fifth to the last job's end (the makespan), and the parts of an iteration. Where the cores of the machine were taken from the jobs'
-processes, for other seconds of a phase than in the beginning, a second prediction has these seconds: what it gets right is no
-error of ours.
+processes, a second prediction knows for how long, in every iteration: what it gets right is no error of ours.
 """
 
 from __future__ import annotations
@@ -46,11 +45,10 @@ def compare(record: RunRecord) -> dict[str, Any]:
 
     Returns:
         `jobs`: {id: {`predicted_s`, `measured_s`, `error`}} of iterations; `makespan`: the same three; `period_error`: the mean
-        of the jobs' |error|; `iterations_seen`: {id: how many}. An error is predicted over measured, less 1. Of a run that tells
-        what cores were taken, and where that has changed, every error has `error_cores` and `error_ours`, which sum to it;
-        `cores`: {`before`, `after`} shares of the phases' seconds without a core, or None. `groups`: a list of
-        {`group`, `jobs`: {id: {`iterations`, `predicted_s`: {part: seconds}, `measured_s`: the same}}, `largest`: {`job`,
-        `part`, `predicted_s`, `measured_s`}}.
+        of the jobs' |error|; `iterations_seen`: {id: how many}. An error is predicted over measured, less 1. Where cores were taken
+        for a hundredth of the phases' seconds, every error has `error_cores` and `error_ours`, which sum to it; `cores`: {`before`,
+        `after`} shares of the phases' seconds without a core, or None. `groups`: a list of {`group`, `jobs`: {id: {`iterations`,
+        `predicted_s`: {part: seconds}, `measured_s`: the same}}, `largest`: {`job`, `part`, `predicted_s`, `measured_s`}}.
 
     Raises:
         InputError: too little was run to the end, or a job was placed twice; one line.
@@ -66,8 +64,8 @@ def compare(record: RunRecord) -> dict[str, Any]:
     prefix = {job_id: seen_iterations(len(iterations)) for job_id, iterations in done.items()}
     predicted = _predict(record, places, prefix, foretell(record, places, prefix))
     measured = {job_id: measured_parts(record, job_id) for job_id in done}
-    shares, slower_s = core_waits(record, prefix, measured)
-    again = _predict(record, places, prefix, foretell(record, places, prefix, slower_s)) if slower_s else None
+    cores = core_waits(record, prefix)
+    again = _predict(record, places, prefix, foretell(record, places, prefix, True)) if cores and cores.is_much else None
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
     jobs = {}
     for job_id, parts in measured.items():
@@ -79,7 +77,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
         "makespan": _error(predicted.makespan_s, makespan_s(ends_s, prefix), again.makespan_s if again else None),
         "period_error": fmean(abs(job["error"]) for job in jobs.values()),
         "iterations_seen": prefix,
-        "cores": shares,
+        "cores": cores and cores._asdict(),
         "groups": _groups(record, prefix, predicted.parts, measured),
     }
 

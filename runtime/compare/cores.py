@@ -2,52 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from runtime.compare.parts import Parts, slices_of
+from runtime.compare.parts import slices_of
+from runtime.facts import PhaseSlice
 from runtime.record import RunRecord
-from runtime.report.figures import PHASES
 
-_MUCH = 0.002  # of an iteration, from which on a change is worth another prediction
+_MUCH = 0.01  # of the phases' seconds, from which on it is worth another prediction
 
 
-def core_waits(
-    record: RunRecord, prefix: Mapping[str, int], measured: Mapping[str, Sequence[Parts]]
-) -> tuple[dict[str, float] | None, dict[str, dict[str, float]]]:
+class CoreWaits(NamedTuple):
     """How long warm phases had no core.
 
-    Args:
-        prefix: how many iterations of each job are the first ones. measured: parts of all its iterations.
+    Attributes:
+        before, after: shares of these phases' seconds, in the first iterations and in the others.
+    """
 
-    Returns:
-        `before` and `after`: shares of the phases' seconds in the first iterations and in the others; and by job and phase, the
-        seconds by which a phase waited longer in the others. None of a run that does not tell, and no seconds where they hardly
-        changed.
+    before: float
+    after: float
+
+    @property
+    def is_much(self) -> bool:
+        """Whether phases took noticeably longer for it."""
+        return max(self.before, self.after) > _MUCH
+
+
+def core_waits(record: RunRecord, prefix: Mapping[str, int]) -> CoreWaits | None:
+    """How long warm phases had no core; None of a run that does not tell.
+
+    Args:
+        prefix: how many iterations of each job are the first ones.
     """
     if not any(part.core_wait_s for part in record.phases):
-        return None, {}
-    waited_s, ran_s = [0.0, 0.0], [0.0, 0.0]
-    longer_s: dict[str, dict[str, float]] = {job_id: {} for job_id in prefix}
+        return None
+    early: list[PhaseSlice] = []
+    late: list[PhaseSlice] = []
     for job_id, first in prefix.items():
-        for phase in PHASES:
-            both = _waits_s(record, job_id, phase, first)
-            if all(both):
-                longer_s[job_id][phase] = fmean(both[1]) - fmean(both[0])
-            for k, own in enumerate(both):
-                waited_s[k] += sum(own)
-        for k, parts in enumerate((measured[job_id][:first], measured[job_id][first:])):
-            ran_s[k] += sum(one.rollout + one.training for one in parts)
-    is_much = any(
-        abs(sum(own.values())) > _MUCH * fmean(sum(parts) for parts in measured[job_id]) for job_id, own in longer_s.items()
-    )
-    shares = {when: waited_s[k] / ran_s[k] if ran_s[k] else 0.0 for k, when in enumerate(("before", "after"))}
-    return shares, longer_s if is_much else {}
+        for number, own in slices_of(record, job_id).items():
+            (late if number >= first else early).extend(part for part in own if not part.cold and part.phase != "init")
+    return CoreWaits(_share(early), _share(late))
 
 
-def _waits_s(record: RunRecord, job_id: str, phase: str, first: int) -> tuple[list[float], list[float]]:
-    """Of each warm phase of the first iterations of a job, and of each of the others."""
-    waits: tuple[list[float], list[float]] = ([], [])
-    for number, own in slices_of(record, job_id).items():
-        waits[number >= first].extend(part.core_wait_s for part in own if part.phase == phase and not part.cold)
-    return waits
+def without_core_s(part: PhaseSlice) -> float:
+    """Seconds of a phase in which it had no core; nothing of a cold one, whose processes are new."""
+    return 0.0 if part.cold else min(part.core_wait_s, part.end_s - part.start_s)
+
+
+def _share(parts: Iterable[PhaseSlice]) -> float:
+    waited_s, total_s = 0.0, 0.0
+    for part in parts:
+        waited_s += without_core_s(part)
+        total_s += part.end_s - part.start_s
+    return waited_s / total_s if total_s else 0.0

@@ -6,7 +6,7 @@ iteration took. Where a fifth says nothing of a phase, its profile stands in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean, stdev
@@ -16,9 +16,10 @@ import numpy as np
 
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.kernel.tables import Floats
-from rollmux_env.scenario import Actual, Job, Phase, Scenario, Switch, Training
+from rollmux_env.scenario import Actual, Drift, Job, Phase, Scenario, Switch, Training
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
+from runtime.compare.cores import without_core_s
 from runtime.compare.parts import Fixed, measured_parts, slices_of
 from runtime.compare.placements import Places
 from runtime.facts import PhaseSlice
@@ -77,25 +78,22 @@ def seen_iterations(count: int) -> int:
     return ceil(SHARE * count)
 
 
-def foretell(
-    record: RunRecord, places: Places, prefix: Mapping[str, int], slower_s: Mapping[str, Mapping[str, float]] | None = None
-) -> Foretold:
+def foretell(record: RunRecord, places: Places, prefix: Mapping[str, int], knows_cores: bool = False) -> Foretold:
     """The run as a scenario of the event replay, from what the first iterations tell.
 
     Args:
         prefix: how many iterations of each job may be looked at; jobs that are not in it are left out.
-        slower_s: by job and phase, seconds that the phase takes beyond what the beginning tells.
+        knows_cores: phases take what they took of a core in the first iterations, and besides, in every iteration, as long as they
+            had none in it: of that alone, all of the run is known.
     """
     admitted_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
     jobs: list[Job] = []
     fixed: dict[str, Fixed] = {}
     for job_id in sorted(prefix, key=lambda job_id: admitted_s[job_id]):
         job, moves = record.jobs[job_id], job_id in places.moves
-        parts = [part for number, own in slices_of(record, job_id).items() if number < prefix[job_id] for part in own]
-        more_s = (slower_s or {}).get(job_id, {})
-        rollout, training = (
-            _phase(parts, name, getattr(job, name), moves, more_s.get(name, 0.0)) for name in ("rollout", "training")
-        )
+        slices = slices_of(record, job_id)
+        parts = [part for number, own in slices.items() if number < prefix[job_id] for part in own]
+        rollout, training = (_phase(parts, name, getattr(job, name), moves, knows_cores) for name in ("rollout", "training"))
         began = [part.cold for part in parts if part.phase == "rollout" and part.iteration == 0]
         early_s = rollout.phase.switch.cold_s + training.phase.switch.cold_s if moves and not any(began) else 0.0
         beside = measured_parts(record, job_id)[: prefix[job_id]]
@@ -110,7 +108,7 @@ def foretell(
             "rollout": rollout.phase,
             "training": training.phase,
             "sync_s": sync_s + other_s,
-            "drift": (),
+            "drift": _waits(slices, rollout.phase, training.phase) if knows_cores else (),
         }
         if moves:
             values |= {"slo": _ANY_SLO, "movable": True}
@@ -122,24 +120,37 @@ def foretell(
     return Foretold(Scenario(version=1, cluster=cluster, jobs=tuple(jobs)), _tails(record, prefix), fixed)
 
 
-def _phase(parts: Iterable[PhaseSlice], name: str, profiled: Phase, moves: bool, more_s: float) -> _PhaseForecast:
+def _phase(parts: Iterable[PhaseSlice], name: str, profiled: Phase, moves: bool, knows_cores: bool) -> _PhaseForecast:
     """How long a phase holds its nodes, switches included; the cold start is what a first one took beyond that.
 
     Args:
         moves: the job has another cold start before it, for which the profile's stands in where the parts have none.
+        knows_cores: the seconds without a core are left out.
     """
     own = [part for part in parts if part.phase in (("init", name) if name == "rollout" else (name,))]
     warm = [part for part in own if part.phase == name and not part.cold]
-    seconds = [part.end_s - part.start_s for part in warm]
+    seconds = [part.end_s - part.start_s - (without_core_s(part) if knows_cores else 0.0) for part in warm]
     switches = [part.end_s - part.start_s - (part.done_s - part.run_s) for part in warm]
     mean_s = fmean(seconds) if warm else profiled.worst_case_s + profiled.switch.warm_s
     cold_s = sum(part.end_s - part.start_s for part in own if part.cold)
     cold_s = max(0.0, cold_s - mean_s, profiled.switch.cold_s if moves and not cold_s else 0.0)
-    cv = stdev(seconds) / mean_s if len(seconds) > 1 else 0.0
+    cv = stdev(seconds) / mean_s if len(seconds) > 1 and mean_s > _LEAST_S else 0.0
     actual = Actual(mean_fraction=1.0, cv=cv, cap=False) if cv > _FIXED_CV else None
-    values = {"worst_case_s": max(mean_s + more_s, _LEAST_S), "actual": actual, "switch": Switch(cold_s=cold_s)}
+    values = {"worst_case_s": max(mean_s, _LEAST_S), "actual": actual, "switch": Switch(cold_s=cold_s)}
     phase = (Training if name == "training" else Phase).model_validate({"nodes": profiled.nodes, **values})
     return _PhaseForecast(phase, fmean(switches) if warm else profiled.switch.warm_s)
+
+
+def _waits(slices: Mapping[int, Sequence[PhaseSlice]], rollout: Phase, training: Phase) -> tuple[Drift, ...]:
+    """Factors on the seconds of each iteration's phases, for those in which they had no core."""
+    entries = []
+    for number in sorted(slices):
+        waited_s = {"rollout": 0.0, "training": 0.0, "init": 0.0}
+        for part in slices[number]:
+            waited_s[part.phase] += without_core_s(part)
+        factors = {phase: 1 + waited_s[phase] / own.worst_case_s for phase, own in (("rollout", rollout), ("training", training))}
+        entries.append(Drift(iteration=number, **factors))
+    return tuple(entries)
 
 
 def _tails(record: RunRecord, prefix: Mapping[str, int]) -> TailModel | None:

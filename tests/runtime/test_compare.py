@@ -192,7 +192,7 @@ def test_quiet_cores_leave_one_error(capsys: pytest.CaptureFixture[str]) -> None
     found = compare(dataclasses.replace(record, phases=waits))
     assert "error_ours" not in found["makespan"] and found["cores"]["after"] == pytest.approx(0.005)
     show(comparison_table(found))
-    assert "had no core for 0.4% of their seconds in the first iterations and 0.5% after" in capsys.readouterr().out
+    assert "had no core for 0.5% of their seconds in the first iterations and 0.5% after" in capsys.readouterr().out
 
 
 def test_a_recorded_service_with_a_move_and_three_groups(tmp_path: Path) -> None:
