@@ -62,7 +62,7 @@ def test_all_work_is_done_once(dispatch: str, data: dict[str, Any], failures: Fa
         if "iterations" in entry:  # an iteration is to be shorter than most lives
             entry["iterations"] = min(entry["iterations"], 12)
     problem = parse_scenario(data)
-    policy = Restless(0, keeps_slo=False) if moves else Algorithm1()
+    policy: Policy = Restless(0, keeps_slo=False) if moves else Algorithm1()
     run = replay_events(problem, policy, make_dispatch(dispatch), 0, WATCH, failures=failures)
     log = run.failures
     assert log is not None
@@ -167,8 +167,9 @@ def test_while_the_scheduler_is_away_nothing_begins_and_what_runs_goes_on() -> N
 def test_policies_meet_the_same_lives_of_jobs() -> None:
     """Alone or together, the first life of a job is as long."""
     jobs = [job(f"j{k}", iterations=200) for k in range(3)]
-    first = [{}, {}]  # type: list[dict[str, float]]
-    for found, policy in zip(first, (Solo(), Algorithm1()), strict=True):
+    first: list[dict[str, float]] = [{}, {}]
+    policies: tuple[Policy, ...] = (Solo(), Algorithm1())
+    for found, policy in zip(first, policies, strict=True):
         for name, at_s, _ in dying(played(scenario(*jobs), Failures(job_h=0.3), policy)):
             found.setdefault(name, at_s)
     assert first[0] and {name: at_s for name, at_s in first[1].items() if name in first[0]} == first[0]
