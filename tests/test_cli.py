@@ -139,6 +139,18 @@ def test_bench_tables_and_files(command: Command, tmp_path: Path) -> None:
         assert (out_folder / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_bench_says_what_failures_cost(command: Command) -> None:
+    arguments = ("bench", QUICKSTART, "-p", "solo", "--failures", "job_h=5,every=4,write_s=30")
+    status, out, _ = command(*arguments, "--format", "json")
+    found = json.loads(out)["results"][0]
+    assert status == 0 and found["restarts"] == found["job_failures"] > 0 == found["node_failures"]
+    assert found["lost_work_h"] > 0 and found["checkpoint_every"] == 4
+    _, out, _ = command(*arguments)
+    assert "lost" in out and f"{found['lost_work_h']:.1f}" in out
+    _, out, _ = command("bench", QUICKSTART, "-p", "solo", "--fidelity", "event", "--format", "json")
+    assert not {"restarts", "lost_work_h"} & json.loads(out)["results"][0].keys()
+
+
 def test_the_figures_of_the_bench_table_stand_under_their_headings(command: Command) -> None:
     _, out, _ = command("bench", QUICKSTART, "-p", "solo", "-p", "rollmux")
     cost_usd = json.loads(command("bench", QUICKSTART, "-p", "solo", "--format", "json")[1])["results"][0]["cost_usd"]
@@ -243,6 +255,10 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "seed": (("bench", QUICKSTART, "--seed", "-1"), "--seed"),
         "seed is no number": (("bench", QUICKSTART, "--seed", "x"), "--seed"),
         "workers": (("bench", QUICKSTART, "--workers", "0"), "--workers"),
+        "failures that are none": (("bench", QUICKSTART, "--failures", "node=3"), "--failures: it has no option 'node'"),
+        "failures of a wrong value": (("bench", QUICKSTART, "--failures", "every=0"), "--failures: every must be a number of"),
+        "failures in a fluid replay": (("bench", QUICKSTART, "--fidelity", "fluid", "--failures", "job_h=9"), "--failures"),
+        "failures of a suite": (("bench", "--suite", "drift", "--failures", "job_h=9"), "a suite has its own"),
         "output is a file": (("bench", QUICKSTART, "--out", str(folder / "file")), str(folder / "file")),
         "output below a file": (("bench", QUICKSTART, "--out", str(folder / "file" / "below")), "below"),
         "output nowhere": (("workload", "mixed", "--out", str(folder / "no" / "stream.yaml")), "stream.yaml"),

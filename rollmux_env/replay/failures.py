@@ -197,6 +197,7 @@ class FailureTimes:
             failure = heappop(self._heap)
             if failure.cause != "job" or self._pending.get(failure.job_id) == failure.order:
                 self.end(failure.job_id)
+                self._nodes.discard((failure.group, failure.pool, failure.number))
                 yield failure
 
     def _add(self, now_s: float, own: Generator, mean_h: float, cause: Cause, *of: str | int) -> int:

@@ -9,6 +9,8 @@ other sizes follow the nearest published size below (7B if there is none); and `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Drift
 from rollmux_env.validation_errors import not_one_of
@@ -51,3 +53,21 @@ def drift(template: str, factor: float, billions: int, iterations: int = 88) -> 
         slower = 1 + gain if template == "increasing" else 1 / (1 + gain)
         entries.append(Drift(iteration=step * iterations // (steps + 1), rollout=slower, training=slower))
     return tuple(entries)
+
+
+def observed_drift(step_s: Sequence[float], factor: float = 1.0) -> tuple[Drift, ...]:
+    """The `drift` entries of rollouts that go as the steps of a job did, relative to its first.
+
+    The paper's authors make their templates so from measured steps: what the steps have lost or gained is multiplied by 0.5, 1.0 or
+    1.5 (their `decreasing`, since the measured steps became shorter), or by as much below 0 (their `increasing`).
+
+    Args:
+        step_s: (n,) seconds of consecutive steps, as `rollmux_env.timing.trajectories.read_step_s` reads them.
+
+    Raises:
+        InputError: with this factor a step would take no time.
+    """
+    factors = [1 + factor * (seconds / step_s[0] - 1) for seconds in step_s]
+    if min(factors) <= 0:
+        raise InputError(f"drift factor: with {factor} a step would take no time")
+    return tuple(Drift(iteration=k, rollout=value) for k, value in enumerate(factors))

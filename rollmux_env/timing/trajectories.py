@@ -70,10 +70,10 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     if not path.is_dir():
         return _read(path)
     files = [file for file in path.iterdir() if file.suffix in (".jsonl", ".log") and not file.name.startswith("reward_timings")]
-    found = [one for file in sorted(files, key=_number) for one in _read(file)]
-    if not found:
+    trajectories = [one for file in sorted(files, key=_number) for one in _read(file)]
+    if not trajectories:
         raise InputError(f"{one_line(str(path), 4096)}: holds no trajectories")
-    return found
+    return trajectories
 
 
 def read_reward_s(path: Path) -> dict[int, float]:
@@ -137,7 +137,7 @@ def _read(path: Path) -> list[Trajectory]:
         return [*_compact(path)]
     if path.suffix == ".log":
         return [*_lengths(path)]
-    found: list[Trajectory] = []
+    trajectories: list[Trajectory] = []
     groups: dict[int, int] = {}  # of PolyTrace's packed lengths, by step
     for number, entry in _objects(path):
         try:
@@ -146,20 +146,20 @@ def _read(path: Path) -> list[Trajectory]:
             if "outputs" in entry:
                 one = _own(entry)
                 again = (one.iteration, one.response)
-                while found and again <= (found[-1].iteration, found[-1].response):
-                    found.pop()
-                found.append(one)
+                while trajectories and again <= (trajectories[-1].iteration, trajectories[-1].response):
+                    trajectories.pop()
+                trajectories.append(one)
             elif "turns" in entry:
-                found.append(_turns(entry))
+                trajectories.append(_turns(entry))
             else:
                 step = _count(entry["step"])
                 groups[step] = groups.get(step, -1) + 1
-                found += [Trajectory(step, groups[step], _count(entry["input"]), (_count(o, 1),)) for o in entry["output"]]
+                trajectories += [Trajectory(step, groups[step], _count(entry["input"]), (_count(o, 1),)) for o in entry["output"]]
         except (KeyError, TypeError, ValueError, AttributeError):
             raise _not(path, number, "a trajectory") from None
-    if not found:
+    if not trajectories:
         raise InputError(f"{one_line(str(path), 4096)}: holds no trajectories")
-    return found
+    return trajectories
 
 
 def _own(entry: Mapping[str, Any]) -> Trajectory:
@@ -255,8 +255,8 @@ def _seconds(value: Any) -> float:
 
 def _number(path: Path) -> tuple[str, int]:
     """Files of steps in their order."""
-    found = _NUMBERED.fullmatch(path.name)
-    return (found[1], int(found[2])) if found else (path.name, 0)
+    match = _NUMBERED.fullmatch(path.name)
+    return (match[1], int(match[2])) if match else (path.name, 0)
 
 
 def _not(path: Path, number: int, what: str) -> InputError:

@@ -10,8 +10,9 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_policy
 from rollmux_env.bench.columns import COST, SLO_KEPT, SLO_OBSERVED
 from rollmux_env.bench.harness import OwnReplay, run_tasks
+from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.streams import workload
-from rollmux_env.bench.suite import Case, Suite, suite_rows, suite_tasks
+from rollmux_env.bench.suite import Case, Suite, SuiteRow, best_cases, suite_rows, suite_tasks
 from rollmux_env.bench.suites import SUITES
 
 
@@ -44,6 +45,18 @@ def test_every_policy_and_dispatch_policy_can_be_made(suite: Suite) -> None:
         assert not any(isinstance(make_policy(name), OwnReplay) for name in case.observed)
         if case.dispatch is not None:
             make_dispatch(case.dispatch)
+
+
+def test_the_best_case_of_a_policy_is_one_in_which_something_dies() -> None:
+    suite = SUITES["failures"]
+    cases = [case.label for case in suite.cases[:3]]
+    figures = {"solo": (5.0, 9.0, 7.0), "rollmux": (5.0, 6.0, 8.0)}
+    rows = [
+        SuiteRow(case, policy, {suite.least: Mean(values[k], None)})
+        for k, case in enumerate(cases)
+        for policy, values in figures.items()
+    ]
+    assert {policy: row.case for policy, row in best_cases(suite, rows).items()} == {"solo": cases[2], "rollmux": cases[1]}
 
 
 def test_quick_streams_are_no_longer_and_a_seed_gives_one_stream(suite: Suite) -> None:

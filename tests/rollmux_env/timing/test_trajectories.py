@@ -17,6 +17,7 @@ from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
+from rollmux_env.timing.drift import observed_drift
 from rollmux_env.timing.trajectories import Trajectory, groups_of, read_reward_s, read_step_s, read_trajectories
 from runtime.phases import RuntimeHook
 from runtime.trajectories import write_trajectories
@@ -142,7 +143,7 @@ def test_prompts_that_lost_responses_are_left_out_unless_they_are_many() -> None
     whole = [Trajectory(0, group, 5, (group + 1,)) for group in range(40) for _ in range(2)]
     assert groups_of(whole[:-1]) == groups_of(whole)[:-1]
     with pytest.raises(InputError, match="some prompts have 2 responses and others 1: must be equally many"):
-        groups_of(whole[::3])
+        groups_of(whole[:60] + whole[60::2])
 
 
 def test_the_forms_of_rollmuxs_authors(tmp_path: Path) -> None:
@@ -150,7 +151,14 @@ def test_the_forms_of_rollmuxs_authors(tmp_path: Path) -> None:
     found = read_trajectories(tmp_path / "output_lens_10.log")
     assert [(one.iteration, one.group, one.tokens) for one in found[2:4]] == [(0, 2, 4137), (1, 0, 249)]
     (tmp_path / "7b.csv").write_text("0,400.5\n1,380.25\n\n2,377.5")
-    assert read_step_s(tmp_path / "7b.csv") == [400.5, 380.25, 377.5]
+    step_s = read_step_s(tmp_path / "7b.csv")
+    assert step_s == [400.5, 380.25, 377.5]
+    slower, faster = observed_drift(step_s, -1.0), observed_drift(step_s, 0.5)
+    assert [one.rollout for one in slower] == pytest.approx([1, 2 - 380.25 / 400.5, 2 - 377.5 / 400.5])
+    assert [one.rollout for one in faster] == pytest.approx([1, (1 + 380.25 / 400.5) / 2, (1 + 377.5 / 400.5) / 2])
+    assert {one.training for one in slower} == {1.0}
+    with pytest.raises(InputError, match="a step would take no time"):
+        observed_drift([10, 2], 1.5)
 
 
 @pytest.mark.parametrize(
