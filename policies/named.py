@@ -12,6 +12,7 @@ from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import not_one_of
 
 Made = TypeVar("Made")
+SWITCHES = "switches="  # an option of all placement policies: plan warm starts and what joining a group costs
 
 
 def make_named(kind: str, table: Mapping[str, Callable[..., Made]], spec: str, others: Iterable[str] = ()) -> Made:
@@ -61,6 +62,20 @@ def make_with(label: str, name: str, factory: Callable[..., Made], pairs: Iterab
         raise InputError(f"{label}: {error}") from error
     except Exception as error:
         raise InputError(f"{label}: {type(error).__name__}: {error}") from error
+
+
+def plans_switches(spec: str) -> bool | None:
+    """What the option `switches` of a policy says, which all of them have; None where it is not there.
+
+    Raises:
+        InputError: it is neither true nor false, or there twice; one line.
+    """
+    values = [pair.removeprefix(SWITCHES) for pair in spec.split(",")[1:] if pair.startswith(SWITCHES)]
+    if len(values) > 1:
+        raise InputError(f"--policy {spec}: 'switches' is set twice")
+    if values and values[0] not in ("true", "false"):
+        raise InputError(f"--policy {spec}: switches: must be true or false, not {values[0]}")
+    return values[0] == "true" if values else None
 
 
 def _parameters(factory: Callable[..., Any]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from policies.named import make_with
+from policies.named import SWITCHES, make_with, plans_switches
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
@@ -32,7 +32,6 @@ PLACEMENT = {
     "optimal-work": "policies.placement.optimal:Optimal,objective=work",
     "naive": "policies.placement.naive:Naive",
 }
-_SWITCHES = "switches="  # an option of all policies: plan warm starts and what joining a group costs
 LEARNED = "learned:"  # and the path of a policy file, or `default`, or `random`
 
 
@@ -49,7 +48,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     """
     name, *pairs = spec.split(",")
     switches = plans_switches(spec)
-    pairs = [pair for pair in pairs if not pair.startswith(_SWITCHES)]
+    pairs = [pair for pair in pairs if not pair.startswith(SWITCHES)]
     known = PLACEMENT.get(name, name)
     if name.startswith(LEARNED):
         known = f"policies.placement.learned:Learned,path={json.dumps(name.removeprefix(LEARNED))}"
@@ -64,20 +63,6 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
             raise InputError(f"--policy {spec}: {name} has no option 'switches'")
         _set_switches(spec, policy, switches)
     return policy  # type: ignore[no-any-return]
-
-
-def plans_switches(spec: str) -> bool | None:
-    """What the option `switches` of a policy says, which all of them have; None where it is not there.
-
-    Raises:
-        InputError: it is neither true nor false, or there twice; one line.
-    """
-    values = [pair.removeprefix(_SWITCHES) for pair in spec.split(",")[1:] if pair.startswith(_SWITCHES)]
-    if len(values) > 1:
-        raise InputError(f"--policy {spec}: 'switches' is set twice")
-    if values and values[0] not in ("true", "false"):
-        raise InputError(f"--policy {spec}: switches: must be true or false, not {values[0]}")
-    return values[0] == "true" if values else None
 
 
 def observed_state(spec: str, cluster: Cluster) -> State:

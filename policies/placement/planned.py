@@ -8,7 +8,7 @@ import numpy as np
 
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.membership import refresh
-from rollmux_env.kernel.tables import Floats
+from rollmux_env.kernel.tables import LIMITS, Floats
 
 Fractions = tuple[float, float]  # of the worst cases of a job's rollout and training
 
@@ -43,8 +43,8 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     for row in fractions:
         jobs.solo_s[row] = jobs.rollout_s[row] + jobs.training_s[row] + jobs.sync_s[row]
         if slo_too:
-            for column in (jobs.limit_s, jobs.enters_limit_s, jobs.stays_limit_s):
-                column[row] *= jobs.solo_s[row] / stated_s[row]
+            for limit in LIMITS:
+                jobs[limit][row] *= jobs.solo_s[row] / stated_s[row]
     view = twin.view
     for group in view.order:
         refresh(view.jobs, view.groups, int(group))

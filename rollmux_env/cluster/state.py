@@ -25,7 +25,19 @@ from rollmux_env.cluster.events import (
 )
 from rollmux_env.kernel import membership
 from rollmux_env.kernel.promises import promise
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, UNUSED, Clock, Limits, Records, View, copy_into, group_table, job_table
+from rollmux_env.kernel.tables import (
+    LIMITS,
+    NOWHERE,
+    TOLERANCE,
+    UNUSED,
+    Clock,
+    Limits,
+    Records,
+    View,
+    copy_into,
+    group_table,
+    job_table,
+)
 from rollmux_env.scenario import Cluster, Job
 
 
@@ -272,7 +284,7 @@ class State:
             record[name] = getattr(demand, name)
         record["sync_s"] = job.sync_s
         record["solo_s"] = job.solo_s
-        for name in ("limit_s", "enters_limit_s", "stays_limit_s"):
+        for name in LIMITS:
             record[name] = job.slo * job.solo_s
         if self.switches:
             record["rollout_warm_s"], record["training_warm_s"] = demand.rollout_warm_s, demand.training_warm_s
@@ -297,6 +309,7 @@ class State:
         there = placement.rollout_nodes
         self._jobs["pins"][row, : len(there)] = there
         membership.attach(self._jobs, self._groups, row, group, len(there), placement.new_rollout_nodes)
+        self._jobs["visits"][row] = 0  # it is there
         self.rollout_nodes += placement.new_rollout_nodes
 
     def _replan(self, row: int, job: Job) -> None:

@@ -79,6 +79,13 @@ def next_subset(chosen: Ints, size: int, n_nodes: int, before: Ints) -> bool:
     return False
 
 
+@compiled(arrays=False)
+def entry_limit(jobs: Records, job: int, group: Records) -> float:
+    """The longest period of a group, a record, once a job has entered it, at which it and every member keep what was promised."""
+    j = jobs[job]
+    return float(min(group.joined_limit_s, j.enters_limit_s - j.limit_per_cold * group.visiting_cold_s))
+
+
 @compiled
 def period_with(
     jobs: Records, groups: Records, job: int, group: int, training_s: float, chosen: Ints, size: int, limit: float
@@ -178,7 +185,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
                 rows += 1
             continue
         training_s = training_seconds(jobs, job, g.training_nodes)
-        limit = min(g.joined_limit_s, j.enters_limit_s) * (1.0 + TOLERANCE)
+        limit = entry_limit(jobs, job, g) * (1.0 + TOLERANCE)
         if only_improving and max(g.period_s, g.training_load_s + training_s) > limit:
             continue
         n_nodes = g.n_nodes

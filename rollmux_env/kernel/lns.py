@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.kernel.candidates import FEASIBLE, enumerate_candidates
+from rollmux_env.kernel.candidates import FEASIBLE, entry_limit, enumerate_candidates
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.lns_value import Regrouping, group_usd, job_worth, nodes_in_use, nodes_left
 from rollmux_env.kernel.membership import attach, detach, open_group, refresh, training_seconds
@@ -46,6 +46,7 @@ def put_back(jobs: Records, groups: Records, job: int, home: Records) -> None:
         groups[group].n_nodes += 1
     jobs[job].n_pins = n_pins
     jobs[job].group = group
+    jobs[job].visits = home.visits
     jobs[job].placed_rollout_s = jobs[job].rollout_s
     jobs[job].placed_training_s = training_seconds(jobs, job, groups[group].training_nodes)
     jobs[job].placed_sync_s = jobs[job].sync_s
@@ -69,7 +70,8 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
             home.rank += 1
     put_back(jobs, groups, job, home)
     home.rank = rank
-    fits = g.period_s <= g.limit_s * (1.0 + TOLERANCE) and g.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
+    limit = min(g.limit_s, g.joined_limit_s) if g.visitors > 0 else g.limit_s
+    fits = g.period_s <= limit * (1.0 + TOLERANCE) and g.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
     for v in range(g.n_nodes):
         fits = fits and g.node_gb[v] <= limits.rollout_node_gb * (1.0 + TOLERANCE)
     if not fits:
@@ -80,7 +82,7 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
 @compiled(arrays=False)
 def _may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
     """What can be said of a group as a whole, before its nodes are looked at; the group is a record."""
-    limit = min(group.joined_limit_s, jobs[job].enters_limit_s) * (1.0 + TOLERANCE)
+    limit = entry_limit(jobs, job, group) * (1.0 + TOLERANCE)
     training_s = group.training_load_s + training_seconds(jobs, job, group.training_nodes)
     return bool(
         group.n_members < limits.group_size_max
@@ -258,7 +260,7 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
             while groups[group].members[rank] != job:
                 rank += 1
             was[k].group, was[k].rank, was_training[k] = group, rank, groups[group].training_nodes
-            was[k].n_pins = jobs[job].n_pins
+            was[k].n_pins, was[k].visits = jobs[job].n_pins, jobs[job].visits
             for v in range(jobs[job].n_pins):
                 was[k].pins[v] = jobs[job].pins[v]
             detach(jobs, groups, job)

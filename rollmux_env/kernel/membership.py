@@ -75,6 +75,25 @@ def _load_nodes(jobs: Records, groups: Records, group: int) -> None:
 
 
 @compiled(arrays=False)
+def refresh_promises(jobs: Records, group: Records) -> None:
+    """Recompute what a group, a record, may be joined at; see `rollmux_env.kernel.promises`."""
+    visitors = 0
+    cold = 0.0
+    for i in range(group.n_members):
+        j = jobs[group.members[i]]
+        visitors += j.visits
+        cold += j.visits * j.cold_s
+    limit = np.inf
+    for i in range(group.n_members):
+        j = jobs[group.members[i]]
+        own = j.follows_limit_s if j.visits != 0 else j.stays_limit_s
+        limit = min(limit, own - j.limit_per_cold * cold)
+    group.visitors = visitors
+    group.visiting_cold_s = cold
+    group.joined_limit_s = limit
+
+
+@compiled(arrays=False)
 def refresh(jobs: Records, groups: Records, group: int) -> None:
     """Recompute every derived column of a group row from its members and rollout nodes."""
     g = groups[group]
@@ -86,7 +105,6 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
     cycle = 0.0
     placed_cycle = 0.0
     limit = np.inf
-    joined_limit = np.inf
     warm = 0.0
     general = 0
     for i in range(n):
@@ -97,7 +115,6 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
         cycle = max(cycle, j.solo_s)
         placed_cycle = max(placed_cycle, j.placed_rollout_s + j.placed_training_s + j.placed_sync_s)
         limit = min(limit, j.limit_s)
-        joined_limit = min(joined_limit, j.stays_limit_s)
         warm = max(warm, max(j.rollout_warm_s, j.training_warm_s))
         if j.n_pins > 1 or j.placed_sync_s > 0.0:
             general = 1
@@ -110,8 +127,8 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
     g.cycle_s = cycle
     g.load_s = load
     g.limit_s = limit
-    g.joined_limit_s = joined_limit
     g.warm_s = warm
+    refresh_promises(jobs, g)
     g.general = general
     g.period_s = max(placed_cycle, load)
     if general or warm > 0.0:  # else no two nodes have the same pinned members, and the period is the larger of cycles and loads
@@ -213,6 +230,7 @@ def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new
         j.pins[there + k] = number
     j.n_pins = there + new_nodes
     j.group = group
+    j.visits = 1
     g.members[g.n_members] = job
     g.n_members += 1
     replan(jobs, groups, job)

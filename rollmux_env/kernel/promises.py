@@ -9,7 +9,8 @@ still to come. A group of period P may be entered if every member would keep its
     stayed + rest                <= slo (T_solo (done + (rest - cold) / P - 2) + own cold)    with a fixed stay, `rest` of it left
 
 The right side is the SLO against a run alone, which begins with cold starts of its own (`slo_attainment_observed`). Every entry is
-checked so, and no departure makes a period longer: what was promised holds at worst-case durations.
+checked so, and no departure makes a period longer: what was promised holds at worst-case durations. Of several jobs that enter a
+group in one plan each waits for all their cold starts (`visits`).
 """
 
 from __future__ import annotations
@@ -17,29 +18,35 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.membership import refresh_promises
 from rollmux_env.kernel.tables import NOWHERE, Records, View
 
 SETTLING = 2.0  # periods
 
 
 @compiled(arrays=False)
-def _longest_period(job: Records, stayed_s: float, rest_s: float, done: float, cold_s: float) -> float:
+def _longest_period(job: Records, stayed_s: float, rest_s: float, done: float, cold_s: float) -> tuple[float, float]:
     """The longest period of a group, from an entry on, at which a job, a record, keeps its promise; at most `limit_s`.
 
     Args:
         stayed_s: since its admission. rest_s: of a fixed stay, else infinite. done: iterations, with fractions.
         cold_s: cold starts that are still to come in the group.
+
+    Returns:
+        It, and what each second of cold starts takes off it.
     """
     limit = job.limit_s
-    longest = limit
+    longest, less = limit, 0.0
     own_cold = job.cold_s * limit / job.solo_s
     if rest_s < np.inf:
         over = stayed_s + rest_s - own_cold - limit * (done - SETTLING)
         if over > 0.0:
-            longest = limit * (rest_s - cold_s) / over
+            less = limit / over
+            longest = less * (rest_s - cold_s)
     elif job.iterations < np.inf:
-        longest = (limit * job.iterations + own_cold - stayed_s - cold_s) / (job.iterations - done + SETTLING)
-    return float(max(0.0, min(limit, longest)))
+        less = 1.0 / (job.iterations - done + SETTLING)
+        longest = less * (limit * job.iterations + own_cold - stayed_s - cold_s)
+    return float(max(0.0, min(limit, longest))), less
 
 
 @compiled(arrays=False)
@@ -81,18 +88,17 @@ def promise(view: View, rows: int, observed: bool, pause_s: float) -> None:
         g = groups[view.order[position]]
         cold = _coming_cold(jobs, g)
         most_cold = max(most_cold, cold)
-        g.joined_limit_s = np.inf
         for i in range(g.n_members):
             j = jobs[g.members[i]]
             stayed, rest, done = _stay(j, g, now_s, observed)
-            j.stays_limit_s = _longest_period(j, stayed, rest, done, cold + entrants_cold)
-            g.joined_limit_s = min(g.joined_limit_s, j.stays_limit_s)
+            j.stays_limit_s, j.limit_per_cold = _longest_period(j, stayed, rest, done, cold + entrants_cold)
+        refresh_promises(jobs, g)
     for row in range(rows):
         j = jobs[row]
-        if j.group == NOWHERE:  # it waits, or has left
-            j.enters_limit_s = _longest_period(j, 0.0, j.duration_s, 0.0, most_cold + j.cold_s)
-            # Another job may follow it in the same plan.
-            j.stays_limit_s = _longest_period(j, 0.0, j.duration_s, 0.0, j.cold_s + entrants_cold)
-        else:
+        stayed, rest, done = 0.0, j.duration_s, 0.0
+        if j.group != NOWHERE:
             stayed, rest, done = _stay(j, groups[j.group], now_s, observed)
-            j.enters_limit_s = _longest_period(j, stayed + pause_s, rest, done, most_cold + j.cold_s)
+            stayed += pause_s
+        j.enters_limit_s, less = _longest_period(j, stayed, rest, done, most_cold + j.cold_s)
+        j.limit_per_cold = max(j.limit_per_cold, less) if j.group != NOWHERE else less
+        j.follows_limit_s = j.enters_limit_s - j.limit_per_cold * entrants_cold

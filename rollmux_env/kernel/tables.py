@@ -39,8 +39,11 @@ _JOB = (
     ("training_warm_s", "f8", ""),
     ("cold_s", "f8", ""),  # cold starts of both phases in a new place, seconds
     ("entered_done", "f8", ""),  # iterations that it had done when it came to its present place
-    ("enters_limit_s", "f8", ""),  # longest period of a group that it enters that keeps its promise
-    ("stays_limit_s", "f8", ""),  # longest period of its own group, once another job has entered it, that does
+    ("stays_limit_s", "f8", ""),  # longest period that keeps its promise when another job enters its group
+    ("enters_limit_s", "f8", ""),  # when it enters a group itself
+    ("follows_limit_s", "f8", ""),  # when another one does so after it, in the same plan
+    ("limit_per_cold", "f8", ""),  # what each second of cold starts beyond that takes off these limits
+    ("visits", "i8", ""),  # 1 where its place is one of a plan that is being made, which it has not entered yet
     ("rollout_gb", "f8", ""),  # host memory per node, GB
     ("training_gb", "f8", ""),
     ("rollout_nodes", "i8", ""),  # nodes that the phases ask for
@@ -65,6 +68,8 @@ _JOB = (
     ("duration_s", "f8", ""),  # its fixed stay, or infinite
 )
 
+LIMITS = ("limit_s", "stays_limit_s", "enters_limit_s", "follows_limit_s")  # all the same where switches are not planned
+
 # Columns of the group table.
 _GROUP = (
     ("id", "i8", ""),  # numbers in order of creation, never reused
@@ -82,7 +87,9 @@ _GROUP = (
     ("cycle_s", "f8", ""),  # T_cycle, seconds
     ("load_s", "f8", ""),  # T_load, seconds
     ("limit_s", "f8", ""),  # longest period that keeps every member's SLO, seconds
-    ("joined_limit_s", "f8", ""),  # the same of a group that another job enters: the least `stays_limit_s`
+    ("joined_limit_s", "f8", ""),  # longest period that keeps every member's promise when another job enters
+    ("visitors", "i8", ""),  # members that visit
+    ("visiting_cold_s", "f8", ""),  # their cold starts, seconds
     ("warm_s", "f8", ""),  # its members' longest warm start, seconds
     ("period_s", "f8", ""),  # exact round-robin period, seconds
     ("general", "i8", ""),  # 1 where the period can exceed max(cycles, loads): a member has sync or spans rollout nodes

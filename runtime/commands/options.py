@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from policies.registry import plans_switches
-
 PolicyName = Annotated[
     str | None,
     typer.Option(
@@ -44,5 +42,7 @@ def planning_switches(policy: str | None) -> str:
     Raises:
         InputError: as `policies.registry.plans_switches`.
     """
+    from policies.named import plans_switches  # `--help` does without it
+
     policy = policy or POLICY
     return policy if plans_switches(policy) is not None else f"{policy},switches=true"

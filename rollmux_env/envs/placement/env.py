@@ -24,7 +24,7 @@ from rollmux_env.envs.placement.viewer import Window, frame_of, picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import make_workspace
 from rollmux_env.kernel.neighbourhood.table import make_scratch
-from rollmux_env.kernel.tables import Records
+from rollmux_env.kernel.tables import LIMITS, Records
 from rollmux_env.replay.run import in_order_of_arrival
 
 
@@ -192,7 +192,7 @@ def _load(streams: Streams, s: int, stream: Stream) -> None:
     for name, column in stream._asdict().items():
         if name == "slo":
             jobs["solo_s"] = stream.solo_s
-            for limit in ("limit_s", "enters_limit_s", "stays_limit_s"):
+            for limit in LIMITS:
                 jobs[limit] = column * stream.solo_s
         elif name.startswith("rescale_"):
             jobs[name][:, : column.shape[1]] = column

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.kernel.candidates import complete, next_subset, period_with
+from rollmux_env.kernel.candidates import complete, entry_limit, next_subset, period_with
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import refresh, training_seconds
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Floats, Ints, Limits, Records, View
@@ -61,7 +61,7 @@ def best_place(view: View, valuation: Valuation, group: int, job: int, before: F
     g, j = view.groups[group], view.jobs[job]
     limits, terms, place = view.limits, valuation.terms[0], valuation.place[0]
     training_s = training_seconds(view.jobs, job, g.training_nodes)
-    limit = min(g.joined_limit_s, j.enters_limit_s) * (1.0 + TOLERANCE)
+    limit = entry_limit(view.jobs, job, g) * (1.0 + TOLERANCE)
     longest = limit if terms.shield == 1 else np.inf
     if max(g.period_s, g.training_load_s + training_s) > longest:
         return
