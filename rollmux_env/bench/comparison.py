@@ -23,8 +23,8 @@ class Row:
         saving: the baseline's cost over this one's; saving_per_work: the same of the dollars per work-hour.
         rollout_gpus, training_gpus: mean of the seeds' peaks.
         packed: share of the jobs that joined a group (direct packing and rollout scaling).
-        lost_work_h: mean hours of work that jobs did again after failures; None of replays in which nothing dies.
         decision_ms: median over all decisions, milliseconds; None without any.
+        lost_work_h: mean hours of work that jobs did again after failures; None of replays in which nothing dies.
     """
 
     policy: str
@@ -38,8 +38,8 @@ class Row:
     rollout_gpus: float
     training_gpus: float
     packed: float
-    lost_work_h: Mean | None
     decision_ms: float | None
+    lost_work_h: Mean | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values without the timing, which differs between runs."""
@@ -91,8 +91,8 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
         rollout_gpus=float(np.mean([metrics.peak_gpus["rollout"] for metrics in metrics_list])),
         training_gpus=float(np.mean([metrics.peak_gpus["training"] for metrics in metrics_list])),
         packed=sum(joined) / max(1, sum(admitted)),
-        lost_work_h=mean_interval(lost_h) if lost_h else None,
         decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
+        lost_work_h=mean_interval(lost_h) if lost_h else None,
     )
 
 

@@ -27,13 +27,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
+from typing import cast
 
 from rollmux_env.cluster.events import Progress
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_state
-from rollmux_env.replay.failures import NEVER, Failure, FailureLog, Failures, FailureTimes, Loss
+from rollmux_env.replay.failures import NEVER, AbsentScheduler, Failure, FailureLog, Failures, FailureTimes, Loss
 from rollmux_env.replay.run import Arrivals, PhaseRun, Run, placements, waits_for_ever
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.policy import RolloutPolicy
@@ -41,7 +42,6 @@ from rollmux_env.scenario import Job, Scenario
 from rollmux_env.scheduler.commands import Grant, Move, Place, Seating
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
-from rollmux_env.scheduler.facts import Arrived, Cleared, Fact, Failed, Finished, Iterated, Left, Ready, Threshold, Vacated
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.timing.tail import TailModel
 
@@ -242,7 +242,8 @@ class _Replay:
         if failures is not None:
             self.times, self.run.failures = FailureTimes(failures, seed, self.arrivals.next_s), FailureLog()
         self.back_s = inf  # when the scheduler is back; infinite while it is there
-        self.untold: list[Fact] = []  # meanwhile
+        self.absent = AbsentScheduler()
+        self.listener = self.scheduler  # or what takes its place meanwhile
         self.again: dict[str, _RunningJob] = {}  # jobs that have died and have no place yet, as they were
 
     def play(self, watch: Watch, most_phases: int) -> Run:
@@ -377,18 +378,18 @@ class _Replay:
         match what:
             case "threshold":
                 job_run.left_s, job_run.since_s, job_run.passed = job_run.tail_s, now_s, True
-                self._tell(Threshold(job_id))
+                self.listener.threshold(job_id)
                 self._share(job_run)
             case "rollout":
                 frees = self._is_tail(job_run)
                 job_run.ran_s = job_run.phase_s("rollout")
-                self._tell(Finished(job_id, "rollout", self._book(job_run, now_s)))
+                self.listener.finished(job_id, "rollout", self._book(job_run, now_s))
                 if frees:
                     self._after_tail(job_run, now_s)
-                self._tell(Ready(job_id, "training"))
+                self.listener.ready(job_id, "training")
             case "training":
                 job_run.ran_s += job_run.phase_s("training")
-                self._tell(Finished(job_id, "training", self._book(job_run, now_s)))
+                self.listener.finished(job_id, "training", self._book(job_run, now_s))
                 if job_run.sync_s > 0.0:
                     self._wake(job_run, now_s + job_run.sync_s, "sync")
                 else:
@@ -397,18 +398,18 @@ class _Replay:
                 return self._iterate(job_run, now_s)
             case "checkpoint":
                 self._save(job_run)
-                self._tell(Ready(job_id, "rollout"))
+                self.listener.ready(job_id, "rollout")
             case "restart":
-                self._tell(Ready(job_id, "rollout"))
+                self.listener.ready(job_id, "rollout")
         return False
 
     def _iterate(self, job_run: _RunningJob, now_s: float) -> bool:
         """An iteration is over; whether the job leaves now."""
         job_run.iteration += 1
         job_run.ran_s = 0.0
-        self._tell(Iterated(job_run.progress()))
+        self.listener.iterated(job_run.progress())
         if job_run.iteration - job_run.begins == job_run.job.iterations or now_s >= job_run.leaves_s - INSTANT_S:
-            self._tell(Left(job_run.job.id))
+            self.listener.left(job_run.job.id)
             job_run.placed = False
             return True
         if job_run.iteration - job_run.saved >= job_run.every:
@@ -417,7 +418,7 @@ class _Replay:
                 self._wake(job_run, now_s + self.failures.write_s, "checkpoint")
                 return False
             self._save(job_run)
-        self._tell(Ready(job_run.job.id, "rollout"))
+        self.listener.ready(job_run.job.id, "rollout")
         return False
 
     def _save(self, job_run: _RunningJob) -> None:
@@ -425,13 +426,6 @@ class _Replay:
         assert self.run.failures is not None
         job_run.saved = job_run.iteration
         self.run.failures.checkpoints += 1
-
-    def _tell(self, fact: Fact) -> None:
-        """Tell the scheduler, now or when it is back."""
-        if self.back_s < inf:
-            self.untold.append(fact)
-        else:
-            self.scheduler.tell(fact)
 
     @property
     def restarts(self) -> int:
@@ -444,16 +438,15 @@ class _Replay:
         assert log is not None
         back = self.back_s <= until_s
         if back:
-            self.back_s = inf
-            for fact in self.untold:
-                self.scheduler.tell(fact)
-            self.untold.clear()
+            self.back_s, self.listener = inf, self.scheduler
+            self.absent.hand_over(self.scheduler)
             times.begin_scheduler(now_s)
         for failure in times.due(until_s):
             if failure.cause == "scheduler":
                 assert self.failures is not None
                 log.scheduler_s.append(now_s)
                 self.back_s = now_s + self.failures.scheduler_down_s
+                self.listener = cast("Scheduler", self.absent)
                 continue
             struck = self._struck(failure)
             log.nodes += failure.cause == "node" and bool(struck)
@@ -476,16 +469,16 @@ class _Replay:
         """A job dies, and arrives anew with what it has left."""
         job, begins = job_run.job, job_run.saved
         self._cut(job_run, now_s)
-        self._tell(Failed(job.id))
+        self.listener.failed(job.id)
         done = Progress(job.id, begins - job_run.begins, job_run.busy_s["rollout"], job_run.busy_s["training"])
-        self._tell(Cleared(job.id, done))
+        self.listener.cleared(job.id, done)
         stay: dict[str, float | int] = {"arrival_s": now_s}
         if job.iterations is not None:
             stay["iterations"] = job.iterations - (begins - job_run.begins)
         else:
             stay["duration_s"] = max(job_run.leaves_s - now_s, _SHORTEST_S)
         job_run.job = job.model_copy(update=stay)
-        self._tell(Arrived(job_run.job.model_copy(update={"drift": ()})))
+        self.listener.arrived(job_run.job.model_copy(update={"drift": ()}))
         del self.running[job.id]
         self.again[job.id] = job_run
 
@@ -539,13 +532,13 @@ class _Replay:
                     if begins_again:
                         self._wake(job_run, now_s + run.scenario.cluster.migration_s, "restart")
                     else:
-                        scheduler.tell(Ready(job_id, "rollout"))
+                        scheduler.ready(job_id, "rollout")
                 case Move(job_id=job_id):
                     job_run = self.running[job_id]
                     job_run.saved = job_run.iteration  # it leaves with a checkpoint
                     job_run.ran_s = 0.0
                     self._cut(job_run, now_s)
-                    scheduler.tell(Vacated(job_id, job_run.progress()))
+                    scheduler.vacated(job_id, job_run.progress())
 
     def _runner(self, job_id: str) -> _RunningJob:
         """A job that runs, or begins to."""

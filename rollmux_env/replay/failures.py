@@ -6,7 +6,7 @@ The k-th life of a job, from a placement to its own failure, is the same under e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -18,6 +18,7 @@ from numpy.random import Generator
 from rollmux_env.replay.sampling import generator
 from rollmux_env.scenario import Job, Scenario
 from rollmux_env.scheduler.commands import Seating
+from rollmux_env.scheduler.core import Scheduler
 
 Cause = Literal["node", "job", "scheduler"]
 NEVER = 1 << 62  # iterations
@@ -124,6 +125,22 @@ class FailureLog:
             "checkpoint_h": self.checkpoints * failures.write_s / 3600,
             "checkpoint_every": sum(intervals) / len(intervals),
         }
+
+
+class AbsentScheduler:
+    """Takes the facts that a scheduler would be told by its methods, until it is back."""
+
+    def __init__(self) -> None:
+        self._facts: list[tuple[str, tuple[object, ...]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *fact: self._facts.append((name, fact))
+
+    def hand_over(self, scheduler: Scheduler) -> None:
+        """The scheduler is back, and is told all, in order."""
+        for name, fact in self._facts:
+            getattr(scheduler, name)(*fact)
+        self._facts.clear()
 
 
 class Failure(NamedTuple):

@@ -106,7 +106,7 @@ class Scheduler:
         """
         self.now_s = now_s
         for fact in facts:
-            self.tell(fact)
+            getattr(self, type(fact).__name__.lower())(*fact)
         commands = [*self.placements(now_s), *self.permits(now_s)]
         return Step(self.take_entries(), commands)
 
@@ -158,10 +158,6 @@ class Scheduler:
         return again
 
     # Facts.
-
-    def tell(self, fact: Fact) -> None:
-        """Take one fact; the method of its name does."""
-        getattr(self, type(fact).__name__.lower())(*fact)
 
     def arrived(self, job: Job) -> None:
         self._arriving.append(job)

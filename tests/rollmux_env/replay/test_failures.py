@@ -71,6 +71,7 @@ def test_all_work_is_done_once(dispatch: str, data: dict[str, Any], failures: Fa
     departed = [event.job_id for event in run.log if isinstance(event, Departed)]
     lives = [entry.id for entry in problem.jobs] + [loss.job_id for loss in log.losses]
     assert sorted(arrived) == sorted(admitted) == sorted(departed) == sorted(lives)
+    assert isinstance(failures.every, int)
     for loss in log.losses:
         assert 0 <= loss.iterations <= failures.every
     done = dict.fromkeys(departed, 0.0)

@@ -93,9 +93,9 @@ def test_a_model_with_a_chat_template_trains_on_lines_like_those_of_gsm8k(run: R
     assert all(
         groups[0].prompt.startswith("system: Add.\nuser: ") and groups[0].prompt.endswith(" = ?\n>") for groups in shown.values()
     )
-    lines = read_trajectories(tmp_path / "x" / TRAJECTORIES / "sums.jsonl")
-    assert sorted({one.iteration for one in lines}) == [0, 1, 2]
-    assert len(groups_of(lines)) * 4 == len(lines) and all(one.seconds and one.prompt for one in lines)
+    trajectories = read_trajectories(tmp_path / "x" / TRAJECTORIES / "sums.jsonl")
+    assert sorted({one.iteration for one in trajectories}) == [0, 1, 2]
+    assert all(len(group) == 4 for group in groups_of(trajectories)) and all(one.seconds and one.prompt for one in trajectories)
     assert export_model(tmp_path / "x", "sums", tmp_path / "out") == 3
     assert load_tokenizer(tmp_path / "out").chat_template == tokenizer.chat_template
 
