@@ -35,11 +35,12 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.failures import NEVER, AbsentScheduler, Failure, FailureLog, Failures, FailureTimes, Loss
+from rollmux_env.replay.replayed import TRAINING_POOL, ReplayedGroup, ReplayedJob
 from rollmux_env.replay.run import Arrivals, PhaseRun, Run, placements, waits_for_ever
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.policy import RolloutPolicy
-from rollmux_env.scenario import Job, Scenario
-from rollmux_env.scheduler.commands import Grant, Move, Place, Seating
+from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.commands import Grant, Move, Place
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
 from rollmux_env.scheduler.planner import INSTANT_S
@@ -47,7 +48,6 @@ from rollmux_env.timing.tail import TailModel
 
 MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # of a replay, and of one that keeps them: a minute or two, 1.5 GB
 _TOLD = 1 << 16  # phases between two words about them
-_TRAINING_POOL = -1  # in place of a rollout node's number
 _SHORTEST_S = 1e-3  # stay of a job that dies in an iteration that it has begun when its stay was not yet over
 
 
@@ -103,111 +103,6 @@ def too_many(what: str, most: int) -> InputError:
     return InputError(f"event replay: {what}, and {most:,} at most are replayed; --max-phases allows more")
 
 
-class _Group:
-    """A group as it runs: which job each node last ran, the rollouts that run on all their nodes, and nodes that tails share."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.last: dict[int, _RunningJob] = {}
-        self.rollouts: dict[_RunningJob, None] = {}
-        self.tails = 0  # a bit each
-        self.members = 0
-
-
-class _RunningJob:
-    """A job as it runs. `stamp` is the number of the heap entry that it waits for; older entries are void.
-
-    Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
-    are left, the last `tail_s` of them past the threshold; `held` are the shares of its nodes, {share: nodes}, since `start_s`.
-
-    It begins this life with iteration `begins`, and writes a checkpoint `every` iterations, the last after `saved` of them; phases
-    of the iteration in hand that are over took `ran_s`. `placed`: it has a place, and goes on.
-    """
-
-    __slots__ = (
-        "base_s",
-        "began_s",
-        "begins",
-        "bits",
-        "busy_s",
-        "cold",
-        "durations",
-        "every",
-        "group",
-        "iteration",
-        "job",
-        "keys",
-        "leaves_s",
-        "left_s",
-        "mask",
-        "nodes",
-        "nodes_by_share",
-        "passed",
-        "phase",
-        "placed",
-        "ran_s",
-        "rate",
-        "row",
-        "saved",
-        "since_s",
-        "stamp",
-        "start_s",
-        "switch_s",
-        "sync_s",
-        "tail_s",
-    )
-
-    def __init__(self, job: Job, row: int, durations: Durations, begins: int, every: int) -> None:
-        self.job = job
-        self.row = row
-        self.durations = durations
-        self.iteration = self.begins = self.saved = begins
-        self.every = every
-        self.ran_s = 0.0
-        self.placed = False
-        self.busy_s = {"rollout": 0.0, "training": 0.0}  # by pool, node-seconds
-        self.stamp = -1
-        self.phase: PhaseName | None = None
-        self.start_s = self.switch_s = 0.0
-        self.began_s = self.left_s = self.since_s = self.tail_s = 0.0
-        self.rate = 1.0
-        self.passed = False
-        self.nodes_by_share: dict[float, tuple[int, ...]] = {}
-
-    def enter(self, state: State, group: _Group, seating: Seating) -> None:
-        """Take up a placement."""
-        pins = () if seating.colocated else seating.rollout
-        self.group = group
-        self.placed = True
-        group.members += 1
-        rollout_s, training_s, self.sync_s = state.planned_s(self.job.id)
-        self.base_s = {"rollout": rollout_s, "training": training_s}
-        self.keys = {"rollout": pins or (_TRAINING_POOL,), "training": (_TRAINING_POOL,)}
-        self.mask = {node: 1 << (node + 1) for node in pins}
-        self.bits = sum(self.mask.values())
-        self.nodes = {"rollout": len(seating.rollout), "training": len(seating.training)}
-        self.cold = {"rollout": True, "training": True}
-        self.leaves_s = float(state.jobs.leaves_s[self.row])
-
-    def progress(self) -> Progress:
-        """What the job has done so far; asked at the end of an iteration, so that its busy seconds are of whole ones."""
-        return Progress(self.job.id, self.iteration - self.begins, self.busy_s["rollout"], self.busy_s["training"])
-
-    def phase_s(self, phase: PhaseName) -> float:
-        """Seconds of a phase of the iteration in hand, without its switch."""
-        factors = self.durations.rollout if phase == "rollout" else self.durations.training
-        return self.base_s[phase] * factors[self.iteration]
-
-    def lost(self, now_s: float) -> float:
-        """Iterations that it does again if it dies now, with the share of the one in hand that has run."""
-        ran_s = self.ran_s
-        if self.phase is not None:
-            began_s = self.began_s if self.nodes_by_share else self.start_s
-            ran_s += min(max(0.0, now_s - began_s - self.switch_s), self.phase_s(self.phase))
-        whole_s = self.phase_s("rollout") + self.phase_s("training") + self.sync_s if ran_s else 1.0
-        return self.iteration - self.saved + ran_s / whole_s
-
-
 class _Replay:
     def __init__(
         self,
@@ -232,19 +127,19 @@ class _Replay:
         self.jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
         self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))
-        self.heap: list[tuple[float, int, _RunningJob, str]] = []  # (end, stamp, whose, what)
+        self.heap: list[tuple[float, int, ReplayedJob, str]] = []  # (end, stamp, whose, what)
         self.stamps = 0
         self.begun = 0  # phases, and instants at which placements may have changed
-        self.running: dict[str, _RunningJob] = {}
-        self.groups: dict[int, _Group] = {}
-        self.departing: list[_RunningJob] = []
+        self.running: dict[str, ReplayedJob] = {}
+        self.groups: dict[int, ReplayedGroup] = {}
+        self.departing: list[ReplayedJob] = []
         self.times: FailureTimes | None = None
         if failures is not None:
             self.times, self.run.failures = FailureTimes(failures, seed, self.arrivals.next_s), FailureLog()
         self.back_s = inf  # when the scheduler is back; infinite while it is there
         self.absent = AbsentScheduler()
         self.listener = self.scheduler  # or what takes its place meanwhile
-        self.again: dict[str, _RunningJob] = {}  # jobs that have died and have no place yet, as they were
+        self.again: dict[str, ReplayedJob] = {}  # jobs that have died and have no place yet, as they were
 
     def play(self, watch: Watch, most_phases: int) -> Run:
         state, heap, arrivals, scheduler, times = self.run.state, self.heap, self.arrivals, self.scheduler, self.times
@@ -291,7 +186,7 @@ class _Replay:
                     self._migrate(job_run, now_s)
         return self.run
 
-    def _start(self, job_run: _RunningJob, phase: PhaseName, now_s: float) -> None:
+    def _start(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> None:
         """A phase has its permit: switch, then run."""
         self.begun += 1
         if job_run.iteration >= len(job_run.durations.rollout):
@@ -320,7 +215,7 @@ class _Replay:
         job_run.group.rollouts[job_run] = None
         self._share(job_run)
 
-    def _share(self, job_run: _RunningJob) -> None:
+    def _share(self, job_run: ReplayedJob) -> None:
         """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
         tails = job_run.group.tails
         shared = tuple(node for node, bit in job_run.mask.items() if bit & tails)
@@ -329,12 +224,12 @@ class _Replay:
         part_s = max(0.0, job_run.left_s - (0.0 if job_run.passed else job_run.tail_s))
         self._wake(job_run, job_run.since_s + part_s / job_run.rate, "rollout" if job_run.passed else "threshold")
 
-    def _advance(self, job_run: _RunningJob, now_s: float) -> None:
+    def _advance(self, job_run: ReplayedJob, now_s: float) -> None:
         """Account for what a rollout has done since it last changed its speed."""
         job_run.left_s -= max(0.0, now_s - job_run.since_s) * job_run.rate
         job_run.since_s = max(job_run.since_s, now_s)
 
-    def _migrate(self, job_run: _RunningJob, now_s: float) -> None:
+    def _migrate(self, job_run: ReplayedJob, now_s: float) -> None:
         """The tail of a rollout goes on with a share of its nodes, at a speed of its own."""
         self._advance(job_run, now_s)
         self._span(job_run, now_s)
@@ -345,10 +240,10 @@ class _Replay:
         self._wake(job_run, now_s + job_run.durations.move_s + rest_s, "rollout")
 
     @staticmethod
-    def _is_tail(job_run: _RunningJob) -> bool:
+    def _is_tail(job_run: ReplayedJob) -> bool:
         return bool(job_run.nodes_by_share) and job_run not in job_run.group.rollouts
 
-    def _after_tail(self, gone: _RunningJob, now_s: float) -> None:
+    def _after_tail(self, gone: ReplayedJob, now_s: float) -> None:
         """A tail is over: rollouts that shared nodes with it have them to themselves."""
         gone.group.tails &= ~gone.bits
         for job_run in sorted(gone.group.rollouts, key=lambda one: one.row):  # those that end together do so in this order
@@ -357,7 +252,7 @@ class _Replay:
                 self._span(job_run, now_s)
                 self._share(job_run)
 
-    def _span(self, job_run: _RunningJob, now_s: float) -> None:
+    def _span(self, job_run: ReplayedJob, now_s: float) -> None:
         """Account for the nodes that a rollout has held since this last changed, and begin anew."""
         start_s, switch_s = job_run.start_s, min(job_run.switch_s, now_s - job_run.start_s)
         phase = "rollout" if job_run in job_run.group.rollouts else "tail"
@@ -368,11 +263,11 @@ class _Replay:
                 self.run.phases.append(PhaseRun(job_run.job.id, phase, *place, start_s, now_s, switch_s, share))
         job_run.start_s, job_run.switch_s = now_s, job_run.switch_s - switch_s
 
-    def _wake(self, job_run: _RunningJob, at_s: float, what: str) -> None:
+    def _wake(self, job_run: ReplayedJob, at_s: float, what: str) -> None:
         self.stamps = job_run.stamp = self.stamps + 1
         heappush(self.heap, (at_s, self.stamps, job_run, what))
 
-    def _end(self, job_run: _RunningJob, what: str, now_s: float) -> bool:
+    def _end(self, job_run: ReplayedJob, what: str, now_s: float) -> bool:
         """What a job waited for is over; whether the job leaves now."""
         job_id = job_run.job.id
         match what:
@@ -403,7 +298,7 @@ class _Replay:
                 self.listener.ready(job_id, "rollout")
         return False
 
-    def _iterate(self, job_run: _RunningJob, now_s: float) -> bool:
+    def _iterate(self, job_run: ReplayedJob, now_s: float) -> bool:
         """An iteration is over; whether the job leaves now."""
         job_run.iteration += 1
         job_run.ran_s = 0.0
@@ -421,7 +316,7 @@ class _Replay:
         self.listener.ready(job_run.job.id, "rollout")
         return False
 
-    def _save(self, job_run: _RunningJob) -> None:
+    def _save(self, job_run: ReplayedJob) -> None:
         """A checkpoint is written."""
         assert self.run.failures is not None
         job_run.saved = job_run.iteration
@@ -456,16 +351,16 @@ class _Replay:
                 times.end(job_run.job.id)
         return back or self.restarts > before
 
-    def _struck(self, failure: Failure) -> list[_RunningJob]:
+    def _struck(self, failure: Failure) -> list[ReplayedJob]:
         """The jobs that a failure takes along: those that are there, and not those that a move has just taken from their place."""
         if failure.cause == "job":
             job_run = self.running.get(failure.job_id)
             return [job_run] if job_run is not None and job_run.placed else []
-        key = failure.number if failure.pool == "rollout" else _TRAINING_POOL
+        key = failure.number if failure.pool == "rollout" else TRAINING_POOL
         there = [one for one in self.running.values() if one.placed and one.group.number == failure.group]
-        return [one for one in there if key == _TRAINING_POOL or key in one.keys["rollout"]]
+        return [one for one in there if key == TRAINING_POOL or key in one.keys["rollout"]]
 
-    def _kill(self, job_run: _RunningJob, now_s: float) -> None:
+    def _kill(self, job_run: ReplayedJob, now_s: float) -> None:
         """A job dies, and arrives anew with what it has left."""
         job, begins = job_run.job, job_run.saved
         self._cut(job_run, now_s)
@@ -482,7 +377,7 @@ class _Replay:
         del self.running[job.id]
         self.again[job.id] = job_run
 
-    def _cut(self, job_run: _RunningJob, now_s: float) -> None:
+    def _cut(self, job_run: ReplayedJob, now_s: float) -> None:
         """A job does not end what it does, and is in its place no longer."""
         frees = self._is_tail(job_run)
         if job_run.phase is not None:
@@ -492,7 +387,7 @@ class _Replay:
             self._after_tail(job_run, now_s)
         self._leave(job_run)
 
-    def _book(self, job_run: _RunningJob, now_s: float) -> float:
+    def _book(self, job_run: ReplayedJob, now_s: float) -> float:
         """Account for the phase that a job runs, up to now; returns the seconds that it held its nodes."""
         phase, start_s, switch_s = job_run.phase, job_run.start_s, job_run.switch_s
         assert phase is not None
@@ -503,7 +398,7 @@ class _Replay:
             if job_run in job_run.group.rollouts:
                 del job_run.group.rollouts[job_run]
             return now_s - job_run.began_s
-        pool = "training" if job_run.keys[phase][0] == _TRAINING_POOL else "rollout"
+        pool = "training" if job_run.keys[phase][0] == TRAINING_POOL else "rollout"
         job_run.busy_s[pool] += max(0.0, now_s - start_s - switch_s) * job_run.nodes[phase]
         if self.keep_phases:
             nodes = tuple(range(job_run.nodes[phase])) if pool == "training" else job_run.keys[phase]
@@ -540,23 +435,23 @@ class _Replay:
                     self._cut(job_run, now_s)
                     scheduler.vacated(job_id, job_run.progress())
 
-    def _runner(self, job_id: str) -> _RunningJob:
+    def _runner(self, job_id: str) -> ReplayedJob:
         """A job that runs, or begins to."""
         if job_id not in self.running:
             row, last = self.run.state.row(job_id), self.again.pop(job_id, None)
             if last is not None:
-                self.running[job_id] = _RunningJob(last.job, row, last.durations, last.saved, last.every)
+                self.running[job_id] = ReplayedJob(last.job, row, last.durations, last.saved, last.every)
             else:
                 job = self.jobs[job_id]
                 durations = Durations(job, self.seed, self.tails, self.scheduler.migration, self.rollout)
                 every = NEVER if self.failures is None else self.failures.interval(job)
-                self.running[job_id] = _RunningJob(job, row, durations, 0, every)
+                self.running[job_id] = ReplayedJob(job, row, durations, 0, every)
         return self.running[job_id]
 
-    def _group(self, number: int) -> _Group:
-        return self.groups.setdefault(number, _Group(number))
+    def _group(self, number: int) -> ReplayedGroup:
+        return self.groups.setdefault(number, ReplayedGroup(number))
 
-    def _leave(self, job_run: _RunningJob) -> None:
+    def _leave(self, job_run: ReplayedJob) -> None:
         """A job has left its group."""
         job_run.placed = False
         job_run.group.members -= 1
