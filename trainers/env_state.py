@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
@@ -27,6 +28,12 @@ _FORMER_NAMES = {
     "_groups.runners": "_groups.progress",
     "_streams.held": "_streams.reservations",
     "_reference.held": "_reference.reservations",
+}
+# Columns that records did not have in version 0.1.0, and those whose values they have instead; None: zeros.
+_ADDED = {
+    **dict.fromkeys(("rollout_warm_s", "training_warm_s", "cold_s", "entered_done", "limit_per_cold", "visits")),
+    **dict.fromkeys(("warm_s", "visitors", "visiting_cold_s")),
+    **dict.fromkeys(("stays_limit_s", "enters_limit_s", "follows_limit_s", "joined_limit_s"), "limit_s"),
 }
 
 
@@ -58,6 +65,8 @@ def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> No
     for name, value in leaves.items():
         if isinstance(value, np.ndarray):
             saved = arrays.get(name)
+            if value.dtype.fields and saved is not None:
+                saved = _with_added(saved, value)
             like = _as_bytes(value) if value.dtype.fields else value
             if saved is None or saved.shape != like.shape or saved.dtype != like.dtype:
                 raise InputError(f"environment.{name}: the saved one has another shape than this environment's")
@@ -79,6 +88,19 @@ def _present_names(saved: dict[str, Any]) -> dict[str, Any]:
             former = next((former for former in _FORMER_NAMES if name.startswith(former)), "")
             present[_FORMER_NAMES.get(former, "") + name.removeprefix(former)] = value
     return present
+
+
+def _with_added(saved: NDArray[Any], records: NDArray[Any]) -> NDArray[Any]:
+    """The bytes of records of an earlier version, with the columns that they have now; others as they are."""
+    names = records.dtype.names or ()
+    former = repack_fields(records.dtype[[name for name in names if name not in _ADDED]])
+    if former == records.dtype or saved.shape != (*records.shape, former.itemsize) or saved.dtype != np.uint8:
+        return saved
+    old, new = np.ascontiguousarray(saved).view(former)[..., 0], records.copy()
+    for name in names:
+        source = _ADDED.get(name, name)
+        new[name] = 0 if source is None else old[source]
+    return _as_bytes(new)
 
 
 def _as_bytes(records: NDArray[Any]) -> NDArray[np.uint8]:

@@ -309,7 +309,6 @@ class State:
         there = placement.rollout_nodes
         self._jobs["pins"][row, : len(there)] = there
         membership.attach(self._jobs, self._groups, row, group, len(there), placement.new_rollout_nodes)
-        self._jobs["visits"][row] = 0  # it is there
         self.rollout_nodes += placement.new_rollout_nodes
 
     def _replan(self, row: int, job: Job) -> None:

@@ -166,6 +166,7 @@ def insert(view: View, facts: Regrouping, job: int, usd: Floats, overlooked: flo
     else:
         for k in range(wanted - place.new_nodes):
             jobs[job].pins[k] = place.nodes[k]
+        jobs[job].visits = 1
         attach(jobs, groups, job, best_group, wanted - place.new_nodes, place.new_nodes)
     usd[best_group] = group_usd(view, facts, best_group, NOWHERE, place, groups[best_group].period_s)
     return looked

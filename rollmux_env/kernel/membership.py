@@ -230,7 +230,6 @@ def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new
         j.pins[there + k] = number
     j.n_pins = there + new_nodes
     j.group = group
-    j.visits = 1
     g.members[g.n_members] = job
     g.n_members += 1
     replan(jobs, groups, job)

@@ -117,8 +117,8 @@ def lognormal_of_mean(cap: int, tokens: float, sigma: float) -> Lognormal:
 
     if not 1 < tokens < cap:
         raise InputError(f"mean: must be between 1 and the cap of {cap}, not {tokens}")
-    logarithm = brentq(lambda x: mean(Lognormal(cap, float(np.exp(x)), sigma)) - tokens, -10.0, 40.0, xtol=1e-9)
-    return Lognormal(cap, float(np.exp(logarithm)), sigma)
+    logarithm = brentq(lambda x: mean(Lognormal(cap, float(exp(x)), sigma)) - tokens, -10.0, 40.0, xtol=1e-9)
+    return Lognormal(cap, float(exp(logarithm)), sigma)
 
 
 def worst(lengths: Lengths, count: int) -> Tokens:

@@ -113,6 +113,7 @@ def offer_merger(view: View, valuation: Valuation, from_k: int, n: int, scratch:
             taken = jobs[job].rollout_nodes - best.new_nodes
             for v in range(taken):
                 jobs[job].pins[v] = best.nodes[v]
+            jobs[job].visits = 1
             attach(jobs, copies, job, first + at, taken, best.new_nodes)
             stays[job].stay_h += migration_h
             stays[job].pause_h = migration_h
