@@ -40,7 +40,7 @@ def planning_switches(policy: str | None) -> str:
     """The policy of a real run: its switches take time, so it plans them unless its options say otherwise.
 
     Raises:
-        InputError: as `policies.registry.plans_switches`.
+        InputError: as `policies.named.plans_switches`.
     """
     from policies.named import plans_switches  # `--help` does without it
 
