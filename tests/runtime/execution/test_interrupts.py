@@ -17,6 +17,7 @@ import pytest
 from runtime.execution.checks import check_run
 from runtime.journal import read_run
 from runtime.own_folder import OwnFolder
+from tests.runtime.execution.set_back import repeats_only_what_was_not_saved
 from tests.runtime.sockets import listens_only_on_loopback
 
 HERE = Path(__file__).parent
@@ -119,7 +120,8 @@ def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tm
     assert (again.returncode, again.stderr) == (0, ""), again.stdout
     record = read_run(folder)
     check_run(record)
-    assert len(record.relaunched) == 1 and not record.repeated
+    (relaunch,) = record.relaunched
+    assert repeats_only_what_was_not_saved(record, "a", relaunch.at_s)
     assert [done.metrics["count"] for done in record.iterations] == [*range(1, 13)]
     assert not processes(marker) and folders and not any(path.exists() for path in folders)
     over = subprocess.run([*command, "--resume", str(folder)], env=environment, capture_output=True, text=True)
