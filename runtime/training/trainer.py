@@ -36,6 +36,7 @@ from runtime.training.group import (
 )
 from runtime.training.loading import load_sharded
 from runtime.training.loss import SUMS, LogProbs, grpo_sums
+from runtime.training.memory import LARGE
 from runtime.training.output_layer import score_tokens
 from runtime.training.rates import rates
 
@@ -73,8 +74,6 @@ class Trainer:
         """Updates that are in the weights, since the job began."""
         self._rank, self._world = rank, world
         self._device = first_device()
-        if self._device.type == "cpu":
-            map_large_blocks()
         self._mesh = join_group(rank, world, rendezvous, self._device, cpu_offload)
         self._closed = False
         try:
@@ -85,6 +84,8 @@ class Trainer:
             leave_group()
             raise
         self._names = {name: parameter for name, parameter in self._model.named_parameters()}
+        if self._device.type == "cpu" and sum(parameter.numel() for parameter in self._names.values()) >= LARGE:
+            map_large_blocks()  # pages that are new each time take a small model half of its speed
         self._steps = 0  # of the optimizer
         rate = settings.learning_rate
         assert rate is not None
