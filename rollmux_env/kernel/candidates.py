@@ -80,10 +80,9 @@ def next_subset(chosen: Ints, size: int, n_nodes: int, before: Ints) -> bool:
 
 
 @compiled(arrays=False)
-def entry_limit(jobs: Records, job: int, group: Records) -> float:
-    """The longest period of a group, a record, once a job has entered it, at which it and every member keep what was promised."""
-    j = jobs[job]
-    return float(min(group.joined_limit_s, j.enters_limit_s - j.limit_per_cold * group.visiting_cold_s))
+def entry_limit(job: Records, group: Records) -> float:
+    """The longest period of a group once a job has entered it, at which both keep what was promised; both are records."""
+    return float(min(group.joined_limit_s, job.enters_limit_s - job.limit_per_cold * group.visiting_cold_s))
 
 
 @compiled
@@ -185,7 +184,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
                 rows += 1
             continue
         training_s = training_seconds(jobs, job, g.training_nodes)
-        limit = entry_limit(jobs, job, g) * (1.0 + TOLERANCE)
+        limit = entry_limit(j, g) * (1.0 + TOLERANCE)
         if only_improving and max(g.period_s, g.training_load_s + training_s) > limit:
             continue
         n_nodes = g.n_nodes

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.kernel.candidates import is_saturated
+from rollmux_env.kernel.candidates import entry_limit, is_saturated
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import departure_s, training_seconds
 from rollmux_env.kernel.tables import Limits, Records, View
@@ -273,7 +273,7 @@ def shared_features(view: View, known_stays: bool, stay_s: float, job: int, grou
     asks, limits, now_s = view.jobs[job], view.limits, view.clock.now_s
     alone_usd = own_usd(asks, limits)
     remaining_h = stay_s / 3600.0 if known_stays else 0.0
-    limit = asks.limit_s if group < 0 else asks.enters_limit_s
+    limit = asks.limit_s
     training_gb = asks.training_gb
     rollout_load = asks.rollout_nodes * asks.rollout_s
     members_usd = alone_usd
@@ -289,7 +289,7 @@ def shared_features(view: View, known_stays: bool, stay_s: float, job: int, grou
         pool = g.training_nodes
         training_load = g.training_load_s + training_seconds(view.jobs, job, pool)
         training_gb += g.training_gb
-        limit = min(limit, g.joined_limit_s)
+        limit = entry_limit(asks, g)
         period = g.period_s
         saturated = is_saturated(g)
         for v in range(g.n_nodes):

@@ -82,7 +82,7 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
 @compiled(arrays=False)
 def _may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
     """What can be said of a group as a whole, before its nodes are looked at; the group is a record."""
-    limit = entry_limit(jobs, job, group) * (1.0 + TOLERANCE)
+    limit = entry_limit(jobs[job], group) * (1.0 + TOLERANCE)
     training_s = group.training_load_s + training_seconds(jobs, job, group.training_nodes)
     return bool(
         group.n_members < limits.group_size_max

@@ -38,7 +38,7 @@ def _loads_fit(group: Records, job: Records, limits: Limits, chosen: Ints, size:
 @compiled(arrays=False)
 def may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool:
     """Whether a job, a record as the group is, might have a place there: what is known without its training seconds there."""
-    if shield and group.period_s > min(group.joined_limit_s, job.enters_limit_s) * (1.0 + TOLERANCE):
+    if shield and group.period_s > entry_limit(job, group) * (1.0 + TOLERANCE):
         return False
     return bool(
         0 < group.n_members < limits.group_size_max
@@ -61,7 +61,7 @@ def best_place(view: View, valuation: Valuation, group: int, job: int, before: F
     g, j = view.groups[group], view.jobs[job]
     limits, terms, place = view.limits, valuation.terms[0], valuation.place[0]
     training_s = training_seconds(view.jobs, job, g.training_nodes)
-    limit = entry_limit(view.jobs, job, g) * (1.0 + TOLERANCE)
+    limit = entry_limit(j, g) * (1.0 + TOLERANCE)
     longest = limit if terms.shield == 1 else np.inf
     if max(g.period_s, g.training_load_s + training_s) > longest:
         return
