@@ -52,7 +52,7 @@ def _job(record: RunRecord, spec: JobSpec, placed: bool) -> dict[str, Any]:
         state = "cancelled"
     elif problem is not None:
         state = "failed"
-    elif len(done) == spec.iterations:
+    elif len(done) == spec.iterations or any(fact.job_id == spec.id and fact.done for fact in record.leases_ended):
         state = "done"
     else:
         state = "stopped" if placed else "waiting"

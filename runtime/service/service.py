@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from rollmux_env.errors import InputError
 from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
@@ -48,9 +46,13 @@ class Service:
         Raises:
             InputError: a policy or the folder cannot be used; one line.
         """
-        await self.serve(Processes(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
+        import ray
 
-    async def serve(self, processes: Processes) -> None:
+        from runtime.execution.ray_processes import RayProcesses
+
+        await self.serve(RayProcesses(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
+
+    async def serve(self, processes: Processes | None) -> None:
         """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
         self._figures.begin(driver.run, driver.record)
