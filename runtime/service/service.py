@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes
@@ -18,11 +19,14 @@ from runtime.execution.run_state import RunState
 from runtime.execution.space import check_space, checkpoint_bytes
 from runtime.facts import Submitted
 from runtime.jobs.spec import JobSpec
+from runtime.journal import Unwritable
 from runtime.metrics import Sample
+from runtime.service.events import Entry, Events
 from runtime.service.figures import Figures
 from runtime.service.limits import check_limits
-from runtime.service.report import make_report
-from runtime.service.snapshot import state_of_job, take_snapshot
+from runtime.service.refusals import Conflict, NotFound, Unprocessable
+from runtime.service.report import job_report, make_report
+from runtime.service.snapshot import state_of_job, take_job_view, take_snapshot
 
 _KEEPS_S = 2.0  # between looks at gauges
 
@@ -53,6 +57,7 @@ class Service:
     async def serve(self, processes: Processes) -> None:
         """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
+        self._events = Events(driver.run.log.journal, self.folder)
         self._figures.begin(driver.run, driver.record)
         self.driver = driver
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(driver.carry_out())
@@ -86,19 +91,22 @@ class Service:
         """
         driver, run = self._running()
         if run.stopping or run.over.done():
-            raise InputError("the service is stopping; it takes no more jobs")
+            raise Conflict("the service is stopping; it takes no more jobs")
         if run.log.problem is not None:
-            raise InputError(run.log.problem)
+            raise Unwritable(run.log.problem)
         for spec in specs:
             if spec.id in run.handles:
-                raise InputError(f"job {spec.id}: this service has had a job of that name; names are used once")
+                raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
             if problem := run.beyond(spec):
-                raise InputError(f"job {spec.id}: {problem}")
+                raise Unprocessable(f"job {spec.id}: {problem}")
         present = [handle.spec for handle in run.handles.values() if not handle.gone]
         check_limits(specs, len(present))
         for count, spec in enumerate(specs, 1):
             if checkpoint_bytes(spec):
-                check_space([*present, *specs[:count]], Path(self._plan.folder), f"job {spec.id}")
+                try:
+                    check_space([*present, *specs[:count]], self.folder, f"job {spec.id}")
+                except InputError as error:
+                    raise Unprocessable(str(error)) from None
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
         run.log.take(*(Submitted(now_s, spec) for spec in dated))
@@ -116,15 +124,36 @@ class Service:
         """
         lives, handle = self._running()[0].lifecycle, self._handle_of(job_id)
         if (problem := self._running()[1].log.problem) is not None:
-            raise InputError(problem)
+            raise Unwritable(problem)
         if job_id in self._figures.ends:
-            raise InputError(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
+            raise Conflict(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
         await lives.cancel(handle)
         lives.check_over()
 
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; `runtime.service.snapshot` says what is in it."""
         return make_report(take_snapshot(self._running()[1], self._figures))
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        """What one job does, as `report` has it.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        return job_report(take_job_view(self._running()[1], self._figures, self._handle_of(job_id)))
+
+    def spec_of(self, job_id: str) -> JobSpec:
+        """A job as it was submitted.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        return self._handle_of(job_id).spec
+
+    async def events(self, after: int, wait_s: float) -> list[Entry]:
+        """Entries of the journal; see `runtime.service.events.Events.after`."""
+        self._running()
+        return await self._events.after(after, wait_s)
 
     async def state_of(self, job_id: str) -> str:
         """What a job does: one of `runtime.service.report.STATES`.
@@ -147,6 +176,15 @@ class Service:
         """How many lines there have been."""
         return self._running()[1].log.line_count
 
+    @property
+    def folder(self) -> Path:
+        """Its folder."""
+        return Path(self._plan.folder)
+
+    def say(self, line: str) -> None:
+        """Let whoever has started the service know."""
+        self._running()[1].log.say(line)
+
     def _running(self) -> tuple[RunDriver, RunState]:
         if self.driver is None:
             raise InputError("the service has not begun")
@@ -155,7 +193,7 @@ class Service:
     def _handle_of(self, job_id: str) -> JobHandle:
         handle = self._running()[1].handles.get(job_id)
         if handle is None:
-            raise InputError(f"job {job_id}: this service has no such job")
+            raise NotFound(f"job {one_line(job_id, 80)}: this service has no such job")
         return handle
 
     async def _keep(self) -> None:
