@@ -9,6 +9,7 @@ from typing import Any, get_args
 from runtime.service.snapshot import JobState, Snapshot
 
 STATES: tuple[str, ...] = get_args(JobState)
+ENDED = ("done", "failed", "cancelled")
 
 
 def make_report(snapshot: Snapshot) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.metrics import Sample
 from runtime.service.figures import Figures
 from runtime.service.limits import check_limits
-from runtime.service.report import make_report
+from runtime.service.report import ENDED, make_report
 from runtime.service.snapshot import state_of_job, take_snapshot
 
 _KEEPS_S = 2.0  # between looks at gauges
@@ -171,5 +171,9 @@ class Service:
                 metrics.write("rollmux_nodes", getattr(view, state), pool=pool, state=state)
             metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
         metrics.write("rollmux_queue_length", len(snapshot.queue))
+        metrics.write("rollmux_usd_per_hour", snapshot.usd_per_hour)
+        metrics.write("rollmux_paused", float(snapshot.paused is not None))
+        metrics.write("rollmux_stopping", float(snapshot.stopping))
+        metrics.keep_jobs({job.id for job in snapshot.jobs if job.state not in ENDED})
         for state, count in make_report(snapshot)["states"].items():
             metrics.write("rollmux_jobs", count, state=state)

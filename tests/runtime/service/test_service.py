@@ -191,7 +191,7 @@ def test_a_job_that_drifts_is_known_anew_and_one_that_suffers_from_it_is_moved(s
     )
     jobs = service.until(lambda jobs: jobs["suffers"]["at_risk"] or over(jobs))
     assert jobs["suffers"]["slowdown"] > 6 and jobs["suffers"]["group"] == jobs["drifts"]["group"] == 0
-    slack = {sample.tags["job"]: sample.value for sample in service.ask("metrics") if sample.name == "rollmux_slo_slack"}
+    slack = {sample.tags["job_id"]: sample.value for sample in service.ask("metrics") if sample.name == "rollmux_slo_slack"}
     assert slack["suffers"] < 0
     jobs = service.until(lambda jobs: jobs["suffers"]["group"] not in (0, None) or over(jobs))
     assert jobs["suffers"]["group"] == 1
