@@ -90,13 +90,14 @@ def _follow(job: str, home: Path, at: Path | None) -> None:
     from runtime.commands.streams import pause
     from runtime.output import follow_lines
     from runtime.service.client import NoService, connected
+    from runtime.service.report import ENDED
 
     with connected(at) as service:
         service.ask("state_of", job)
 
         def ended() -> bool:
             try:
-                return service.ask("state_of", job) in ("done", "failed", "cancelled", "stopped")
+                return service.ask("state_of", job) in (*ENDED, "stopped")
             except NoService:
                 return True
 

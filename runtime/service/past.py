@@ -11,7 +11,8 @@ from typing import Any
 from runtime.jobs.spec import JobSpec
 from runtime.journal import read_run, state_of
 from runtime.record import RunRecord
-from runtime.service.report import STATES
+from runtime.service.report import STATES, view_report
+from runtime.service.snapshot import JobView, profile_of
 
 
 def past_report(folder: Path) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def past_report(folder: Path) -> dict[str, Any]:
         "folder": str(folder.resolve()),
         "policy": record.started.policy,
         "dispatch": record.started.dispatch,
-        "time_s": record.last_s,
+        "now_s": record.last_s,
         "stopping": False,
         "paused": None,
         "ended": record.ended.outcome if record.ended else "killed",
@@ -56,19 +57,28 @@ def _job(record: RunRecord, spec: JobSpec, placed: bool) -> dict[str, Any]:
         state = "done"
     else:
         state = "stopped" if placed else "waiting"
-    reward = done[-1].metrics.get("reward") if done else None
-    return {
-        "id": spec.id,
-        "state": state,
-        "group": None,
-        "nodes": [],
-        "phase": None,
-        "iteration": len(done),
-        "of": spec.iterations,
-        "iteration_s": None,
-        "slowdown": None,
-        "slo": spec.slo,
-        "at_risk": False,
-        "reward": reward if reward is not None and isfinite(reward) else None,
-        "problem": problem,
-    }
+    job = record.jobs.get(spec.id)
+    metrics = done[-1].metrics if done else {}
+    view = JobView(
+        id=spec.id,
+        user=spec.user,
+        priority=spec.priority,
+        state=state,
+        reason=None,
+        position=None,
+        eta_s=None,
+        group=None,
+        nodes=(),
+        phase=None,
+        iteration=len(done),
+        iterations=spec.iterations,
+        iteration_s=None,
+        slowdown=None,
+        slo=spec.slo,
+        at_risk=False,
+        usd=0.0,
+        metrics={name: value if isfinite(value) else None for name, value in metrics.items()},
+        profile=profile_of(job) if job is not None else None,
+        problem=problem,
+    )
+    return view_report(view)

@@ -25,7 +25,7 @@ from runtime.service.events import Entry, Events
 from runtime.service.figures import Figures
 from runtime.service.limits import check_limits
 from runtime.service.refusals import Conflict, NotFound, Unprocessable
-from runtime.service.report import job_report, make_report
+from runtime.service.report import ENDED, make_report, view_report
 from runtime.service.snapshot import state_of_job, take_job_view, take_snapshot
 
 _KEEPS_S = 2.0  # between looks at gauges
@@ -140,7 +140,7 @@ class Service:
         Raises:
             NotFound: there is no such job.
         """
-        return job_report(take_job_view(self._running()[1], self._figures, self._handle_of(job_id)))
+        return view_report(take_job_view(self._running()[1], self._figures, self._handle_of(job_id)))
 
     def spec_of(self, job_id: str) -> JobSpec:
         """A job as it was submitted.
@@ -177,6 +177,11 @@ class Service:
         return self._running()[1].log.line_count
 
     @property
+    def leases(self) -> Any:
+        """Of jobs that run elsewhere; see `runtime.attach.leases.Leases`."""
+        return self._running()[0].leases
+
+    @property
     def folder(self) -> Path:
         """Its folder."""
         return Path(self._plan.folder)
@@ -209,5 +214,9 @@ class Service:
                 metrics.write("rollmux_nodes", getattr(view, state), pool=pool, state=state)
             metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
         metrics.write("rollmux_queue_length", len(snapshot.queue))
+        metrics.write("rollmux_usd_per_hour", snapshot.usd_per_hour)
+        metrics.write("rollmux_paused", float(snapshot.paused is not None))
+        metrics.write("rollmux_stopping", float(snapshot.stopping))
+        metrics.keep_jobs({job.id for job in snapshot.jobs if job.state not in ENDED})
         for state, count in make_report(snapshot)["states"].items():
             metrics.write("rollmux_jobs", count, state=state)

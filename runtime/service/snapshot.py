@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
+from rollmux_env.scenario import Job
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
@@ -17,20 +18,32 @@ JobState = Literal["waiting", "profiling", "running", "moving", "stopped", "done
 
 @dataclass(frozen=True)
 class JobView:
-    """A job; docs/guides/serve.md explains the fields, which are the keys of a report."""
+    """A job; docs/reference/service_api.md explains the fields, which are the keys of a report.
+
+    Attributes:
+        reason: why it waits; None where it does not. position: its place in the queue, from 1. eta_s: when it is expected to be
+            placed. usd: what it has been charged. profile: seconds by which it is planned. problem: of one that has failed.
+    """
 
     id: str
+    user: str
+    priority: int
     state: str
+    reason: str | None
+    position: int | None
+    eta_s: float | None
     group: int | None
     nodes: tuple[str, ...]
     phase: str | None
     iteration: int
-    of: int
+    iterations: int
     iteration_s: float | None
     slowdown: float | None
     slo: float
     at_risk: bool
-    reward: float | None
+    usd: float
+    metrics: dict[str, float | None]
+    profile: dict[str, float] | None
     problem: str | None
 
 
@@ -38,7 +51,7 @@ class JobView:
 class GroupView:
     """A co-execution group: names of its nodes, seconds of its period, and its price."""
 
-    group: int
+    id: int
     jobs: tuple[str, ...]
     nodes: tuple[str, ...]
     period_s: float
@@ -67,7 +80,7 @@ class Snapshot:
     folder: str
     policy: str
     dispatch: str
-    time_s: float
+    now_s: float
     stopping: bool
     paused: str | None
     queue: tuple[str, ...]
@@ -88,11 +101,11 @@ def take_snapshot(run: RunState, figures: Figures) -> Snapshot:
         folder=plan.folder,
         policy=plan.policy,
         dispatch=plan.dispatch,
-        time_s=now_s,
+        now_s=now_s,
         stopping=run.stopping,
         paused=run.log.problem,
         queue=tuple(state.waiting),
-        jobs=tuple(_job(run, figures, handle) for handle in run.handles.values()),
+        jobs=tuple(take_job_view(run, figures, handle) for handle in run.handles.values()),
         groups=groups,
         pools={pool: _pool(run, figures, pool, now_s) for pool in POOLS},
         usd_per_hour=state.usd_per_hour,
@@ -111,28 +124,51 @@ def state_of_job(run: RunState, figures: Figures, handle: JobHandle) -> JobState
     return "moving" if handle.moving or state.is_paused(handle.id) else "running"
 
 
-def _job(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
+def take_job_view(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
+    """Look at a job."""
     job_id, state, review = handle.id, run.scheduler.state, run.scheduler.review
     pace = review.paces.get(job_id) if review is not None else None
     job = state.job(job_id) if state.knows(job_id) else handle.job
     iteration_s = pace.iteration_s if pace else None
-    reward = figures.reported.get(job_id, {}).get("reward")
     names = {node.name for nodes in handle.nodes.values() for node in nodes} if handle.group is not None else set()
+    what = state_of_job(run, figures, handle)
     return JobView(
         id=job_id,
-        state=state_of_job(run, figures, handle),
+        user=handle.spec.user,
+        priority=handle.spec.priority,
+        state=what,
+        reason=_reason(run, handle) if what == "waiting" else None,
+        position=state.waiting.index(job_id) + 1 if job_id in state.waiting else None,
+        eta_s=None,
         group=handle.group if handle.group is not None and handle.group >= 0 else None,
         nodes=tuple(sorted(names)),
         phase=handle.hold.pool if handle.hold else None,
         iteration=max(handle.done, 0),
-        of=handle.spec.iterations,
+        iterations=handle.spec.iterations,
         iteration_s=iteration_s,
         slowdown=iteration_s / job.solo_s if iteration_s is not None and job is not None else None,
         slo=handle.spec.slo,
         at_risk=review is not None and job_id in review.late,
-        reward=reward if reward is not None and isfinite(reward) else None,
+        usd=0.0,
+        metrics={name: value if isfinite(value) else None for name, value in figures.reported.get(job_id, {}).items()},
+        profile=profile_of(job) if job is not None else None,
         problem=_problem(figures, handle),
     )
+
+
+def profile_of(job: Job) -> dict[str, float]:
+    """Seconds by which a job is planned: its worst case, and a whole iteration on nodes of its own."""
+    seconds = {"rollout_s": job.rollout.worst_case_s, "training_s": job.training.worst_case_s, "sync_s": job.sync_s}
+    return seconds | {"solo_s": job.solo_s}
+
+
+def _reason(run: RunState, handle: JobHandle) -> str:
+    """Why a job waits, in words."""
+    if handle.id in run.scheduler.state.waiting:
+        return "there is no place for it now"
+    if handle.spec.arrival_s > run.log.now():
+        return "it has not arrived yet"
+    return "it waits to be profiled"
 
 
 def _problem(figures: Figures, handle: JobHandle) -> str | None:

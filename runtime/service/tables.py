@@ -19,11 +19,11 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
             job["state"] + (f" ({job['phase']})" if job["phase"] else ""),
             "" if job["group"] is None else str(job["group"]),
             " ".join(job["nodes"]),
-            f"{job['iteration']} of {job['of']}",
+            f"{job['iteration']} of {job['iterations']}",
             "" if job["slowdown"] is None else f"{job['slowdown']:.2f}x",
             f"{job['slo']:g}x",
             "yes" if job["at_risk"] else "",
-            "" if job["reward"] is None else f"{job['reward']:.3f}",
+            _number(job["metrics"].get("reward")),
             style={"failed": "red", "cancelled": "dim", "done": "dim"}.get(job["state"], ""),
         )
     groups = make_table("group", "period s", "$/h", "nodes", "jobs", left=0)
@@ -31,7 +31,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
         column.justify = "left"
     for group in report["groups"]:
         groups.add_row(
-            str(group["group"]),
+            str(group["id"]),
             f"{group['period_s']:.2f}",
             f"{group['usd_per_hour']:.2f}",
             " ".join(group["nodes"]),
@@ -51,3 +51,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
         return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
     title += f", {report['usd_per_hour']:.2f} $/h"
     return [heading(title + (", stopping" if report["stopping"] else "")), jobs, groups, pools, *problems]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -64,4 +64,3 @@ def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: in
 async def _refused(request: Request, wrong: HTTPException) -> Response:
     problem = {404: "there is no such path", 405: "this path has no such method"}.get(wrong.status_code, wrong.detail)
     return error(wrong.status_code, problem, wrong.headers)
-

@@ -115,7 +115,16 @@ OPERATIONS = (
         refuses=(200, 409, 422, 429),
         logged="submit",
     ),
-    Operation("DELETE", "/v1/jobs/{job}", Right.ATTACH, _cancel, "End a job now, for good.", status=202, refuses=(404, 409), logged="cancel"),
+    Operation(
+        "DELETE",
+        "/v1/jobs/{job}",
+        Right.ATTACH,
+        _cancel,
+        "End a job now, for good.",
+        status=202,
+        refuses=(404, 409),
+        logged="cancel",
+    ),
     Operation(
         "GET",
         "/v1/jobs/{job}/logs",

@@ -25,7 +25,7 @@ class Attach(Body):
     """For how long to wait for one, seconds."""
     host: Annotated[str, Field(max_length=255)] | None = None
     """The machine that the job's processes are on."""
-    pids: _Pids = []
+    pids: _Pids = Field(default=[])
     """Ids of these processes."""
 
 
@@ -46,7 +46,7 @@ class Release(Body):
 
     phase: Literal["rollout", "training", "sync"]
     iteration: _Iteration
-    metrics: Annotated[dict[str, float], Field(max_length=_MOST_VALUES)] = {}
+    metrics: Annotated[dict[str, float], Field(max_length=_MOST_VALUES)] = Field(default={})
     """Figures of the iteration."""
     device_gb: Annotated[float, Field(ge=0)] | None = None
     """Device memory that the job keeps, GB."""
@@ -70,7 +70,7 @@ class Progress(Body):
 class Heartbeat(Body):
     """The job is alive."""
 
-    pids: _Pids = []
+    pids: _Pids = Field(default=[])
 
 
 class End(Query):
@@ -127,11 +127,23 @@ _REFUSES = (404, 409, 422)
 _LEASE = "/v1/leases/{lease}"
 
 OPERATIONS = (
-    Operation("POST", f"{_LEASE}/acquire", Right.ATTACH, _acquire, "Wait for the nodes of a phase.", None, Acquire, waits=True, refuses=_REFUSES),
+    Operation(
+        "POST",
+        f"{_LEASE}/acquire",
+        Right.ATTACH,
+        _acquire,
+        "Wait for the nodes of a phase.",
+        None,
+        Acquire,
+        waits=True,
+        refuses=_REFUSES,
+    ),
     Operation("POST", f"{_LEASE}/release", Right.ATTACH, _release, "A phase is over.", None, Release, refuses=_REFUSES),
     Operation("POST", f"{_LEASE}/heartbeat", Right.ATTACH, _heartbeat, "The job is alive.", None, Heartbeat, refuses=_REFUSES),
     Operation("POST", f"{_LEASE}/progress", Right.ATTACH, _progress, "How far a phase is.", None, Progress, refuses=_REFUSES),
-    Operation("POST", f"{_LEASE}/synced", Right.ATTACH, _synced, "The sync of an iteration is over.", None, Synced, refuses=_REFUSES),
+    Operation(
+        "POST", f"{_LEASE}/synced", Right.ATTACH, _synced, "The sync of an iteration is over.", None, Synced, refuses=_REFUSES
+    ),
     Operation("DELETE", _LEASE, Right.ATTACH, _end, "Give up the lease.", End, refuses=_REFUSES, logged="detach"),
     Operation(
         "POST",

@@ -48,7 +48,13 @@ async def _metrics(call: Call) -> Response:
 OPERATIONS = (
     Operation("GET", "/v1/status", Right.LOOK, _status, "All jobs, groups and pools."),
     Operation(
-        "GET", "/v1/events", Right.LOOK, _events, "Entries of the journal after a number, oldest first, 1,000 at most.", After, waits=True
+        "GET",
+        "/v1/events",
+        Right.LOOK,
+        _events,
+        "Entries of the journal after a number, oldest first, 1,000 at most.",
+        After,
+        waits=True,
     ),
     Operation("GET", "/metrics", Right.LOOK, _metrics, "Figures for Prometheus.", media="text/plain"),
 )

@@ -16,11 +16,11 @@ JOB = {
     "nodes": ["rollout-0", "training-0"],
     "phase": "rollout",
     "iteration": 3,
-    "of": 9,
+    "iterations": 9,
     "slowdown": 1.234,
     "slo": 2.0,
     "at_risk": True,
-    "reward": 0.5,
+    "metrics": {"reward": 0.5},
     "problem": None,
 }
 FAILED = {
@@ -40,7 +40,7 @@ REPORT = {
     "stopping": True,
     "paused": "journal.sqlite: cannot be written: database or disk is full",
     "jobs": [JOB, FAILED],
-    "groups": [{"group": 0, "jobs": ["a"], "nodes": ["rollout-0", "training-0"], "period_s": 1.5, "usd_per_hour": 2.0}],
+    "groups": [{"id": 0, "jobs": ["a"], "nodes": ["rollout-0", "training-0"], "period_s": 1.5, "usd_per_hour": 2.0}],
     "pools": {"rollout": {"nodes": 2, "busy": 1, "idle": 0, "free": 1, "utilization": 0.256}},
     "usd_per_hour": 2.0,
 }
