@@ -35,9 +35,9 @@ def status(
     try:
         with ends_quietly(), connected(at) as service:
             if watch:
-                _watch(lambda: service.ask("report"), format)
+                _watch(service.status, format)
             else:
-                _print(service.ask("report"), format)
+                _print(service.status(), format)
     except NoService as nobody:
         if not nobody.has_journal:
             raise

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -24,10 +25,17 @@ from runtime.metrics import Sample
 from runtime.service.events import Entry, Events
 from runtime.service.figures import Figures
 from runtime.service.limits import check_limits
+from runtime.service.listening import Listen
+from runtime.service.operations import OperationsLog
 from runtime.service.refusals import Conflict, NotFound, Unprocessable
 from runtime.service.report import ENDED, make_report, view_report
 from runtime.service.snapshot import state_of_job, take_job_view, take_snapshot
+from runtime.service.tokens import Tokens
 
+if TYPE_CHECKING:
+    from runtime.service.http.server import HttpServer
+
+_DYING_S = 30.0  # how long the process that had the port before may still take to end
 _KEEPS_S = 2.0  # between looks at gauges
 
 
@@ -44,6 +52,7 @@ class Service:
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._figures = Figures()
+        self._http: HttpServer | None = None
         self.driver: RunDriver | None = None
 
     async def begin(self) -> None:
@@ -60,12 +69,37 @@ class Service:
         self._events = Events(driver.run.log.journal, self.folder)
         self._figures.begin(driver.run, driver.record)
         self.driver = driver
-        self._outcome: asyncio.Task[str] = asyncio.ensure_future(driver.carry_out())
+        self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
         await asyncio.sleep(0)  # it goes as far as its first wait
         if self._outcome.done():
             await self._outcome
         self._figures.usage.since_s = driver.run.log.now()
         driver.run.spawn(self._keep())
+
+    async def _carry_out(self, driver: RunDriver) -> str:
+        try:
+            return await driver.carry_out()
+        finally:
+            if self._http is not None:
+                await self._http.close()
+
+    async def listen(self, where: Listen) -> tuple[str, int]:
+        """Answer over HTTP from now on; where it does so already, that stays as it is.
+
+        Returns:
+            The URL and the port.
+
+        Raises:
+            InputError: the port is taken, or cannot be; one line.
+        """
+        from runtime.service.http.app import make_app
+        from runtime.service.http.server import HttpServer, bind
+
+        if self._http is None:
+            taken = await bind(where, _DYING_S if where.port else 0.0)
+            self._http = HttpServer(make_app(self, Tokens(self.folder), OperationsLog(self.folder)), taken)
+            await self._http.begin()
+        return self._http.url, self._http.port
 
     async def ended(self) -> str:
         """Wait for the end; as `RunDriver.carry_out`."""
@@ -94,8 +128,9 @@ class Service:
             raise Conflict("the service is stopping; it takes no more jobs")
         if run.log.problem is not None:
             raise Unwritable(run.log.problem)
+        ids = Counter(spec.id for spec in specs)
         for spec in specs:
-            if spec.id in run.handles:
+            if spec.id in run.handles or ids[spec.id] > 1:
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
             if problem := run.beyond(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")

@@ -16,7 +16,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.service.http.answers import error, refusal
 from runtime.service.http.guard import HOLDER
-from runtime.service.http.operations import Call, Operation
+from runtime.service.http.operations import Body, Call, Operation
 from runtime.service.operations import OperationsLog
 from runtime.service.refusals import NotAllowed, TooMany
 from runtime.service.service import Service
@@ -73,8 +73,9 @@ class Endpoints:
 
     def _write(self, name: str, holder: Holder, request: Request, call: Call | None, response: Response) -> None:
         subject = next(iter(request.path_params.values()), "")
-        if not subject and call is not None and isinstance(call.body, dict):
-            subject = str(call.body.get("id", ""))
+        if not subject and call is not None:
+            entries = call.body if isinstance(call.body, list) else [call.body]
+            subject = ", ".join(str(entry.get("id", "")) for entry in entries if isinstance(entry, dict))
         outcome = "done" if response.status_code < 300 else bytes(response.body).decode()
         self._log.write(holder.user, name, subject, outcome)
 
@@ -120,24 +121,21 @@ async def _body_of(request: Request) -> bytes:
     return bytes(data)
 
 
-def _parsed(data: bytes, model: type[BaseModel] | type[dict[str, Any]]) -> Any:
+def _parsed(data: bytes, model: type[BaseModel]) -> Any:
     """What a body says.
 
     Raises:
         InputError: it is not as the model says; one line.
     """
-    if isinstance(model, type) and issubclass(model, BaseModel):
+    if issubclass(model, Body):
         try:
             return model.model_validate_json(data or b"{}")
         except ValidationError as wrong:
             raise InputError(_problem_of(wrong, model)) from None
     try:
-        value = from_json(data, allow_inf_nan=False)
+        return from_json(data, allow_inf_nan=False)
     except ValueError as wrong:
         raise InputError(f"the body is not JSON: {one_line(str(wrong), 200)}") from None
-    if not isinstance(value, dict):
-        raise InputError("the body must be a JSON object")
-    return value
 
 
 def _query_of(request: Request, model: type[BaseModel]) -> BaseModel:

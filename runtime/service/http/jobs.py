@@ -50,19 +50,26 @@ def check_own(holder: Holder, user: str, job_id: str) -> None:
 
 
 async def _submit(call: Call) -> Response:
-    spec = await asyncio.to_thread(_spec_of, call.body, call.holder, call.service.folder, call.query.dry_run)
+    entries = call.body if isinstance(call.body, list) else [call.body]
+    if not entries:
+        raise InputError("there is no job in the list")
+    specs = [await asyncio.to_thread(_spec_of, entry, call.holder, call.service.folder, call.query.dry_run) for entry in entries]
     if call.query.dry_run:
-        return answer(await call.service.preview(spec))
-    await call.service.submit((spec,))
-    return answer(await call.service.job(spec.id), 201)
+        previews = [await call.service.preview(spec) for spec in specs]
+        return answer(previews if isinstance(call.body, list) else previews[0])
+    await call.service.submit(specs)
+    jobs = [await call.service.job(spec.id) for spec in specs]
+    return answer(jobs if isinstance(call.body, list) else jobs[0], 201)
 
 
-def _spec_of(entry: dict[str, Any], holder: Holder, folder: Path, dry: bool) -> JobSpec:
+def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
     """A job as the holder may submit it: without a user it is the holder's.
 
     Raises:
-        Unprocessable: it cannot be. NotAllowed: this holder may not submit it. One line.
+        InputError: it is no JSON object. Unprocessable: it cannot be. NotAllowed: this holder may not submit it. One line.
     """
+    if not isinstance(entry, dict):
+        raise InputError("a job must be a JSON object, an entry of a job file")
     try:
         spec = JobSpec.model_validate({"user": holder.user, **entry})
     except ValidationError as error:
@@ -108,9 +115,9 @@ OPERATIONS = (
         "/v1/jobs",
         Right.ATTACH,
         _submit,
-        "Submit a job, an entry of a job file; with dry_run only say what would become of it.",
+        "Submit a job, an entry of a job file, or several, all or none; with dry_run only say what would become of them.",
         Dry,
-        dict,
+        JobSpec,
         201,
         refuses=(200, 409, 422, 429),
         logged="submit",

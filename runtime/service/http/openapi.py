@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from runtime.jobs.spec import JobSpec
 from runtime.service.http.answers import JSON
-from runtime.service.http.operations import Operation
+from runtime.service.http.operations import Body, Operation
 
 _SCHEMAS = "#/components/schemas/{model}"
 _MEANINGS = {
@@ -79,7 +78,9 @@ def _described(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "responses": answers,
     }
     if operation.body is not None:
-        schema = _schema_of(operation.body if issubclass(operation.body, BaseModel) else JobSpec, schemas)
+        schema: dict[str, Any] = _schema_of(operation.body, schemas)
+        if not issubclass(operation.body, Body):
+            schema = {"anyOf": [schema, {"type": "array", "items": schema, "minItems": 1}]}
         described["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
     return described
 

@@ -57,7 +57,7 @@ class Operation:
     Attributes:
         path: with the names of its parts in braces. right: the least that a token must have.
         work: answers it; InputErrors that it raises are answered by their kind.
-        summary: one line. query, body: what comes with it; a body that is a plain JSON object is one of type `dict`.
+        summary: one line. query, body: what comes with it. A body whose model is no `Body` is handed over as the JSON that it is.
         status: of an answer that is no error. media: its type. refuses: other statuses, beside those that every operation has.
         waits: it may wait for something to happen: it ends when the client has gone.
         logged: its name in the log of operations; "" is in no log.
@@ -69,7 +69,7 @@ class Operation:
     work: Callable[[Call], Awaitable[Response]]
     summary: str
     query: type[Query] | None = None
-    body: type[Body] | type[dict[str, Any]] | None = None
+    body: type[BaseModel] | None = None
     status: int = 200
     media: str = JSON
     refuses: tuple[int, ...] = field(default=())

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from rollmux_env.errors import InputError
 from runtime.service.http.connection import MOST_CONNECTIONS, Connection
 from runtime.service.http.guard import MOST_HEADERS
-from runtime.service.listen import Listen
+from runtime.service.listening import Listen
 
 _ENDS_S = 2  # that open requests have when the server closes
 _IDLE_S = 60  # that a connection without a request is kept
@@ -37,6 +37,9 @@ class HttpServer:
 
     Args:
         app: that answers. where: as `bind` found it.
+
+    Attributes:
+        url: without a slash at the end. port: its number.
     """
 
     def __init__(self, app: ASGIApp, where: socket.socket) -> None:
@@ -58,6 +61,8 @@ class HttpServer:
         self._server = _Server(config)
         self._socket = where
         host, port = where.getsockname()[:2]
+        self.port = int(port)
+        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)  # all that there are
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self._serving: asyncio.Task[None] | None = None
 

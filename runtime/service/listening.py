@@ -1,14 +1,25 @@
-"""Where a service listens: HOST:PORT as a user writes it. Outside loopback nothing listens unless the user says so."""
+"""What a service listens with: HOST:PORT as a user writes it, and a token. Beyond loopback nothing listens unless the user says so.
+
+A service that is replaced, or goes on after a stop, listens with the same again, so that its clients find it.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import json
 import socket
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from rollmux_env.errors import InputError
+from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import describe, one_line
+from runtime.service.tokens import Holder, Right, Tokens
+
+HTTP = "http.json"  # stays in the folder when the service stops
 
 LOOPBACK = "127.0.0.1"
 
@@ -61,3 +72,54 @@ def parse_listen(text: str | None, beyond_loopback: bool) -> Listen | None:
     where = Listen(host, int(port), beyond_loopback)
     where.resolve()
     return where
+
+
+@dataclass(frozen=True)
+class Listening:
+    """What a service listens with.
+
+    Attributes:
+        token: its own, which may do everything.
+    """
+
+    where: Listen
+    token: str
+
+
+_FILE = TypeAdapter(Listening)
+
+
+def listening_of(folder: Path, wish: Listen | None, beyond_loopback: bool) -> Listening:
+    """What a service in a folder is to listen with: as it did before, where nothing else is wished.
+
+    Args:
+        wish: where, if the user has said so. beyond_loopback: a port that others than this machine can reach may be used again.
+
+    Raises:
+        InputError: its tokens cannot be written; one line.
+    """
+    before = _before(folder)
+    tokens = Tokens(folder)
+    known = before is not None and tokens.holder(before.token) == Holder("", Right.OPERATE)
+    token = before.token if before is not None and known else tokens.make("", Right.OPERATE)
+    where = wish or (replace(before.where, beyond_loopback=beyond_loopback) if before is not None else Listen())
+    return Listening(where, token)
+
+
+def remember(folder: Path, listening: Listening) -> None:
+    """Write down what it listens with, for its owner alone.
+
+    Raises:
+        InputError: it cannot be written; one line.
+    """
+    path = folder / HTTP
+    write_whole(path, json.dumps(asdict(listening)), private=True)
+    path.chmod(0o600)
+
+
+def _before(folder: Path) -> Listening | None:
+    """What it last listened with; None where that is not known."""
+    try:
+        return _FILE.validate_json(read_file(folder / HTTP))
+    except (InputError, ValidationError):
+        return None
