@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from rollmux_env.cluster.demand import solo_usd_per_hour
 from runtime.jobs.spec import JobSpec
 from runtime.journal import read_run, state_of
 from runtime.record import RunRecord
@@ -42,6 +43,8 @@ def past_report(folder: Path) -> dict[str, Any]:
         "groups": [],
         "pools": {},
         "usd_per_hour": 0.0,
+        "usd_per_hour_solo": 0.0,
+        "throughput_gain": None,
     }
 
 
@@ -56,6 +59,7 @@ def _job(record: RunRecord, spec: JobSpec, placed: bool) -> dict[str, Any]:
         state = "done"
     else:
         state = "stopped" if placed else "waiting"
+    job = record.jobs.get(spec.id)
     reward = done[-1].metrics.get("reward") if done else None
     return {
         "id": spec.id,
@@ -66,8 +70,11 @@ def _job(record: RunRecord, spec: JobSpec, placed: bool) -> dict[str, Any]:
         "iteration": len(done),
         "of": spec.iterations,
         "iteration_s": None,
+        "alone_s": job.solo_s if job is not None else None,
         "slowdown": None,
         "slo": spec.slo,
+        "usd_per_hour": None,
+        "usd_per_hour_solo": solo_usd_per_hour(job, record.started.cluster) if job is not None else None,
         "at_risk": False,
         "reward": reward if reward is not None and isfinite(reward) else None,
         "problem": problem,
