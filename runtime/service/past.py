@@ -8,6 +8,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from rollmux_env.cluster.demand import solo_usd_per_hour
+from rollmux_env.cluster.state import State
 from runtime.jobs.spec import JobSpec
 from runtime.journal import read_run, state_of
 from runtime.record import RunRecord
@@ -26,7 +28,7 @@ def past_report(folder: Path) -> dict[str, Any]:
     """
     record = read_run(folder)
     state = state_of(record)
-    jobs = [_job(record, fact.spec, state.knows(fact.spec.id) and state.is_running(fact.spec.id)) for fact in record.submitted]
+    jobs = [_job(record, fact.spec, state) for fact in record.submitted]
     counts = Counter(job["state"] for job in jobs)
     return {
         "folder": str(folder.resolve()),
@@ -43,10 +45,12 @@ def past_report(folder: Path) -> dict[str, Any]:
         "groups": [],
         "pools": {},
         "usd_per_hour": 0.0,
+        "usd_per_hour_solo": 0.0,
+        "throughput_gain": None,
     }
 
 
-def _job(record: RunRecord, spec: JobSpec, placed: bool) -> dict[str, Any]:
+def _job(record: RunRecord, spec: JobSpec, cluster: State) -> dict[str, Any]:
     done = [iteration for iteration in record.iterations if iteration.job_id == spec.id]
     problem = next((f"{fact.where}: {fact.problem}" for fact in record.failed if fact.job_id == spec.id), None)
     if any(fact.job_id == spec.id for fact in record.cancelled):
@@ -56,7 +60,7 @@ def _job(record: RunRecord, spec: JobSpec, placed: bool) -> dict[str, Any]:
     elif len(done) == spec.iterations:
         state = "done"
     else:
-        state = "stopped" if placed else "waiting"
+        state = "stopped" if cluster.knows(spec.id) and cluster.is_running(spec.id) else "waiting"
     job = record.jobs.get(spec.id)
     metrics = done[-1].metrics if done else {}
     view = JobView(
@@ -73,10 +77,13 @@ def _job(record: RunRecord, spec: JobSpec, placed: bool) -> dict[str, Any]:
         iteration=len(done),
         iterations=spec.iterations,
         iteration_s=None,
+        alone_s=job.solo_s if job is not None else None,
         slowdown=None,
         slo=spec.slo,
+        usd_per_hour=None,
+        usd_per_hour_solo=solo_usd_per_hour(job, record.started.cluster) if job is not None else None,
         at_risk=False,
-        usd=0.0,
+        usd=cluster.charged_usd(spec.id) if cluster.knows(spec.id) else 0.0,
         metrics={name: value if isfinite(value) else None for name, value in metrics.items()},
         profile=profile_of(job) if job is not None else None,
         problem=problem,

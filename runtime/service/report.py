@@ -27,6 +27,8 @@ def make_report(snapshot: Snapshot) -> dict[str, Any]:
         "groups": [view_report(group) for group in snapshot.groups],
         "pools": {pool: vars(view) for pool, view in snapshot.pools.items()},
         "usd_per_hour": snapshot.usd_per_hour,
+        "usd_per_hour_solo": snapshot.usd_per_hour_solo,
+        "throughput_gain": snapshot.throughput_gain,
     }
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
+from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
+from rollmux_env.cluster.state import Group
 from rollmux_env.scenario import Job
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
@@ -22,7 +25,10 @@ class JobView:
 
     Attributes:
         reason: why it waits; None where it does not. position: its place in the queue, from 1. eta_s: when it is expected to be
-            placed. usd: what it has been charged. profile: seconds by which it is planned. problem: of one that has failed.
+            placed. iteration_s: of late. alone_s: of its profile, alone on its own nodes.
+        usd: what it has been charged. usd_per_hour: what it is charged, an even part of its group's; None without a place.
+            usd_per_hour_solo: of its own nodes.
+        profile: seconds by which it is planned. problem: of one that has failed.
     """
 
     id: str
@@ -38,8 +44,11 @@ class JobView:
     iteration: int
     iterations: int
     iteration_s: float | None
+    alone_s: float | None
     slowdown: float | None
     slo: float
+    usd_per_hour: float | None
+    usd_per_hour_solo: float | None
     at_risk: bool
     usd: float
     metrics: dict[str, float | None]
@@ -49,13 +58,14 @@ class JobView:
 
 @dataclass(frozen=True)
 class GroupView:
-    """A co-execution group: names of its nodes, seconds of its period, and its price."""
+    """A co-execution group: names of its nodes, seconds of its period, its price, and that of its members each on its own nodes."""
 
     id: int
     jobs: tuple[str, ...]
     nodes: tuple[str, ...]
     period_s: float
     usd_per_hour: float
+    usd_per_hour_solo: float
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,9 @@ class Snapshot:
     """A service.
 
     Attributes:
+        usd_per_hour_solo: of all jobs that have a place, each on its own nodes.
+        throughput_gain: work of late per node-hour against solo, where an iteration is worth the node-seconds that it takes alone;
+            of groups of which every member's pace is known, None where there are none.
         paused: why its journal cannot be written, and so nothing is granted; None where it can.
     """
 
@@ -88,15 +101,15 @@ class Snapshot:
     groups: tuple[GroupView, ...]
     pools: dict[Pool, PoolView]
     usd_per_hour: float
+    usd_per_hour_solo: float
+    throughput_gain: float | None
 
 
 def take_snapshot(run: RunState, figures: Figures) -> Snapshot:
     """Look at a run."""
     plan, state, now_s = run.plan, run.scheduler.state, run.log.now()
-    groups = tuple(
-        GroupView(group.id, group.jobs, tuple(run.nodes.assigned(group.id)), group.period_s, group.usd_per_hour)
-        for group in state.group_list()
-    )
+    groups = tuple(_group(run, group) for group in state.group_list())
+    jobs = tuple(take_job_view(run, figures, handle) for handle in run.handles.values())
     return Snapshot(
         folder=plan.folder,
         policy=plan.policy,
@@ -105,10 +118,12 @@ def take_snapshot(run: RunState, figures: Figures) -> Snapshot:
         stopping=run.stopping,
         paused=run.log.problem,
         queue=tuple(state.waiting),
-        jobs=tuple(take_job_view(run, figures, handle) for handle in run.handles.values()),
+        jobs=jobs,
         groups=groups,
         pools={pool: _pool(run, figures, pool, now_s) for pool in POOLS},
         usd_per_hour=state.usd_per_hour,
+        usd_per_hour_solo=sum(group.usd_per_hour_solo for group in groups),
+        throughput_gain=_throughput_gain(run, groups, {job.id: job.slowdown for job in jobs}),
     )
 
 
@@ -124,12 +139,31 @@ def state_of_job(run: RunState, figures: Figures, handle: JobHandle) -> JobState
     return "moving" if handle.moving or state.is_paused(handle.id) else "running"
 
 
+def _group(run: RunState, group: Group) -> GroupView:
+    state = run.scheduler.state
+    solo_usd = sum(solo_usd_per_hour(state.job(job_id), run.plan.cluster) for job_id in group.jobs)
+    nodes = tuple(run.nodes.assigned(group.id))
+    return GroupView(group.id, group.jobs, nodes, group.period_s, group.usd_per_hour, solo_usd)
+
+
+def _throughput_gain(run: RunState, groups: Sequence[GroupView], slowdown: Mapping[str, float | None]) -> float | None:
+    worth = nodes = 0.0
+    for group in groups:
+        paces = [(job_id, pace) for job_id in group.jobs if (pace := slowdown[job_id])]
+        if len(paces) == len(group.jobs):
+            demands = ((demand_of(run.scheduler.state.job(job_id), run.plan.cluster), pace) for job_id, pace in paces)
+            worth += sum((demand.rollout_nodes + demand.training_nodes) / pace for demand, pace in demands)
+            nodes += len(group.nodes)
+    return worth / nodes if nodes else None
+
+
 def take_job_view(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
     """Look at a job."""
     job_id, state, review = handle.id, run.scheduler.state, run.scheduler.review
     pace = review.paces.get(job_id) if review is not None else None
     job = state.job(job_id) if state.knows(job_id) else handle.job
     iteration_s = pace.iteration_s if pace else None
+    group = state.group_of(job_id) if state.is_running(job_id) else None
     names = {node.name for nodes in handle.nodes.values() for node in nodes} if handle.group is not None else set()
     what = state_of_job(run, figures, handle)
     return JobView(
@@ -146,10 +180,13 @@ def take_job_view(run: RunState, figures: Figures, handle: JobHandle) -> JobView
         iteration=max(handle.done, 0),
         iterations=handle.spec.iterations,
         iteration_s=iteration_s,
+        alone_s=job.solo_s if job is not None else None,
         slowdown=iteration_s / job.solo_s if iteration_s is not None and job is not None else None,
         slo=handle.spec.slo,
+        usd_per_hour=group.usd_per_hour / len(group.jobs) if group is not None else None,
+        usd_per_hour_solo=solo_usd_per_hour(job, run.plan.cluster) if job is not None else None,
         at_risk=review is not None and job_id in review.late,
-        usd=0.0,
+        usd=state.charged_usd(job_id) if state.knows(job_id) else 0.0,
         metrics={name: value if isfinite(value) else None for name, value in figures.reported.get(job_id, {}).items()},
         profile=profile_of(job) if job is not None else None,
         problem=_problem(figures, handle),

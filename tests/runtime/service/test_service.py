@@ -115,6 +115,12 @@ def true_throughout(reports: list[dict[str, Any]]) -> None:
         members = [name for group in report["groups"] for name in group["jobs"]]
         placed = [name for name, job in jobs.items() if job["state"] in ("running", "moving")]
         assert sorted(members) == sorted(placed)
+        charged = {name: job["usd_per_hour"] for name, job in jobs.items() if job["usd_per_hour"] is not None}
+        assert sorted(charged) == sorted(members)  # and evenly
+        assert all(charged[name] == g["usd_per_hour"] / len(g["jobs"]) for g in report["groups"] for name in g["jobs"])
+        assert report["usd_per_hour_solo"] == sum(group["usd_per_hour_solo"] for group in report["groups"]) >= 0
+        assert all(jobs[name]["usd_per_hour_solo"] == 2.0 and jobs[name]["alone_s"] > 0 for name in members)  # a node of each pool
+        assert report["throughput_gain"] is None or report["throughput_gain"] > 0
         held = [node for group in report["groups"] for node in group["nodes"]]
         assert len(held) == len(set(held))
         for pool in report["pools"].values():
