@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import Any, get_args
 
-from runtime.service.snapshot import JobState, Snapshot
+from runtime.service.snapshot import GroupView, JobState, JobView, Snapshot
 
 STATES: tuple[str, ...] = get_args(JobState)
+ENDED = ("done", "failed", "cancelled")
 
 
 def make_report(snapshot: Snapshot) -> dict[str, Any]:
@@ -18,20 +18,20 @@ def make_report(snapshot: Snapshot) -> dict[str, Any]:
         "folder": snapshot.folder,
         "policy": snapshot.policy,
         "dispatch": snapshot.dispatch,
-        "time_s": snapshot.time_s,
+        "now_s": snapshot.now_s,
         "stopping": snapshot.stopping,
         "paused": snapshot.paused,
         "states": {state: counts.get(state, 0) for state in STATES},
         "queue": [*snapshot.queue],
-        "jobs": [_plain(job) for job in snapshot.jobs],
-        "groups": [_plain(group) for group in snapshot.groups],
-        "pools": {pool: asdict(view) for pool, view in snapshot.pools.items()},
+        "jobs": [view_report(job) for job in snapshot.jobs],
+        "groups": [view_report(group) for group in snapshot.groups],
+        "pools": {pool: vars(view) for pool, view in snapshot.pools.items()},
         "usd_per_hour": snapshot.usd_per_hour,
         "usd_per_hour_solo": snapshot.usd_per_hour_solo,
         "throughput_gain": snapshot.throughput_gain,
     }
 
 
-def _plain(view: Any) -> dict[str, Any]:
+def view_report(view: JobView | GroupView) -> dict[str, Any]:
     """A view as JSON has it."""
-    return {key: [*value] if isinstance(value, tuple) else value for key, value in asdict(view).items()}
+    return {key: [*value] if isinstance(value, tuple) else value for key, value in vars(view).items()}

@@ -9,6 +9,7 @@ from typing import Literal
 
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
 from rollmux_env.cluster.state import Group
+from rollmux_env.scenario import Job
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
@@ -20,20 +21,28 @@ JobState = Literal["waiting", "profiling", "running", "moving", "stopped", "done
 
 @dataclass(frozen=True)
 class JobView:
-    """A job; docs/guides/serve.md explains the fields, which are the keys of a report.
+    """A job; docs/reference/service_api.md explains the fields, which are the keys of a report.
 
     Attributes:
-        iteration_s: of late. alone_s: of its profile, alone on its own nodes.
-        usd_per_hour: what it is charged, an even part of its group's; None without a place. usd_per_hour_solo: its own nodes.
+        reason: why it waits; None where it does not. position: its place in the queue, from 1. eta_s: when it is expected to be
+            placed. iteration_s: of late. alone_s: of its profile, alone on its own nodes.
+        usd: what it has been charged. usd_per_hour: what it is charged, an even part of its group's; None without a place.
+            usd_per_hour_solo: of its own nodes.
+        profile: seconds by which it is planned. problem: of one that has failed.
     """
 
     id: str
+    user: str
+    priority: int
     state: str
+    reason: str | None
+    position: int | None
+    eta_s: float | None
     group: int | None
     nodes: tuple[str, ...]
     phase: str | None
     iteration: int
-    of: int
+    iterations: int
     iteration_s: float | None
     alone_s: float | None
     slowdown: float | None
@@ -41,7 +50,9 @@ class JobView:
     usd_per_hour: float | None
     usd_per_hour_solo: float | None
     at_risk: bool
-    reward: float | None
+    usd: float
+    metrics: dict[str, float | None]
+    profile: dict[str, float] | None
     problem: str | None
 
 
@@ -49,7 +60,7 @@ class JobView:
 class GroupView:
     """A co-execution group: names of its nodes, seconds of its period, its price, and that of its members each on its own nodes."""
 
-    group: int
+    id: int
     jobs: tuple[str, ...]
     nodes: tuple[str, ...]
     period_s: float
@@ -82,7 +93,7 @@ class Snapshot:
     folder: str
     policy: str
     dispatch: str
-    time_s: float
+    now_s: float
     stopping: bool
     paused: str | None
     queue: tuple[str, ...]
@@ -98,12 +109,12 @@ def take_snapshot(run: RunState, figures: Figures) -> Snapshot:
     """Look at a run."""
     plan, state, now_s = run.plan, run.scheduler.state, run.log.now()
     groups = tuple(_group(run, group) for group in state.group_list())
-    jobs = tuple(_job(run, figures, handle) for handle in run.handles.values())
+    jobs = tuple(take_job_view(run, figures, handle) for handle in run.handles.values())
     return Snapshot(
         folder=plan.folder,
         policy=plan.policy,
         dispatch=plan.dispatch,
-        time_s=now_s,
+        now_s=now_s,
         stopping=run.stopping,
         paused=run.log.problem,
         queue=tuple(state.waiting),
@@ -146,22 +157,28 @@ def _throughput_gain(run: RunState, groups: Sequence[GroupView], slowdown: Mappi
     return worth / nodes if nodes else None
 
 
-def _job(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
+def take_job_view(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
+    """Look at a job."""
     job_id, state, review = handle.id, run.scheduler.state, run.scheduler.review
     pace = review.paces.get(job_id) if review is not None else None
     job = state.job(job_id) if state.knows(job_id) else handle.job
     iteration_s = pace.iteration_s if pace else None
     group = state.group_of(job_id) if state.is_running(job_id) else None
-    reward = figures.reported.get(job_id, {}).get("reward")
     names = {node.name for nodes in handle.nodes.values() for node in nodes} if handle.group is not None else set()
+    what = state_of_job(run, figures, handle)
     return JobView(
         id=job_id,
-        state=state_of_job(run, figures, handle),
+        user=handle.spec.user,
+        priority=handle.spec.priority,
+        state=what,
+        reason=_reason(run, handle) if what == "waiting" else None,
+        position=state.waiting.index(job_id) + 1 if job_id in state.waiting else None,
+        eta_s=None,
         group=handle.group if handle.group is not None and handle.group >= 0 else None,
         nodes=tuple(sorted(names)),
         phase=handle.hold.pool if handle.hold else None,
         iteration=max(handle.done, 0),
-        of=handle.spec.iterations,
+        iterations=handle.spec.iterations,
         iteration_s=iteration_s,
         alone_s=job.solo_s if job is not None else None,
         slowdown=iteration_s / job.solo_s if iteration_s is not None and job is not None else None,
@@ -169,9 +186,26 @@ def _job(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
         usd_per_hour=group.usd_per_hour / len(group.jobs) if group is not None else None,
         usd_per_hour_solo=solo_usd_per_hour(job, run.plan.cluster) if job is not None else None,
         at_risk=review is not None and job_id in review.late,
-        reward=reward if reward is not None and isfinite(reward) else None,
+        usd=state.charged_usd(job_id) if state.knows(job_id) else 0.0,
+        metrics={name: value if isfinite(value) else None for name, value in figures.reported.get(job_id, {}).items()},
+        profile=profile_of(job) if job is not None else None,
         problem=_problem(figures, handle),
     )
+
+
+def profile_of(job: Job) -> dict[str, float]:
+    """Seconds by which a job is planned: its worst case, and a whole iteration on nodes of its own."""
+    seconds = {"rollout_s": job.rollout.worst_case_s, "training_s": job.training.worst_case_s, "sync_s": job.sync_s}
+    return seconds | {"solo_s": job.solo_s}
+
+
+def _reason(run: RunState, handle: JobHandle) -> str:
+    """Why a job waits, in words."""
+    if handle.id in run.scheduler.state.waiting:
+        return "there is no place for it now"
+    if handle.spec.arrival_s > run.log.now():
+        return "it has not arrived yet"
+    return "it waits to be profiled"
 
 
 def _problem(figures: Figures, handle: JobHandle) -> str | None:

@@ -20,9 +20,9 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
             job["state"] + (f" ({job['phase']})" if job["phase"] else ""),
             "" if job["group"] is None else str(job["group"]),
             " ".join(job["nodes"]),
-            f"{job['iteration']} of {job['of']}",
+            f"{job['iteration']} of {job['iterations']}",
             "yes" if job["at_risk"] else "",
-            "" if job["reward"] is None else f"{job['reward']:.3f}",
+            _number(job["metrics"].get("reward")),
             style={"failed": "red", "cancelled": "dim", "done": "dim"}.get(job["state"], ""),
         )
     groups = make_table("group", "period s", "$/h", "alone $/h", "nodes", "jobs", left=0)
@@ -30,7 +30,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
         column.justify = "left"
     for group in report["groups"]:
         groups.add_row(
-            str(group["group"]),
+            str(group["id"]),
             f"{group['period_s']:.2f}",
             f"{group['usd_per_hour']:.2f}",
             f"{group['usd_per_hour_solo']:.2f}",
@@ -55,3 +55,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     if report["throughput_gain"] is not None:
         sharing.append(Text(f"throughput per node-hour of late: {report['throughput_gain']:.2f}x that of the jobs alone"))
     return [heading(title + (", stopping" if report["stopping"] else "")), jobs, *sharing, groups, pools, *problems]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

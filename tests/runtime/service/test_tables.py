@@ -16,7 +16,7 @@ JOB = {
     "nodes": ["rollout-0", "training-0"],
     "phase": "rollout",
     "iteration": 3,
-    "of": 9,
+    "iterations": 9,
     "iteration_s": 2.468,
     "alone_s": 2.0,
     "slowdown": 1.234,
@@ -24,7 +24,7 @@ JOB = {
     "usd_per_hour": 1.25,
     "usd_per_hour_solo": 2.0,
     "at_risk": True,
-    "reward": 0.5,
+    "metrics": {"reward": 0.5},
     "problem": None,
 }
 FAILED = {
@@ -48,7 +48,7 @@ REPORT = {
     "jobs": [JOB, FAILED],
     "groups": [
         {
-            "group": 0,
+            "id": 0,
             "jobs": ["a"],
             "nodes": ["rollout-0", "training-0"],
             "period_s": 1.5,
