@@ -18,7 +18,7 @@ from runtime.service.snapshot import JobView, profile_of
 
 
 def past_report(folder: Path) -> dict[str, Any]:
-    """The report of a service that does not run: the keys of `runtime.service.report.make_report`, and two more.
+    """The report of a service that does not run: the keys of `runtime.service.report.Reports.all`, and two more.
 
     `ended` is `stopped`, `done` (a run that was over), or `killed`: the journal does not say that it ended. `ended_at` is when, or
     the last time that the journal knows; ISO 8601, local time.

@@ -28,8 +28,8 @@ from runtime.service.limits import check_limits
 from runtime.service.listening import Listen
 from runtime.service.operations import OperationsLog
 from runtime.service.refusals import Conflict, NotFound, Unprocessable
-from runtime.service.report import ENDED, make_report, view_report
-from runtime.service.snapshot import state_of_job, take_job_view, take_snapshot
+from runtime.service.report import STATES, Reports
+from runtime.service.snapshot import state_of_job, take_overview
 from runtime.service.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Service:
     async def serve(self, processes: Processes) -> None:
         """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
+        self._reports = Reports(driver.run, self._figures)
         self._events = Events(driver.run.log.journal, self.folder)
         self._figures.begin(driver.run, driver.record)
         self.driver = driver
@@ -166,8 +167,9 @@ class Service:
         lives.check_over()
 
     async def report(self) -> dict[str, Any]:
-        """What every job, group and pool does; `runtime.service.snapshot` says what is in it."""
-        return make_report(take_snapshot(self._running()[1], self._figures))
+        """What every job, group and pool does; see `runtime.service.report.Reports.all`."""
+        self._running()
+        return await self._reports.all({})
 
     async def job(self, job_id: str) -> dict[str, Any]:
         """What one job does, as `report` has it.
@@ -175,7 +177,7 @@ class Service:
         Raises:
             NotFound: there is no such job.
         """
-        return view_report(take_job_view(self._running()[1], self._figures, self._handle_of(job_id)))
+        return self._reports.job(self._handle_of(job_id), None)
 
     def spec_of(self, job_id: str) -> JobSpec:
         """A job as it was submitted.
@@ -243,15 +245,17 @@ class Service:
             self._gauge()
 
     def _gauge(self) -> None:
-        snapshot, metrics = take_snapshot(self._running()[1], self._figures), self._figures.metrics
-        for pool, view in snapshot.pools.items():
+        run, metrics = self._running()[1], self._figures.metrics
+        overview = take_overview(run, self._figures)
+        for pool, view in overview.pools.items():
             for state in ("busy", "idle", "free"):
                 metrics.write("rollmux_nodes", getattr(view, state), pool=pool, state=state)
             metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
-        metrics.write("rollmux_queue_length", len(snapshot.queue))
-        metrics.write("rollmux_usd_per_hour", snapshot.usd_per_hour)
-        metrics.write("rollmux_paused", float(snapshot.paused is not None))
-        metrics.write("rollmux_stopping", float(snapshot.stopping))
-        metrics.keep_jobs({job.id for job in snapshot.jobs if job.state not in ENDED})
-        for state, count in make_report(snapshot)["states"].items():
-            metrics.write("rollmux_jobs", count, state=state)
+        metrics.write("rollmux_queue_length", len(overview.queue))
+        metrics.write("rollmux_usd_per_hour", overview.usd_per_hour)
+        metrics.write("rollmux_paused", float(overview.paused is not None))
+        metrics.write("rollmux_stopping", float(overview.stopping))
+        metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})
+        states = self._reports.states()
+        for name in STATES:
+            metrics.write("rollmux_jobs", states[name], state=name)
