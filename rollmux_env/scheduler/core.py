@@ -91,7 +91,7 @@ class Scheduler:
         self._uncleared: set[str] = set()  # jobs on these
         self._progress: dict[str, Progress] = {}  # what the state does not know yet; and what else waits for the next instant
         self._resumed: list[str] = []
-        self._departed: list[str] = []
+        self._departed: dict[str, bool] = {}
         self._withdrawn: list[str] = []
         self._arriving: list[Job] = []
         self._commands: list[Command] = []
@@ -122,7 +122,7 @@ class Scheduler:
     def close(self, now_s: float) -> list[Entry]:
         """What is still to be journalled when a run stops: what jobs have done, and that until now nodes were provisioned."""
         progress, self._progress = self._progress, {}
-        self.planner.leave(now_s, progress.values(), (), (), ())
+        self.planner.leave(now_s, progress.values(), (), {}, ())
         self.planner.note(Ticked(now_s))
         return self.take_entries()
 
@@ -140,14 +140,14 @@ class Scheduler:
         assert nodes is not None
         self.now_s = now_s
         running = [job_id for group in state.group_list() for job_id in group.jobs]
-        departed = [job_id for job_id in running if job_id in gone]
+        departed = {job_id: False for job_id in running if job_id in gone}
         self.planner.leave(now_s, (), state.resuming(inf), departed, [job_id for job_id in [*state.waiting] if job_id in gone])
         there = {pool: len(nodes.nodes(pool)) for pool in POOLS}
         most = there | {pool: min(there[pool], limits.max_nodes or there[pool]) for pool, limits in cluster.pools.items()}
         again: list[str] = []
         while state.rollout_nodes > most["rollout"] or state.training_nodes > most["training"]:
             again += (last := state.group_list()[-1].jobs)
-            self.planner.leave(now_s, (), (), last, ())
+            self.planner.leave(now_s, (), (), dict.fromkeys(last, False), ())
         if any(pool.max_nodes != most[name] for name, pool in state.cluster.pools.items()):
             self.planner.resize(now_s, most["rollout"], most["training"])
         self._settle(nodes)
@@ -228,13 +228,13 @@ class Scheduler:
     def resumed(self, job_id: str) -> None:
         self._resumed.append(job_id)
 
-    def left(self, job_id: str) -> None:
+    def left(self, job_id: str, over_budget: bool = False) -> None:
         if self._dispatch is not None:
             group = self.seats.pop(job_id).group
             if not group.dispatcher.leaving(job_id):
                 raise ValueError(f"job {job_id} has an iteration in hand")
             self._after(group)
-        self._depart(job_id)
+        self._depart(job_id, over_budget)
 
     def failed(self, job_id: str) -> None:
         self._commands.append(Evict(job_id))
@@ -318,7 +318,7 @@ class Scheduler:
         planner, first = self.planner, len(self.planner.events)
         progress, self._progress = self._progress, {}
         resumed, self._resumed = self._resumed, []
-        departed, self._departed = self._departed, []
+        departed, self._departed = self._departed, {}
         withdrawn, self._withdrawn = self._withdrawn, []
         arriving, self._arriving = self._arriving, []
         planner.leave(now_s, progress.values(), resumed, departed, withdrawn)
@@ -392,9 +392,9 @@ class Scheduler:
         for job_id in job_ids:
             seat = self.seats[job_id]
             finding = review.look(self.state, job_id, asks and not seat.moving and not seat.failed)
-            self.planner.enact(finding.plan)
+            moves = self.planner.move(finding.plan)
             if finding.risk is not None:
-                yield finding.risk
+                yield finding.risk if moves else finding.risk._replace(moved=False)
 
     def _lose(self) -> None:
         """Nodes that have gone are nobody's any more."""
@@ -469,11 +469,11 @@ class Scheduler:
         if not group.dispatcher.members:
             self._groups.pop(group.number, None)
 
-    def _depart(self, job_id: str) -> None:
+    def _depart(self, job_id: str, over_budget: bool = False) -> None:
         """A job that has a place leaves it for ever."""
         if self.state.is_paused(job_id) and job_id not in self._resumed:
             self._resumed.append(job_id)
-        self._departed.append(job_id)
+        self._departed[job_id] = over_budget
         self._forget(job_id)
 
     def _stays(self, job_id: str) -> None:

@@ -59,6 +59,7 @@ class Member:
         passed: its rollout has reached the threshold of migration.
         worst_case_s: {phase: seconds that were planned}.
         sync_s: seconds of its sync. slo: multiple of its T_solo. joined_s: when it joined, by `Dispatcher.now_s`.
+        served: {phase: which permit of the group its last one was; 0 of none}.
         observed_s, observed: {phase: summed seconds of, and number of, its finished phases in this group}.
         leaving: it goes when the iteration in hand is over.
     """
@@ -74,6 +75,7 @@ class Member:
         "order",
         "passed",
         "runs",
+        "served",
         "since_s",
         "slo",
         "sync_s",
@@ -93,6 +95,7 @@ class Member:
         self.worst_case_s = worst_case_s
         self.sync_s = 0.0
         self.slo = float("inf")
+        self.served: dict[PhaseName, int] = {"rollout": 0, "training": 0}
         self.observed_s: dict[PhaseName, float] = {"rollout": 0.0, "training": 0.0}
         self.observed: dict[PhaseName, int] = {"rollout": 0, "training": 0}
         self.leaving = False
@@ -100,6 +103,10 @@ class Member:
     def expected_s(self, phase: PhaseName) -> float:
         """Mean seconds of the phase so far; what was planned until one has finished."""
         return self.observed_s[phase] / self.observed[phase] if self.observed[phase] else self.worst_case_s[phase]
+
+    def last_served(self, nodes: int) -> int:
+        """Which permit of the group was its last one for any of these nodes; 0 where it has had none."""
+        return max((number for phase, number in self.served.items() if self.nodes[phase] & nodes), default=0)
 
 
 class Request:
@@ -162,6 +169,7 @@ class Dispatcher:
         self._members: dict[str, Member] = {}
         self._joined = 0
         self._requests = 0
+        self._permits = 0
 
     @property
     def members(self) -> Collection[Member]:
@@ -330,6 +338,8 @@ class Dispatcher:
             member = request.member
             member.begun |= request.phase != "sync"
             member.runs, member.since_s = request.phase, self.now_s
+            self._permits += 1
+            member.served[request.phase] = self._permits
             permits.append(Permit(member.job_id, request.phase))
         return permits
 

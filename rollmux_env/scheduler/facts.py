@@ -127,9 +127,14 @@ class Resumed(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A job has done its stay; asked between two iterations."""
+    """A job has done its stay; asked between two iterations.
+
+    Attributes:
+        over_budget: its budget is spent before.
+    """
 
     job_id: str
+    over_budget: bool = False
 
 
 class Failed(NamedTuple):

@@ -99,7 +99,7 @@ class Figures:
         review = self._run.scheduler.review
         for job_id in self._late - (review.late if review else set()):
             self._late.discard(job_id)
-            self.metrics.write("rollmux_at_risk", 0.0, job=job_id)
+            self.metrics.write("rollmux_at_risk", 0.0, job_id=job_id)
 
     def on_command(self, command: Command) -> None:
         """A command of the scheduler's has been."""
@@ -125,14 +125,14 @@ class Figures:
         """An iteration is over, and what the scheduler makes of it is known."""
         assert self._run is not None
         self.reported[done.job_id] = done.metrics
-        self.metrics.write("rollmux_iterations", 1.0, job=done.job_id)
+        self.metrics.write("rollmux_iterations", 1.0, job_id=done.job_id)
         review, state = self._run.scheduler.review, self._run.scheduler.state
         pace = review.paces.get(done.job_id) if review is not None else None
         if review is None or pace is None or pace.iteration_s is None:
             return
         job, late = state.job(done.job_id), done.job_id in review.late
-        self.metrics.write("rollmux_slo_slack", 1 - pace.iteration_s / job.solo_s / job.slo, job=done.job_id)
-        self.metrics.write("rollmux_at_risk", float(late), job=done.job_id)
+        self.metrics.write("rollmux_slo_slack", 1 - pace.iteration_s / job.solo_s / job.slo, job_id=done.job_id)
+        self.metrics.write("rollmux_at_risk", float(late), job_id=done.job_id)
         if late:
             self._late.add(done.job_id)
 

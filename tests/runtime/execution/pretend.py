@@ -169,8 +169,8 @@ def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = 
     }
     specs = parse_jobs({"version": 1, "defaults": {"slo": 1000.0, "class": "a:B"}, "jobs": jobs}, "test", Path("/")).jobs
     cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
-    policy = more.pop("policy", "rollmux")
-    return RunPlan(specs, cluster, nodes, policy, "round-robin", 0, str(folder), **more)
+    policy, dispatch = more.pop("policy", "rollmux"), more.pop("dispatch", "round-robin")
+    return RunPlan(specs, cluster, nodes, policy, dispatch, 0, str(folder), **more)
 
 
 def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False, states: list[State] | None = None, **more: Any) -> str:
