@@ -57,7 +57,7 @@ def _job(record: RunRecord, spec: JobSpec, cluster: State) -> dict[str, Any]:
         state = "cancelled"
     elif problem is not None:
         state = "failed"
-    elif len(done) == spec.iterations:
+    elif len(done) == spec.iterations or any(fact.job_id == spec.id and fact.done for fact in record.leases_ended):
         state = "done"
     else:
         state = "stopped" if cluster.knows(spec.id) and cluster.is_running(spec.id) else "waiting"

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ray
-
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.execution.driver import RunDriver
@@ -61,9 +59,13 @@ class Service:
         Raises:
             InputError: a policy or the folder cannot be used; one line.
         """
-        await self.serve(Processes(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
+        import ray
 
-    async def serve(self, processes: Processes) -> None:
+        from runtime.execution.ray_processes import RayProcesses
+
+        await self.serve(RayProcesses(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
+
+    async def serve(self, processes: Processes | None) -> None:
         """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
         self._reports = Reports(driver.run, self._figures)

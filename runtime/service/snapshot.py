@@ -236,7 +236,8 @@ def _pool(run: RunState, figures: Figures, pool: Pool, now_s: float) -> PoolView
     nodes, free = len(run.nodes.nodes(pool)), len(run.nodes.free(pool))
     holding: list[Span] = []
     for handle in run.handles.values():
-        if handle.hold is not None and handle.pool_of(handle.hold.pool) == pool:
-            holding += held_spans(run, handle, now_s)
+        if handle.hold is not None and any(node.pool == pool for node in handle.nodes_of(handle.hold.pool)):
+            names = {node.name for node in handle.nodes_of(handle.hold.pool) if node.pool == pool}
+            holding += (span for span in held_spans(run, handle, now_s) if span.node in names)
     busy = len({span.node for span in holding if span.until_s == now_s})
     return PoolView(nodes, busy, nodes - free - busy, free, figures.usage.share(pool, nodes, holding, now_s))
