@@ -96,7 +96,7 @@ def _follow(job: str, home: Path, at: Path | None) -> None:
 
         def ended() -> bool:
             try:
-                return service.ask("state_of", job) in ("done", "failed", "cancelled", "stopped")
+                return service.ask("state_of", job) in ("done", "over_budget", "failed", "cancelled", "stopped")
             except NoService:
                 return True
 

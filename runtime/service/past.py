@@ -52,6 +52,8 @@ def _job(record: RunRecord, spec: JobSpec, placed: bool) -> dict[str, Any]:
         state = "cancelled"
     elif problem is not None:
         state = "failed"
+    elif spec.id in record.over_budget:
+        state = "over_budget"
     elif len(done) == spec.iterations:
         state = "done"
     else:

@@ -24,7 +24,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
             f"{job['slo']:g}x",
             "yes" if job["at_risk"] else "",
             "" if job["reward"] is None else f"{job['reward']:.3f}",
-            style={"failed": "red", "cancelled": "dim", "done": "dim"}.get(job["state"], ""),
+            style={"failed": "red", "cancelled": "dim", "done": "dim", "over_budget": "dim"}.get(job["state"], ""),
         )
     groups = make_table("group", "period s", "$/h", "nodes", "jobs", left=0)
     for column in groups.columns[-2:]:
