@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rollmux_env.fields import Count, FileModel, NodeCount
+from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, Positive
 from rollmux_env.validation_errors import field_error
 
 
@@ -27,11 +27,36 @@ class EngineOptions(FileModel):
         return self.model_dump(exclude_none=True)
 
 
-class RolloutSpec(FileModel):
-    """What a job asks of the rollout pool."""
+def _absent(value: Any) -> bool:
+    return value is None
+
+
+# The default of these is not written, so that what has no such key keeps its hash.
+Stated = Annotated[Positive | None, Field(exclude_if=_absent)]
+StatedGb = Annotated[NonNegative | None, Field(exclude_if=_absent)]
+
+
+class PhaseSpec(FileModel):
+    """What a job asks of a pool, and says of itself where nobody measures it."""
 
     nodes: NodeCount = 1
-    """Rollout nodes."""
+    """Nodes of the pool."""
+    worst_case_s: Stated = None
+    """Attached jobs and commands: the longest duration of the phase, seconds."""
+    host_memory_gb: StatedGb = None
+    """Attached jobs and commands: host memory that keeps the job resident, GB per node."""
+    device_gb: StatedGb = None
+    """Attached jobs and commands: memory of a node's GPUs that the job keeps between its phases, GB."""
+
+    @property
+    def stated(self) -> list[str]:
+        """The keys of attached jobs and commands that are given."""
+        return [name for name in ("worst_case_s", "host_memory_gb", "device_gb") if getattr(self, name) is not None]
+
+
+class RolloutSpec(PhaseSpec):
+    """What a job asks of the rollout pool."""
+
     engine: Literal["auto", "vllm", "torch"] = "auto"
     """What samples; auto is vLLM where it is installed and works."""
     tensor_parallel: Count = 1
@@ -57,10 +82,8 @@ class RolloutSpec(FileModel):
         return self
 
 
-class TrainingSpec(FileModel):
-    """What a job asks of the training pool."""
+class TrainingSpec(PhaseSpec):
+    """What a job asks of the training pool; in a larger group it trains on all of the group's nodes."""
 
-    nodes: NodeCount = 1
-    """Training nodes; in a larger group it trains on all of the group's."""
     cpu_offload: bool = False
     """Built-in kind: weights, gradients and Adam's moments stay in host memory, where Adam steps; on CPU nodes they always do."""

@@ -1,7 +1,8 @@
 """Job files, version 1: the RL post-training jobs that `rollmux run` executes, as checked and frozen models.
 
 A file is YAML (1.2 rules) or JSON; docs/reference/jobs.md explains every key. A job is of the built-in kind, GRPO on a model and a
-task, or of a class of the user's own. `load_jobs` merges `defaults` under every job, as in scenario files.
+task, or of a class of the user's own; or it is started by its owner (`attach`), or by a service as a `command`, and asks for its
+permits over HTTP. `load_jobs` merges `defaults` under every job, as in scenario files.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rollmux_env.fields import (
     Index,
     JobId,
     NonNegative,
+    Positive,
     Priority,
     UserName,
     Version,
@@ -30,13 +32,13 @@ from rollmux_env.queue_keys import Budget, beyond_quota
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.scenario import Cluster
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
+from runtime.jobs.attached_spec import NodeNames, ProfileSpec, Word, fill_attached
 from runtime.jobs.grpo_spec import TINY, Algorithm, EvaluationSpec, ModelSpec, Named, RewardsSpec, SyncSpec, TaskSpec
+from runtime.jobs.kinds import KINDS, check_kind
 from runtime.jobs.named import located
 from runtime.jobs.phase_spec import RolloutSpec, TrainingSpec
 
 _RATE_OF_TINY, _RATE = 1e-3, 1e-6  # learning rates; the second as in TRL's GRPO
-_OF_A_TASK = ("task", "model", "algorithm", "rewards", "evaluation", "sync")  # keys of the built-in kind of job alone
-_OF_A_CLASS = ("class", "options")
 
 
 def _no_checkpoints(value: Any) -> Any:
@@ -62,6 +64,10 @@ class CheckpointSpec(FileModel):
     def is_wanted(self) -> bool:
         """Whether there are any."""
         return self.every != "none"
+
+
+def _unset(value: Any) -> bool:
+    return not value
 
 
 def _folder_name(value: str) -> str:
@@ -115,26 +121,37 @@ class JobSpec(FileModel):
     """Keyword arguments of that class."""
     folder: str = ""
     """Where relative files, and modules that are not installed, are looked for; the job file's own folder."""
+    attach: Annotated[bool, Field(exclude_if=_unset)] = False
+    """It is started by its owner, who attaches it to a service."""
+    command: Annotated[tuple[Word, ...] | None, Field(strict=False, min_length=1, exclude_if=_unset)] = None
+    """It is started by the service, with these words, and attaches itself."""
+    nodes: Annotated[NodeNames | None, Field(exclude_if=_unset)] = None
+    """attach: the nodes on which it already is."""
+    profile: Annotated[ProfileSpec | None, Field(exclude_if=_unset)] = None
+    """attach, command: its worst case is not stated, but measured."""
+    sync_s: Annotated[NonNegative, Field(exclude_if=_unset)] = 0.0
+    """attach, command: seconds that bring the weights back to the rollout nodes; 0: it reports no sync."""
+    eval_s: Annotated[Positive | None, Field(exclude_if=_unset)] = None
+    """attach, command: longest seconds of evaluations between two rollouts; part of the rollout's worst case."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _elsewhere(cls, data: Any) -> Any:
+        return fill_attached(data)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it asks for its permits over HTTP: its owner has started it, or the service as a command."""
+        return self.attach or self.command is not None
+
+    @property
+    def nodes_named(self) -> dict[str, tuple[str, ...]]:
+        """The nodes on which it already is, by pool; nothing where it may be placed."""
+        return {} if self.nodes is None else {"rollout": self.nodes.rollout, "training": self.nodes.training}
 
     @model_validator(mode="after")
     def _one_kind(self) -> JobSpec:
-        if (self.task is None) == (self.job_class is None):
-            raise field_error(f"needs exactly one of task and class; {'neither' if self.task is None else 'both'} is given")
-        longest, needed = self.rollout.engine_options.max_model_len, self.algorithm.max_prompt_tokens + self.algorithm.max_tokens
-        if longest is not None and longest < needed and self.job_class is None:
-            problem = f"is {longest}; max_prompt_tokens and max_tokens of the algorithm are {needed} together"
-            raise field_error(problem, "rollout", "engine_options", "max_model_len")
-        if self.job_class is not None and self.rollout.policy != "plain":
-            raise field_error("is a key of jobs with a task", "rollout", "policy")
-        if self.job_class is not None and self.training.cpu_offload:
-            raise field_error("is a key of jobs with a task", "training", "cpu_offload")
-        if self.evaluation is not None and self.task is not None and self.task.name != "jsonl":
-            raise field_error(f"goes with the task jsonl, not with {describe(self.task.name)}", "evaluation")
-        for field in ("model", "algorithm", "rewards", "evaluation", "sync"):
-            if self.job_class is not None and field in self.model_fields_set:
-                raise field_error("is a key of jobs with a task; a class gets its settings by options", field)
-        if self.job_class is None and self.options:
-            raise field_error("go with class; a task of one's own takes task.options", "options")
+        check_kind(self)
         return self
 
     @property
@@ -238,8 +255,9 @@ def _merged(data: dict[str, Any]) -> dict[str, Any]:
         return merge_defaults(data)
     merged = []
     for job in jobs:
-        others = _OF_A_CLASS if isinstance(job, dict) and "task" in job else _OF_A_TASK
-        both = not isinstance(job, dict) or ("task" in job) == ("class" in job)
-        fitting = {key: value for key, value in defaults.items() if both or key not in others}
+        named = [kind for kind in KINDS if isinstance(job, dict) and kind in job]
+        others = {key for kind, keys in KINDS.items() for key in keys if kind not in named} if len(named) == 1 else set()
+        own = {key for kind in named for key in KINDS[kind]}
+        fitting = {key: value for key, value in defaults.items() if key in own or key not in others}
         merged += merge_defaults({"defaults": fitting, "jobs": [job]})["jobs"]
     return {key: value for key, value in data.items() if key != "defaults"} | {"jobs": merged}
