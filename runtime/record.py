@@ -11,21 +11,26 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import get_args, get_origin, get_type_hints
 
-from rollmux_env.cluster.events import Event
+from rollmux_env.cluster.events import Event, OverBudget
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Cluster, Job
 from runtime.facts import (
     LEASE,
     Absent,
     Assigned,
+    Attached,
     Bound,
     Cancelled,
     Checkpointed,
+    Continued,
     Drained,
     Ended,
     Failed,
+    Freed,
+    Granted,
     Iteration,
     Joined,
+    LeaseEnded,
     Node,
     PhaseSlice,
     Profiled,
@@ -34,6 +39,7 @@ from runtime.facts import (
     Returned,
     Started,
     Submitted,
+    Suspected,
     SyncSlice,
     Undrained,
 )
@@ -69,6 +75,12 @@ class RunRecord:
     absent: tuple[Absent, ...] = ()
     restarted: tuple[Restarted, ...] = ()
     failed: tuple[Failed, ...] = ()
+    attached: tuple[Attached, ...] = ()
+    granted: tuple[Granted, ...] = ()
+    leases_ended: tuple[LeaseEnded, ...] = ()
+    suspected: tuple[Suspected, ...] = ()
+    freed: tuple[Freed, ...] = ()
+    continued: tuple[Continued, ...] = ()
     ended: Ended | None = None
     bounds: tuple[Bound, ...] = ()
     solo: dict[str, RunRecord] = field(default_factory=dict)
@@ -77,6 +89,11 @@ class RunRecord:
     def jobs(self) -> dict[str, Job]:
         """Jobs by id, as the policy saw them."""
         return {profiled.job.id: profiled.job for profiled in self.profiled}
+
+    @property
+    def over_budget(self) -> frozenset[str]:
+        """Ids of the jobs that ended since their budget was spent."""
+        return frozenset(event.job_id for event in self.log if isinstance(event, OverBudget))
 
     @property
     def nodes(self) -> dict[str, Node]:
