@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.alone import Solo
 from policies.placement.blind import Random
+from rollmux_env.cluster.candidates import _fill, candidates
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
@@ -125,9 +128,9 @@ def test_of_an_observed_state_jobs_go_on_from_now_at_their_period() -> None:
 
 def test_the_policy_that_is_asked_is_a_copy() -> None:
     state, policy = of(*(make_job(name, slo=1) for name in "abc")), Random(3)
-    before = policy._random.bit_generator.state
+    before = str(vars(policy)["_random"].bit_generator.state)
     waiting(state, policy)
-    assert policy._random.bit_generator.state == before
+    assert str(vars(policy)["_random"].bit_generator.state) == before
 
 
 class Uncopied(Solo):
@@ -140,3 +143,14 @@ class Uncopied(Solo):
 def test_a_policy_that_cannot_be_copied_is_said_to_be_so() -> None:
     with pytest.raises(PlanError, match="the policy cannot be copied: TypeError"):
         waiting(of(*(make_job(name, slo=1) for name in "abc")), Uncopied())
+
+
+def test_looking_ahead_in_a_thread_leaves_what_is_decided_meanwhile_alone() -> None:
+    """Both enumerate candidates, and each has rows of its own for them."""
+    state = of(*(make_job(name, slo=1) for name in "abc"), policy=Algorithm1())
+    mine = candidates(state, "c")
+    rows = [_fill(state, "c", only_improving=False, prune=False)]
+    with ThreadPoolExecutor(1) as thread:
+        rows.append(thread.submit(_fill, state, "c", False, False).result())
+    assert not np.shares_memory(*rows)
+    assert mine.group.tolist() == rows[0]["group"].tolist() == rows[1]["group"].tolist()
