@@ -113,12 +113,14 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     done = Counter(iteration.job_id for iteration in record.iterations)
     failed = Counter(fact.job_id for fact in record.failed)
     cancelled = Counter(fact.job_id for fact in record.cancelled)
+    by_owner = {fact.job_id for fact in record.leases_ended if fact.done}
     jobs: dict[str, Outcome] = {}
     for job_id, times in Counter(fact.spec.id for fact in record.submitted).items():
         if times > 1:
             problems.append(f"A1: job {job_id} was submitted {times} times")
     for spec in [fact.spec for fact in record.submitted]:
-        whole, spent = done[spec.id] >= spec.iterations, spec.id in record.over_budget
+        whole = done[spec.id] >= spec.iterations or spec.id in by_owner
+        spent = spec.id in record.over_budget
         ends: dict[Outcome, int] = {"failed": failed[spec.id], "cancelled": cancelled[spec.id], "over_budget": spent, "done": whole}
         jobs[spec.id] = next((outcome for outcome, times in ends.items() if times), "present")
         if (times := sum(ends.values())) > 1:

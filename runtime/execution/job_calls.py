@@ -246,8 +246,8 @@ class JobCalls:
             return
         self._iterated(handle, done)
 
-    def _iterated(self, handle: JobHandle, done: Done) -> None:
-        """An iteration is over: the job goes on, moves, or is done."""
+    def record(self, handle: JobHandle, done: Done) -> tuple[facts.Iterated, tuple[Fact, ...]]:
+        """An iteration is over and counts; what the scheduler and the journal are to be told of it."""
         run, number, now_s = self._run, handle.iteration, self._run.log.now()
         began_s = handle.began_s if handle.began_s is not None else now_s
         handle.began_s = None
@@ -263,13 +263,18 @@ class JobCalls:
         if handle.iteration > handle.done:
             handle.done, handle.deaths = handle.iteration, 0
         progress = handle.so_far(run.scheduler.state.job(handle.id).iterations)
-        iterated = facts.Iterated(progress, None if interrupted else now_s - began_s, done.movable)
+        return facts.Iterated(progress, None if interrupted else now_s - began_s, done.movable), notes
+
+    def _iterated(self, handle: JobHandle, done: Done) -> None:
+        """An iteration is over: the job goes on, moves, or is done."""
+        run = self._run
+        iterated, notes = self.record(handle, done)
         if handle.iteration == handle.spec.iterations:
             handle.gone = True
             handle.stand()
             run.tell(iterated, facts.Left(handle.id), notes=notes)
             handle.tell(None, run.log.now())
-        elif run.scheduler.state.is_over_budget(handle.id, now_s):
+        elif run.scheduler.state.is_over_budget(handle.id, run.log.now()):
             if done.keeps:  # it ends when it has written its last checkpoint
                 run.tell(iterated, notes=notes)
                 handle.over_budget = handle.leaving = True

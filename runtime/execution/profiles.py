@@ -77,6 +77,25 @@ class Profile(BaseModel):
         )
 
 
+def job_as_stated(spec: JobSpec, arrival_s: float) -> Job:
+    """An attached job as a policy sees it: what it states of itself, evaluations being part of its longest rollout."""
+    rollout = {"nodes": spec.rollout.nodes, "worst_case_s": (spec.rollout.worst_case_s or _LEAST_S) + (spec.eval_s or 0.0)}
+    training = {"nodes": spec.training.nodes, "worst_case_s": spec.training.worst_case_s or _LEAST_S}
+    return Job(
+        id=spec.id,
+        arrival_s=arrival_s,
+        iterations=spec.iterations,
+        slo=spec.slo,
+        rollout=Phase.model_validate(rollout | {"host_memory_gb": spec.rollout.host_memory_gb or 0.0}),
+        training=Training.model_validate(training | {"host_memory_gb": spec.training.host_memory_gb or 0.0}),
+        sync_s=spec.sync_s,
+        movable=spec.movable,
+        priority=spec.priority,
+        user=spec.user,
+        budget=spec.budget,
+    )
+
+
 # Keys of a job on which its profile does not depend.
 _OF_NO_ACCOUNT = {
     *("id", "arrival_s", "iterations", "slo", "seed", "folder", "movable", "checkpoint"),
