@@ -45,7 +45,7 @@ def measure(folder: Path) -> None:
     import torch
     import transformers  # noqa: F401
 
-    from runtime.jobs.spec import Algorithm
+    from runtime.jobs.grpo_spec import Algorithm
     from runtime.training.trainer import Trainer
 
     laps.lap("import")
@@ -117,8 +117,8 @@ def switches(rows: Rows, size: str, folder: Path, budget: Budget, rates: dict[st
 
 def make_job_file(folder: Path, model: Path) -> Path:
     """Two jobs that train a model of random weights, which is given a tokenizer."""
+    from runtime.jobs.grpo_spec import ModelSpec
     from runtime.jobs.models import model_directory
-    from runtime.jobs.spec import ModelSpec
 
     for file in model_directory(ModelSpec(), 0).glob("tokenizer*"):
         shutil.copyfile(file, model / file.name)

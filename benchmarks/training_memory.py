@@ -24,7 +24,7 @@ import numpy as np
 from rollmux_env.files import read_json
 from rollmux_env.report.tables import make_table, show
 from runtime.engines.model_files import read_model_files
-from runtime.jobs.spec import Algorithm
+from runtime.jobs.grpo_spec import Algorithm
 from runtime.memory import memory
 from runtime.training.memory import ModelSize, size_of, training_peak
 

@@ -35,8 +35,8 @@ class TrlGrpo:
         from transformers import TrainerCallback
         from trl import GRPOConfig, GRPOTrainer
 
+        from runtime.jobs.grpo_spec import ModelSpec
         from runtime.jobs.models import load_tokenizer, model_directory
-        from runtime.jobs.spec import ModelSpec
 
         job = self
 

@@ -13,6 +13,7 @@ from runtime.commands.run import run
 from runtime.commands.samples import samples
 from runtime.commands.serve import serve
 from runtime.commands.status import status
+from runtime.commands.token import token
 
 
 def mount(app: typer.Typer) -> None:
@@ -20,3 +21,4 @@ def mount(app: typer.Typer) -> None:
     for command in (run, compare, serve, submit, status, cancel, logs, samples, export, profile, doctor):
         app.command(rich_help_panel="Run")(command)
     app.add_typer(journal, name="journal", rich_help_panel="Run")
+    app.add_typer(token, name="token", rich_help_panel="Run")

@@ -21,7 +21,8 @@ from rollmux_env.validation_errors import describe
 from runtime.calibration import Grid, Measurer, Prompts, Rollout, as_hardware, clock, fit, measure
 from runtime.engines.device_share import USUAL
 from runtime.engines.interface import Engine
-from runtime.jobs.spec import Algorithm, JobSpec, ModelSpec, TaskSpec
+from runtime.jobs.grpo_spec import Algorithm, ModelSpec, TaskSpec
+from runtime.jobs.spec import JobSpec
 from runtime.memory import memory
 from runtime.residency.choice import Level, cheapest
 
@@ -89,7 +90,8 @@ def subject(target: str, job_id: str | None) -> JobSpec:
     Raises:
         InputError: neither, or no such job; one line.
     """
-    from runtime.jobs.spec import TINY, load_jobs
+    from runtime.jobs.grpo_spec import TINY
+    from runtime.jobs.spec import load_jobs
 
     path = Path(target)
     if target == TINY or path.is_dir():

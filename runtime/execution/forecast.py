@@ -11,8 +11,9 @@ from runtime.engines.memory import SamplingMemory, sampling_memory
 from runtime.engines.model_files import read_model_files
 from runtime.execution.nodes import POOLS
 from runtime.facts import Node, Pool
+from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import local_directory, tiny_config
-from runtime.jobs.spec import TINY, JobSpec
+from runtime.jobs.spec import JobSpec
 from runtime.training.memory import ModelSize, TrainingPeak, size_of, tiny_size, training_peak
 
 

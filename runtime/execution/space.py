@@ -12,8 +12,9 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.engines.model_files import read_model_files
 from runtime.execution.run_state import CHECKPOINTS
+from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import local_directory, tiny_parameters
-from runtime.jobs.spec import TINY, JobSpec
+from runtime.jobs.spec import JobSpec
 
 _BYTES = 12  # a parameter, of weights and Adam's two moments in float32
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
+from runtime.jobs.grpo_spec import TINY, TaskSpec
 from runtime.jobs.named import find_module
-from runtime.jobs.spec import TINY, JobSpec, TaskSpec
+from runtime.jobs.spec import JobSpec
 from runtime.jobs.verifiers import check_installed
 
 

@@ -18,7 +18,7 @@ from runtime.jobs.tasks import Example, Reward, generator
 from runtime.jobs.verifiers import VERIFIERS, final_number
 
 if TYPE_CHECKING:
-    from runtime.jobs.spec import TaskSpec
+    from runtime.jobs.grpo_spec import TaskSpec
 
 
 def read_examples(spec: TaskSpec, folder: str) -> list[Example]:

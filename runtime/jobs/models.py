@@ -20,8 +20,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.cache import cache_folder
+from runtime.jobs.grpo_spec import TINY, ModelSpec
 from runtime.jobs.named import located
-from runtime.jobs.spec import TINY, ModelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

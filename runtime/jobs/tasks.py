@@ -22,7 +22,7 @@ from runtime.jobs.named import load_named
 from runtime.jobs.verifiers import CHEAP, VERIFIERS
 
 if TYPE_CHECKING:
-    from runtime.jobs.spec import TaskSpec
+    from runtime.jobs.grpo_spec import TaskSpec
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from runtime.engines.model_files import ModelFiles
-    from runtime.jobs.spec import Algorithm
+    from runtime.jobs.grpo_spec import Algorithm
 
 CHUNK = 1 << 25
 """Logits that are there at a time: 128 MB in float32."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.jobs.spec import Algorithm
+from runtime.jobs.grpo_spec import Algorithm
 from runtime.residency.footprint import Footprint
 from runtime.residency.layout import Layout
 from runtime.residency.offload import Offloader, map_large_blocks

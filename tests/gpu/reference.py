@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime.jobs.spec import Algorithm
+from runtime.jobs.grpo_spec import Algorithm
 from runtime.training.batch import Batch
 from runtime.training.loss import LogProbs, grpo_sums, token_logprobs
 

@@ -17,8 +17,9 @@ from runtime.checkpoints import begin_checkpoint
 from runtime.engines.model_files import read_model_files
 from runtime.export import MODELS, export_checkpoint, keep_model
 from runtime.grpo.state import write_shards
+from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import model_directory
-from runtime.jobs.spec import JobSpec, ModelSpec, parse_jobs
+from runtime.jobs.spec import JobSpec, parse_jobs
 from tests.runtime.engines.models import tiny
 
 

@@ -15,7 +15,8 @@ from rollmux_env.report.tables import WIDTH
 from runtime.commands.memory import memory_tables
 from runtime.execution.forecast import Forecast, check_memory, forecasts, limits
 from runtime.facts import Node, Pool
-from runtime.jobs.spec import Algorithm, JobSpec, parse_jobs
+from runtime.jobs.grpo_spec import Algorithm
+from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.training.memory import ModelSize, training_peak
 
 BILLION = 1_000_000_000

@@ -15,8 +15,8 @@ from rollmux_env.timing.trajectories import groups_of, read_trajectories
 from runtime.execution.checks import check_run
 from runtime.export import export_model
 from runtime.facts import Node
+from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import load_tokenizer, model_directory
-from runtime.jobs.spec import ModelSpec
 from runtime.journal import JOURNAL
 from runtime.output import LOGS
 from runtime.output import lines as lines_of

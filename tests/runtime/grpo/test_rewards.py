@@ -19,7 +19,8 @@ from runtime.grpo.prompts import Prompts
 from runtime.grpo.reward_runner import RewardProcess
 from runtime.grpo.rewards import FAILED, Rewards, merged, name_of
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.jobs.spec import JobSpec, RewardsSpec, TaskSpec, parse_jobs
+from runtime.jobs.grpo_spec import RewardsSpec, TaskSpec
+from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.jobs.tasks import Example
 
 PATIENCE_S = 120.0  # for what is bound to happen

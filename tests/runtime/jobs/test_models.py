@@ -10,8 +10,9 @@ import pytest
 
 from rollmux_env.errors import InputError
 from runtime.jobs import models
+from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import END, KINDS, LENGTHS, VOCABULARY_SIZE, load_tokenizer, model_directory, tiny_parameters, token_of
-from runtime.jobs.spec import ModelSpec, load_jobs
+from runtime.jobs.spec import load_jobs
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

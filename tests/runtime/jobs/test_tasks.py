@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.jobs.spec import TaskSpec
+from runtime.jobs.grpo_spec import TaskSpec
 from runtime.jobs.tasks import BUILT_IN, Example, Task, make_task, score
 
 OWN = """

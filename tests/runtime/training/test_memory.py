@@ -11,8 +11,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from runtime.engines.interface import Response
 from runtime.engines.model_files import read_model_files
+from runtime.jobs.grpo_spec import Algorithm, ModelSpec
 from runtime.jobs.models import model_directory, tiny_config
-from runtime.jobs.spec import Algorithm, ModelSpec
 from runtime.training import loading, memory
 from runtime.training.batch import make_batch
 from runtime.training.memory import ModelSize, TrainingPeak, size_of, tiny_size, training_peak

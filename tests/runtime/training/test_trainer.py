@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load, load_file, save
 
 from rollmux_env.errors import InputError
-from runtime.jobs.spec import Algorithm
+from runtime.jobs.grpo_spec import Algorithm
 from runtime.training import loading, output_layer
 from runtime.training.batch import Batch
 from runtime.training.errors import TrainingError

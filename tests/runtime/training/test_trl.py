@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from runtime.jobs.grpo_spec import Algorithm, ModelSpec
 from runtime.jobs.models import load_tokenizer, model_directory
-from runtime.jobs.spec import Algorithm, ModelSpec
 from runtime.training.batch import Batch
 from runtime.training.loss import LogProbs, grpo_sums
 from runtime.training.output_layer import prepare_scoring, score_tokens

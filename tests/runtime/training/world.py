@@ -12,7 +12,7 @@ import torch
 import torch.multiprocessing as processes
 
 from runtime.engines.interface import Response
-from runtime.jobs.spec import Algorithm
+from runtime.jobs.grpo_spec import Algorithm
 from runtime.training.batch import Batch, make_batch
 from runtime.training.trainer import Trainer
 from tests.runtime.qwen import small_qwen

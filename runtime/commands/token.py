@@ -1,0 +1,85 @@
+"""`rollmux token`: who may ask a service over HTTP for what."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runtime.commands.jobs import At
+
+token = typer.Typer(no_args_is_help=True, help="Make, list and revoke the tokens of a service's users.")
+
+
+class RightName(StrEnum):
+    """Names of `runtime.service.tokens.Right`."""
+
+    look = "look"
+    attach = "attach"
+    operate = "operate"
+
+
+@token.command()
+def make(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose it is.", show_default=False)],
+    right: Annotated[
+        RightName,
+        typer.Option("--right", help="look; attach and submit own jobs; or run code and operate (docs/guides/security.md)."),
+    ],
+    at: At = None,
+) -> None:
+    """Print a new token for a user, once: the service keeps only its hash. A running service knows it at once.
+
+    Example: `rollmux token make ann --right attach`
+    """
+    from rollmux_env.errors import InputError
+    from runtime.service.tokens import Right, Tokens
+
+    if not user:
+        raise InputError("a user's name is empty; the token without a name is the service's own, in service.json")
+    typer.echo(Tokens(_folder(at)).make(user, Right[right.name.upper()]))
+
+
+@token.command("list")
+def list_tokens(at: At = None) -> None:
+    """List the tokens that count: id, user, right, and when they were made.
+
+    Example: `rollmux token list`
+    """
+    from rollmux_env.report.tables import make_table, show
+    from runtime.service.tokens import Tokens
+
+    table = make_table("id", "user", "right", "made", left=4)
+    for made in Tokens(_folder(at)).list():
+        table.add_row(made.id, made.user or "(the service's own)", made.right.name.lower(), made.made)
+    show(table)
+
+
+@token.command()
+def revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `rollmux token list` shows it.", show_default=False)],
+    at: At = None,
+) -> None:
+    """Let a token count for nothing from now on. A running service knows it at once.
+
+    Example: `rollmux token revoke 3f6c0a1b9d2e`
+    """
+    from runtime.service.tokens import Tokens
+
+    revoked = Tokens(_folder(at)).revoke(token_id)
+    typer.echo(f"revoked: {revoked.id}, {revoked.right.name.lower()} of {revoked.user or 'the service itself'}")
+
+
+def _folder(at: Path | None) -> Path:
+    """The folder of a service, which has been there at least once."""
+    from rollmux_env.errors import InputError
+    from rollmux_env.validation_errors import one_line
+    from runtime.service.address import folder_of
+
+    folder = folder_of(at)
+    if not folder.is_dir():
+        name = one_line(str(folder), 4096)
+        raise InputError(f"--at {name}: there is no such folder; `rollmux serve {name}` makes it")
+    return folder

@@ -1,0 +1,89 @@
+"""What a job asks of the two pools: keys `rollout` and `training` of job files."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, Positive
+from rollmux_env.validation_errors import field_error
+
+
+class EngineOptions(FileModel):
+    """Settings of vLLM; what is not set is RollMux's own choice."""
+
+    gpu_memory: Annotated[float, Field(ge=0.05, le=0.95)] | None = None
+    """Share of each GPU that the awake engine takes, its weights included; else 0.8, or what sleeping processes leave free."""
+    enforce_eager: bool | None = None
+    """On GPUs: no CUDA graphs, which take memory and time at the start and make decoding quicker."""
+    max_num_seqs: Annotated[Count, Field(le=4096)] | None = None
+    """Sequences that are sampled at a time; else 256."""
+    max_model_len: Count | None = None
+    """Tokens of the longest prompt and response together that vLLM makes room for; else what the job's algorithm needs."""
+
+    def values_set(self) -> dict[str, Any]:
+        """Those that are set, by name."""
+        return self.model_dump(exclude_none=True)
+
+
+def _absent(value: Any) -> bool:
+    return value is None
+
+
+# The default of these is not written, so that what has no such key keeps its hash.
+Stated = Annotated[Positive | None, Field(exclude_if=_absent)]
+StatedGb = Annotated[NonNegative | None, Field(exclude_if=_absent)]
+
+
+class PhaseSpec(FileModel):
+    """What a job asks of a pool, and says of itself where nobody measures it."""
+
+    nodes: NodeCount = 1
+    """Nodes of the pool."""
+    worst_case_s: Stated = None
+    """Attached jobs and commands: the longest duration of the phase, seconds."""
+    host_memory_gb: StatedGb = None
+    """Attached jobs and commands: host memory that keeps the job resident, GB per node."""
+    device_gb: StatedGb = None
+    """Attached jobs and commands: memory of a node's GPUs that the job keeps between its phases, GB."""
+
+    @property
+    def stated(self) -> list[str]:
+        """The keys of attached jobs and commands that are given."""
+        return [name for name in ("worst_case_s", "host_memory_gb", "device_gb") if getattr(self, name) is not None]
+
+
+class RolloutSpec(PhaseSpec):
+    """What a job asks of the rollout pool."""
+
+    engine: Literal["auto", "vllm", "torch"] = "auto"
+    """What samples; auto is vLLM where it is installed and works."""
+    tensor_parallel: Count = 1
+    """GPUs of one copy of the model."""
+    engine_options: EngineOptions = EngineOptions()
+    """Of vLLM."""
+    policy: Literal["plain", "tail-batching"] = "plain"
+    """Built-in kind: plain waits for every response; tail-batching launches more than it needs and puts off what takes long."""
+    eta: Annotated[float, Field(gt=1, le=2)] = 1.25
+    """tail-batching: how many times as many prompts and responses a short round launches."""
+
+    @model_validator(mode="after")
+    def _eta_goes_with_tail_batching(self) -> RolloutSpec:
+        if self.policy == "plain" and "eta" in self.model_fields_set:
+            raise field_error("goes with the policy tail-batching", "eta")
+        return self
+
+    @model_validator(mode="after")
+    def _options_go_with_vllm(self) -> RolloutSpec:
+        if self.engine == "torch":
+            for field in self.engine_options.values_set():
+                raise field_error("is an option of vLLM; the engine is torch", "engine_options", field)
+        return self
+
+
+class TrainingSpec(PhaseSpec):
+    """What a job asks of the training pool; in a larger group it trains on all of the group's nodes."""
+
+    cpu_offload: bool = False
+    """Built-in kind: weights, gradients and Adam's moments stay in host memory, where Adam steps; on CPU nodes they always do."""
