@@ -25,6 +25,7 @@ import http.client
 import itertools
 import json
 import logging
+import math
 import os
 import random
 import signal
@@ -87,6 +88,7 @@ class Service:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"ROLLMUX_URL: must be http://HOST:PORT or https://HOST:PORT, not {url!r}")
+        self.url, self.token = url, token
         self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -158,9 +160,9 @@ def _now() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def own_pids() -> list[int]:
-    """The processes of this process group, as far as /proc tells; they may hold devices."""
-    group, pids = os.getpgrp(), {os.getpid()}
+def pids_of(group: int) -> list[int]:
+    """The processes of a process group, as far as /proc tells; they may hold devices."""
+    pids = []
     try:
         names = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -168,11 +170,17 @@ def own_pids() -> list[int]:
     for name in names:
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                if int(file.read().rpartition(b")")[2].split()[2]) == group:
-                    pids.add(int(name))
+                state, _, its_group = file.read().rpartition(b")")[2].split()[:3]
+            if int(its_group) == group and state != b"Z":
+                pids.append(int(name))
         except (OSError, ValueError, IndexError):  # noqa: PERF203 (it has just ended)
             continue
-    return sorted(pids)
+    return pids
+
+
+def own_pids() -> list[int]:
+    """The processes of this process's group, itself among them."""
+    return sorted({os.getpid(), *pids_of(os.getpgrp())})
 
 
 def end_process_group(why: str) -> None:
@@ -401,7 +409,7 @@ class Job:
         return Phase(self, name, self.iteration if iteration is None else iteration, extra)
 
     def synced(self, seconds: float, iteration: int | None = None) -> None:
-        """Say that the new weights are where they are sampled from; how long that took, with all waiting."""
+        """Say that the new weights are where they are sampled from, how long it took: a sync without a phase of its own."""
         body = {"iteration": self.iteration if iteration is None else iteration, "seconds": seconds}
         self._ask("synced", body)
 
@@ -440,9 +448,8 @@ class Job:
         """Give the nodes to the next one; what leaving a phase does."""
         if self.lease is None:
             return
-        body: dict[str, Any] = {"phase": phase.name, "iteration": phase.iteration, "metrics": phase.metrics}
-        if phase.extra:
-            body["extra"] = True
+        metrics = {name: float(value) for name, value in phase.metrics.items() if math.isfinite(value)}  # JSON has no others
+        body: dict[str, Any] = {"phase": phase.name, "iteration": phase.iteration, "metrics": metrics}
         if phase.device_gb is not None:
             body["device_gb"] = phase.device_gb
         self._ask("release", body)

@@ -7,6 +7,7 @@ answers from them. It plans nothing and forgets everything at its end.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 TOKEN = "secret"
 POOLS = {"rollout": ("rollout",), "training": ("training",), "sync": ("rollout", "training")}
-NODES = {pool: [{"name": f"{pool}-0", "host": "here", "gpus": [], "cores": [0]}] for pool in ("rollout", "training")}
+NODES = {pool: [{"name": f"{pool}-0", "host": socket.gethostname(), "gpus": [], "cores": [0]}] for pool in ("rollout", "training")}
 Answer = tuple[int, dict[str, Any]]
 
 
@@ -72,6 +73,11 @@ class LittleService:
             case "GET", ["jobs", name], _ if name in self.jobs:
                 job = self.jobs[name]
                 return 200, {"id": name, "state": job.state, "iteration": job.iteration, "iterations": job.iterations}
+            case "POST", ["jobs"], _ if (name := body["id"]) not in self.jobs:
+                self.jobs[name] = Job(body["iterations"])
+                return 201, {"id": name}
+            case "POST", ["jobs"], _:
+                return 409, {"error": f"job {body['id']}: names are used once"}
             case "POST", ["jobs", name, "attach"], _ if name in self.jobs:
                 return self._attach(self.jobs[name])
             case "POST", ["leases", lease, request], _ if name := self._name_of(lease):
@@ -106,12 +112,12 @@ class LittleService:
             case "acquire":
                 return self._acquire(job, Turn(name, body["phase"], body["iteration"], body.get("extra", False)), body["wait_s"])
             case "release":
-                turn = Turn(name, body["phase"], body["iteration"], body.get("extra", False))
-                mine = [pool for pool, holder in self.held.items() if holder == turn]
-                if not mine and not (turn.iteration < job.iteration or turn.phase in job.over or turn.extra):
-                    return 409, {"error": f"the job does not hold {turn.phase} of iteration {turn.iteration}"}
-                if mine and not turn.extra:
-                    job.over.add(turn.phase)
+                phase, iteration = body["phase"], body["iteration"]
+                mine = [pool for pool, turn in self.held.items() if turn[:3] == (name, phase, iteration)]
+                if not mine and not (iteration < job.iteration or phase in job.over):
+                    return 409, {"error": f"the job does not hold {phase} of iteration {iteration}"}
+                if mine and not self.held[mine[0]].extra:
+                    job.over.add(phase)
                 self._free(mine)
             case "heartbeat":
                 return 200, {"stop": self.stop}
@@ -133,6 +139,8 @@ class LittleService:
             ahead = self.waiting[: self.waiting.index(turn)]
             return not any(pool in self.held or any(pool in POOLS[other.phase] for other in ahead) for pool in pools)
 
+        if self.move:
+            job.state = "moving"
         if self.move or not self.changed.wait_for(is_free, wait_s):
             return 200, {"granted": False, "move": self.move}
         self.waiting.remove(turn)

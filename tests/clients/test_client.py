@@ -14,7 +14,7 @@ from tests.clients.little_service import LittleService, Turn
 def iterate(job: rollmux_client.Job) -> None:
     for k in job.iterations():
         with job.phase("rollout") as phase:
-            phase.report(reward=float(k))
+            phase.report(reward=float(k), loss=float("nan"))
         with job.phase("training"):
             pass
 
@@ -113,7 +113,8 @@ def test_a_sync_has_both_sides_at_once(service: LittleService) -> None:
             with job.phase("sync") as phase:
                 assert {*service.held} == {"rollout", "training"}
                 assert [node["name"] for node in phase.nodes] == ["rollout-0", "training-0"]
-            job.synced(0.5)
+    with rollmux_client.attach("other") as job:
+        job.synced(0.5)
     assert ("synced", {"iteration": 0, "seconds": 0.5}) in service.requests
 
 
