@@ -102,6 +102,8 @@ class LittleService:
         if job.lease is not None and time.monotonic() - job.heard_s < self.ttl_s:
             return 409, {"error": "another lease of the job lives"}
         self._leases += 1
+        if "training" in job.over:  # the iteration is whole
+            job.iteration, job.over = job.iteration + 1, set()
         job.lease, job.heard_s, job.state = f"lease-{self._leases}", time.monotonic(), "running"
         return 200, {"lease": job.lease, "ttl_s": self.ttl_s, "iteration": job.iteration, "nodes": NODES}
 
