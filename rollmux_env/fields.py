@@ -12,6 +12,7 @@ from rollmux_env.validation_errors import describe
 MAX_NODES_OF_A_JOB = 4096
 LARGEST = 1e15  # of any number; far above what a cluster has, and sums and products of a few stay finite
 ID_PATTERN = "^[A-Za-z0-9._-]{1,64}$"
+USER_PATTERN = "^[A-Za-z0-9._@+-]{0,64}$"
 
 
 def whole(value: Any) -> Any:
@@ -25,6 +26,14 @@ def _id(value: Any) -> Any:
         raise ValueError(f"must be text, not the {kind} {describe(value)}: quote it")
     if isinstance(value, str) and not re.fullmatch(ID_PATTERN[1:-1], value):
         raise ValueError(f"may hold 1 to 64 letters A-Z and a-z, digits, dots, underscores and hyphens, not {describe(value)}")
+    return value
+
+
+def _user(value: Any) -> Any:
+    if isinstance(value, bool | int | float):
+        return _id(value)  # which says to quote it
+    if isinstance(value, str) and not re.fullmatch(USER_PATTERN[1:-1], value):
+        raise ValueError(f"may hold up to 64 letters A-Z and a-z, digits, and any of . _ @ + -, not {describe(value)}")
     return value
 
 
@@ -50,6 +59,8 @@ AtLeastOne = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0, le=2**31), BeforeValidator(whole)]
 Count = Annotated[int, Field(ge=1, le=2**31), BeforeValidator(whole)]
 NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES_OF_A_JOB), BeforeValidator(whole)]
+Priority = Annotated[int, Field(ge=-(2**31), le=2**31), BeforeValidator(whole)]
+UserName = Annotated[str, BeforeValidator(_user), Field(json_schema_extra={"pattern": USER_PATTERN})]
 JobId = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 Version = Annotated[int, BeforeValidator(whole), AfterValidator(_version), Field(json_schema_extra={"const": 1})]
 

@@ -18,7 +18,22 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from rollmux_env.errors import InputError
-from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NodeCount, NonNegative, Positive, Version, by_name, whole
+from rollmux_env.fields import (
+    AtLeastOne,
+    Count,
+    FileModel,
+    Index,
+    JobId,
+    NodeCount,
+    NonNegative,
+    Positive,
+    Priority,
+    UserName,
+    Version,
+    by_name,
+    whole,
+)
+from rollmux_env.queue_keys import Budget, Quota, beyond_quota, queue_key
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.timing.described import Lengths, Model, Timing
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
@@ -63,6 +78,8 @@ class Cluster(FileModel):
     # The default is not written, so that what has no such key keeps its hash.
     one_device: Annotated[bool, Field(exclude_if=lambda one_device: not one_device)] = False
     """Whether training is the only pool: the nodes of a group run the rollout and the training of each member in turn."""
+    quotas: Annotated[dict[UserName, Quota], Field(exclude_if=lambda quotas: not quotas)] = Field(default={})
+    """The most that the jobs of a user may hold at once: {user: {nodes, usd_per_hour}}."""
 
     @model_validator(mode="after")
     def _both_pools(self) -> Cluster:
@@ -192,6 +209,12 @@ class Job(FileModel):
     # The default is not written, so that what has no such key keeps its hash.
     movable: Annotated[bool, Field(exclude_if=lambda movable: movable)] = True
     """Whether it may be given another place while it runs."""
+    priority: Annotated[Priority, Field(exclude_if=lambda priority: not priority)] = 0
+    """Its place in the queue: jobs of a higher one come first, of the same one in order of arrival."""
+    user: Annotated[UserName, Field(exclude_if=lambda user: not user)] = ""
+    """Whose job it is, for quotas and accounts."""
+    budget: Annotated[Budget | None, Field(exclude_if=lambda budget: budget is None)] = None
+    """What it may cost and how long it may stay; it leaves when either is spent. null is no limit."""
     colocated: Colocated | None = None
     """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""
     model: Annotated[Model | None, BeforeValidator(by_name)] = None
@@ -250,6 +273,11 @@ class Scenario(FileModel):
         return json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True, separators=(",", ":"))
 
     @property
+    def queue_key(self) -> str | None:
+        """The first of the keys `quotas`, `priority`, `user` and `budget` that the file uses, as a path; None: none."""
+        return queue_key(self.cluster, self.jobs)
+
+    @property
     def sha256(self) -> str:
         """Hash of `canonical_json`, hexadecimal."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
@@ -272,6 +300,9 @@ class Scenario(FileModel):
                     who = "the job asks for" if both else "asks for"
                     problem = f"{who} {memory_gb:.10g} GB; a {name} node has {pool.node_memory_gb:.10g} GB"
                     raise field_error(problem, "jobs", k, name, "host_memory_gb")
+            nodes = {name: getattr(job, name).nodes for name in self.cluster.pools}
+            if problem := beyond_quota(job.user, nodes, self.cluster):
+                raise field_error(problem, "jobs", k)
         return self
 
 

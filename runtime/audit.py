@@ -113,12 +113,13 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     done = Counter(iteration.job_id for iteration in record.iterations)
     failed = Counter(fact.job_id for fact in record.failed)
     cancelled = Counter(fact.job_id for fact in record.cancelled)
+    by_owner = {fact.job_id for fact in record.leases_ended if fact.done}
     jobs: dict[str, Outcome] = {}
     for job_id, times in Counter(fact.spec.id for fact in record.submitted).items():
         if times > 1:
             problems.append(f"A1: job {job_id} was submitted {times} times")
     for spec in [fact.spec for fact in record.submitted]:
-        whole = done[spec.id] >= spec.iterations
+        whole = done[spec.id] >= spec.iterations or spec.id in by_owner
         jobs[spec.id] = "failed" if failed[spec.id] else "cancelled" if cancelled[spec.id] else "done" if whole else "present"
         if (times := failed[spec.id] + cancelled[spec.id] + whole) > 1:
             problems.append(f"A1: job {spec.id} ended {times} times")

@@ -13,8 +13,8 @@ import json
 import os
 import sqlite3
 import time
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +30,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.facts import (
     Ended,
     Fact,
+    Granted,
     Iteration,
     PhaseSlice,
     Relaunched,
@@ -47,8 +48,9 @@ from runtime.record import RunRecord, fields_of_kinds
 
 DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
 LOCK = "journal.lock"
-_BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked)
+_BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked, Granted)  # who waits for one of them flushes
 _BATCH = 32  # facts; more of the batched kinds are never lost
+_RECENT = 5000  # facts that are kept as they were written
 IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event
 _PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
@@ -65,6 +67,10 @@ class Journal:
         resume: whether it goes on.
         wait_s: for how long to wait for a writer that is about to end, seconds.
 
+    Attributes:
+        last_number: of the last fact on the disk, from 1; 0 where there is none.
+        recent: number, kind and JSON of the last ones that were brought there. flushed: is called when more have been.
+
     Raises:
         InputError: it is there and the run is new, or the other way round; another process writes it; or nobody can; one line.
     """
@@ -80,6 +86,8 @@ class Journal:
             for ending in ("", "-wal", "-shm"):
                 path.with_name(path.name + ending).unlink(missing_ok=True)
         self._unwritten: list[tuple[str, str]] = []
+        self.recent: deque[tuple[int, str, str]] = deque(maxlen=_RECENT)
+        self.flushed: Callable[[], None] = lambda: None
         try:
             if not resume:  # SQLite gives its other files the same mode
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -93,6 +101,7 @@ class Journal:
                 self._database.execute(TABLE)
                 self._database.execute(f"PRAGMA user_version={SCHEMA}")
                 self._database.execute("COMMIT")
+            self.last_number: int = self._database.execute("SELECT coalesce(max(number), 0) FROM facts").fetchone()[0]
         except (sqlite3.Error, OSError) as error:
             self._lock.close()
             raise InputError(f"{name}: cannot be written: {error}") from None
@@ -133,7 +142,15 @@ class Journal:
                     self._database.execute("ROLLBACK")
             kind = Unwritable if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING else InputError
             raise kind(f"{self._name}: cannot be written: {error}") from None
+        self.recent.extend((number, *row) for number, row in enumerate(self._unwritten, self.last_number + 1))
+        self.last_number += len(self._unwritten)
         self._unwritten = []
+        self.flushed()
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether there are facts that are not on the disk yet."""
+        return bool(self._unwritten)
 
     def close(self) -> None:
         """Flush, leave one file without a write-ahead log, and give the lock back."""

@@ -167,6 +167,17 @@ def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
         number += 1
 
 
+def entries_after(path: Path, number: int, most: int) -> list[tuple[int, str, str]]:
+    """Number, kind and JSON of the facts after a number, oldest first; the journal may be written meanwhile.
+
+    Raises:
+        InputError: there is none, or none that can be read; one line.
+    """
+    with opened(path) as database:
+        rows = database.execute("SELECT number, kind, body FROM facts WHERE number > ? ORDER BY number LIMIT ?", (number, most))
+        return [(at, kind.decode(), body.decode()) for at, kind, body in rows]
+
+
 def structure_problem(database: sqlite3.Connection) -> str | None:
     """What SQLite finds wrong with the file of an open journal; None where it finds nothing."""
     try:

@@ -1,14 +1,16 @@
-"""Figures of a service for Prometheus, by `ray.util.metrics`; docs/guides/serve.md lists them.
-
-What was written is also kept here, so that it can be read where Ray exports nothing.
-"""
+"""Figures of a service for Prometheus; docs/guides/monitoring.md lists them, `runtime.service.prometheus` writes them as text."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from bisect import bisect_left
+from time import monotonic
+from typing import Literal, NamedTuple
 
 Kind = Literal["gauge", "counter", "histogram"]
-_SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]
+BOUNDARIES_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""Upper ends of a histogram's buckets; one without an end follows."""
+KEEPS_ENDED_S = 300.0
+"""How long figures of a job stay after its end: a few scrapes."""
 
 
 class Definition(NamedTuple):
@@ -29,48 +31,71 @@ DEFINITIONS = {
     "rollmux_permit_latency_seconds": Definition("histogram", "from the permit to the job's process", ("pool",)),
     "rollmux_queue_length": Definition("gauge", "jobs that wait for a place", ()),
     "rollmux_jobs": Definition("gauge", "jobs by state", ("state",)),
-    "rollmux_iterations": Definition("counter", "iterations done", ("job",)),
-    "rollmux_slo_slack": Definition("gauge", "1 - iteration time of late over the longest that keeps the SLO", ("job",)),
-    "rollmux_at_risk": Definition("gauge", "1 while a job breaks its SLO if it goes on as of late, else 0", ("job",)),
+    "rollmux_iterations": Definition("counter", "iterations done", ("job_id",)),
+    "rollmux_slo_slack": Definition("gauge", "1 - iteration time of late over the longest that keeps the SLO", ("job_id",)),
+    "rollmux_at_risk": Definition("gauge", "1 while a job breaks its SLO if it goes on as of late, else 0", ("job_id",)),
+    "rollmux_usd_per_hour": Definition("gauge", "what the nodes of all groups cost", ()),
+    "rollmux_paused": Definition("gauge", "1 while the journal cannot be written and nothing is granted, else 0", ()),
+    "rollmux_stopping": Definition("gauge", "1 once the service is stopping, else 0", ()),
 }
 
 
 class Sample(NamedTuple):
-    """A figure: of a gauge the last value, of a counter the sum, of a histogram the sum, and how often it was written."""
+    """A figure: of a gauge the last value, of a counter the sum, of a histogram the sum, and how often it was written.
+
+    Attributes:
+        buckets: of a histogram, how many values lie in each bucket of `BOUNDARIES_S` and in the one above.
+    """
 
     name: str
     tags: dict[str, str]
     value: float
     times: int
+    buckets: tuple[int, ...] = ()
+
+
+class _Series:
+    """What was written of a figure with the same tags."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.value = 0.0
+        self.times = 0
+        self.written_s = 0.0
+        self.buckets = [0] * (len(BOUNDARIES_S) + 1) if kind == "histogram" else []
 
 
 class Metrics:
     """Takes figures, by the names of `DEFINITIONS`."""
 
     def __init__(self) -> None:
-        from ray.util import metrics
-
-        self._exported: dict[str, Any] = {}
-        for name, (kind, description, tags) in DEFINITIONS.items():
-            if kind == "histogram":
-                self._exported[name] = metrics.Histogram(name, description, boundaries=_SECONDS, tag_keys=tags)
-            else:
-                self._exported[name] = (metrics.Gauge if kind == "gauge" else metrics.Counter)(name, description, tag_keys=tags)
-        self._values: dict[tuple[str, tuple[str, ...]], tuple[float, int]] = {}
+        self._series: dict[tuple[str, tuple[str, ...]], _Series] = {}
 
     def write(self, name: str, value: float, **tags: str) -> None:
         """Set a gauge, add to a counter, or note a value of a histogram."""
         definition = DEFINITIONS[name]
         key = name, tuple(tags[tag] for tag in definition.tags)
-        before, count = self._values.get(key, (0.0, 0))
-        self._values[key] = value if definition.kind == "gauge" else before + value, count + 1
-        exported = self._exported[name]
-        method = {"gauge": "set", "counter": "inc", "histogram": "observe"}[definition.kind]
-        getattr(exported, method)(value, tags=tags)
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = _Series(definition.kind)
+        series.value = value if definition.kind == "gauge" else series.value + value
+        series.times += 1
+        series.written_s = monotonic()
+        if series.buckets:
+            series.buckets[bisect_left(BOUNDARIES_S, value)] += 1
+
+    def keep_jobs(self, job_ids: set[str], ended_s: float = KEEPS_ENDED_S) -> None:
+        """Forget figures of other jobs, which have ended, when they were last written so many seconds ago.
+
+        Else a service that stays would have more of them every day.
+        """
+        before_s = monotonic() - ended_s
+        for key, series in [*self._series.items()]:
+            if DEFINITIONS[key[0]].tags == ("job_id",) and key[1][0] not in job_ids and series.written_s <= before_s:
+                del self._series[key]
 
     def read(self) -> list[Sample]:
         """All figures as they are now."""
         return [
-            Sample(name, dict(zip(DEFINITIONS[name].tags, tags, strict=True)), *value)
-            for (name, tags), value in sorted(self._values.items())
+            Sample(name, dict(zip(DEFINITIONS[name].tags, tags, strict=True)), series.value, series.times, tuple(series.buckets))
+            for (name, tags), series in sorted(self._series.items(), key=lambda item: item[0])
         ]

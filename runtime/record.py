@@ -17,12 +17,17 @@ from runtime.facts import (
     LEASE,
     Absent,
     Assigned,
+    Attached,
     Bound,
     Cancelled,
     Checkpointed,
+    Continued,
     Ended,
     Failed,
+    Freed,
+    Granted,
     Iteration,
+    LeaseEnded,
     Node,
     PhaseSlice,
     Profiled,
@@ -31,6 +36,7 @@ from runtime.facts import (
     Returned,
     Started,
     Submitted,
+    Suspected,
     SyncSlice,
 )
 
@@ -62,6 +68,12 @@ class RunRecord:
     absent: tuple[Absent, ...] = ()
     restarted: tuple[Restarted, ...] = ()
     failed: tuple[Failed, ...] = ()
+    attached: tuple[Attached, ...] = ()
+    granted: tuple[Granted, ...] = ()
+    leases_ended: tuple[LeaseEnded, ...] = ()
+    suspected: tuple[Suspected, ...] = ()
+    freed: tuple[Freed, ...] = ()
+    continued: tuple[Continued, ...] = ()
     ended: Ended | None = None
     bounds: tuple[Bound, ...] = ()
     solo: dict[str, RunRecord] = field(default_factory=dict)

@@ -41,3 +41,9 @@ def demand_of(job: Job, cluster: Cluster | None) -> Demand:
     by_nodes = tuple((nodes, rollout.worst_case_s + seconds) for nodes, seconds in training.by_nodes.items())
     # A training comes behind its own rollout, and finds its job there.
     return Demand(0, training.nodes, 0.0, sum(times), 0.0, sum(memory_gb), by_nodes, 0.0, rollout.switch.warm_s)
+
+
+def solo_usd_per_hour(job: Job, cluster: Cluster) -> float:
+    """Dollars per hour of the nodes that a job asks for, were they its own."""
+    demand = demand_of(job, cluster)
+    return demand.rollout_nodes * cluster.rollout.usd_per_node_hour + demand.training_nodes * cluster.training.usd_per_node_hour

@@ -84,6 +84,11 @@ class Departed:
 
 
 @dataclass(frozen=True)
+class OverBudget(Departed):
+    """A job's budget is spent, and it leaves before it has done its stay."""
+
+
+@dataclass(frozen=True)
 class Withdrawn:
     """A waiting job leaves the queue without having had a place."""
 
@@ -138,4 +143,4 @@ class Resized:
     training_nodes: int
 
 
-Event = Arrived | Admitted | Moved | Resumed | Departed | Withdrawn | Reprofiled | Progressed | Ticked | Resized
+Event = Arrived | Admitted | Moved | Resumed | Departed | OverBudget | Withdrawn | Reprofiled | Progressed | Ticked | Resized

@@ -89,11 +89,12 @@ def may_move(state: State, job_id: str) -> bool:
     return bool(may_pause(stayed_s, state.cluster.migration_s, float(state.jobs.limit_s[row]), state.iterations_done(job_id)))
 
 
-def carry_out(state: State, plan: Plan, keeps_slo: bool) -> list[Event]:
+def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0) -> list[Event]:
     """Validate a plan and apply it to the state.
 
     Args:
         keeps_slo: whether P6 is asked for.
+        passed: so many jobs at the head of the queue may be passed over, for their user's quota.
 
     Returns:
         The events, in order: moves and admissions as the plan lists them. `Wait` has none.
@@ -114,8 +115,9 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool) -> list[Event]:
         elif action.job_id not in state.waiting:
             raise PlanError(f"P1: job {action.job_id} is not waiting")
     placed = [action.job_id for action in plan if isinstance(action, Place)]
-    if placed != state.waiting[: len(placed)]:
-        raise PlanError(f"P1: the plan passes over job {state.waiting[0]}, the first of the queue")
+    first = state.waiting.index(placed[0]) if placed and passed else 0
+    if first > passed or placed != state.waiting[first : first + len(placed)]:
+        raise PlanError(f"P1: the plan passes over job {state.waiting[min(first, passed)]}, the first of the queue")
     for action in plan:
         if isinstance(action, Wait):
             continue

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from copy import copy
 from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
 
+from rollmux_env.cluster.charges import NOTHING, Charges, Share
 from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import (
     Admitted,
@@ -15,6 +17,7 @@ from rollmux_env.cluster.events import (
     Departed,
     Event,
     Moved,
+    OverBudget,
     Placement,
     Progressed,
     Reprofiled,
@@ -92,7 +95,8 @@ class State:
         cluster: pools, prices and limits.
         jobs, groups: the tables of `rollmux_env.kernel.tables` as record arrays, `jobs.done[row]`; read them, `apply` writes them.
         order: rows of the present groups in order of creation.
-        waiting: ids of the jobs that wait for a place, in order of arrival.
+        waiting: ids of the jobs that wait for a place, of the highest priority first, then in order of arrival.
+        charges: what jobs hold and have been charged, by row.
         rollout_nodes, training_nodes: nodes provisioned now, those held for a move included.
         departed: how many jobs have left.
     """
@@ -106,6 +110,7 @@ class State:
         self._keep(job_table(16, 1, 1), group_table(16, 1, 1))
         self.order = np.zeros(0, dtype=np.int64)
         self.waiting: list[str] = []
+        self.charges = Charges()
         self.rollout_nodes = 0
         self.training_nodes = 0
         self.departed = 0
@@ -225,6 +230,18 @@ class State:
         """Ids of the paused jobs whose pause ends by `until_s`."""
         return [pause.job_id for pause in self._pauses if pause.until_s <= until_s]
 
+    def charged_usd(self, job_id: str) -> float:
+        """What a job has been charged so far, $."""
+        return self.charges.usd(self._rows[job_id], self.now_s)
+
+    def is_over_budget(self, job_id: str, until_s: float) -> bool:
+        """Whether the budget of a running job is spent by then, if nothing changes before."""
+        return self.charges.is_spent(self._rows[job_id], until_s)
+
+    def over_budget(self, until_s: float) -> list[str]:
+        """Ids of the running jobs whose budget is spent by then, in order of arrival."""
+        return [self.job_id(row) for row in self.charges.spent(until_s)]
+
     def _view(self, row: int) -> Group:
         group = self._groups[row]
         return Group(
@@ -245,6 +262,7 @@ class State:
         twin._keep(self._jobs.copy(), self._groups.copy())
         for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_pauses"):
             setattr(twin, name, getattr(self, name).copy())
+        twin.charges = self.charges.copy()
         return twin
 
     # What follows is for `apply` alone.
@@ -269,12 +287,13 @@ class State:
             copy_into(larger, self._jobs)
             self._keep(larger, self._groups)
         self._models.append(job)
+        self.charges.add(job, self._rows.get(job.id))
         self._rows[job.id] = row
         self._describe(row, job)
         self._jobs["arrival_s"][row] = job.arrival_s
         self._jobs["duration_s"][row] = np.inf if job.duration_s is None else job.duration_s
         self._jobs["iterations"][row] = np.inf if job.iterations is None else job.iterations
-        self.waiting.append(job.id)
+        insort(self.waiting, job.id, key=lambda job_id: -self.job(job_id).priority)
 
     def _describe(self, row: int, job: Job) -> None:
         """Write what is known of a job into its row."""
@@ -300,6 +319,7 @@ class State:
         self._jobs["entered_done"][row] = self._jobs["done"][row]
         if placement.colocated:
             membership.attach_colocated(self._jobs, self._groups, row, group, *self._colocated_s(row))
+            self._charge(group)
             return
         members, nodes = self._groups["members"].shape[1], self._groups["node_number"].shape[1]
         member, need = int(self._groups["n_members"][group]) + 1, int(self._groups["n_nodes"][group]) + placement.new_rollout_nodes
@@ -310,6 +330,7 @@ class State:
         self._jobs["pins"][row, : len(there)] = there
         membership.attach(self._jobs, self._groups, row, group, len(there), placement.new_rollout_nodes)
         self.rollout_nodes += placement.new_rollout_nodes
+        self._charge(group)
 
     def _replan(self, row: int, job: Job) -> None:
         """A job's times or memory are other ones."""
@@ -336,12 +357,27 @@ class State:
         """Take a job out of its settled group; returns the rollout and training nodes that no one needs any more."""
         group = int(self._jobs["group"][row])
         rollout_nodes = membership.detach(self._jobs, self._groups, row)
+        self.charges.hold(row, self.now_s, NOTHING)
         if self._groups["n_members"][group] > 0:
+            self._charge(group)
             return rollout_nodes, 0
         self.order = self.order[self.order != group]
         del self._group_rows[int(self._groups["id"][group])]
         self._free_groups.append(group)
         return rollout_nodes, int(self._groups["training_nodes"][group])
+
+    def _charge(self, group: int) -> None:
+        """Let the members of a group pay for it from now on."""
+        record = self._groups[group]
+        members = record["members"][: record["n_members"]].tolist()
+        share = self._share(int(record["n_nodes"]), int(record["training_nodes"]), len(members))
+        for row in members:
+            self.charges.hold(row, self.now_s, share)
+
+    def _share(self, rollout_nodes: int, training_nodes: int, among: int = 1) -> Share:
+        """What each of so many jobs holds of nodes."""
+        usd = rollout_nodes * self.limits.rollout_usd + training_nodes * self.limits.training_usd
+        return Share((rollout_nodes + training_nodes) / among, usd / among)
 
     def _open(self, training_nodes: int) -> int:
         if not self._free_groups:
@@ -381,6 +417,7 @@ def apply(state: State, event: Event) -> None:
             state._jobs["admitted_s"][row] = at_s
             state._jobs["iterations"][row] = job.iterations if job.iterations is not None else np.inf
             state._jobs["leaves_s"][row] = at_s + job.duration_s if job.duration_s is not None else np.inf
+            state.charges.admit(row, at_s)
             state._enter(row, placement)
         case Moved(at_s=at_s, job_id=job_id, placement=placement):
             row = state._rows[job_id]
@@ -388,22 +425,26 @@ def apply(state: State, event: Event) -> None:
             left = state._leave(row)
             until_s = at_s + state.cluster.migration_s
             state._pauses.append(_Pause(until_s, job_id, *left))
+            state.charges.pause(row, at_s, state._share(*left))
             state._jobs["paused_until_s"][row] = until_s
             state._jobs["leaves_s"][row] += state.cluster.migration_s
             state._enter(row, placement)
         case Resumed(job_id=job_id):
             pause = next(pause for pause in state._pauses if pause.job_id == job_id)
             state._pauses.remove(pause)
+            state.charges.pause(state._rows[job_id], state.now_s, NOTHING)
             state.rollout_nodes -= pause.rollout_nodes
             state.training_nodes -= pause.training_nodes
         case Departed(job_id=job_id):
             row = state._rows[job_id]
             state._settle(int(state._jobs["group"][row]))
-            if not state.observed and np.isfinite(state._jobs["iterations"][row]):
+            whole = not state.observed and not isinstance(event, OverBudget)
+            if whole and np.isfinite(state._jobs["iterations"][row]):
                 state._jobs["done"][row] = state._jobs["iterations"][row]
             rollout_nodes, training_nodes = state._leave(row)
             state.rollout_nodes -= rollout_nodes
             state.training_nodes -= training_nodes
+            state.charges.depart(row)
             state.departed += 1
         case Withdrawn(job_id=job_id):
             state.waiting.remove(job_id)

@@ -303,8 +303,9 @@ class _Replay:
         job_run.iteration += 1
         job_run.ran_s = 0.0
         self.listener.iterated(job_run.progress())
-        if job_run.iteration - job_run.begins == job_run.job.iterations or now_s >= job_run.leaves_s - INSTANT_S:
-            self.listener.left(job_run.job.id)
+        done = job_run.iteration - job_run.begins == job_run.job.iterations or now_s >= job_run.leaves_s - INSTANT_S
+        if done or self.run.state.is_over_budget(job_run.job.id, now_s + INSTANT_S):
+            self.listener.left(job_run.job.id, not done)
             job_run.placed = False
             return True
         if job_run.iteration - job_run.saved >= job_run.every:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, OverBudget
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.portable import dot
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.run import Run
-from rollmux_env.scenario import Scenario
+from rollmux_env.scenario import Job, Scenario
 from rollmux_env.scheduler.planner import INSTANT_S
 
 STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")
@@ -37,6 +38,9 @@ class Metrics:
         admissions: how many jobs by strategy.
         migrations: moves of running jobs.
         utilization: of each pool, node-seconds of running phases over provisioned node-seconds; None where none was provisioned.
+        usd_by_user, usd_by_priority: what the jobs of each were charged, $; they add up to cost_usd. None, as `over_budget`, where
+            the scenario has none of the keys of the queue.
+        over_budget: ids of the jobs that left since their budget was spent.
     """
 
     cost_usd: float
@@ -52,13 +56,13 @@ class Metrics:
     admissions: dict[str, int]
     migrations: int
     utilization: dict[str, float | None]
+    usd_by_user: dict[str, float] | None = None
+    usd_by_priority: dict[str, float] | None = None
+    over_budget: tuple[str, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, in the order above, without `slo_attainment_observed` where it is None."""
-        values = asdict(self)
-        if self.slo_attainment_observed is None:
-            del values["slo_attainment_observed"]
-        return values
+        """Plain values, in the order above, without those that are None as a whole."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass
@@ -69,6 +73,7 @@ class Stays:
         arrived_s, admitted_s, departed_s: by job id, seconds; of one that has died, the first arrival, and the last departure.
         admissions: how many jobs by strategy.
         migrations: moves of running jobs.
+        over_budget: ids of the jobs that left since their budget was spent.
     """
 
     arrived_s: dict[str, float] = field(default_factory=dict)
@@ -76,6 +81,7 @@ class Stays:
     departed_s: dict[str, float] = field(default_factory=dict)
     admissions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STRATEGIES, 0))
     migrations: int = 0
+    over_budget: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,8 @@ def metrics(run: Run) -> Metrics:
                 stays.admissions[event.placement.strategy] += 1
             case Departed():
                 stays.departed_s[event.job_id] = event.at_s
+                if isinstance(event, OverBudget):
+                    stays.over_budget.append(event.job_id)
             case Moved():
                 stays.migrations += 1
     return measure(run.scenario, run.state, stays, run.time_s, run.rollout_nodes, run.training_nodes, run.solo_s)
@@ -173,6 +181,7 @@ def measure(
             within_slo_observed += departed_s[job.id] - admitted_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6)
     busy_s = {"rollout": float(state.jobs.rollout_busy_s.sum()), "training": float(state.jobs.training_busy_s.sum())}
     gpus = {"rollout": scenario.cluster.rollout.gpus_per_node, "training": scenario.cluster.training.gpus_per_node}
+    has_keys = scenario.queue_key is not None
     return Metrics(
         cost_usd=cost_usd,
         hours=hours,
@@ -187,4 +196,15 @@ def measure(
         admissions=stays.admissions,
         migrations=stays.migrations,
         utilization={pool: busy_s[pool] / node_s[pool] if node_s[pool] else None for pool in node_s},
+        usd_by_user=_usd_by(scenario, state, lambda job: job.user) if has_keys else None,
+        usd_by_priority=_usd_by(scenario, state, lambda job: str(job.priority)) if has_keys else None,
+        over_budget=tuple(stays.over_budget) if has_keys else None,
     )
+
+
+def _usd_by(scenario: Scenario, state: State, key: Callable[[Job], str]) -> dict[str, float]:
+    """What jobs with the same key were charged, $; in the order in which the file first has it."""
+    usd: dict[str, float] = {}
+    for job in scenario.jobs:
+        usd[key(job)] = usd.get(key(job), 0.0) + state.charged_usd(job.id)
+    return usd

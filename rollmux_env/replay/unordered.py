@@ -74,7 +74,7 @@ def replay_unordered(scenario: Scenario, policy: Policy, check: bool = False) ->
             raise PlanError(waits_for_ever(state))
         _advance(cycles, speeds, now_s - state.now_s)
         state.now_s = now_s
-        leaving = [cycle for cycle in cycles if cycle.left_s <= _LEAST_S and _next_phase(cycle, scheduler, now_s)]
+        leaving = [cycle for cycle in cycles if cycle.left_s <= _LEAST_S and _next_phase(cycle, state, scheduler, now_s)]
         if leaving or arrivals.next_s <= now_s + INSTANT_S:
             cycles = [cycle for cycle in cycles if cycle not in leaving]
             for _ in placements(run, scheduler, now_s, arrivals):
@@ -109,7 +109,7 @@ def _begin(state: State, job_id: str) -> _Cycle:
     return _Cycle(job_id, job.iterations, leaves_s, seconds, (rollout, training, ()), left_s=seconds[0])
 
 
-def _next_phase(cycle: _Cycle, scheduler: Scheduler, now_s: float) -> bool:
+def _next_phase(cycle: _Cycle, state: State, scheduler: Scheduler, now_s: float) -> bool:
     """A phase is over; whether the job leaves now."""
     cycle.place = (cycle.place + 1) % len(_CYCLE)
     if cycle.place == len(_CYCLE) - 1 and cycle.seconds[-1] <= 0.0:
@@ -119,7 +119,8 @@ def _next_phase(cycle: _Cycle, scheduler: Scheduler, now_s: float) -> bool:
         return False
     cycle.done += 1
     scheduler.iterated(Progress(cycle.job_id, cycle.done, cycle.busy_s["rollout"], cycle.busy_s["training"]))
-    leaves = cycle.done == cycle.iterations or now_s >= cycle.leaves_s - INSTANT_S
+    done = cycle.done == cycle.iterations or now_s >= cycle.leaves_s - INSTANT_S
+    leaves = done or state.is_over_budget(cycle.job_id, now_s + INSTANT_S)
     if leaves:
-        scheduler.left(cycle.job_id)
+        scheduler.left(cycle.job_id, over_budget=not done)
     return leaves

@@ -100,7 +100,7 @@ def plan_csv(decisions: Sequence[Decision]) -> str:
 def _flat(entry: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in entry.items():
-        if key in ("slowdown", "wait_s"):
+        if key in ("slowdown", "wait_s", "over_budget"):
             continue
         if isinstance(value, dict):
             flat |= {f"{key}.{inner}": number for inner, number in value.items()}

@@ -25,7 +25,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Cluster, Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
-from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
+from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.groups import Group, Seat, join, seating_of
 from rollmux_env.scheduler.guests import POOLS, Guests
@@ -91,7 +91,7 @@ class Scheduler:
         self._uncleared: set[str] = set()  # jobs on these
         self._progress: dict[str, Progress] = {}  # what the state does not know yet; and what else waits for the next instant
         self._resumed: list[str] = []
-        self._departed: list[str] = []
+        self._departed: dict[str, bool] = {}
         self._withdrawn: list[str] = []
         self._arriving: list[Job] = []
         self._commands: list[Command] = []
@@ -122,7 +122,7 @@ class Scheduler:
     def close(self, now_s: float) -> list[Entry]:
         """What is still to be journalled when a run stops: what jobs have done, and that until now nodes were provisioned."""
         progress, self._progress = self._progress, {}
-        self.planner.leave(now_s, progress.values(), (), (), ())
+        self.planner.leave(now_s, progress.values(), (), {}, ())
         self.planner.note(Ticked(now_s))
         return self.take_entries()
 
@@ -140,14 +140,14 @@ class Scheduler:
         assert nodes is not None
         self.now_s = now_s
         running = [job_id for group in state.group_list() for job_id in group.jobs]
-        departed = [job_id for job_id in running if job_id in gone]
+        departed = {job_id: False for job_id in running if job_id in gone}
         self.planner.leave(now_s, (), state.resuming(inf), departed, [job_id for job_id in [*state.waiting] if job_id in gone])
         there = {pool: len(nodes.nodes(pool)) for pool in POOLS}
         most = there | {pool: min(there[pool], limits.max_nodes or there[pool]) for pool, limits in cluster.pools.items()}
         again: list[str] = []
         while state.rollout_nodes > most["rollout"] or state.training_nodes > most["training"]:
             again += (last := state.group_list()[-1].jobs)
-            self.planner.leave(now_s, (), (), last, ())
+            self.planner.leave(now_s, (), (), dict.fromkeys(last, False), ())
         if any(pool.max_nodes != most[name] for name, pool in state.cluster.pools.items()):
             self.planner.resize(now_s, most["rollout"], most["training"])
         self._settle(nodes)
@@ -169,7 +169,7 @@ class Scheduler:
         self._quit(self.seats.pop(job_id))
         self.guests.go(job_id)
 
-    def ready(self, job_id: str, phase: PhaseName, parts: tuple[PoolNode, ...] = ()) -> None:
+    def ready(self, job_id: str, phase: HoldName, parts: tuple[PoolNode, ...] = ()) -> None:
         seat = self.seats[job_id]
         if seat.failed:
             return
@@ -188,13 +188,19 @@ class Scheduler:
         assert self._holding is not None
         self._holding.shrunk(job_id, self.now_s)
 
-    def finished(self, job_id: str, phase: PhaseName, seconds: float, cold: bool = False) -> None:
+    def continued(self, job_id: str, phase: HoldName, runs: bool) -> None:
+        seat = self.seats[job_id]
+        seat.group.dispatcher.continued(job_id, phase, runs)
+        if runs and self._holding is not None:
+            self._holding.begin(seat, phase, self.now_s)
+
+    def finished(self, job_id: str, phase: HoldName, seconds: float, cold: bool = False, counts: bool = True) -> None:
         seat = self.seats[job_id]
         if self._holding is not None:
             self._holding.give(seat)
-        seat.group.dispatcher.finished(job_id, phase, seconds)
+        seat.group.dispatcher.finished(job_id, phase, seconds, counts)
         self._touched[seat.group] = None
-        if self.review is not None and not seat.guest:
+        if self.review is not None and not seat.guest and phase != "sync" and counts:
             self.review.pace(job_id).phase(phase, seconds, cold)
 
     def synced(self, job_id: str, seconds: float) -> None:
@@ -222,13 +228,13 @@ class Scheduler:
     def resumed(self, job_id: str) -> None:
         self._resumed.append(job_id)
 
-    def left(self, job_id: str) -> None:
+    def left(self, job_id: str, over_budget: bool = False) -> None:
         if self._dispatch is not None:
             group = self.seats.pop(job_id).group
             if not group.dispatcher.leaving(job_id):
                 raise ValueError(f"job {job_id} has an iteration in hand")
             self._after(group)
-        self._depart(job_id)
+        self._depart(job_id, over_budget)
 
     def failed(self, job_id: str) -> None:
         self._commands.append(Evict(job_id))
@@ -312,7 +318,7 @@ class Scheduler:
         planner, first = self.planner, len(self.planner.events)
         progress, self._progress = self._progress, {}
         resumed, self._resumed = self._resumed, []
-        departed, self._departed = self._departed, []
+        departed, self._departed = self._departed, {}
         withdrawn, self._withdrawn = self._withdrawn, []
         arriving, self._arriving = self._arriving, []
         planner.leave(now_s, progress.values(), resumed, departed, withdrawn)
@@ -357,7 +363,7 @@ class Scheduler:
         touched, self._touched = self._touched, {}
         for group in touched:
             dispatcher = group.dispatcher
-            if not dispatcher.waiting:
+            if not (dispatcher.waiting or dispatcher.syncs):
                 continue
             dispatcher.now_s = now_s
             permits = dispatcher.permits()
@@ -386,9 +392,9 @@ class Scheduler:
         for job_id in job_ids:
             seat = self.seats[job_id]
             finding = review.look(self.state, job_id, asks and not seat.moving and not seat.failed)
-            self.planner.enact(finding.plan)
+            moves = self.planner.move(finding.plan)
             if finding.risk is not None:
-                yield finding.risk
+                yield finding.risk if moves else finding.risk._replace(moved=False)
 
     def _lose(self) -> None:
         """Nodes that have gone are nobody's any more."""
@@ -463,11 +469,11 @@ class Scheduler:
         if not group.dispatcher.members:
             self._groups.pop(group.number, None)
 
-    def _depart(self, job_id: str) -> None:
+    def _depart(self, job_id: str, over_budget: bool = False) -> None:
         """A job that has a place leaves it for ever."""
         if self.state.is_paused(job_id) and job_id not in self._resumed:
             self._resumed.append(job_id)
-        self._departed.append(job_id)
+        self._departed[job_id] = over_budget
         self._forget(job_id)
 
     def _stays(self, job_id: str) -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import floor, inf
 from time import perf_counter
 
-from rollmux_env.cluster.events import Arrived, Departed, Event, Progress, Progressed, Resized, Resumed, Ticked, Withdrawn
+from rollmux_env.cluster.events import (
+    Arrived,
+    Departed,
+    Event,
+    OverBudget,
+    Progress,
+    Progressed,
+    Resized,
+    Resumed,
+    Ticked,
+    Withdrawn,
+)
 from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler.asking import ask
+from rollmux_env.scheduler.quotas import Bars, breaks
 
 INSTANT_S = 1e-6  # times this close are one instant
 
@@ -65,6 +77,7 @@ class Planner:
         self._departed: Departed | None = None  # the last one that the policy has not been asked about
         self._ticked: Ticked | None = None  # likewise
         self._serves = False  # there may be a place for who waits
+        self._head = state.waiting[0] if state.waiting else None  # the first who waits for nodes, and not for a quota
 
     @property
     def owes(self) -> bool:
@@ -82,16 +95,25 @@ class Planner:
         return events
 
     def leave(
-        self, now_s: float, progress: Iterable[Progress], resumed: Sequence[str], departed: Sequence[str], withdrawn: Sequence[str]
+        self,
+        now_s: float,
+        progress: Iterable[Progress],
+        resumed: Sequence[str],
+        departed: Mapping[str, bool],
+        withdrawn: Sequence[str],
     ) -> None:
-        """The first half of an instant: what jobs have done, pauses that end, and who goes."""
+        """The first half of an instant: what jobs have done, pauses that end, and who goes.
+
+        Args:
+            departed: jobs that go, and whether since their budget is spent.
+        """
         self.state.now_s = now_s
         if done := tuple(progress):
             self.note(Progressed(now_s, done))
         for job_id in resumed:
             self.note(Resumed(now_s, job_id))
         for job_id in sorted(departed, key=self.state.row) if len(departed) > 1 else departed:
-            self._departed = Departed(now_s, job_id)
+            self._departed = OverBudget(now_s, job_id) if departed[job_id] else Departed(now_s, job_id)
             self.note(self._departed)
         for job_id in withdrawn:
             self.note(Withdrawn(now_s, job_id))
@@ -112,13 +134,13 @@ class Planner:
         state, policy = self.state, self.policy
         if asks and self._departed is not None:
             departed, self._departed = self._departed, None
-            self.enact(ask(policy, state, departed))
+            self.move(ask(policy, state, departed))
         if self.ticks.next_s <= now_s + INSTANT_S and state.order.size:
             self._ticked, self._serves = Ticked(now_s), True
             self.note(self._ticked)
         if asks and self._ticked is not None:
             ticked, self._ticked = self._ticked, None
-            self.enact(ask(policy, state, ticked))
+            self.move(ask(policy, state, ticked))
 
     def admit(self, now_s: float, arriving: Iterable[Job], asks: bool) -> None:
         """The second half ends: the queue is served from its head, then come those who arrive.
@@ -128,32 +150,65 @@ class Planner:
         """
         state = self.state
         if asks and self._serves:
-            self._serves = False
-            while state.waiting and self._admit(Arrived(now_s, state.job(state.waiting[0]))):
-                pass
+            self._serve(now_s)
         for job in arriving:
-            event = Arrived(now_s, job)
-            self.note(event)
+            self.note(Arrived(now_s, job))
             if not asks:
                 self._serves = True
-            elif len(state.waiting) == 1:
-                self._admit(event)
+            elif self._is_in_turn(job.id):
+                self._serve(now_s, state.waiting.index(job.id))
         if self.ticks.every_s is not None:
             first_s = state.job(state.job_id(0)).arrival_s if state.arrived else inf
             self.ticks.after(now_s, first_s, state.order.size > 0)
 
-    def enact(self, plan: Plan) -> None:
-        """Check a plan and apply it.
+    def move(self, plan: Plan) -> bool:
+        """Check a plan that only moves jobs, and apply it unless quotas forbid it; whether it has been.
 
         Raises:
             PlanError: it breaks an invariant.
         """
+        if self.state.cluster.quotas and breaks(self.state, plan, self.policy):
+            return False
         self.events += carry_out(self.state, plan, self.policy.keeps_slo)
+        return True
 
-    def _admit(self, event: Arrived) -> bool:
-        """Ask the policy about a waiting job; whether it has a place now."""
+    def _is_in_turn(self, job_id: str) -> bool:
+        """Whether a job that has come waits behind nobody but those whose user's quota is in the way."""
+        waiting = self.state.waiting
+        if waiting[0] == job_id or not self.state.cluster.quotas:
+            return waiting[0] == job_id
+        return self._head is None or (self._head in waiting and waiting.index(job_id) < waiting.index(self._head))
+
+    def _serve(self, now_s: float, place: int = 0) -> None:
+        """Ask about the jobs of the queue in their order, until one does not fit; quotas pass jobs over.
+
+        Args:
+            place: where to begin: those before have been passed over, and nothing has changed since.
+        """
+        state = self.state
+        self._serves, self._head = False, None
+        bars = Bars(state)
+        while place < len(state.waiting):
+            job = state.job(state.waiting[place])
+            admitted = None if bars.bars(job) else self._admit(Arrived(now_s, job), place)
+            if admitted is False:
+                self._head = job.id
+                return
+            if admitted:
+                bars = Bars(state)
+            place = 0 if admitted else place + 1
+
+    def _admit(self, event: Arrived, passed: int) -> bool | None:
+        """Ask the policy about a waiting job; whether it has a place now, or None: it is passed over, for its user's quota.
+
+        Args:
+            passed: so many before it in the queue are.
+        """
+        state = self.state
         began_s = perf_counter()
-        plan = ask(self.policy, self.state, event)
+        plan = ask(self.policy, state, event)
         self.decision_s.append(perf_counter() - began_s)
-        self.enact(plan)
-        return self.state.is_running(event.job.id)
+        if state.cluster.quotas and (above := breaks(state, plan, self.policy)):
+            return None if event.job.user in above else False
+        self.events += carry_out(state, plan, self.policy.keeps_slo, passed)
+        return state.is_running(event.job.id)

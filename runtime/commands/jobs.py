@@ -31,7 +31,7 @@ def submit(
     jobs = load_jobs(file)
     check_limits(jobs.jobs, 0)
     with connected(at) as service:
-        service.ask("submit", jobs.jobs)
+        service.submit(jobs.jobs)
     typer.echo(f"submitted: {', '.join(job.id for job in jobs.jobs)}")
     if jobs.cluster is not None:
         typer.echo("the file's `cluster` does not count here; the service has its own")
@@ -45,7 +45,7 @@ def cancel(job: JobName, at: At = None) -> None:
     from runtime.service.client import connected
 
     with connected(at) as service:
-        service.ask("cancel", job)
+        service.cancel(job)
     typer.echo(f"cancelled: {job}")
 
 
@@ -90,13 +90,14 @@ def _follow(job: str, home: Path, at: Path | None) -> None:
     from runtime.commands.streams import pause
     from runtime.output import follow_lines
     from runtime.service.client import NoService, connected
+    from runtime.service.report import ENDED
 
     with connected(at) as service:
-        service.ask("state_of", job)
+        service.job(job)
 
         def ended() -> bool:
             try:
-                return service.ask("state_of", job) in ("done", "failed", "cancelled", "stopped")
+                return service.job(job)["state"] in (*ENDED, "stopped")
             except NoService:
                 return True
 

@@ -23,6 +23,18 @@ def serve(
         ),
     ] = None,
     address: Address = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Where the service listens. (default: as before in this folder, else 127.0.0.1 and a free port)",
+            show_default=False,
+        ),
+    ] = None,
+    beyond_loopback: Annotated[
+        bool, typer.Option("--listen-beyond-loopback", help="Let other machines reach it, without TLS (docs/guides/security.md).")
+    ] = False,
     seed: Seed = 0,
 ) -> None:
     """Run a service for RL post-training jobs. Ctrl-C stops it; the same folder resumes it.
@@ -38,10 +50,12 @@ def serve(
     from runtime.jobs.spec import load_cluster
     from runtime.journal import DRIVER_LOCK, JOURNAL, is_begun, read_run, take_lock
     from runtime.service.head import head
+    from runtime.service.listening import parse_listen
     from runtime.signals import listening
 
     require("run", "serve")
     limits = load_cluster(cluster) if cluster is not None else None
+    listen = parse_listen(http, beyond_loopback)
     make_runnable(planning_switches(policy), seed)
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder, private=True)
@@ -52,7 +66,8 @@ def serve(
         with listening(), take_lock(folder / DRIVER_LOCK), head(folder, address, typer.echo) as service:
             from runtime.service.serve_loop import ServiceOptions, serve_loop  # not before the environment is prepared for Ray
 
-            serve_loop(folder, service, ServiceOptions(policy, dispatch, seed, limits), typer.echo)
+            wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback)
+            serve_loop(folder, service, wish, typer.echo)
     except KeyboardInterrupt:
         typer.echo("stopped at once")
         raise

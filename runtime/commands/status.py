@@ -35,9 +35,9 @@ def status(
     try:
         with ends_quietly(), connected(at) as service:
             if watch:
-                _watch(lambda: service.ask("report"), format)
+                _watch(service.status, format)
             else:
-                _print(service.ask("report"), format)
+                _print(service.status(), format)
     except NoService as nobody:
         if not nobody.has_journal:
             raise
@@ -87,4 +87,4 @@ def _watch(report: Any, format: TableOrJson) -> None:
 def _without_clocks(report: dict[str, Any]) -> dict[str, Any]:
     """A report without what changes by itself."""
     pools = {name: {key: value for key, value in pool.items() if key != "utilization"} for name, pool in report["pools"].items()}
-    return {key: value for key, value in report.items() if key != "time_s"} | {"pools": pools}
+    return {key: value for key, value in report.items() if key != "now_s"} | {"pools": pools}

@@ -35,11 +35,15 @@ def make(
     Example: `rollmux token make ann --right attach`
     """
     from rollmux_env.errors import InputError
+    from runtime.service.operations import OperationsLog
     from runtime.service.tokens import Right, Tokens
 
     if not user:
         raise InputError("a user's name is empty; the token without a name is the service's own, in service.json")
-    typer.echo(Tokens(_folder(at)).make(user, Right[right.name.upper()]))
+    folder = _folder(at)
+    bearer = Tokens(folder).make(user, Right[right.name.upper()])
+    OperationsLog(folder).write("", "make token", user, right.value)
+    typer.echo(bearer)
 
 
 @token.command("list")
@@ -66,9 +70,12 @@ def revoke(
 
     Example: `rollmux token revoke 3f6c0a1b9d2e`
     """
+    from runtime.service.operations import OperationsLog
     from runtime.service.tokens import Tokens
 
-    revoked = Tokens(_folder(at)).revoke(token_id)
+    folder = _folder(at)
+    revoked = Tokens(folder).revoke(token_id)
+    OperationsLog(folder).write("", "revoke token", revoked.user, revoked.id)
     typer.echo(f"revoked: {revoked.id}, {revoked.right.name.lower()} of {revoked.user or 'the service itself'}")
 
 

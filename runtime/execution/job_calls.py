@@ -243,8 +243,8 @@ class JobCalls:
             return
         self._iterated(handle, done)
 
-    def _iterated(self, handle: JobHandle, done: Done) -> None:
-        """An iteration is over: the job goes on, moves, or is done."""
+    def record(self, handle: JobHandle, done: Done) -> tuple[facts.Iterated, tuple[Fact, ...]]:
+        """An iteration is over and counts; what the scheduler and the journal are to be told of it."""
         run, number, now_s = self._run, handle.iteration, self._run.log.now()
         began_s = handle.began_s if handle.began_s is not None else now_s
         handle.began_s = None
@@ -260,7 +260,12 @@ class JobCalls:
         if handle.iteration > handle.done:
             handle.done, handle.deaths = handle.iteration, 0
         progress = handle.so_far(run.scheduler.state.job(handle.id).iterations)
-        iterated = facts.Iterated(progress, None if interrupted else now_s - began_s, done.movable)
+        return facts.Iterated(progress, None if interrupted else now_s - began_s, done.movable), notes
+
+    def _iterated(self, handle: JobHandle, done: Done) -> None:
+        """An iteration is over: the job goes on, moves, or is done."""
+        run = self._run
+        iterated, notes = self.record(handle, done)
         if handle.iteration == handle.spec.iterations:
             handle.gone = True
             handle.stand()

@@ -74,6 +74,22 @@ class Profile(BaseModel):
         )
 
 
+def job_as_stated(spec: JobSpec, arrival_s: float) -> Job:
+    """An attached job as a policy sees it: what it states of itself, evaluations being part of its longest rollout."""
+    rollout = {"nodes": spec.rollout.nodes, "worst_case_s": (spec.rollout.worst_case_s or _LEAST_S) + (spec.eval_s or 0.0)}
+    training = {"nodes": spec.training.nodes, "worst_case_s": spec.training.worst_case_s or _LEAST_S}
+    return Job(
+        id=spec.id,
+        arrival_s=arrival_s,
+        iterations=spec.iterations,
+        slo=spec.slo,
+        rollout=Phase.model_validate(rollout | {"host_memory_gb": spec.rollout.host_memory_gb or 0.0}),
+        training=Training.model_validate(training | {"host_memory_gb": spec.training.host_memory_gb or 0.0}),
+        sync_s=spec.sync_s,
+        movable=spec.movable,
+    )
+
+
 def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
     """What a profile is cached by: everything that it depends on, hashed. It is read from files; nothing of the job is imported.
 

@@ -148,7 +148,7 @@ class RunState:
                 self.order(handle)
             case commands.Lend(_, seating):
                 handle.sit(seating)
-                handle.iteration = PROFILE
+                handle.iteration = handle.iteration if handle.spec.is_attached else PROFILE
                 self.order(handle)
             case commands.Grant(_, phase, parts, switched, paired):
                 handle.hold = Hold(phase, handle.asked_s, now_s, switched, paired)

@@ -101,6 +101,10 @@ class JobSpec(FileModel):
     """Keyword arguments of that class."""
     folder: str = ""
     """Where relative files, and modules that are not installed, are looked for; the job file's own folder."""
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31, exclude_if=_unset)] = 0
+    """Jobs of a higher one are ahead in the queue."""
+    user: Annotated[str, Field(max_length=64, exclude_if=_unset)] = ""
+    """Whose it is."""
     attach: Annotated[bool, Field(exclude_if=_unset)] = False
     """It is started by its owner, who attaches it to a service."""
     command: Annotated[tuple[Word, ...] | None, Field(strict=False, min_length=1, exclude_if=_unset)] = None

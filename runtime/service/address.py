@@ -5,9 +5,12 @@ Nothing here imports Ray: what it finds in the environment when it is imported d
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -27,11 +30,11 @@ _LISTENS = "0A"
 
 
 @dataclass(frozen=True)
-class ServiceAddress:
-    """A service that was started.
+class RayAddress:
+    """The Ray of a service.
 
     Attributes:
-        address: of its Ray. actor, namespace: by which the coordinator is found there.
+        address: of its head. actor, namespace: by which the coordinator is found there.
         token: the file that holds the token which Ray asks for, `token` in the service's folder; None where the user's own
             environment has it.
         ray: folder of the Ray that was started for the service; None where it has joined one. device, inode: which folder that is.
@@ -58,6 +61,34 @@ class ServiceAddress:
         return answers(self.address) and (self.ray is None or _listeners(int(self.address.rpartition(":")[2])) == {os.geteuid()})
 
 
+@dataclass(frozen=True)
+class ServiceAddress:
+    """A service that was started.
+
+    Attributes:
+        url: where it answers, without a slash at the end; "" before it does. token: with which it can be asked for everything.
+        ray: of its jobs' processes; None where it needs none.
+    """
+
+    url: str
+    token: str
+    ray: RayAddress | None
+
+    def answers(self) -> bool:
+        """Whether somebody listens there; on this machine, whether it is this user: others are not to be told the token."""
+        try:
+            where = urlsplit(self.url)
+            host, port = where.hostname, where.port
+        except ValueError:
+            return False
+        if not host or port is None or not answers(where.netloc):
+            return False
+        return not _is_loopback(host) or _listeners(port) == {os.geteuid()}
+
+
+_FILE = TypeAdapter(ServiceAddress)
+
+
 def folder_of(at: Path | None) -> Path:
     """The folder that a command means: the one given, else that of the environment, else the usual one."""
     return at if at is not None else Path(os.environ.get(VARIABLE) or DEFAULT)
@@ -66,21 +97,26 @@ def folder_of(at: Path | None) -> Path:
 def find(folder: Path) -> ServiceAddress | None:
     """What the folder says of a service that was started and has not been stopped; None where it says nothing.
 
-    A token is the one in this folder, whatever the file says.
+    The token of a Ray is the one in this folder, whatever the file says. A service that an older RollMux started has no URL.
 
     Raises:
         InputError: the file cannot be read; one line.
     """
     path = folder / SERVICE
     try:
-        address = TypeAdapter(ServiceAddress).validate_json(read_file(path))
-        return address if address.token is None else replace(address, token=str(token_of(folder)))
-    except ValidationError as error:
-        raise InputError(f"{one_line(str(path), 4096)}: cannot be read: {format_error(problems(error)[0], None)}") from None
-    except InputError:
-        if not os.path.lexists(path):
-            return None
-        raise
+        data = json.loads(read_file(path))
+        older = isinstance(data, dict) and "address" in data
+        service = _FILE.validate_python({"url": "", "token": "", "ray": data} if older else data)
+    except (ValidationError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            if not os.path.lexists(path):
+                return None
+            raise
+        problem = format_error(problems(error)[0], None) if isinstance(error, ValidationError) else "is not JSON"
+        raise InputError(f"{one_line(str(path), 4096)}: cannot be read: {problem}") from None
+    if service.ray is None or service.ray.token is None:
+        return service
+    return replace(service, ray=replace(service.ray, token=str(token_of(folder))))
 
 
 def token_of(folder: Path) -> Path:
@@ -91,7 +127,7 @@ def token_of(folder: Path) -> Path:
 def announce(folder: Path, address: ServiceAddress) -> None:
     """Let clients find a service; only its owner may read how."""
     path = folder / SERVICE
-    write_whole(path, TypeAdapter(dict[str, str | int | None]).dump_json(asdict(address)), private=True)
+    write_whole(path, json.dumps(asdict(address)), private=True)
     path.chmod(0o600)
 
 
@@ -100,12 +136,19 @@ def withdraw(folder: Path) -> None:
     (folder / SERVICE).unlink(missing_ok=True)
 
 
-def prepare_environment(address: ServiceAddress) -> None:
+def prepare_environment(address: RayAddress) -> None:
     """Set what Ray reads when it is imported: a Ray of a service's own listens on loopback alone, and asks for a token."""
     if address.ray is not None:
         stay_on_loopback()
     if address.token is not None:
         ask_for_token(Path(address.token))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _listeners(port: int) -> set[int]:

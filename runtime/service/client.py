@@ -1,24 +1,27 @@
-"""A service from the outside: where it is, and what is asked of it. Ray is imported only when its environment is prepared."""
+"""A service from the outside: where it is, and what is asked of it over HTTP."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator
+import http.client
+import json
+import select
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from rollmux_env.errors import InputError
 from rollmux_env.extras import require
 from rollmux_env.validation_errors import one_line
-from runtime.answers import result_of
-from runtime.execution.own_ray import ENVIRONMENT
-from runtime.execution.ray_address import check_address
-from runtime.service.address import ServiceAddress, find, folder_of, prepare_environment
-from runtime.signals import check_signals, masked
+from runtime.jobs.spec import JobSpec
+from runtime.service.address import ServiceAddress, find, folder_of
+from runtime.signals import check_signals
 
+ENDED = ("done", "failed", "cancelled", "over_budget")
 _ANSWERS_S = 60.0
-_SOCKET = Path("session_latest") / "sockets" / "raylet"
+_LOOKS_S = 0.2
 
 
 class NoService(InputError):
@@ -39,29 +42,76 @@ class Client:
     """Asks a service.
 
     Args:
-        folder: as errors name it. actor: the coordinator.
+        folder: as errors name it. address: where it answers.
     """
 
-    def __init__(self, folder: Path, actor: Any) -> None:
+    def __init__(self, folder: Path, address: ServiceAddress) -> None:
         self._folder = folder
-        self._actor = actor
+        self._address = address
 
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method of `runtime.service.service.Service`.
+    def submit(self, specs: Sequence[JobSpec]) -> None:
+        """Submit jobs: all of them or none.
 
         Raises:
-            InputError: it refuses, or (NoService) is there no more; one line.
+            InputError: it refuses them, or (NoService) is there no more; one line.
         """
-        import ray
+        self._ask("POST", "/v1/jobs", [spec.model_dump(mode="json", exclude_unset=True, by_alias=True) for spec in specs])
 
+    def cancel(self, job_id: str) -> None:
+        """End a job, and wait until it has ended; raises as `submit`."""
+        self._ask("DELETE", _path(job_id))
+        while self.job(job_id)["state"] not in ENDED:
+            check_signals()
+            sleep(_LOOKS_S)
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """What a job does; raises as `submit`."""
+        job: dict[str, Any] = self._ask("GET", _path(job_id))
+        return job
+
+    def status(self) -> dict[str, Any]:
+        """What every job, group and pool does; raises as `submit`."""
+        status: dict[str, Any] = self._ask("GET", "/v1/status")
+        return status
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        connection = http.client.HTTPConnection(urlsplit(self._address.url).netloc, timeout=_ANSWERS_S)
+        headers = {"Authorization": f"Bearer {self._address.token}", "Connection": "close"}
         try:
-            return result_of(getattr(self._actor, method).remote(*arguments), _ANSWERS_S)
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, InputError):
-                raise error.cause from None
-            raise
-        except (ray.exceptions.RayError, ConnectionError) as error:
-            raise _nobody(self._folder) from error
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            _wait(connection)
+            response = connection.getresponse()
+            text = response.read()
+        except (OSError, http.client.HTTPException):
+            raise _nobody(self._folder) from None
+        finally:
+            connection.close()
+        try:
+            value = json.loads(text)
+        except ValueError:
+            raise InputError(f"--at {one_line(str(self._folder), 4096)}: what answers there is no RollMux") from None
+        if response.status < 400:
+            return value
+        raise InputError(str(value.get("error", response.status)))
+
+
+def _path(job_id: str) -> str:
+    return f"/v1/jobs/{quote(job_id, safe='')}"
+
+
+def _wait(connection: http.client.HTTPConnection) -> None:
+    """Wait for an answer, so that the user may end it.
+
+    Raises:
+        KeyboardInterrupt: as `runtime.signals.check_signals`. TimeoutError: none comes.
+    """
+    until_s = monotonic() + _ANSWERS_S
+    answered = select.poll()
+    answered.register(connection.sock.fileno(), select.POLLIN)
+    while not answered.poll(1000 * _LOOKS_S):
+        check_signals()
+        if monotonic() > until_s:
+            raise TimeoutError
 
 
 @contextlib.contextmanager
@@ -72,57 +122,13 @@ def connected(at: Path | None) -> Iterator[Client]:
         at: the folder; None for that of the environment, or the usual one.
 
     Raises:
-        InputError: (NoService) no service runs there, or what it takes to ask is not installed; one line.
+        InputError: (NoService) no service runs there; one line.
     """
     folder = folder_of(at)
     address = find(folder)
     if address is None or not address.answers():
         raise _nobody(folder)
-    require("run", "a service")
-    prepare_environment(address)
-    import ray
-
-    from runtime.execution.ray_health import shut_down
-
-    join(address)
-    check_signals()
-    try:
-        try:
-            actor = ray.get_actor(address.actor, namespace=address.namespace)
-        except ValueError:
-            raise _nobody(folder) from None
-        yield Client(folder, actor)
-    finally:
-        with masked():
-            shut_down()
-
-
-def join(address: ServiceAddress) -> None:
-    """Join the Ray of a service.
-
-    Raises:
-        InputError: it lets nobody in; one line.
-    """
-    import logging
-
-    import ray
-
-    from runtime.execution.ray_health import quieten_ray
-
-    check_address(address.address)
-    if address.home is not None and not (Path(address.home.inside) / _SOCKET).exists():  # Ray would wait for it, and then crash
-        raise InputError(
-            f"the sockets of its Ray in {one_line(address.home.path, 300)} have gone; stop `rollmux serve` and start it again"
-        )
-    quieten_ray()
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    try:
-        with masked():
-            ray.init(address=address.address, namespace=address.namespace, log_to_driver=False, logging_level=logging.CRITICAL)
-    except Exception as error:  # which is what Ray raises
-        problem = one_line(" ".join(str(error).split()), 500)
-        raise InputError(f"--address {address.address}: {problem}") from error
+    yield Client(folder, address)
 
 
 def _nobody(folder: Path) -> NoService:

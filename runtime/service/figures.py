@@ -9,7 +9,7 @@ from rollmux_env.cluster.events import Departed
 from rollmux_env.scheduler.commands import Command, Grant
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.run_state import RunState
-from runtime.facts import Cancelled, Fact, Failed, Iteration, PhaseSlice, Pool, Span
+from runtime.facts import Cancelled, Fact, Failed, Iteration, LeaseEnded, PhaseSlice, Pool, Span
 from runtime.metrics import Metrics
 from runtime.record import RunRecord
 
@@ -71,7 +71,7 @@ class Figures:
         self._run = run
         if record is None:
             return
-        self.on_entries((*record.cancelled, *record.failed))
+        self.on_entries((*record.cancelled, *record.failed, *record.leases_ended))
         for done in record.iterations:
             self.reported[done.job_id] = done.metrics
             if done.number + 1 == run.handles[done.job_id].spec.iterations:
@@ -86,6 +86,8 @@ class Figures:
                     self.ends[job_id] = ("cancelled", "")
                 case Failed(job_id=job_id, where=where, problem=problem):
                     self.ends.setdefault(job_id, ("failed", f"{where}: {problem}"))
+                case LeaseEnded(job_id=job_id, done=True):
+                    self.ends.setdefault(job_id, ("done", ""))
                 case Departed(job_id=job_id):
                     handle = self._run.handles[job_id]
                     if handle.iteration == handle.spec.iterations:
@@ -97,7 +99,7 @@ class Figures:
         review = self._run.scheduler.review
         for job_id in self._late - (review.late if review else set()):
             self._late.discard(job_id)
-            self.metrics.write("rollmux_at_risk", 0.0, job=job_id)
+            self.metrics.write("rollmux_at_risk", 0.0, job_id=job_id)
 
     def on_command(self, command: Command) -> None:
         """A command of the scheduler's has been."""
@@ -123,14 +125,14 @@ class Figures:
         """An iteration is over, and what the scheduler makes of it is known."""
         assert self._run is not None
         self.reported[done.job_id] = done.metrics
-        self.metrics.write("rollmux_iterations", 1.0, job=done.job_id)
+        self.metrics.write("rollmux_iterations", 1.0, job_id=done.job_id)
         review, state = self._run.scheduler.review, self._run.scheduler.state
         pace = review.paces.get(done.job_id) if review is not None else None
         if review is None or pace is None or pace.iteration_s is None:
             return
         job, late = state.job(done.job_id), done.job_id in review.late
-        self.metrics.write("rollmux_slo_slack", 1 - pace.iteration_s / job.solo_s / job.slo, job=done.job_id)
-        self.metrics.write("rollmux_at_risk", float(late), job=done.job_id)
+        self.metrics.write("rollmux_slo_slack", 1 - pace.iteration_s / job.solo_s / job.slo, job_id=done.job_id)
+        self.metrics.write("rollmux_at_risk", float(late), job_id=done.job_id)
         if late:
             self._late.add(done.job_id)
 
@@ -140,4 +142,4 @@ def held_spans(run: RunState, handle: JobHandle, now_s: float) -> tuple[Span, ..
     hold = handle.hold
     assert hold is not None
     spans = run.scheduler.spans(handle.id, now_s) if hold.pool == "rollout" else ()
-    return spans or tuple(Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.nodes[hold.pool])
+    return spans or tuple(Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.nodes_of(hold.pool))

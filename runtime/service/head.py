@@ -17,7 +17,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.execution.own_ray import ENVIRONMENT, MARK, OBJECTS, end_processes, started_processes, write_token
 from runtime.own_folder import make_own_folder
-from runtime.service.address import ServiceAddress, announce, find, prepare_environment, token_of, withdraw
+from runtime.service.address import RayAddress, ServiceAddress, announce, find, prepare_environment, token_of, withdraw
 from runtime.signals import check_signals, shielded
 
 _PORTS = range(20_000, 32_000)  # above those of Ray's workers, below those that systems hand out
@@ -25,7 +25,7 @@ _STARTS_S = 120.0
 _WATCH_S = 0.2
 
 
-def find_running(folder: Path, say: Callable[[str], None]) -> ServiceAddress | None:
+def find_running(folder: Path, say: Callable[[str], None]) -> RayAddress | None:
     """The Ray of a service that was started in a folder, if it is still there; this process is then prepared to join it.
 
     Else what is left of it is removed.
@@ -33,9 +33,10 @@ def find_running(folder: Path, say: Callable[[str], None]) -> ServiceAddress | N
     Args:
         say: takes a line, where it is not known to be ours, and is left alone.
     """
-    address = find(folder)
-    if address is None:
+    service = find(folder)
+    if service is None or service.ray is None:
         return None
+    address = service.ray
     home = address.home
     if address.answers() and (home is None or not address.inode or started_processes(home)):  # 0: an older RollMux's, alive
         prepare_environment(address)
@@ -45,7 +46,7 @@ def find_running(folder: Path, say: Callable[[str], None]) -> ServiceAddress | N
     return None
 
 
-def start_head(folder: Path, say: Callable[[str], None]) -> ServiceAddress:
+def start_head(folder: Path, say: Callable[[str], None]) -> RayAddress:
     """Start Ray for the service of a folder, and prepare this process to join it.
 
     Args:
@@ -59,8 +60,8 @@ def start_head(folder: Path, say: Callable[[str], None]) -> ServiceAddress:
     own = make_own_folder()
     home = own.path
     port, clients, metrics, agent = _free_ports(4)
-    address = ServiceAddress(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home, device=own.device, inode=own.inode)
-    announce(folder, address)  # so that whoever comes after an abrupt end knows what there is to clean up
+    address = RayAddress(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home, device=own.device, inode=own.inode)
+    announce(folder, ServiceAddress("", "", address))  # so that whoever comes after an abrupt end knows what there is to clean up
     prepare_environment(address)
     os.environ.update({MARK: home, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}})
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}"]
@@ -108,7 +109,7 @@ def actor_name() -> str:
 
 
 @contextlib.contextmanager
-def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Iterator[ServiceAddress]:
+def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Iterator[RayAddress]:
     """The Ray of a service: the one that is there, one at an address, or a new one. Afterwards nothing is left but the folder.
 
     Args:
@@ -117,9 +118,7 @@ def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Itera
     Raises:
         InputError: it does not start; one line.
     """
-    service = find_running(folder, say) or (
-        ServiceAddress(address, actor_name()) if address is not None else start_head(folder, say)
-    )
+    service = find_running(folder, say) or (RayAddress(address, actor_name()) if address is not None else start_head(folder, say))
     try:
         check_signals()
         yield service
@@ -129,7 +128,7 @@ def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Itera
             withdraw(folder)
 
 
-def stop_head(address: ServiceAddress, say: Callable[[str], None]) -> None:
+def stop_head(address: RayAddress, say: Callable[[str], None]) -> None:
     """End all processes of a service's own Ray, living or half dead, and remove its files.
 
     Args:

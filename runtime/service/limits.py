@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollmux_env.errors import InputError
 from runtime.jobs.spec import JobSpec
+from runtime.service.refusals import TooMany, Unprocessable
 
 MOST_JOBS = 10_000
 MOST_BYTES = 64 << 10
@@ -18,12 +18,12 @@ def check_limits(specs: Sequence[JobSpec], present: int) -> None:
         present: jobs that it has, those aside that have ended.
 
     Raises:
-        InputError: they are too many, or one is too long; one line.
+        TooMany: they are too many. Unprocessable: one is too long. One line.
     """
     for spec in specs:
         size = len(spec.model_dump_json().encode())
         if size > MOST_BYTES:
-            raise InputError(f"job {spec.id}: its description has {size} bytes; a service takes {MOST_BYTES} at most")
+            raise Unprocessable(f"job {spec.id}: its description has {size} bytes; a service takes {MOST_BYTES} at most")
     if present + len(specs) > MOST_JOBS:
         room = max(0, MOST_JOBS - present)
-        raise InputError(f"{len(specs)} jobs are too many: {present} wait or run, and a service takes {room} more at most")
+        raise TooMany(f"{len(specs)} jobs are too many: {present} wait or run, and a service takes {room} more at most")

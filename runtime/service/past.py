@@ -8,14 +8,17 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from rollmux_env.cluster.demand import solo_usd_per_hour
+from rollmux_env.cluster.state import State
 from runtime.jobs.spec import JobSpec
 from runtime.journal import read_run, state_of
 from runtime.record import RunRecord
-from runtime.service.report import STATES
+from runtime.service.report import STATES, view_report
+from runtime.service.snapshot import JobView, profile_of
 
 
 def past_report(folder: Path) -> dict[str, Any]:
-    """The report of a service that does not run: the keys of `runtime.service.report.make_report`, and two more.
+    """The report of a service that does not run: the keys of `runtime.service.report.Reports.all`, and two more.
 
     `ended` is `stopped`, `done` (a run that was over), or `killed`: the journal does not say that it ended. `ended_at` is when, or
     the last time that the journal knows; ISO 8601, local time.
@@ -25,13 +28,13 @@ def past_report(folder: Path) -> dict[str, Any]:
     """
     record = read_run(folder)
     state = state_of(record)
-    jobs = [_job(record, fact.spec, state.knows(fact.spec.id) and state.is_running(fact.spec.id)) for fact in record.submitted]
+    jobs = [_job(record, fact.spec, state) for fact in record.submitted]
     counts = Counter(job["state"] for job in jobs)
     return {
         "folder": str(folder.resolve()),
         "policy": record.started.policy,
         "dispatch": record.started.dispatch,
-        "time_s": record.last_s,
+        "now_s": record.last_s,
         "stopping": False,
         "paused": None,
         "ended": record.ended.outcome if record.ended else "killed",
@@ -42,33 +45,47 @@ def past_report(folder: Path) -> dict[str, Any]:
         "groups": [],
         "pools": {},
         "usd_per_hour": 0.0,
+        "usd_per_hour_solo": 0.0,
+        "throughput_gain": None,
     }
 
 
-def _job(record: RunRecord, spec: JobSpec, placed: bool) -> dict[str, Any]:
+def _job(record: RunRecord, spec: JobSpec, cluster: State) -> dict[str, Any]:
     done = [iteration for iteration in record.iterations if iteration.job_id == spec.id]
     problem = next((f"{fact.where}: {fact.problem}" for fact in record.failed if fact.job_id == spec.id), None)
     if any(fact.job_id == spec.id for fact in record.cancelled):
         state = "cancelled"
     elif problem is not None:
         state = "failed"
-    elif len(done) == spec.iterations:
+    elif len(done) == spec.iterations or any(fact.job_id == spec.id and fact.done for fact in record.leases_ended):
         state = "done"
     else:
-        state = "stopped" if placed else "waiting"
-    reward = done[-1].metrics.get("reward") if done else None
-    return {
-        "id": spec.id,
-        "state": state,
-        "group": None,
-        "nodes": [],
-        "phase": None,
-        "iteration": len(done),
-        "of": spec.iterations,
-        "iteration_s": None,
-        "slowdown": None,
-        "slo": spec.slo,
-        "at_risk": False,
-        "reward": reward if reward is not None and isfinite(reward) else None,
-        "problem": problem,
-    }
+        state = "stopped" if cluster.knows(spec.id) and cluster.is_running(spec.id) else "waiting"
+    job = record.jobs.get(spec.id)
+    metrics = done[-1].metrics if done else {}
+    view = JobView(
+        id=spec.id,
+        user=spec.user,
+        priority=spec.priority,
+        state=state,
+        reason=None,
+        position=None,
+        eta_s=None,
+        group=None,
+        nodes=(),
+        phase=None,
+        iteration=len(done),
+        iterations=spec.iterations,
+        iteration_s=None,
+        alone_s=job.solo_s if job is not None else None,
+        slowdown=None,
+        slo=spec.slo,
+        usd_per_hour=None,
+        usd_per_hour_solo=solo_usd_per_hour(job, record.started.cluster) if job is not None else None,
+        at_risk=False,
+        usd=cluster.charged_usd(spec.id) if cluster.knows(spec.id) else 0.0,
+        metrics={name: value if isfinite(value) else None for name, value in metrics.items()},
+        profile=profile_of(job) if job is not None else None,
+        problem=problem,
+    )
+    return view_report(view)

@@ -21,8 +21,9 @@ from runtime.execution.ray_session import coordinator_options, watch
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
 from runtime.journal import JOURNAL, is_begun, read_run
-from runtime.service.address import ServiceAddress, announce
-from runtime.service.client import join
+from runtime.service.address import SERVICE, RayAddress, ServiceAddress, announce
+from runtime.service.joining import join
+from runtime.service.listening import Listen, Listening, listening_of, remember
 from runtime.service.service import Service
 from runtime.signals import check_signals, shielded
 
@@ -31,15 +32,21 @@ _SETTLED_S = 30.0  # a coordinator that dies sooner would die again
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """What a user asks a new service to be; what is None is as the journal says, or else as usual."""
+    """What a user asks a new service to be; what is None is as the journal says, or else as usual.
+
+    Attributes:
+        listen: where. beyond_loopback: others than this machine may reach it.
+    """
 
     policy: str | None = None
     dispatch: str | None = None
     seed: int = 0
     cluster: Cluster | None = None
+    listen: Listen | None = None
+    beyond_loopback: bool = False
 
 
-def serve_loop(folder: Path, address: ServiceAddress, wish: ServiceOptions, say: Callable[[str], None]) -> None:
+def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Callable[[str], None]) -> None:
     """Serve until the user stops it; the service has ended then, however that comes about.
 
     Args:
@@ -63,7 +70,8 @@ def serve_loop(folder: Path, address: ServiceAddress, wish: ServiceOptions, say:
             try:
                 lines_said = result_of(service.told.remote()) if service is not None else 0
                 service = service or _start(folder, address, wish)
-                announce(folder, address)
+                url = _listen(service, folder, address, wish)
+                say(f"listening at {url}; the token is in {folder / SERVICE}")
                 say(f"serving from {folder}: rollmux submit FILE --at {folder}")
                 watch(service, service.ended.remote(), say, lines_said)
                 break
@@ -85,7 +93,19 @@ def serve_loop(folder: Path, address: ServiceAddress, wish: ServiceOptions, say:
             shut_down()
 
 
-def _find(address: ServiceAddress) -> Any:
+def _listen(service: Any, folder: Path, address: RayAddress, wish: ServiceOptions) -> str:
+    """Let clients find a service; its URL."""
+    listening = listening_of(folder, wish.listen, wish.beyond_loopback)
+    try:
+        url, port = result_of(service.listen.remote(listening.where))
+    except AttributeError:
+        raise InputError(f"the service in {folder} was started by an older RollMux; stop it with that one") from None
+    remember(folder, Listening(replace(listening.where, port=port), listening.token))
+    announce(folder, ServiceAddress(url, listening.token, address))
+    return str(url)
+
+
+def _find(address: RayAddress) -> Any:
     try:
         service = ray.get_actor(address.actor, namespace=address.namespace)
         result_of(service.told.remote(), timeout_s=30)
@@ -94,7 +114,7 @@ def _find(address: ServiceAddress) -> Any:
     return service
 
 
-def _start(folder: Path, address: ServiceAddress, wish: ServiceOptions) -> Any:
+def _start(folder: Path, address: RayAddress, wish: ServiceOptions) -> Any:
     plan = _plan(folder, wish)
     options = {**coordinator_options(), "name": address.actor, "namespace": address.namespace, "lifetime": "detached"}
     service: Any = ray.remote(Service).options(**options).remote(plan)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import ray
+from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes
@@ -18,12 +18,22 @@ from runtime.execution.run_state import RunState
 from runtime.execution.space import check_space, checkpoint_bytes
 from runtime.facts import Submitted
 from runtime.jobs.spec import JobSpec
+from runtime.journal import Unwritable
 from runtime.metrics import Sample
+from runtime.service.events import Entry, Events
 from runtime.service.figures import Figures
 from runtime.service.limits import check_limits
-from runtime.service.report import make_report
-from runtime.service.snapshot import state_of_job, take_snapshot
+from runtime.service.listening import Listen
+from runtime.service.operations import OperationsLog
+from runtime.service.refusals import Conflict, NotFound, Unprocessable
+from runtime.service.report import STATES, Reports
+from runtime.service.snapshot import state_of_job, take_overview
+from runtime.service.tokens import Tokens
 
+if TYPE_CHECKING:
+    from runtime.service.http.server import HttpServer
+
+_DYING_S = 30.0  # how long the process that had the port before may still take to end
 _KEEPS_S = 2.0  # between looks at gauges
 
 
@@ -40,6 +50,7 @@ class Service:
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._figures = Figures()
+        self._http: HttpServer | None = None
         self.driver: RunDriver | None = None
 
     async def begin(self) -> None:
@@ -48,19 +59,50 @@ class Service:
         Raises:
             InputError: a policy or the folder cannot be used; one line.
         """
-        await self.serve(Processes(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
+        import ray
 
-    async def serve(self, processes: Processes) -> None:
+        from runtime.execution.ray_processes import RayProcesses
+
+        await self.serve(RayProcesses(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
+
+    async def serve(self, processes: Processes | None) -> None:
         """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
+        self._reports = Reports(driver.run, self._figures)
+        self._events = Events(driver.run.log.journal, self.folder)
         self._figures.begin(driver.run, driver.record)
         self.driver = driver
-        self._outcome: asyncio.Task[str] = asyncio.ensure_future(driver.carry_out())
+        self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
         await asyncio.sleep(0)  # it goes as far as its first wait
         if self._outcome.done():
             await self._outcome
         self._figures.usage.since_s = driver.run.log.now()
         driver.run.spawn(self._keep())
+
+    async def _carry_out(self, driver: RunDriver) -> str:
+        try:
+            return await driver.carry_out()
+        finally:
+            if self._http is not None:
+                await self._http.close()
+
+    async def listen(self, where: Listen) -> tuple[str, int]:
+        """Answer over HTTP from now on; where it does so already, that stays as it is.
+
+        Returns:
+            The URL and the port.
+
+        Raises:
+            InputError: the port is taken, or cannot be; one line.
+        """
+        from runtime.service.http.app import make_app
+        from runtime.service.http.server import HttpServer, bind
+
+        if self._http is None:
+            taken = await bind(where, _DYING_S if where.port else 0.0)
+            self._http = HttpServer(make_app(self, Tokens(self.folder), OperationsLog(self.folder)), taken)
+            await self._http.begin()
+        return self._http.url, self._http.port
 
     async def ended(self) -> str:
         """Wait for the end; as `RunDriver.carry_out`."""
@@ -86,19 +128,23 @@ class Service:
         """
         driver, run = self._running()
         if run.stopping or run.over.done():
-            raise InputError("the service is stopping; it takes no more jobs")
+            raise Conflict("the service is stopping; it takes no more jobs")
         if run.log.problem is not None:
-            raise InputError(run.log.problem)
+            raise Unwritable(run.log.problem)
+        ids = Counter(spec.id for spec in specs)
         for spec in specs:
-            if spec.id in run.handles:
-                raise InputError(f"job {spec.id}: this service has had a job of that name; names are used once")
+            if spec.id in run.handles or ids[spec.id] > 1:
+                raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
             if problem := run.beyond(spec):
-                raise InputError(f"job {spec.id}: {problem}")
+                raise Unprocessable(f"job {spec.id}: {problem}")
         present = [handle.spec for handle in run.handles.values() if not handle.gone]
         check_limits(specs, len(present))
         for count, spec in enumerate(specs, 1):
             if checkpoint_bytes(spec):
-                check_space([*present, *specs[:count]], Path(self._plan.folder), f"job {spec.id}")
+                try:
+                    check_space([*present, *specs[:count]], self.folder, f"job {spec.id}")
+                except InputError as error:
+                    raise Unprocessable(str(error)) from None
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
         run.log.take(*(Submitted(now_s, spec) for spec in dated))
@@ -116,15 +162,37 @@ class Service:
         """
         lives, handle = self._running()[0].lifecycle, self._handle_of(job_id)
         if (problem := self._running()[1].log.problem) is not None:
-            raise InputError(problem)
+            raise Unwritable(problem)
         if job_id in self._figures.ends:
-            raise InputError(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
+            raise Conflict(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
         await lives.cancel(handle)
         lives.check_over()
 
     async def report(self) -> dict[str, Any]:
-        """What every job, group and pool does; `runtime.service.snapshot` says what is in it."""
-        return make_report(take_snapshot(self._running()[1], self._figures))
+        """What every job, group and pool does; see `runtime.service.report.Reports.all`."""
+        self._running()
+        return await self._reports.all({})
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        """What one job does, as `report` has it.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        return self._reports.job(self._handle_of(job_id), None)
+
+    def spec_of(self, job_id: str) -> JobSpec:
+        """A job as it was submitted.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        return self._handle_of(job_id).spec
+
+    async def events(self, after: int, wait_s: float) -> list[Entry]:
+        """Entries of the journal; see `runtime.service.events.Events.after`."""
+        self._running()
+        return await self._events.after(after, wait_s)
 
     async def state_of(self, job_id: str) -> str:
         """What a job does: one of `runtime.service.report.STATES`.
@@ -147,6 +215,20 @@ class Service:
         """How many lines there have been."""
         return self._running()[1].log.line_count
 
+    @property
+    def leases(self) -> Any:
+        """Of jobs that run elsewhere; see `runtime.attach.leases.Leases`."""
+        return self._running()[0].leases
+
+    @property
+    def folder(self) -> Path:
+        """Its folder."""
+        return Path(self._plan.folder)
+
+    def say(self, line: str) -> None:
+        """Let whoever has started the service know."""
+        self._running()[1].log.say(line)
+
     def _running(self) -> tuple[RunDriver, RunState]:
         if self.driver is None:
             raise InputError("the service has not begun")
@@ -155,7 +237,7 @@ class Service:
     def _handle_of(self, job_id: str) -> JobHandle:
         handle = self._running()[1].handles.get(job_id)
         if handle is None:
-            raise InputError(f"job {job_id}: this service has no such job")
+            raise NotFound(f"job {one_line(job_id, 80)}: this service has no such job")
         return handle
 
     async def _keep(self) -> None:
@@ -165,11 +247,17 @@ class Service:
             self._gauge()
 
     def _gauge(self) -> None:
-        snapshot, metrics = take_snapshot(self._running()[1], self._figures), self._figures.metrics
-        for pool, view in snapshot.pools.items():
+        run, metrics = self._running()[1], self._figures.metrics
+        overview = take_overview(run, self._figures)
+        for pool, view in overview.pools.items():
             for state in ("busy", "idle", "free"):
                 metrics.write("rollmux_nodes", getattr(view, state), pool=pool, state=state)
             metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
-        metrics.write("rollmux_queue_length", len(snapshot.queue))
-        for state, count in make_report(snapshot)["states"].items():
-            metrics.write("rollmux_jobs", count, state=state)
+        metrics.write("rollmux_queue_length", len(overview.queue))
+        metrics.write("rollmux_usd_per_hour", overview.usd_per_hour)
+        metrics.write("rollmux_paused", float(overview.paused is not None))
+        metrics.write("rollmux_stopping", float(overview.stopping))
+        metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})
+        states = self._reports.states()
+        for name in STATES:
+            metrics.write("rollmux_jobs", states[name], state=name)

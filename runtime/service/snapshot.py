@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
+from rollmux_env.cluster.state import Group
+from rollmux_env.scenario import Job
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
@@ -15,34 +19,62 @@ from runtime.service.figures import Figures, held_spans
 JobState = Literal["waiting", "profiling", "running", "moving", "stopped", "done", "failed", "cancelled"]
 
 
+class Waiting(NamedTuple):
+    """A job that waits: its place in the queue, from 1, when it is expected to be placed, and why it waits."""
+
+    job_id: str
+    position: int
+    eta_s: float | None
+    reason: str
+
+
 @dataclass(frozen=True)
 class JobView:
-    """A job; docs/guides/serve.md explains the fields, which are the keys of a report."""
+    """A job; docs/reference/service_api.md explains the fields, which are the keys of a report.
+
+    Attributes:
+        reason: why it waits; None where it does not. position: its place in the queue, from 1. eta_s: when it is expected to be
+            placed. iteration_s: of late. alone_s: of its profile, alone on its own nodes.
+        usd: what it has been charged. usd_per_hour: what it is charged, an even part of its group's; None without a place.
+            usd_per_hour_solo: of its own nodes.
+        profile: seconds by which it is planned. problem: of one that has failed.
+    """
 
     id: str
+    user: str
+    priority: int
     state: str
+    reason: str | None
+    position: int | None
+    eta_s: float | None
     group: int | None
     nodes: tuple[str, ...]
     phase: str | None
     iteration: int
-    of: int
+    iterations: int
     iteration_s: float | None
+    alone_s: float | None
     slowdown: float | None
     slo: float
+    usd_per_hour: float | None
+    usd_per_hour_solo: float | None
     at_risk: bool
-    reward: float | None
+    usd: float
+    metrics: dict[str, float | None]
+    profile: dict[str, float] | None
     problem: str | None
 
 
 @dataclass(frozen=True)
 class GroupView:
-    """A co-execution group: names of its nodes, seconds of its period, and its price."""
+    """A co-execution group: names of its nodes, seconds of its period, its price, and that of its members each on its own nodes."""
 
-    group: int
+    id: int
     jobs: tuple[str, ...]
     nodes: tuple[str, ...]
     period_s: float
     usd_per_hour: float
+    usd_per_hour_solo: float
 
 
 @dataclass(frozen=True)
@@ -57,45 +89,47 @@ class PoolView:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """A service.
+class Overview:
+    """A service without its jobs.
 
     Attributes:
+        usd_per_hour_solo: of all jobs that have a place, each on its own nodes.
+        throughput_gain: work of late per node-hour against solo, where an iteration is worth the node-seconds that it takes alone;
+            of groups of which every member's pace is known, None where there are none.
         paused: why its journal cannot be written, and so nothing is granted; None where it can.
     """
 
     folder: str
     policy: str
     dispatch: str
-    time_s: float
+    now_s: float
     stopping: bool
     paused: str | None
     queue: tuple[str, ...]
-    jobs: tuple[JobView, ...]
     groups: tuple[GroupView, ...]
     pools: dict[Pool, PoolView]
     usd_per_hour: float
+    usd_per_hour_solo: float
+    throughput_gain: float | None
 
 
-def take_snapshot(run: RunState, figures: Figures) -> Snapshot:
-    """Look at a run."""
+def take_overview(run: RunState, figures: Figures) -> Overview:
+    """Look at all of a run but its jobs."""
     plan, state, now_s = run.plan, run.scheduler.state, run.log.now()
-    groups = tuple(
-        GroupView(group.id, group.jobs, tuple(run.nodes.assigned(group.id)), group.period_s, group.usd_per_hour)
-        for group in state.group_list()
-    )
-    return Snapshot(
+    groups = tuple(_group(run, group) for group in state.group_list())
+    return Overview(
         folder=plan.folder,
         policy=plan.policy,
         dispatch=plan.dispatch,
-        time_s=now_s,
+        now_s=now_s,
         stopping=run.stopping,
         paused=run.log.problem,
         queue=tuple(state.waiting),
-        jobs=tuple(_job(run, figures, handle) for handle in run.handles.values()),
         groups=groups,
         pools={pool: _pool(run, figures, pool, now_s) for pool in POOLS},
         usd_per_hour=state.usd_per_hour,
+        usd_per_hour_solo=sum(group.usd_per_hour_solo for group in groups),
+        throughput_gain=_throughput_gain(run, groups),
     )
 
 
@@ -111,28 +145,85 @@ def state_of_job(run: RunState, figures: Figures, handle: JobHandle) -> JobState
     return "moving" if handle.moving or state.is_paused(handle.id) else "running"
 
 
-def _job(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
-    job_id, state, review = handle.id, run.scheduler.state, run.scheduler.review
+def _group(run: RunState, group: Group) -> GroupView:
+    state = run.scheduler.state
+    solo_usd = sum(solo_usd_per_hour(state.job(job_id), run.plan.cluster) for job_id in group.jobs)
+    nodes = tuple(run.nodes.assigned(group.id))
+    return GroupView(group.id, group.jobs, nodes, group.period_s, group.usd_per_hour, solo_usd)
+
+
+def _throughput_gain(run: RunState, groups: Sequence[GroupView]) -> float | None:
+    worth = nodes = 0.0
+    for group in groups:
+        paces = [(job_id, pace) for job_id in group.jobs if (pace := _slowdown(run, run.scheduler.state.job(job_id)))]
+        if len(paces) == len(group.jobs):
+            demands = ((demand_of(run.scheduler.state.job(job_id), run.plan.cluster), pace) for job_id, pace in paces)
+            worth += sum((demand.rollout_nodes + demand.training_nodes) / pace for demand, pace in demands)
+            nodes += len(group.nodes)
+    return worth / nodes if nodes else None
+
+
+def _iteration_s(run: RunState, job_id: str) -> float | None:
+    """Seconds of an iteration of late."""
+    review = run.scheduler.review
     pace = review.paces.get(job_id) if review is not None else None
+    return pace.iteration_s if pace is not None else None
+
+
+def _slowdown(run: RunState, job: Job) -> float | None:
+    iteration_s = _iteration_s(run, job.id)
+    return None if iteration_s is None else iteration_s / job.solo_s
+
+
+def take_job_view(run: RunState, figures: Figures, handle: JobHandle, place: Waiting | None = None) -> JobView:
+    """Look at a job.
+
+    Args:
+        place: in the queue, of one that is there.
+    """
+    job_id, state, review = handle.id, run.scheduler.state, run.scheduler.review
     job = state.job(job_id) if state.knows(job_id) else handle.job
-    iteration_s = pace.iteration_s if pace else None
-    reward = figures.reported.get(job_id, {}).get("reward")
+    group = state.group_of(job_id) if state.is_running(job_id) else None
     names = {node.name for nodes in handle.nodes.values() for node in nodes} if handle.group is not None else set()
+    what = state_of_job(run, figures, handle)
     return JobView(
         id=job_id,
-        state=state_of_job(run, figures, handle),
+        user=handle.spec.user,
+        priority=handle.spec.priority,
+        state=what,
+        reason=(place.reason if place is not None else _reason(run, handle)) if what == "waiting" else None,
+        position=place.position if place is not None else None,
+        eta_s=place.eta_s if place is not None else None,
         group=handle.group if handle.group is not None and handle.group >= 0 else None,
         nodes=tuple(sorted(names)),
         phase=handle.hold.pool if handle.hold else None,
         iteration=max(handle.done, 0),
-        of=handle.spec.iterations,
-        iteration_s=iteration_s,
-        slowdown=iteration_s / job.solo_s if iteration_s is not None and job is not None else None,
+        iterations=handle.spec.iterations,
+        iteration_s=_iteration_s(run, job_id),
+        alone_s=job.solo_s if job is not None else None,
+        slowdown=_slowdown(run, job) if job is not None else None,
         slo=handle.spec.slo,
+        usd_per_hour=group.usd_per_hour / len(group.jobs) if group is not None else None,
+        usd_per_hour_solo=solo_usd_per_hour(job, run.plan.cluster) if job is not None else None,
         at_risk=review is not None and job_id in review.late,
-        reward=reward if reward is not None and isfinite(reward) else None,
+        usd=state.charged_usd(job_id) if state.knows(job_id) else 0.0,
+        metrics={name: value if isfinite(value) else None for name, value in figures.reported.get(job_id, {}).items()},
+        profile=profile_of(job) if job is not None else None,
         problem=_problem(figures, handle),
     )
+
+
+def profile_of(job: Job) -> dict[str, float]:
+    """Seconds by which a job is planned: its worst case, and a whole iteration on nodes of its own."""
+    seconds = {"rollout_s": job.rollout.worst_case_s, "training_s": job.training.worst_case_s, "sync_s": job.sync_s}
+    return seconds | {"solo_s": job.solo_s}
+
+
+def _reason(run: RunState, handle: JobHandle) -> str:
+    """Why a job waits, in words."""
+    if handle.spec.arrival_s > run.log.now():
+        return "it has not arrived yet"
+    return "it waits to be profiled"
 
 
 def _problem(figures: Figures, handle: JobHandle) -> str | None:
@@ -145,7 +236,8 @@ def _pool(run: RunState, figures: Figures, pool: Pool, now_s: float) -> PoolView
     nodes, free = len(run.nodes.nodes(pool)), len(run.nodes.free(pool))
     holding: list[Span] = []
     for handle in run.handles.values():
-        if handle.hold is not None and handle.pool_of(handle.hold.pool) == pool:
-            holding += held_spans(run, handle, now_s)
+        if handle.hold is not None and any(node.pool == pool for node in handle.nodes_of(handle.hold.pool)):
+            names = {node.name for node in handle.nodes_of(handle.hold.pool) if node.pool == pool}
+            holding += (span for span in held_spans(run, handle, now_s) if span.node in names)
     busy = len({span.node for span in holding if span.until_s == now_s})
     return PoolView(nodes, busy, nodes - free - busy, free, figures.usage.share(pool, nodes, holding, now_s))

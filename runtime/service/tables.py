@@ -8,32 +8,32 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from rollmux_env.report.tables import heading, make_table
+from runtime.report.sharing import sharing_table
 
 
 def status_tables(report: dict[str, Any]) -> list[RenderableType]:
-    """What `runtime.service.report.make_report` found; or `runtime.service.past.past_report`, jobs alone."""
-    jobs = make_table("job", "state", "group", "nodes", "iteration", "slowdown", "SLO", "at risk", "reward", left=2)
+    """What `runtime.service.report.Reports.all` found; or `runtime.service.past.past_report`, jobs alone."""
+    jobs = make_table("job", "state", "group", "nodes", "iteration", "at risk", "reward", left=2)
     for job in report["jobs"]:
         jobs.add_row(
             job["id"],
             job["state"] + (f" ({job['phase']})" if job["phase"] else ""),
             "" if job["group"] is None else str(job["group"]),
             " ".join(job["nodes"]),
-            f"{job['iteration']} of {job['of']}",
-            "" if job["slowdown"] is None else f"{job['slowdown']:.2f}x",
-            f"{job['slo']:g}x",
+            f"{job['iteration']} of {job['iterations']}",
             "yes" if job["at_risk"] else "",
-            "" if job["reward"] is None else f"{job['reward']:.3f}",
+            _number(job["metrics"].get("reward")),
             style={"failed": "red", "cancelled": "dim", "done": "dim"}.get(job["state"], ""),
         )
-    groups = make_table("group", "period s", "$/h", "nodes", "jobs", left=0)
+    groups = make_table("group", "period s", "$/h", "alone $/h", "nodes", "jobs", left=0)
     for column in groups.columns[-2:]:
         column.justify = "left"
     for group in report["groups"]:
         groups.add_row(
-            str(group["group"]),
+            str(group["id"]),
             f"{group['period_s']:.2f}",
             f"{group['usd_per_hour']:.2f}",
+            f"{group['usd_per_hour_solo']:.2f}",
             " ".join(group["nodes"]),
             ", ".join(group["jobs"]),
         )
@@ -49,5 +49,13 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
         when = f"{'killed, last heard of' if ended == 'killed' else ended} at {report['ended_at']}"
         goes_on = "" if ended == "done" else f"; `rollmux serve {report['folder']}` goes on"
         return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
-    title += f", {report['usd_per_hour']:.2f} $/h"
-    return [heading(title + (", stopping" if report["stopping"] else "")), jobs, groups, pools, *problems]
+    title += f", {report['usd_per_hour']:.2f} $/h, {report['usd_per_hour_solo']:.2f} $/h if every job were alone"
+    placed = [job for job in report["jobs"] if job["usd_per_hour"] is not None]
+    sharing: list[RenderableType] = [sharing_table(placed, "of its profile")] if placed else []
+    if report["throughput_gain"] is not None:
+        sharing.append(Text(f"throughput per node-hour of late: {report['throughput_gain']:.2f}x that of the jobs alone"))
+    return [heading(title + (", stopping" if report["stopping"] else "")), jobs, *sharing, groups, pools, *problems]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -18,7 +18,7 @@ from rollmux_env.errors import InputError
 from runtime.execution.own_ray import end_processes, started_processes
 from runtime.execution.ray_session import RAY, end_all_left, end_left
 from runtime.own_folder import PREFIX, SPARE, OwnFolder, left_folders, make_own_folder, spare_folder
-from runtime.service.address import SERVICE, ServiceAddress, find
+from runtime.service.address import SERVICE, RayAddress, ServiceAddress, find
 from runtime.service.head import find_running, stop_head
 from tests.conftest import Command
 
@@ -108,8 +108,8 @@ def test_a_service_file_is_not_obeyed(tmp_path: Path, bystander: subprocess.Pope
     service.mkdir()
     noted = theirs.stat()
     home = ray.format(theirs=theirs, link=link)
-    where = ServiceAddress("127.0.0.1:1", "x", token=str(tmp_path / "secret"), ray=home, device=noted.st_dev, inode=noted.st_ino)
-    (service / SERVICE).write_text(json.dumps(asdict(where)))
+    where = RayAddress("127.0.0.1:1", "x", token=str(tmp_path / "secret"), ray=home, device=noted.st_dev, inode=noted.st_ino)
+    (service / SERVICE).write_text(json.dumps(asdict(ServiceAddress("", "", where))))
     try:
         assert find_running(service, said.append) is None
         assert bystander.poll() is None and (theirs / "log").exists() and (tmp_path / "secret").exists()
@@ -160,7 +160,7 @@ def test_what_is_ours_is_ended_and_removed(tmp_path: Path, own: OwnFolder) -> No
 def test_a_head_that_is_stopped_takes_its_token_along_and_no_other(tmp_path: Path, own: OwnFolder) -> None:
     said: list[str] = []
     (tmp_path / "token").touch()
-    stop_head(ServiceAddress("127.0.0.1:1", "x", "n", str(tmp_path / "token"), own.path, own.device, own.inode), said.append)
+    stop_head(RayAddress("127.0.0.1:1", "x", "n", str(tmp_path / "token"), own.path, own.device, own.inode), said.append)
     end_processes(own, grace_s=0.0)
     assert not said and not (tmp_path / "token").exists() and not Path(own.path).exists()
 

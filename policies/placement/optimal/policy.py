@@ -10,6 +10,7 @@ from policies.placement.optimal.grouped import GroupedJobs
 from policies.placement.optimal.grouping import Objective
 from policies.placement.optimal.plan import OptimalPlan, admission, written_out
 from rollmux_env.errors import InputError
+from rollmux_env.queue_keys import refuse_queue_keys
 from rollmux_env.replay.admission import Admission
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.replay.run import in_order_of_arrival
@@ -80,6 +81,9 @@ class Optimal:
         return replace(outcome, extra={"bound_usd": bound_usd, "gap": _gap(cost_usd, bound_usd)})
 
     def _start(self, scenario: Scenario) -> GroupedJobs:
+        refuse_queue_keys(
+            scenario.cluster, scenario.jobs, "--policy optimal" if self.objective == "usd" else "--policy optimal-work"
+        )
         return GroupedJobs(scenario, self.objective, self.node_limit, self.max_columns, self.plans_switches)
 
 

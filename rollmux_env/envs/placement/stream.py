@@ -9,6 +9,7 @@ import numpy as np
 from rollmux_env.cluster.demand import demand_of
 from rollmux_env.kernel.tables import Floats, Ints, Limits
 from rollmux_env.portable import dot
+from rollmux_env.queue_keys import refuse_queue_keys
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Cluster, Scenario
 
@@ -83,7 +84,11 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
 
     Args:
         steps: columns of rescaling; None is as many as it takes.
+
+    Raises:
+        InputError: it has keys of the queue, which environments do not know; one line.
     """
+    refuse_queue_keys(scenario.cluster, scenario.jobs, "environment")
     jobs = in_order_of_arrival(scenario)
     steps = max(len(job.training.by_nodes) for job in jobs) if steps is None else steps
     rescale_nodes = np.full((len(jobs), steps), NO_STEP)

@@ -106,8 +106,8 @@ class Shell:
             if server.poll() is None:
                 server.send_signal(signal.SIGTERM)
                 server.wait(timeout=PATIENCE_S)
-        if where is not None and where.home is not None:
-            end_processes(where.home, grace_s=0.0)
+        if where is not None and where.ray is not None and where.ray.home is not None:
+            end_processes(where.ray.home, grace_s=0.0)
 
 
 def processes_of(ray_folder: str) -> list[str]:
@@ -127,9 +127,9 @@ def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop
     try:
         server = shell.serve()
         where = find(shell.service)
-        assert where is not None and where.token is not None and where.home is not None
-        assert Path(where.token).stat().st_mode & 0o777 == 0o600
-        assert listens_only_on_loopback(where.home)
+        assert where is not None and where.ray is not None and where.ray.token is not None and where.ray.home is not None
+        assert Path(where.ray.token).stat().st_mode & 0o777 == 0o600
+        assert listens_only_on_loopback(where.ray.home)
         status, out, err = shell.run("submit", str(tmp_path / "jobs.yaml"))
         assert (status, out, err) == (0, "submitted: talks, endless\n", "")
         status, _, err = shell.run("serve", str(shell.service))
@@ -152,7 +152,9 @@ def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop
             assert (watching.wait(timeout=PATIENCE_S), watching.stderr.read()) == (1, "")
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=PATIENCE_S) == 0
-        assert not processes_of(where.home.path) and not Path(where.home.path).exists() and not Path(where.token).exists()
+        assert (
+            not processes_of(where.ray.home.path) and not Path(where.ray.home.path).exists() and not Path(where.ray.token).exists()
+        )
         status, out, err = shell.run("status")
         assert (status, err) == (0, "") and f"{shell.service}: rollmux,switches=true, round-robin, stopped at " in " ".join(
             out.split()
@@ -176,12 +178,16 @@ def test_a_service_that_is_told_to_stop_while_its_ray_starts_leaves_nothing_behi
     shell = Shell(tmp_path)
     try:
         server = shell.start()
-        while (where := find(shell.service) if shell.service.is_dir() else None) is None or not where.answers():
+        while (
+            (where := find(shell.service) if shell.service.is_dir() else None) is None
+            or where.ray is None
+            or not where.ray.answers()
+        ):
             assert server.poll() is None, shell.said.read_text()
             time.sleep(0.05)
         server.send_signal(signal.SIGTERM)
         assert server.wait(timeout=PATIENCE_S) == 130 and shell.said.read_text() == "stopped at once\n"
-        assert where.home is not None and not processes_of(where.home.path) and not Path(where.home.path).exists()
+        assert where.ray.home is not None and not processes_of(where.ray.home.path) and not Path(where.ray.home.path).exists()
         assert {path.name for path in shell.service.iterdir()} == {DRIVER_LOCK}
     finally:
         shell.end()

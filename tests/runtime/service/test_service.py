@@ -67,7 +67,7 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
     for name in ("plain", "killed", "moved"):
         mine = [line for line in logs[name] if "controller | " in line and "  iteration " in line]
         assert all(f"  iteration {k + 1} of {len(mine)}: " in line for k, line in enumerate(mine)), mine
-        assert len(mine) == jobs[name]["of"], mine
+        assert len(mine) == jobs[name]["iterations"], mine
     restarts = [line for line in logs["killed"] if "  restarted: " in line]
     assert [line.partition("restarted: ")[2] for line in restarts] == [fact.why for fact in record.restarted]
     assert any("  goes on from its checkpoint after iteration " in line for line in logs["killed"])
@@ -115,14 +115,20 @@ def true_throughout(reports: list[dict[str, Any]]) -> None:
         members = [name for group in report["groups"] for name in group["jobs"]]
         placed = [name for name, job in jobs.items() if job["state"] in ("running", "moving")]
         assert sorted(members) == sorted(placed)
+        charged = {name: job["usd_per_hour"] for name, job in jobs.items() if job["usd_per_hour"] is not None}
+        assert sorted(charged) == sorted(members)  # and evenly
+        assert all(charged[name] == g["usd_per_hour"] / len(g["jobs"]) for g in report["groups"] for name in g["jobs"])
+        assert report["usd_per_hour_solo"] == sum(group["usd_per_hour_solo"] for group in report["groups"]) >= 0
+        assert all(jobs[name]["usd_per_hour_solo"] == 2.0 and jobs[name]["alone_s"] > 0 for name in members)  # a node of each pool
+        assert report["throughput_gain"] is None or report["throughput_gain"] > 0
         held = [node for group in report["groups"] for node in group["nodes"]]
         assert len(held) == len(set(held))
         for pool in report["pools"].values():
             assert pool["busy"] + pool["idle"] + pool["free"] == pool["nodes"] and min(pool.values()) >= 0
             assert pool["utilization"] <= 1
         for name, job in jobs.items():
-            assert 0 <= job["iteration"] <= job["of"]
-            assert job["state"] != "done" or job["iteration"] == job["of"]
+            assert 0 <= job["iteration"] <= job["iterations"]
+            assert job["state"] != "done" or job["iteration"] == job["iterations"]
             known = before.get(name, job)
             assert known["iteration"] <= job["iteration"]
             assert known["state"] not in OVER or known == job
@@ -166,7 +172,7 @@ def test_a_service_that_is_stopped_or_killed_goes_on_where_it_was(serve: Serving
     first.stop()
     second = serve(folder=first.folder)
     jobs = second.until(lambda jobs: jobs["a"]["iteration"] > 8)
-    assert jobs["b"]["state"] == "done" and jobs["gone"]["state"] == "cancelled" and jobs["b"]["reward"] == 0.2
+    assert jobs["b"]["state"] == "done" and jobs["gone"]["state"] == "cancelled" and jobs["b"]["metrics"]["reward"] == 0.2
     second.kill()
     third = serve(folder=first.folder)
     third.submit({"id": "late", **SLEEPER})
@@ -191,7 +197,7 @@ def test_a_job_that_drifts_is_known_anew_and_one_that_suffers_from_it_is_moved(s
     )
     jobs = service.until(lambda jobs: jobs["suffers"]["at_risk"] or over(jobs))
     assert jobs["suffers"]["slowdown"] > 6 and jobs["suffers"]["group"] == jobs["drifts"]["group"] == 0
-    slack = {sample.tags["job"]: sample.value for sample in service.ask("metrics") if sample.name == "rollmux_slo_slack"}
+    slack = {sample.tags["job_id"]: sample.value for sample in service.ask("metrics") if sample.name == "rollmux_slo_slack"}
     assert slack["suffers"] < 0
     jobs = service.until(lambda jobs: jobs["suffers"]["group"] not in (0, None) or over(jobs))
     assert jobs["suffers"]["group"] == 1

@@ -16,11 +16,15 @@ JOB = {
     "nodes": ["rollout-0", "training-0"],
     "phase": "rollout",
     "iteration": 3,
-    "of": 9,
+    "iterations": 9,
+    "iteration_s": 2.468,
+    "alone_s": 2.0,
     "slowdown": 1.234,
     "slo": 2.0,
+    "usd_per_hour": 1.25,
+    "usd_per_hour_solo": 2.0,
     "at_risk": True,
-    "reward": 0.5,
+    "metrics": {"reward": 0.5},
     "problem": None,
 }
 FAILED = {
@@ -30,7 +34,9 @@ FAILED = {
     "group": None,
     "nodes": [],
     "phase": None,
+    "iteration_s": None,
     "slowdown": None,
+    "usd_per_hour": None,
     "problem": "init: [no] model",
 }
 REPORT = {
@@ -40,20 +46,34 @@ REPORT = {
     "stopping": True,
     "paused": "journal.sqlite: cannot be written: database or disk is full",
     "jobs": [JOB, FAILED],
-    "groups": [{"group": 0, "jobs": ["a"], "nodes": ["rollout-0", "training-0"], "period_s": 1.5, "usd_per_hour": 2.0}],
+    "groups": [
+        {
+            "id": 0,
+            "jobs": ["a"],
+            "nodes": ["rollout-0", "training-0"],
+            "period_s": 1.5,
+            "usd_per_hour": 2.0,
+            "usd_per_hour_solo": 3.5,
+        }
+    ],
     "pools": {"rollout": {"nodes": 2, "busy": 1, "idle": 0, "free": 1, "utilization": 0.256}},
     "usd_per_hour": 2.0,
+    "usd_per_hour_solo": 3.5,
+    "throughput_gain": 1.75,
 }
 
 
 def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     show(*status_tables(REPORT))
     text = " ".join(capsys.readouterr().out.split())
-    assert "/srv/x: consolidate, round-robin, 2.00 $/h, stopping" in text
+    assert "/srv/x: consolidate, round-robin, 2.00 $/h, 3.50 $/h if every job were alone, stopping" in text
     assert "paused: journal.sqlite: cannot be written: database or disk is full" in text
-    assert "a running (rollout) 0 rollout-0 training-0 3 of 9 1.23x 2x yes 0.500" in text
-    assert "b failed 3 of 9 2x" in text and "b: init: [no] model" in text
-    assert "0 1.50 2.00 rollout-0 training-0 a" in text and "rollout 2 1 0 1 26%" in text
+    assert "a running (rollout) 0 rollout-0 training-0 3 of 9 yes 0.500" in text
+    assert "b failed 3 of 9" in text and "b: init: [no] model" in text
+    assert "a 2.47 s 2.00 s 1.23x 2.00x 1.25 2.00" in text
+    assert "throughput per node-hour of late: 1.75x" in text
+    assert "b 2.00 s" not in text, "a job without a place shares nothing"
+    assert "0 1.50 2.00 3.50 rollout-0 training-0 a" in text and "rollout 2 1 0 1 26%" in text
 
 
 def held(from_s: float, until_s: float, *names: str) -> list[Span]:

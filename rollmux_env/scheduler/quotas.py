@@ -1,0 +1,120 @@
+"""What quotas (`cluster.quotas`) let jobs do: a decision may not leave a user of its jobs with more than the quota.
+
+Only decisions are held against quotas, since there is no preemption: when another user's job leaves a group, what it held is held by
+those who stay, and that may be above their quota. They get no other place until they are below it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from rollmux_env.cluster.charges import Share
+from rollmux_env.cluster.demand import demand_of
+from rollmux_env.cluster.plan import Plan, Policy, Wait, carry_out
+from rollmux_env.cluster.state import State
+from rollmux_env.kernel.tables import TOLERANCE
+from rollmux_env.scenario import Job
+
+
+def held_words(state: State, user: str) -> str:
+    """What a user holds of the quota, in words."""
+    quota, held = state.cluster.quotas[user], state.charges.held(user)
+    whose = f"user {user}" if user else "who names no user"
+    parts = []
+    if quota.nodes is not None:
+        parts.append(f"{held.nodes:.4g} of {quota.nodes} nodes")
+    if quota.usd_per_hour is not None:
+        parts.append(f"{held.usd_per_hour:,.2f} of {quota.usd_per_hour:,.2f} $/h")
+    return f"{whose} holds {' and '.join(parts)}"
+
+
+def is_above(state: State, user: str, held: Share) -> bool:
+    """Whether so much is above a user's quota."""
+    quota = state.cluster.quotas.get(user)
+    if quota is None:
+        return False
+    nodes = np.inf if quota.nodes is None else quota.nodes
+    usd = np.inf if quota.usd_per_hour is None else quota.usd_per_hour
+    return bool(held.nodes > nodes * (1 + TOLERANCE) or held.usd_per_hour > usd * (1 + TOLERANCE))
+
+
+def breaks(state: State, plan: Plan, policy: Policy) -> set[str]:
+    """The users of jobs that a plan places or moves whom it would leave with more than their quota, and than they have now.
+
+    Raises:
+        PlanError: the plan breaks an invariant.
+    """
+    named = {state.job(action.job_id).user for action in plan if not isinstance(action, Wait)} & state.cluster.quotas.keys()
+    if not named:
+        return set()
+    twin = state.copy()
+    carry_out(twin, plan, policy.keeps_slo, len(twin.waiting))
+    broken = set()
+    for user in named:
+        before, after = state.charges.held(user), twin.charges.held(user)
+        more = after.nodes > before.nodes * (1 + TOLERANCE) or after.usd_per_hour > before.usd_per_hour * (1 + TOLERANCE)
+        if more and is_above(twin, user, after):
+            broken.add(user)
+    return broken
+
+
+class Bars:
+    """Says quickly of waiting jobs that no place is within their user's quota. It holds while the state stays as it is."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._least: dict[tuple[str, int], bool] = {}
+        self._held: dict[str, Share] = {}
+
+    def bars(self, job: Job) -> bool:
+        """Whether the job would take its user above the quota in a group of its own and in every group with room for it."""
+        state, user = self._state, job.user
+        if user not in state.cluster.quotas:
+            return False
+        demand = demand_of(job, state.cluster)
+        rollout_nodes, training_nodes = demand.rollout_nodes, demand.training_nodes
+        if job.colocated is not None and job.colocated.nodes < rollout_nodes + training_nodes:
+            rollout_nodes, training_nodes = 0, min(training_nodes, job.colocated.nodes)
+        limits, held = state.limits, self._held_by(user)
+        own_usd = rollout_nodes * limits.rollout_usd + training_nodes * limits.training_usd
+        alone = Share(held.nodes + rollout_nodes + training_nodes, held.usd_per_hour + own_usd)
+        if not is_above(state, user, alone):
+            return False
+        key = user, demand.training_nodes
+        if key not in self._least:
+            self._least[key] = not self._joins(*key)
+        return self._least[key]
+
+    def _held_by(self, user: str) -> Share:
+        if user not in self._held:
+            self._held[user] = self._state.charges.held(user)
+        return self._held[user]
+
+    def _joins(self, user: str, training_nodes: int) -> bool:
+        """Whether a job of the user could join a group on the nodes that it has."""
+        state, limits, order = self._state, self._state.limits, self._state.order
+        if not order.size:
+            return False
+        groups = state.groups
+        members = groups["n_members"][order]
+        room = (
+            (members < limits.group_size_max)
+            & (groups["training_nodes"][order] >= training_nodes)
+            & (groups["exclusive"][order] == 0)
+        )
+        if not room.any():
+            return False
+        nodes = (groups["n_nodes"][order] + groups["training_nodes"][order]).astype(float)
+        usd = groups["n_nodes"][order] * limits.rollout_usd + groups["training_nodes"][order] * limits.training_usd
+        mine = Counter(int(state.jobs["group"][row]) for row in state.charges.running(user))
+        own = np.array([mine.get(int(row), 0) for row in order])
+        more = (own + 1) / (members + 1) - own / members  # of each group, at least
+        held, quota = self._held_by(user), state.cluster.quotas[user]
+        most_nodes = np.inf if quota.nodes is None else quota.nodes
+        most_usd = np.inf if quota.usd_per_hour is None else quota.usd_per_hour
+        fits = (held.nodes + more * nodes <= most_nodes * (1 + TOLERANCE)) & (
+            held.usd_per_hour + more * usd <= most_usd * (1 + TOLERANCE)
+        )
+        return bool((room & (fits | (more <= TOLERANCE))).any())

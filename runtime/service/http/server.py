@@ -1,0 +1,121 @@
+"""The server: it listens in the loop in which it was started, beside whatever else that loop does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+from collections.abc import Iterator
+from time import monotonic
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from rollmux_env.errors import InputError
+from runtime.service.http.connection import MOST_CONNECTIONS, Connection
+from runtime.service.http.guard import MOST_HEADERS
+from runtime.service.listening import Listen
+
+_ENDS_S = 2  # that open requests have when the server closes
+_IDLE_S = 60  # that a connection without a request is kept
+_SILENT_S = 60  # that a client may take none of what is sent to it
+_AGAIN_S = 0.2
+_FILES = MOST_CONNECTIONS + 1000
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the business of the process that this is a part of."""
+        yield
+
+
+class HttpServer:
+    """Listens until it is closed.
+
+    Args:
+        app: that answers. where: as `bind` found it.
+
+    Attributes:
+        url: without a slash at the end. port: its number.
+    """
+
+    def __init__(self, app: ASGIApp, where: socket.socket) -> None:
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_IDLE_S,
+            timeout_graceful_shutdown=_ENDS_S,
+            h11_max_incomplete_event_size=MOST_HEADERS,
+        )
+        for name in ("uvicorn.error", "uvicorn.access"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what clients do wrong is answered, and no news
+        self._server = _Server(config)
+        self._socket = where
+        host, port = where.getsockname()[:2]
+        self.port = int(port)
+        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)  # all that there are
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self._serving: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Listen from now on."""
+        self._serving = asyncio.ensure_future(self._server.serve([self._socket]))
+        while not self._server.started:
+            if self._serving.done():
+                await self._serving
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Take no more requests, and end those that are open."""
+        self._server.should_exit = True
+        if self._serving is not None:
+            await self._serving
+
+
+async def bind(where: Listen, patience_s: float = 0.0) -> socket.socket:
+    """Take a port.
+
+    Args:
+        patience_s: for how long to wait for who has it, seconds.
+
+    Raises:
+        InputError: there is no such host, it is beyond loopback and that is not wanted, or the port is taken; one line.
+    """
+    family, address = where.resolve()
+    _allow_files()
+    until_s = monotonic() + patience_s
+    while True:
+        taken = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit all of these
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_S // 2)
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_S // 6)
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SILENT_S)
+            taken.bind(address)
+            taken.listen(2048)
+            taken.setblocking(False)
+            return taken
+        except OSError as error:
+            taken.close()
+            if monotonic() >= until_s:
+                raise InputError(f"--http {where}: {error.strerror or error}") from None
+        await asyncio.sleep(_AGAIN_S)
+
+
+def _allow_files() -> None:
+    """Let this process have so many connections open, if it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

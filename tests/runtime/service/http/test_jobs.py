@@ -1,0 +1,73 @@
+"""Jobs over HTTP: submitted, looked at, ended; by whoever may."""
+
+from __future__ import annotations
+
+import json
+
+from runtime.journal import read_run
+from runtime.service.operations import OPERATIONS
+from runtime.service.tokens import Right
+from tests.runtime.service.http.conftest import Served
+
+JOB = {"class": "json:JSONDecoder", "slo": 1000, "iterations": 3}
+KEYS = {
+    "id", "user", "priority", "state", "reason", "position", "eta_s", "group", "nodes", "phase", "iteration", "iterations",
+    "slowdown", "slo", "usd", "metrics", "profile",
+}  # fmt: skip
+
+
+def test_a_job_is_in_the_journal_when_it_is_answered_and_runs(served: Served) -> None:
+    made = served.ask("POST", "/v1/jobs", {"id": "one", **JOB})
+    assert made.status == 201 and made.value["id"] == "one" and made.value.keys() >= KEYS
+    assert "one" in {fact.spec.id for fact in read_run(served.folder).submitted}
+    job = served.until("/v1/jobs/one", lambda job: job["state"] == "done")
+    assert (job["iteration"], job["iterations"], job["metrics"]) == (3, 3, {"count": 3.0})
+    again = served.ask("POST", "/v1/jobs", {"id": "one", **JOB})
+    assert again.status == 409 and again.value == {"error": "job one: this service has had a job of that name; names are used once"}
+
+
+def test_a_job_that_cannot_be_is_said_to_be_so_in_one_line(served: Served) -> None:
+    for wrong, value, problem in (
+        ("slo", 0.5, "slo: must be at least 1, not 0.5"),
+        ("rollout", {"nodes": 9}, "job bad: rollout.nodes: asks for 9 nodes; there are 2 of this pool left"),
+        ("class", "no_such_module:X", f"job bad.class: there is no module 'no_such_module' in {served.folder}, or installed"),
+        ("id", 3, "id: must be text, not the number 3: quote it"),
+        ("slow", 2, "slow: is not a key of this file format; did you mean slo?"),
+    ):
+        answer = served.ask("POST", "/v1/jobs", {"id": "bad", **JOB, wrong: value})
+        assert (answer.status, answer.value) == (422, {"error": problem})
+    for body in (b"", b"{", b"[]", b"nothing", b'{"id": "\\ud800"}', b'{"slo": NaN}', b"[" * 100_000):
+        assert served.ask("POST", "/v1/jobs", body).status == 400, body[:20]
+    assert served.ask("GET", "/v1/jobs/bad").status == 404
+
+
+def test_a_job_ends_when_it_is_deleted_and_only_once(served: Served) -> None:
+    served.ask("POST", "/v1/jobs", {"id": "gone", **JOB, "arrival_s": 1e6})
+    job = served.ask("GET", "/v1/jobs/gone").value
+    assert (job["state"], job["reason"]) == ("waiting", "it has not arrived yet")
+    answer = served.ask("DELETE", "/v1/jobs/gone")
+    assert (answer.status, answer.value["state"]) == (202, "cancelled")
+    again = served.ask("DELETE", "/v1/jobs/gone")
+    assert again.status == 409 and again.value["error"] == "job gone: has ended already: cancelled"
+    assert served.ask("DELETE", "/v1/jobs/nobody").status == 404
+
+
+def test_who_may_look_may_do_nothing_else_and_who_may_attach_nothing_to_others(served: Served) -> None:
+    looks, attaches = served.tokens.make("ann", Right.LOOK), served.tokens.make("ben", Right.ATTACH)
+    assert served.ask("GET", "/v1/status", token=looks).status == 200
+    answer = served.ask("POST", "/v1/jobs", {"id": "x", **JOB}, looks)
+    assert (answer.status, answer.value) == (403, {"error": "this token has the right to look, not to attach"})
+    answer = served.ask("POST", "/v1/jobs", {"id": "x", **JOB}, attaches)
+    assert answer.status == 403 and "takes the right to operate" in answer.value["error"]
+    served.ask("POST", "/v1/jobs", {"id": "anns", **JOB, "user": "ann", "arrival_s": 1e6})
+    answer = served.ask("DELETE", "/v1/jobs/anns", token=attaches)
+    assert (answer.status, answer.value) == (403, {"error": "job anns: is another user's"})
+    log = [json.loads(line) for line in (served.folder / OPERATIONS).read_text().splitlines()]
+    assert ("ben", "cancel", "anns") in {(entry["user"], entry["operation"], entry["subject"]) for entry in log}
+
+
+def test_the_status_has_every_job_group_and_pool(served: Served) -> None:
+    status = served.ask("GET", "/v1/status").value
+    keys = {"now_s", "policy", "dispatch", "stopping", "usd_per_hour", "pools", "groups", "jobs"}
+    assert status.keys() >= keys and status["pools"]["rollout"].keys() >= {"nodes", "busy", "idle", "free", "utilization"}
+    assert all(job.keys() >= KEYS for job in status["jobs"])
