@@ -43,6 +43,7 @@ _LOG = logging.getLogger("rollmux_client")
 _WAIT_S = 30.0  # that a request stays open at most
 _ANSWERS_S = 10.0  # beyond that the answer is lost
 _TTL_S = 30.0  # of a lease, until the service has said it
+_SOON_S = 1.0  # an answer in less time has waited for nothing
 _OLD_LEASE_S = 45.0  # in which the lease of a process that has died runs out
 _AGAIN = frozenset({429, 500, 502, 503, 504})  # the same request may be granted later
 _ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
@@ -198,14 +199,13 @@ class Phase:
 
     Attributes:
         switched: whether others have used the nodes since this job's last turn there.
-        nodes: on which it runs, as the service describes them.
         device_gb: that the job keeps on each device afterwards; None where it has not been measured.
     """
 
     def __init__(self, job: Job, name: str, iteration: int, extra: bool) -> None:
         self.name, self.iteration, self.extra = name, iteration, extra
         self.switched = False
-        self.nodes: list[dict[str, Any]] = []
+        self.asked_s = 0.0
         self.device_gb: float | None = None
         self.metrics: dict[str, float] = {}
         self.given_up = False  # the task that waits for it was cancelled
@@ -409,7 +409,7 @@ class Job:
         return Phase(self, name, self.iteration if iteration is None else iteration, extra)
 
     def synced(self, seconds: float, iteration: int | None = None) -> None:
-        """Say that the new weights are where they are sampled from, how long it took: a sync without a phase of its own."""
+        """Say that new weights are where they are sampled from, and how long it took. The end of a phase `sync` says so itself."""
         body = {"iteration": self.iteration if iteration is None else iteration, "seconds": seconds}
         self._ask("synced", body)
 
@@ -430,17 +430,27 @@ class Job:
         body = {"phase": phase.name, "iteration": phase.iteration, "wait_s": _WAIT_S}
         if phase.extra:
             body["extra"] = True
+        phase.asked_s = _now()
         while True:
             self._check_stop()
-            answer = self._ask("acquire", body, _WAIT_S)
+            asked_s = _now()
+            try:
+                answer = self._ask("acquire", body, _WAIT_S)
+            except Refused as error:
+                if error.status == 409:  # because it has to stop?
+                    self._ask("heartbeat", {"pids": self._pids()})
+                    self._check_stop()
+                raise
             if answer.get("move"):
                 self._move()
-            if answer.get("granted"):
+            elif answer.get("granted"):
                 break
             if phase.given_up:
                 return
+            if _now() - asked_s < _SOON_S:  # a service that is about to end lets nobody wait
+                time.sleep(_SOON_S)
         phase.switched = bool(answer.get("switched"))
-        phase.nodes = answer.get("nodes") or []
+        self.nodes = answer.get("nodes") or self.nodes
         if phase.given_up:
             self.release(phase)
 
@@ -453,6 +463,8 @@ class Job:
         if phase.device_gb is not None:
             body["device_gb"] = phase.device_gb
         self._ask("release", body)
+        if phase.name == "sync":
+            self.synced(_now() - phase.asked_s, phase.iteration)
 
     def _move(self) -> None:
         """Go on on other nodes: here where the script knows how, else in another process."""
@@ -489,6 +501,7 @@ class Job:
     def _once(self, request: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._service is not None
         asked_s = _now()
+        self._check_fence(asked_s)  # an answer that comes after this process was stopped does not make up for that
         try:
             answer = self._service.ask("POST", f"/v1/leases/{self.lease}/{request}", body, timeout_s)
         except Refused as error:
@@ -499,8 +512,8 @@ class Job:
         self.stopping = self.stopping or bool(answer.get("stop"))
         return answer
 
-    def _check_fence(self) -> None:
-        silent_s = _now() - self._answered_s
+    def _check_fence(self, now_s: float | None = None) -> None:
+        silent_s = (_now() if now_s is None else now_s) - self._answered_s
         if silent_s >= self.ttl_s:
             self._fence(f"no answer from the service for {silent_s:.0f} s, and the lease of job {self.name} lasts {self.ttl_s:g} s")
 

@@ -10,7 +10,7 @@
 - An evaluation is a rollout that counts no iteration. In the middle of a training it needs none of its own: it runs on the devices
   that the training has.
 - With a vLLM server (`vllm_mode="server"`) rollouts are on its devices and trainings on the trainer's, and new weights need both:
-  they are sent in a turn of `sync`. Its evaluations hold the trainer's devices too.
+  they are sent in a turn of `sync`. An evaluation that is due then needs both too, and is in the same turn.
 
 With several processes the first one asks, and all wait for it. Saving a checkpoint has no turn of its own.
 Read with TRL 1.16.
@@ -49,6 +49,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
     def __init__(self, *arguments: Any, job: rollmux_client.Job, **options: Any) -> None:
         self._job = job
         self._training: rollmux_client.Phase | None = None  # the turn that it has
+        self._evaluates: rollmux_client.Phase | None = None  # the turn of sync in which it does that next
         super().__init__(*arguments, **options)
         several = torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
         self._processes = torch.distributed.new_group(backend="gloo", timeout=_WAITS) if several else None
@@ -67,13 +68,15 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
     def evaluate(self, *arguments: Any, **options: Any) -> Any:
         """As in TRL, in a turn of its own."""
-        if self._training is not None and not self._has_server:
-            return super().evaluate(*arguments, **options)
-        turn = self._begin("rollout", extra=True)
+        if self._training is not None and self._has_server:
+            steps = self.args.steps_per_generation * self.num_iterations // self.args.gradient_accumulation_steps
+            raise ValueError(f"evaluations with a vLLM server are where a training ends: eval_steps is a multiple of {steps}")
+        turn, self._evaluates = self._evaluates, None
+        if turn is None and self._training is None:
+            turn = self._begin("rollout", extra=True)
         outcome = super().evaluate(*arguments, **options)
-        self._end(turn)
-        if self._generates_next:
-            self._end_training()
+        if turn is not None:
+            self._end(turn)
         return outcome
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -100,11 +103,15 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         """After an optimizer step."""
         if self._agreed(self._job.stopping):
             control.should_save = control.should_training_stop = True
-        if self._generates_next and not (self._has_server and control.should_evaluate):
-            self._end_training(syncs=not control.should_training_stop)
+        if self._generates_next:
+            self._end_training(syncs=control.should_evaluate or not control.should_training_stop, evaluates=control.should_evaluate)
 
-    def _end_training(self, syncs: bool = True) -> None:
-        """End the turn of training, if it has one, and with it the iteration."""
+    def _end_training(self, syncs: bool = True, evaluates: bool = False) -> None:
+        """End the turn of training, if it has one, and with it the iteration.
+
+        Args:
+            syncs: a server needs the new weights. evaluates: it is asked for an evaluation next.
+        """
         turn, self._training = self._training, None
         if turn is None:
             return
@@ -113,7 +120,10 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
             turn = self._begin("sync")
             self.vllm_generation.sync_weights()
             self._last_loaded_step = self.state.global_step
-            self._end(turn)
+            if evaluates:
+                self._evaluates = turn
+            else:
+                self._end(turn)
         self._job.iteration += 1
 
     def _begin(self, phase: str, extra: bool = False) -> rollmux_client.Phase:

@@ -13,11 +13,10 @@ from typing import Any
 import rollmux_client
 
 from rollmux_env.errors import InputError
-from rollmux_env.reading import read_mapping
 from rollmux_env.validation_errors import one_line
 from runtime.commands.process_group import ProcessGroup, Signalled
 from runtime.jobs.spec import load_jobs
-from runtime.service.address import SERVICE, folder_of
+from runtime.service.address import find, folder_of
 
 _INTERRUPTED = 75  # a process that the service wants to end between two phases
 _ENDED = ("done", "failed", "cancelled", "over_budget")
@@ -30,17 +29,15 @@ def find_service(at: Path | None) -> rollmux_client.Service:
         at: the folder, which then counts alone; None for that of the environment, or the usual one.
 
     Raises:
-        InputError: there is none, or it does not say where it listens; one line.
+        InputError: there is none; one line.
     """
     url, token = os.environ.get("ROLLMUX_URL"), os.environ.get("ROLLMUX_TOKEN")
     if at is not None or not url:
-        path = folder_of(at) / SERVICE
-        if not path.exists():
-            raise InputError(f"--at {one_line(str(folder_of(at)), 4096)}: no service runs there; `rollmux serve --http` starts one")
-        found = read_mapping(path)
-        url, token = found.get("url"), found.get("token")
-        if not isinstance(url, str) or not isinstance(token, str):
-            raise InputError(f"{path}: this service does not answer HTTP; start it with `rollmux serve --http`")
+        folder = folder_of(at)
+        service = find(folder)
+        if service is None or not service.answers():
+            raise InputError(f"--at {one_line(str(folder), 4096)}: no service runs there; `rollmux serve` starts one")
+        url, token = service.url, service.token
     elif not token:
         raise InputError("ROLLMUX_URL is set, and ROLLMUX_TOKEN is not")
     try:

@@ -103,7 +103,8 @@ class LittleService:
             return 409, {"error": "another lease of the job lives"}
         self._leases += 1
         if "training" in job.over:  # the iteration is whole
-            job.iteration, job.over = job.iteration + 1, set()
+            job.iteration += 1
+        job.over = set()
         job.lease, job.heard_s, job.state = f"lease-{self._leases}", time.monotonic(), "running"
         return 200, {"lease": job.lease, "ttl_s": self.ttl_s, "iteration": job.iteration, "nodes": NODES}
 
@@ -126,12 +127,20 @@ class LittleService:
         return 200, {}
 
     def _acquire(self, job: Job, turn: Turn, wait_s: float) -> Answer:
-        if turn.phase == "rollout" and turn.iteration == job.iteration + 1 and "training" in job.over:
+        if turn in self.held.values():
+            return 200, {"granted": True, "iteration": turn.iteration, "switched": False, "nodes": NODES, "move": False}
+        if any(turn.job == other.job for other in self.held.values()):
+            return 409, {"error": "release what is held first"}
+        if turn[1:] == ("rollout", job.iteration + 1, False) and "training" in job.over:
             job.iteration, job.over = turn.iteration, set()
-        if turn.iteration > job.iteration or (turn.phase == "training" and "rollout" not in job.over):
+        between = "rollout" not in job.over or "training" in job.over
+        fits = {
+            "rollout": between and (turn.extra or turn.phase not in job.over),
+            "training": not between,
+            "sync": "training" in job.over and turn.phase not in job.over,
+        }
+        if not fits[turn.phase] or (turn.iteration != job.iteration and not turn.extra):
             return 409, {"error": f"it is not the turn of {turn.phase} of iteration {turn.iteration}"}
-        if turn.iteration < job.iteration or (turn.phase in job.over and not turn.extra) or turn in self.held.values():
-            return 200, {"granted": True, "iteration": turn.iteration, "switched": False, "nodes": [], "move": False}
         if turn not in self.waiting:
             self.waiting.append(turn)
             self.changed.notify_all()
@@ -150,8 +159,8 @@ class LittleService:
         self.granted.append(turn)
         self.changed.notify_all()
         job.heard_s = time.monotonic()
-        nodes = [node for pool in pools for node in NODES[pool]]
-        return 200, {"granted": True, "iteration": turn.iteration, "switched": len(self.granted) > 1, "nodes": nodes, "move": False}
+        switched = len(self.granted) > 1
+        return 200, {"granted": True, "iteration": turn.iteration, "switched": switched, "nodes": NODES, "move": False}
 
     def _free(self, pools: list[str]) -> None:
         for pool in pools:

@@ -93,26 +93,29 @@ def test_a_phase_that_fails_is_not_over_and_the_next_process_goes_on_with_it(ser
 
 def test_an_evaluation_waits_for_its_turn_and_counts_no_iteration(service: LittleService) -> None:
     with rollmux_client.attach() as job:
+        with job.phase("rollout", extra=True), pytest.raises(rollmux_client.Refused, match="release what is held"):
+            job.acquire(job.phase("rollout"))
         for _ in job.iterations(1):
             with job.phase("rollout"):
                 pass
-            with job.phase("rollout", extra=True), pytest.raises(rollmux_client.Refused, match="not the turn"):
-                job.acquire(job.phase("rollout", iteration=2))
-            with job.phase("training"), job.phase("rollout", extra=True):
+            with job.phase("training"):
                 pass
-    assert [turn.extra for turn in service.granted] == [False, True, False, True]
+        with job.phase("rollout", extra=True):
+            pass
+    assert [turn.extra for turn in service.granted] == [True, False, False, True]
 
 
-def test_a_sync_has_both_sides_at_once(service: LittleService) -> None:
+def test_a_sync_has_both_sides_at_once_and_ends_the_iteration(service: LittleService) -> None:
     with rollmux_client.attach() as job:
         for _ in job.iterations(1):
             with job.phase("rollout"):
                 pass
             with job.phase("training"):
                 pass
-            with job.phase("sync") as phase:
+            with job.phase("sync"):
                 assert {*service.held} == {"rollout", "training"}
-                assert [node["name"] for node in phase.nodes] == ["rollout-0", "training-0"]
+    ends = [(name, body["iteration"]) for name, body in service.requests if name in ("release", "synced")]
+    assert ends == [("release", 0), ("release", 0), ("release", 0), ("synced", 0)]
     with rollmux_client.attach("other") as job:
         job.synced(0.5)
     assert ("synced", {"iteration": 0, "seconds": 0.5}) in service.requests
