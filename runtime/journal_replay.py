@@ -17,7 +17,18 @@ from typing import Any
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable, observed_state
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Progress, Reprofiled, Resized, Resumed, Withdrawn
+from rollmux_env.cluster.events import (
+    Admitted,
+    Arrived,
+    Departed,
+    Moved,
+    OverBudget,
+    Progress,
+    Reprofiled,
+    Resized,
+    Resumed,
+    Withdrawn,
+)
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError, PlanError
 from rollmux_env.scheduler import facts as core_facts
@@ -160,7 +171,7 @@ def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: fl
     for event in past.log:
         apply(state, event)
     nodes.restore(fact for fact in before if isinstance(fact, Assigned | Returned))
-    over = {fact.job_id for fact in past.failed} | {fact.job_id for fact in past.cancelled}
+    over = {fact.job_id for fact in past.failed} | {fact.job_id for fact in past.cancelled} | past.over_budget
     for spec in (fact.spec for fact in past.submitted):
         if sum(done.job_id == spec.id for done in past.iterations) == spec.iterations:
             over.add(spec.id)
@@ -325,6 +336,8 @@ class _Timeline:
                     facts.append(core_facts.Arrived(job))
                 case Resumed(job_id=job_id) if job_id not in departures:
                     facts += [core_facts.Vacated(job_id), core_facts.Resumed(job_id)]
+                case OverBudget(job_id=job_id):
+                    facts.append(core_facts.Left(job_id, over_budget=True))
                 case Departed(job_id=job_id):
                     whole = self._done.get(job_id) == self._specs[job_id].iterations
                     facts += [core_facts.Left(job_id)] if whole else [core_facts.Failed(job_id), core_facts.Cleared(job_id)]

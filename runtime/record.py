@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import get_args, get_origin, get_type_hints
 
-from rollmux_env.cluster.events import Event
+from rollmux_env.cluster.events import Event, OverBudget
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Job
 from runtime.facts import (
@@ -82,6 +82,11 @@ class RunRecord:
     def jobs(self) -> dict[str, Job]:
         """Jobs by id, as the policy saw them."""
         return {profiled.job.id: profiled.job for profiled in self.profiled}
+
+    @property
+    def over_budget(self) -> frozenset[str]:
+        """Ids of the jobs that ended since their budget was spent."""
+        return frozenset(event.job_id for event in self.log if isinstance(event, OverBudget))
 
     @property
     def nodes(self) -> dict[str, Node]:

@@ -1,6 +1,6 @@
 """What quotas (`cluster.quotas`) let jobs do: a decision may not leave a user of its jobs with more than the quota.
 
-Only decisions are held against quotas, since there is no preemption: when another user's job leaves a group, what it held is held by
+Only decisions are held against quotas, since there is no preemption: when another user's job leaves a group, what it held falls to
 those who stay, and that may be above their quota. They get no other place until they are below it again.
 """
 

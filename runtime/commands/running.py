@@ -78,7 +78,7 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
             raise InputError(f"{folder}: this run is done; there is nothing to go on with")
         started = record.started
         if not over:
-            ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled}
+            ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled} | record.over_budget
             check_space([spec for spec in specs if spec.id not in ended], folder, "--resume")
         with ray_session(address, nodes_wanted(started.cluster, specs), folder / RAY) as nodes:
             check_pools(started.cluster, nodes)
@@ -221,5 +221,12 @@ def alone(plan: RunPlan, spec: JobSpec, nodes: tuple[Node, ...], folder: Path) -
     """A run of one job alone."""
     private_folder(folder)
     return RunPlan(
-        (spec.model_copy(update={"arrival_s": 0.0}),), plan.cluster, nodes, "solo", plan.dispatch, plan.seed, str(folder), False
+        (spec.model_copy(update={"arrival_s": 0.0, "budget": None}),),
+        plan.cluster,
+        nodes,
+        "solo",
+        plan.dispatch,
+        plan.seed,
+        str(folder),
+        False,
     )

@@ -56,8 +56,9 @@ class JobHandle:
         passes: of the profiler, that it still has to make. profile_over: they are over, or it has ended. measurements, sync_s,
             movable: what they have shown.
         end: why its processes are being ended, if they are. again: whether it is then made anew. cleared: they have ended.
-        resting: its processes are ending, since it waits for a place. moving: it is to go to another place. gone: it has come to
-            its end, or another handle stands for it. parks: of an attached job: it asks for no place until its owner comes.
+        resting: its processes are ending, since it waits for a place. moving: it is to go to another place. over_budget: it ends
+            when its checkpoint is written. gone: it has come to its end, or another handle stands for it.
+        parks: of an attached job: it asks for no place until its owner comes.
     """
 
     spec: JobSpec
@@ -103,6 +104,7 @@ class JobHandle:
     cleared: asyncio.Event = field(default_factory=asyncio.Event)
     resting: bool = False
     moving: bool = False
+    over_budget: bool = False
     gone: bool = False
     parks: bool = False
 

@@ -71,6 +71,9 @@ class Profile(BaseModel):
             training=Training.model_validate(self.training.phase(spec.training.nodes)),
             sync_s=self.sync_s,
             movable=self.movable and spec.movable,
+            priority=spec.priority,
+            user=spec.user,
+            budget=spec.budget,
         )
 
 
@@ -87,7 +90,17 @@ def job_as_stated(spec: JobSpec, arrival_s: float) -> Job:
         training=Training.model_validate(training | {"host_memory_gb": spec.training.host_memory_gb or 0.0}),
         sync_s=spec.sync_s,
         movable=spec.movable,
+        priority=spec.priority,
+        user=spec.user,
+        budget=spec.budget,
     )
+
+
+# Keys of a job on which its profile does not depend.
+_OF_NO_ACCOUNT = {
+    *("id", "arrival_s", "iterations", "slo", "seed", "folder", "movable", "checkpoint"),
+    *("priority", "user", "budget"),
+}
 
 
 def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
@@ -99,9 +112,7 @@ def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
     Raises:
         InputError, OSError: a file of the job's is not there any more, or cannot be read.
     """
-    content = spec.model_dump(
-        mode="json", exclude={"id", "arrival_s", "iterations", "slo", "seed", "folder", "movable", "checkpoint"}
-    )
+    content = spec.model_dump(mode="json", exclude=_OF_NO_ACCOUNT)
     parts = {
         "format": _FORMAT,
         "job": content,

@@ -57,9 +57,9 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     handle.done = sum(done.job_id == job_id for done in record.iterations)
     over = {failed.job_id for failed in record.failed} | {cancelled.job_id for cancelled in record.cancelled}
     if handle.spec.is_attached:
-        _recall_attached(run, handle, record, job_id in over)
+        _recall_attached(run, handle, record, job_id in over | record.over_budget)
         return
-    if handle.done == handle.spec.iterations or job_id in over:
+    if handle.done == handle.spec.iterations or job_id in over | record.over_budget:
         handle.gone = True
         return
     recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from rollmux_env.cluster.events import Departed
+from rollmux_env.cluster.events import Departed, OverBudget
 from rollmux_env.scheduler.commands import Command, Grant
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.run_state import RunState
@@ -49,7 +49,7 @@ class Figures:
     """Watches a run; see `runtime.execution.run_state.Observer`.
 
     Attributes:
-        ends: by job: `done`, `failed` or `cancelled`, and the problem. reported: metrics of jobs' last iterations.
+        ends: by job: `done`, `over_budget`, `failed` or `cancelled`, and the problem. reported: metrics of jobs' last iterations.
         usage: of nodes. metrics: what is exported to Prometheus.
     """
 
@@ -72,6 +72,7 @@ class Figures:
         if record is None:
             return
         self.on_entries((*record.cancelled, *record.failed, *record.leases_ended))
+        self.ends |= dict.fromkeys(record.over_budget, ("over_budget", ""))
         for done in record.iterations:
             self.reported[done.job_id] = done.metrics
             if done.number + 1 == run.handles[done.job_id].spec.iterations:
@@ -88,6 +89,8 @@ class Figures:
                     self.ends.setdefault(job_id, ("failed", f"{where}: {problem}"))
                 case LeaseEnded(job_id=job_id, done=True):
                     self.ends.setdefault(job_id, ("done", ""))
+                case OverBudget(job_id=job_id):
+                    self.ends.setdefault(job_id, ("over_budget", ""))
                 case Departed(job_id=job_id):
                     handle = self._run.handles[job_id]
                     if handle.iteration == handle.spec.iterations:

@@ -57,6 +57,8 @@ def _job(record: RunRecord, spec: JobSpec, cluster: State) -> dict[str, Any]:
         state = "cancelled"
     elif problem is not None:
         state = "failed"
+    elif spec.id in record.over_budget:
+        state = "over_budget"
     elif len(done) == spec.iterations or any(fact.job_id == spec.id and fact.done for fact in record.leases_ended):
         state = "done"
     else:

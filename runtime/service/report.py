@@ -13,7 +13,7 @@ from runtime.service.figures import Figures
 from runtime.service.snapshot import GroupView, JobState, JobView, Overview, Waiting, state_of_job, take_job_view, take_overview
 
 STATES: tuple[str, ...] = get_args(JobState)
-ENDED = ("done", "failed", "cancelled")
+ENDED = ("done", "failed", "cancelled", "over_budget")
 _TOGETHER = 50  # jobs that are looked at before others have their turn: a permit is not to wait for all of them
 
 

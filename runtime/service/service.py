@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
+from runtime.attach.leases import Leases
 from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes
@@ -69,7 +70,7 @@ class Service:
         """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
         self._reports = Reports(driver.run, self._figures)
-        self._events = Events(driver.run.log.journal, self.folder)
+        self._events = Events(driver.run.log, self.folder)
         self._figures.begin(driver.run, driver.record)
         self.driver = driver
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
@@ -216,8 +217,8 @@ class Service:
         return self._running()[1].log.line_count
 
     @property
-    def leases(self) -> Any:
-        """Of jobs that run elsewhere; see `runtime.attach.leases.Leases`."""
+    def leases(self) -> Leases:
+        """Of jobs that run elsewhere."""
         return self._running()[0].leases
 
     @property

@@ -16,7 +16,7 @@ from runtime.execution.run_state import RunState
 from runtime.facts import Pool, Span
 from runtime.service.figures import Figures, held_spans
 
-JobState = Literal["waiting", "profiling", "running", "moving", "stopped", "done", "failed", "cancelled"]
+JobState = Literal["waiting", "profiling", "running", "moving", "stopped", "done", "over_budget", "failed", "cancelled"]
 
 
 class Waiting(NamedTuple):

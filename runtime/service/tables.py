@@ -23,7 +23,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
             f"{job['iteration']} of {job['iterations']}",
             "yes" if job["at_risk"] else "",
             _number(job["metrics"].get("reward")),
-            style={"failed": "red", "cancelled": "dim", "done": "dim"}.get(job["state"], ""),
+            style={"failed": "red", "cancelled": "dim", "done": "dim", "over_budget": "dim"}.get(job["state"], ""),
         )
     groups = make_table("group", "period s", "$/h", "alone $/h", "nodes", "jobs", left=0)
     for column in groups.columns[-2:]:
