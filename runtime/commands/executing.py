@@ -18,7 +18,6 @@ from runtime.commands.process_group import ProcessGroup, Signalled
 from runtime.jobs.spec import load_jobs
 from runtime.service.address import find, folder_of
 
-_INTERRUPTED = 75  # a process that the service wants to end between two phases
 _ENDED = ("done", "failed", "cancelled", "over_budget")
 
 
@@ -87,7 +86,7 @@ def execute_command(
                 job.attach()
                 say(f"job {job.name} runs on {' '.join(node['name'] for nodes in job.nodes.values() for node in nodes)}")
                 status = command.run(_environment(job, service), _cores(job))
-                moves = status == _INTERRUPTED and not job.stopping and _state(service, job.name) == "moving"
+                moves = status != 0 and not job.stopping and _state(service, job.name) == "moving"
                 job.end(done=status == 0)
                 if not moves:
                     return status
