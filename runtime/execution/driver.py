@@ -29,6 +29,7 @@ from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import Observer, RunState
 from runtime.facts import Ended, Started, Submitted
+from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS, trim
 from runtime.record import RunRecord
 
@@ -137,6 +138,10 @@ class RunDriver:
             if wait_s <= 0 and not self.run.stopping:
                 await self.run.written()
                 self.run.tell()
+
+    def lacks(self, spec: JobSpec) -> str | None:
+        """What a job needs that this run has not; None: nothing."""
+        return None if spec.is_attached or self._processes.has_own else "needs Ray, and this service was started with --no-ray"
 
     def stop(self) -> None:
         """Give no more permits: every job ends at its next phase boundary."""

@@ -26,6 +26,11 @@ class ProcessesByKind:
         self._own = own
         self.attached = AttachedProcesses()
 
+    @property
+    def has_own(self) -> bool:
+        """Whether jobs with a task or a class can be run."""
+        return self._own is not None
+
     def of(self, handle: JobHandle) -> Processes:
         """Those of a job."""
         if handle.spec.is_attached:

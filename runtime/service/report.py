@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from rollmux_env.scheduler.preview import Waiting
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.run_state import RunState
 from runtime.service.figures import Figures
-from runtime.service.snapshot import GroupView, JobState, JobView, Overview, Waiting, state_of_job, take_job_view, take_overview
+from runtime.service.snapshot import GroupView, JobState, JobView, Overview, state_of_job, take_job_view, take_overview
 
 STATES: tuple[str, ...] = get_args(JobState)
 ENDED = ("done", "failed", "cancelled", "over_budget")

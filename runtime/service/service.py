@@ -23,6 +23,7 @@ from runtime.journal import Unwritable
 from runtime.metrics import Sample
 from runtime.service.events import Entry, Events
 from runtime.service.figures import Figures
+from runtime.service.forecast import QueueForecast
 from runtime.service.limits import check_limits
 from runtime.service.listening import Listen
 from runtime.service.operations import OperationsLog
@@ -70,6 +71,7 @@ class Service:
         """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
         self._reports = Reports(driver.run, self._figures)
+        self._forecast = QueueForecast(driver.run)
         self._events = Events(driver.run.log, self.folder)
         self._figures.begin(driver.run, driver.record)
         self.driver = driver
@@ -119,15 +121,9 @@ class Service:
         assert self.driver is not None
         return await getattr(self.driver.calls, method)(*arguments)
 
-    async def submit(self, specs: Sequence[JobSpec]) -> None:
-        """Take jobs; on return they are in the journal. Their `arrival_s` count from now.
-
-        Raises:
-            InputError: one has a name that was used before, asks for more nodes than there are, or for more room for checkpoints
-                than the disk has beside those of the other jobs, or they are too many or too long (`runtime.service.limits`), or
-                the journal cannot be written: none is taken; one line.
-        """
-        driver, run = self._running()
+    def _check(self, specs: Sequence[JobSpec]) -> None:
+        """See that jobs can be taken; raises as `submit`."""
+        run = self._running()[1]
         if run.stopping or run.over.done():
             raise Conflict("the service is stopping; it takes no more jobs")
         if run.log.problem is not None:
@@ -136,7 +132,7 @@ class Service:
         for spec in specs:
             if spec.id in run.handles or ids[spec.id] > 1:
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
-            if problem := run.beyond(spec):
+            if problem := run.beyond(spec) or driver.lacks(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")
         present = [handle.spec for handle in run.handles.values() if not handle.gone]
         check_limits(specs, len(present))
@@ -146,6 +142,26 @@ class Service:
                     check_space([*present, *specs[:count]], self.folder, f"job {spec.id}")
                 except InputError as error:
                     raise Unprocessable(str(error)) from None
+
+    async def preview(self, spec: JobSpec) -> dict[str, Any]:
+        """What would become of a job if it were submitted now; nothing changes.
+
+        Raises:
+            InputError: as `submit`; one line.
+        """
+        self._check((spec,))
+        return await self._forecast.preview(spec)
+
+    async def submit(self, specs: Sequence[JobSpec]) -> None:
+        """Take jobs; on return they are in the journal. Their `arrival_s` count from now.
+
+        Raises:
+            InputError: one has a name that was used before, asks for more nodes than there are, or for more room for checkpoints
+                than the disk has beside those of the other jobs, or they are too many or too long (`runtime.service.limits`), or
+                the journal cannot be written: none is taken; one line.
+        """
+        driver, run = self._running()
+        self._check(specs)
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
         run.log.take(*(Submitted(now_s, spec) for spec in dated))
@@ -172,7 +188,7 @@ class Service:
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; see `runtime.service.report.Reports.all`."""
         self._running()
-        return await self._reports.all({})
+        return await self._reports.all(await self._forecast.waiting())
 
     async def job(self, job_id: str) -> dict[str, Any]:
         """What one job does, as `report` has it.
@@ -180,7 +196,9 @@ class Service:
         Raises:
             NotFound: there is no such job.
         """
-        return self._reports.job(self._handle_of(job_id), None)
+        handle = self._handle_of(job_id)
+        known = await self._forecast.waiting() if handle.id in self._running()[1].scheduler.state.waiting else {}
+        return self._reports.job(self._handle_of(job_id), known.get(job_id))
 
     def spec_of(self, job_id: str) -> JobSpec:
         """A job as it was submitted.

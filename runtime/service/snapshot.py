@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
 from rollmux_env.cluster.state import Group
 from rollmux_env.scenario import Job
+from rollmux_env.scheduler.preview import Waiting
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
@@ -17,15 +18,6 @@ from runtime.facts import Pool, Span
 from runtime.service.figures import Figures, held_spans
 
 JobState = Literal["waiting", "profiling", "running", "moving", "stopped", "done", "over_budget", "failed", "cancelled"]
-
-
-class Waiting(NamedTuple):
-    """A job that waits: its place in the queue, from 1, when it is expected to be placed, and why it waits."""
-
-    job_id: str
-    position: int
-    eta_s: float | None
-    reason: str
 
 
 @dataclass(frozen=True)
