@@ -32,6 +32,7 @@ from runtime.facts import (
     Joined,
     LeaseEnded,
     Node,
+    Offloaded,
     PhaseSlice,
     Profiled,
     Relaunched,
@@ -68,6 +69,7 @@ class RunRecord:
     assigned: tuple[Assigned, ...] = ()
     returned: tuple[Returned, ...] = ()
     phases: tuple[PhaseSlice, ...] = ()
+    offloaded: tuple[Offloaded, ...] = ()
     syncs: tuple[SyncSlice, ...] = ()
     iterations: tuple[Iteration, ...] = ()
     repeated: tuple[Iteration, ...] = ()
