@@ -64,8 +64,9 @@ class Connections:
                 pair = await asyncio.open_connection(self._host, self._port)
             reader, writer = pair
             data = b"" if body is None else json.dumps(body).encode()
-            head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(data)}\r\n"
-            writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + data)
+            head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nAuthorization: Bearer {token}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+            writer.write(head.encode() + data)
             status = int((await reader.readline()).split()[1])
             length = 0
             while (line := await reader.readline()) not in (b"\r\n", b""):

@@ -20,7 +20,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import Admitted, Event, Moved, Progress, Reprofiled, Resumed, Ticked
+from rollmux_env.cluster.events import (
+    Admitted,
+    Arrived,
+    Event,
+    Moved,
+    Progress,
+    Progressed,
+    Reprofiled,
+    Requeued,
+    Resumed,
+    Ticked,
+    Withdrawn,
+)
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Cluster, Job
@@ -39,6 +51,8 @@ from rollmux_env.scheduler.shares import Span
 from rollmux_env.timing.migration import migration_of
 
 Entry = Event | Assigned | Returned
+
+_KEEPS_NODES = (Arrived, Progressed, Reprofiled, Requeued, Ticked, Withdrawn)  # after them groups have as many nodes as before
 
 
 class Step(NamedTuple):
@@ -101,6 +115,7 @@ class Scheduler:
         self._make_policy = make_policy
         self._commands: list[Command] = []
         self._assignments: list[Assigned | Returned] = []
+        self._unsettled = True  # nodes may be others' than the state and the seats say
 
     def step(self, now_s: float, facts: Iterable[Fact] = ()) -> Step:
         """Take the facts of an instant, and say what follows.
@@ -348,6 +363,7 @@ class Scheduler:
             commands, self._commands = self._commands, []
             yield from commands
         ended = self.nodes is not None and self.guests.end()
+        self._unsettled |= ended
         if not (ended or self._is_due(now_s)):
             return
         planner, first = self.planner, len(self.planner.events)
@@ -443,6 +459,7 @@ class Scheduler:
         """Nodes that have gone are nobody's any more."""
         nodes = self.nodes
         assert nodes is not None
+        self._unsettled = True
         self._assignments += nodes.lose(self.missing, self.now_s)
         self.missing.clear()
         most = self._most(nodes)
@@ -485,13 +502,17 @@ class Scheduler:
         return places
 
     def _settle(self, nodes: NodePool) -> None:
-        """Let the nodes of groups be those that the state says."""
+        """Let the nodes of groups be those that the state says, where they may not be."""
+        if not self._unsettled and all(isinstance(event, _KEEPS_NODES) for event in self.planner.events):
+            return
+        self._unsettled = False
         used = {name for seat in self.seats.values() for name in seat.nodes()}
         self._assignments += nodes.settle(self._places(), used, self.now_s)
 
     def _lend(self, nodes: NodePool) -> Iterator[Command]:
         """Let the next jobs be profiled, if there are nodes for it."""
         while (batch := self.guests.next(self.state, nodes)) is not None:
+            self._unsettled = True
             self._settle(nodes)
             number = self.guests.group
             assert number is not None
@@ -532,6 +553,7 @@ class Scheduler:
 
     def _quit(self, seat: Seat) -> None:
         """A job is no member of its group any more, and holds nothing."""
+        self._unsettled = True
         if self._holding is not None:
             self._holding.give(seat)
         seat.group.dispatcher.gone(seat.job_id)

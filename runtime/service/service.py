@@ -123,7 +123,7 @@ class Service:
 
     def _check(self, specs: Sequence[JobSpec]) -> None:
         """See that jobs can be taken; raises as `submit`."""
-        run = self._running()[1]
+        driver, run = self._running()
         if run.stopping or run.over.done():
             raise Conflict("the service is stopping; it takes no more jobs")
         if run.log.problem is not None:
