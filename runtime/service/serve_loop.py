@@ -15,7 +15,7 @@ from rollmux_env.scenario import Cluster
 from runtime.answers import result_of
 from runtime.commands.options import DISPATCH, planning_switches
 from runtime.commands.running import check_pools, cluster_of, nodes_wanted
-from runtime.execution.nodes import find_nodes
+from runtime.execution.nodes import find_nodes, keep_names
 from runtime.execution.ray_health import RayDied, shut_down
 from runtime.execution.ray_session import coordinator_options, watch
 from runtime.execution.run_plan import RunPlan
@@ -149,7 +149,7 @@ def _plan(folder: Path, wish: ServiceOptions) -> RunPlan:
             raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and goes on with it")
     if wish.cluster is not None:
         raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")
-    nodes = _nodes(nodes_wanted(start.cluster, ()))
+    nodes = keep_names(_nodes(nodes_wanted(start.cluster, ())), record.nodes.values())
     check_pools(start.cluster, nodes)
     specs = tuple(fact.spec for fact in record.submitted)
     return RunPlan(specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True, models=True)
