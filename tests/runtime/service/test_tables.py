@@ -56,7 +56,7 @@ REPORT = {
             "usd_per_hour_solo": 3.5,
         }
     ],
-    "pools": {"rollout": {"nodes": 2, "busy": 1, "idle": 0, "free": 1, "utilization": 0.256}},
+    "pools": {"rollout": {"nodes": 2, "busy": 1, "idle": 0, "free": 1, "draining": 0, "utilization": 0.256}},
     "usd_per_hour": 2.0,
     "usd_per_hour_solo": 3.5,
     "throughput_gain": 1.75,
