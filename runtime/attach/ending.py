@@ -7,7 +7,7 @@ from runtime.attach.iterations import Iterations
 from runtime.attach.lease import Lease, Stay
 from runtime.attach.ledger import Ledger, wake
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.lifecycle import JobLifecycle
+from runtime.execution.lifecycle import EVICTED, JobLifecycle
 from runtime.execution.messages import End
 
 
@@ -29,7 +29,9 @@ class Ending:
         handle = lease.handle
         if handle.iteration == handle.spec.iterations:
             self.done(lease)
-        elif lease.moves and lease.open is None and self._run.present(handle):
+        elif self._run.scheduler.is_to_go(handle.id) and lease.open is None:
+            self._ledger.end(lease, why, End(EVICTED, "step", "its node is drained"))
+        elif lease.moves and handle.moving and lease.open is None and self._run.present(handle):
             self._ledger.end(lease, why, None)
             lease.stay.since_s = self._run.log.now()
             self._run.tell(facts.Vacated(handle.id), facts.Resumed(handle.id))

@@ -95,4 +95,4 @@ class Iterations:
         iterated, notes = self._calls.record(handle, Done(lease.metrics, movable=handle.spec.movable))
         lease.metrics = {}
         self._run.tell(iterated, notes=notes)
-        lease.moves = handle.moving
+        lease.moves = handle.moving or self._run.scheduler.is_to_go(handle.id)

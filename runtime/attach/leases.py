@@ -117,6 +117,7 @@ class Leases:
             await self._run.written()
             if lease.open != ask:
                 self._check_lives(lease)
+                lease.moves &= lease.handle.moving or self._run.scheduler.is_to_go(lease.handle.id)
                 if lease.moves and ask.phase == "rollout" and lease.open is None:
                     return {"granted": False, "move": True}
                 if self._run.stopping:

@@ -78,6 +78,15 @@ class Client:
             check_signals()
             sleep(_LOOKS_S)
 
+    def drain(self, node: str) -> dict[str, Any]:
+        """Let jobs leave a node; raises as `submit`."""
+        answer: dict[str, Any] = self._ask("POST", f"/v1/nodes/{quote(node, safe='')}/drain")
+        return answer
+
+    def undrain(self, node: str) -> None:
+        """Let jobs come to a node again; raises as `submit`."""
+        self._ask("POST", f"/v1/nodes/{quote(node, safe='')}/undrain")
+
     def job(self, job_id: str) -> dict[str, Any]:
         """What a job does; raises as `submit`."""
         job: dict[str, Any] = self._ask("GET", _path(job_id))

@@ -87,7 +87,7 @@ class QueueForecast:
             policy = deepcopy(scheduler.planner.policy)
         except Exception as error:  # of a user's class
             raise PlanError(f"the policy cannot be copied: {type(error).__name__}") from None
-        return await asyncio.to_thread(look, scheduler.state.copy(), policy)
+        return await asyncio.to_thread(look, scheduler.planner.shown.copy(), policy)
 
 
 def _job_of(spec: JobSpec, nodes: tuple[Node, ...], pools: tuple[str, ...]) -> Job | None:

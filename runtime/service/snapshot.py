@@ -70,12 +70,14 @@ class GroupView:
 
 @dataclass(frozen=True)
 class PoolView:
-    """Nodes of a pool: those that run a phase, those of groups that do not, and those of no group."""
+    """Nodes of a pool: those that run a phase, those of groups that do not, those of no group, and those that are drained, whatever
+    they do until they are empty."""
 
     nodes: int
     busy: int
     idle: int
     free: int
+    draining: int
     utilization: float
 
 
@@ -225,5 +227,8 @@ def _pool(run: RunState, figures: Figures, pool: Pool, now_s: float) -> PoolView
         if handle.hold is not None and any(node.pool == pool for node in handle.nodes_of(handle.hold.pool)):
             names = {node.name for node in handle.nodes_of(handle.hold.pool) if node.pool == pool}
             holding += (span for span in held_spans(run, handle, now_s) if span.node in names)
-    busy = len({span.node for span in holding if span.until_s == now_s})
-    return PoolView(nodes, busy, nodes - free - busy, free, figures.usage.share(pool, nodes, holding, now_s))
+    drained = run.nodes.drained
+    draining = sum(node.name in drained for node in run.nodes.nodes(pool))
+    busy = len({span.node for span in holding if span.until_s == now_s} - drained)
+    share = figures.usage.share(pool, nodes, holding, now_s)
+    return PoolView(nodes, busy, nodes - free - busy - draining, free, draining, share)
