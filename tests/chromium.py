@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome", "chrome") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome", "chrome") if (path := shutil.which(name))), None
+)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here (Debian: apt-get install chromium)")
 _PATIENCE_S = 60.0
 _FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars")
@@ -125,7 +127,10 @@ class Tab:
         """Wait until something holds in the page."""
         look = f"const look = () => {{ let it = false; try {{ it = {expression}; }} catch {{}} if (it) yes(1); else setTimeout(look, 20); }};"
         patience = f"setTimeout(() => yes(0), {1000 * _PATIENCE_S / 2});"
-        assert self.value(f"new Promise((yes) => {{ {look} look(); {patience} }})"), (expression, self.value("document.body.innerText"))
+        assert self.value(f"new Promise((yes) => {{ {look} look(); {patience} }})"), (
+            expression,
+            self.value("document.body.innerText"),
+        )
 
     def type_into(self, selector: str, text: str) -> None:
         """Type into a field, as a user does."""

@@ -32,8 +32,7 @@ from runtime.execution.run_state import RunState
 from runtime.service.refusals import Conflict, NotFound
 
 _MOST_WAIT_S = 60.0
-_MOST_PIDS = 4096
-_MOST_METRICS = 256
+_MOST = 10_000  # processes, or metrics
 
 
 class Leases:
@@ -41,6 +40,9 @@ class Leases:
 
     Args:
         run: whose jobs they have. lifecycle, calls: of it. ledger: of the leases.
+
+    Attributes:
+        ending: how leases end. watch: of those without a sign of life.
     """
 
     def __init__(self, run: RunState, lifecycle: JobLifecycle, calls: JobCalls, ledger: Ledger) -> None:
@@ -48,21 +50,21 @@ class Leases:
         self._lifecycle = lifecycle
         self._ledger = ledger
         self._iterations = Iterations(ledger, calls)
-        self._ending = Ending(ledger, lifecycle, self._iterations)
+        self.ending = Ending(ledger, lifecycle, self._iterations)
         self.watch = LeaseWatch(ledger, lifecycle)
 
-    async def attach(self, job_id: str, wait_s: float, host: str, pids: Sequence[int]) -> dict[str, Any]:
+    async def attach(self, job_id: str, wait_s: float, host: str | None, pids: Sequence[int]) -> dict[str, Any]:
         """Wait until a job has a place, and take a lease of it.
 
         Args:
-            wait_s: for so long. host: on which the owner is. pids: its processes there.
+            wait_s: for so long. host: on which the owner is, if it says so. pids: its processes there.
 
         Raises:
             NotFound: there is no such job. Conflict: another lease of it lives, what its last one held may be in use, or it has
                 ended. InputError: it does not run elsewhere; or the arguments are no such; one line.
         """
         run, clock = self._run, asyncio.get_running_loop()
-        host, named = _text("host", host), _pids(pids)
+        host, named = _text("host", host or ""), _pids(pids)
         until_s = clock.time() + _wait(wait_s)
         while True:
             await run.written()
@@ -74,7 +76,7 @@ class Leases:
             if lease is not None and not lease.ended:
                 if not lease.moves or lease.open is not None:
                     raise Conflict(f"job {job_id}: another lease of it lives")
-                self._ending.leave(lease, "its owner has attached anew")
+                self.ending.leave(lease, "its owner has attached anew")
                 continue
             if lease is not None and lease.suspects:
                 self.watch.speak_for(lease, named)
@@ -165,7 +167,7 @@ class Leases:
             lease.metrics |= reported
             self._iterations.finish(lease)
             if lease.stops_s is not None:
-                self._ending.stopped(lease)
+                self.ending.stopped(lease)
             await self._ledger.durable()
         return {}
 
@@ -236,9 +238,9 @@ class Leases:
         if lease.ended:
             self._ledger.free(lease, lease.suspects, "its owner has ended")
         elif done:
-            self._ending.done(lease)
+            self.ending.done(lease)
         else:
-            self._ending.leave(lease, "its owner has detached")
+            self.ending.leave(lease, "its owner has detached")
         await self._ledger.durable()
         return {}
 
@@ -277,7 +279,7 @@ class Leases:
 
     def stop(self) -> None:
         """The run stops: leases go on with the next coordinator, and nobody waits any more."""
-        self._ending.halt_all()
+        self.ending.halt_all()
 
     @contextmanager
     def _sign(self, lease: Lease) -> Iterator[None]:
@@ -344,16 +346,16 @@ def _text(name: str, value: Any) -> str:
 
 
 def _pids(pids: Any) -> list[int]:
-    if not isinstance(pids, Sequence) or isinstance(pids, str | bytes) or len(pids) > _MOST_PIDS:
-        raise InputError(f"pids: must be a list of at most {_MOST_PIDS} numbers of processes")
+    if not isinstance(pids, Sequence) or isinstance(pids, str | bytes) or len(pids) > _MOST:
+        raise InputError(f"pids: must be a list of at most {_MOST} numbers of processes")
     return [_whole("pids", pid) for pid in pids]
 
 
 def _metrics(metrics: Any) -> dict[str, float]:
     if metrics is None:
         return {}
-    if not isinstance(metrics, Mapping) or len(metrics) > _MOST_METRICS:
-        raise InputError(f"metrics: must be a mapping of at most {_MOST_METRICS} numbers by name")
+    if not isinstance(metrics, Mapping) or len(metrics) > _MOST:
+        raise InputError(f"metrics: must be a mapping of at most {_MOST} numbers by name")
     for name, value in metrics.items():
         if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"metrics: must be numbers by name, not {describe(name)}: {describe(value)}")
