@@ -261,6 +261,7 @@ class _Timeline:
         last_s = [part.start_s for part in self._record.phases] + [
             event.at_s for event in self._record.log if isinstance(event, Admitted)
         ]
+        last_s += [sync.start_s for sync in self._record.syncs if sync.asked_s is not None]
         return [_Instant(max(last_s, default=0.0), [core_facts.Stop()])]
 
     def _phases(self) -> list[_Instant]:

@@ -52,9 +52,11 @@ class AttachedProcesses:
         stay.end(End("stopped"))
         stops = asyncio.ensure_future(self.ledger.stopped.wait())
         free = asyncio.ensure_future(stay.free.wait())
-        await asyncio.wait((free, stops), return_when=asyncio.FIRST_COMPLETED)
-        for waits in (free, stops):
-            waits.cancel()
+        try:
+            await asyncio.wait((free, stops), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waits in (free, stops):
+                waits.cancel()
 
     async def drop(self, handle: JobHandle) -> None:
         """Nothing is left of it."""
