@@ -145,8 +145,14 @@ def bench(
     )
     rows = compare(results, base)
     report = bench_report(target, fidelity.value, results, base)
+    over = f"{seeds} seeds" if seeds and seeds > 1 else f"seed {seed}"
+    options = "".join(f", {pair.replace('=', ' ', 1)}" for pair in settings or [])
+    within = f", rollouts {rollout_policy}" if rollout_policy else ""
+    dies = f", failures {failures}" if failures else ""
+    replay = f"{order} event replay{within}{dies}" if rule else "fluid replay"
+    title = f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}"
     if out:
-        write_bench(out, report, scenarios, results, rows, base)
+        write_bench(out, report, scenarios, results, rows, base, title)
     if format is Format.json:
         typer.echo(to_json(report), nl=False)
     elif format is Format.csv:
@@ -154,9 +160,4 @@ def bench(
     else:
         from rollmux_env.report.tables import comparison_table, show
 
-        over = f"{seeds} seeds" if seeds and seeds > 1 else f"seed {seed}"
-        options = "".join(f", {pair.replace('=', ' ', 1)}" for pair in settings or [])
-        within = f", rollouts {rollout_policy}" if rollout_policy else ""
-        dies = f", failures {failures}" if failures else ""
-        replay = f"{order} event replay{within}{dies}" if rule else "fluid replay"
-        show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}", rows, base, seeds or 1))
+        show(comparison_table(title, rows, base, seeds or 1))

@@ -45,17 +45,28 @@ def write_bench(
     results: Sequence[Result],
     rows: Sequence[Row],
     baseline: str,
+    title: str,
 ) -> None:
-    """Write `results.json` (the report with versions and the scenarios' hashes), `results.csv` and the plots.
+    """Write `results.json` (the report with versions and the scenarios' hashes), `results.csv`, the plots, and `results.html`: all.
+
+    Args:
+        title: what was compared, in words.
 
     Raises:
         InputError: a file cannot be written; one line.
     """
     from rollmux_env.report.plots import bench_plots
+    from rollmux_env.report.results_page import bench_page
+    from rollmux_env.report.tables import comparison_table
 
     made_by = {name: version(name) for name in _VERSIONS} | {"python": python_version()}
     hashes = {f"seed {seed}": scenario.sha256 for seed, scenario in scenarios.items()}
     write_whole(folder / "results.json", to_json({"versions": made_by, "scenario_sha256": hashes, **report}))
     write_whole(folder / "results.csv", bench_csv(results))
-    for name, data in bench_plots(scenarios[results[0].seed], results, rows, baseline).items():
+    first = results[0].seed
+    plots = bench_plots(scenarios[first], results, rows, baseline)
+    for name, data in plots.items():
         write_whole(folder / name, data)
+    table = comparison_table(title, rows, baseline, len(scenarios))
+    own = [result for result in results if result.seed == first]
+    write_whole(folder / "results.html", bench_page(title, table, scenarios[first], own, plots, made_by | hashes))
