@@ -23,8 +23,8 @@ from rich.table import Table
 
 from policies.rollout.rounds import Rounds
 from rollmux_env.report.tables import show
-from runtime.commands.running import cluster_of
 from runtime.execution.checks import check_run
+from runtime.execution.pools import cluster_of
 from runtime.execution.ray_session import execute, ray_session
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node

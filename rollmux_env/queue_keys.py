@@ -49,7 +49,7 @@ def beyond_quota(user: str, nodes: Mapping[str, int], cluster: Cluster) -> str |
     if quota is None:
         return None
     count, usd = sum(nodes.values()), sum(nodes[name] * cluster.pools[name].usd_per_node_hour for name in nodes)
-    who = f"user {user}" if user else "who names no user"
+    who = f"user {user}" if user else "the user without a name"
     if quota.nodes is not None and count > quota.nodes:
         return f"asks for {count} nodes; {who} has a quota of {quota.nodes}"
     if quota.usd_per_hour is not None and usd > quota.usd_per_hour * (1 + 1e-9):

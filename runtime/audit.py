@@ -1,6 +1,6 @@
 """Whether a run lost or doubled anything, proved from its journal alone, over any number of kills and resumes.
 
-A1  every job ends once: done, failed or cancelled; until the run has ended it may still be there
+A1  every job ends once: done, over its budget, failed or cancelled; until the run has ended it may still be there
 A2  a job's iterations are recorded once and in order, 0 to n - 1; those that a recorded restart set it back behind are repeated,
     and a restart goes on from a recorded checkpoint
 A3  a node is one place's of one group at a time, is given back once, and runs phases of that group alone, one at a time but for a
@@ -43,7 +43,7 @@ from runtime.facts import (
 from runtime.journal import IMPOSSIBLE, JOURNAL, read_facts, record_of
 from runtime.record import RunRecord
 
-Outcome = Literal["done", "failed", "cancelled", "present"]
+Outcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
 
 
 @contextlib.contextmanager
@@ -113,14 +113,17 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     done = Counter(iteration.job_id for iteration in record.iterations)
     failed = Counter(fact.job_id for fact in record.failed)
     cancelled = Counter(fact.job_id for fact in record.cancelled)
+    by_owner = {fact.job_id for fact in record.leases_ended if fact.done}
     jobs: dict[str, Outcome] = {}
     for job_id, times in Counter(fact.spec.id for fact in record.submitted).items():
         if times > 1:
             problems.append(f"A1: job {job_id} was submitted {times} times")
     for spec in [fact.spec for fact in record.submitted]:
-        whole = done[spec.id] >= spec.iterations
-        jobs[spec.id] = "failed" if failed[spec.id] else "cancelled" if cancelled[spec.id] else "done" if whole else "present"
-        if (times := failed[spec.id] + cancelled[spec.id] + whole) > 1:
+        whole = done[spec.id] >= spec.iterations or spec.id in by_owner
+        spent = spec.id in record.over_budget
+        ends: dict[Outcome, int] = {"failed": failed[spec.id], "cancelled": cancelled[spec.id], "over_budget": spent, "done": whole}
+        jobs[spec.id] = next((outcome for outcome, times in ends.items() if times), "present")
+        if (times := sum(ends.values())) > 1:
             problems.append(f"A1: job {spec.id} ended {times} times")
         if _done(record) and jobs[spec.id] == "present":
             problems.append(

@@ -18,6 +18,12 @@ from rollmux_env.scheduler.nodes import PoolName
 from rollmux_env.scheduler.nodes import Returned as Returned
 from rollmux_env.scheduler.shares import Span as Span
 from runtime.jobs.spec import JobSpec
+from runtime.lease_facts import Attached as Attached
+from runtime.lease_facts import Continued as Continued
+from runtime.lease_facts import Freed as Freed
+from runtime.lease_facts import Granted as Granted
+from runtime.lease_facts import LeaseEnded as LeaseEnded
+from runtime.lease_facts import Suspected as Suspected
 
 Pool = PoolName
 
@@ -33,6 +39,7 @@ class Node:
         cores: CPU cores that it owns. gpus: indices of its GPUs on that machine; none on a CPU.
         memory_gb: its share of the machine's host memory, GB.
         device: what it computes on, as a profile is cached by it: the GPU's or the CPU's model and the number of them.
+        host: name of that machine.
     """
 
     name: str
@@ -42,6 +49,7 @@ class Node:
     gpus: tuple[int, ...]
     memory_gb: float
     device: str
+    host: str = ""
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -141,6 +149,7 @@ class PhaseSlice:
             machine was shared. The longest of several; 0 where the system does not say.
         ok: False where the phase failed or was cut short.
         spans: of a rollout that was migrated, or ran beside such a tail: what it held of its nodes and when; else none.
+        extra: a rollout that counts no iteration.
     """
 
     job_id: str
@@ -166,6 +175,7 @@ class PhaseSlice:
     core_wait_s: float = 0.0
     ok: bool = True
     spans: tuple[Span, ...] = ()
+    extra: bool = False
 
     def node_spans(self) -> tuple[Span, ...]:
         """What it held of its nodes and when."""
@@ -174,10 +184,11 @@ class PhaseSlice:
 
 @dataclass(frozen=True)
 class SyncSlice:
-    """Weights on their way to the rollout nodes; without a permit.
+    """Weights on their way to the rollout nodes.
 
     Attributes:
-        nodes: names of the rollout nodes. beside: ids of the jobs that held one of them at the time.
+        nodes: names of the rollout nodes; with a permit, of all nodes of the job. beside: ids of the jobs that held one of them at
+            the time. asked_s: when it asked for a permit; None: it had none.
     """
 
     job_id: str
@@ -187,6 +198,7 @@ class SyncSlice:
     start_s: float
     end_s: float
     beside: tuple[str, ...]
+    asked_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -316,5 +328,11 @@ Fact = (
     | Restarted
     | Failed
     | Ended
+    | Attached
+    | Granted
+    | LeaseEnded
+    | Suspected
+    | Freed
+    | Continued
     | Event
 )

@@ -30,6 +30,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.facts import (
     Ended,
     Fact,
+    Granted,
     Iteration,
     PhaseSlice,
     Relaunched,
@@ -47,7 +48,7 @@ from runtime.record import RunRecord, fields_of_kinds
 
 DRIVER_LOCK = "driver.lock"  # of the process that a run or a service was started by
 LOCK = "journal.lock"
-_BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked)
+_BATCHED = (PhaseSlice, SyncSlice, Iteration, Progressed, Ticked, Granted)  # who waits for one of them flushes
 _BATCH = 32  # facts; more of the batched kinds are never lost
 _RECENT = 5000  # facts that are kept as they were written
 IMPOSSIBLE = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)  # of an event

@@ -17,7 +17,18 @@ from typing import Any
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable, observed_state
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Progress, Reprofiled, Resized, Resumed, Withdrawn
+from rollmux_env.cluster.events import (
+    Admitted,
+    Arrived,
+    Departed,
+    Moved,
+    OverBudget,
+    Progress,
+    Reprofiled,
+    Resized,
+    Resumed,
+    Withdrawn,
+)
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError, PlanError
 from rollmux_env.scheduler import facts as core_facts
@@ -26,12 +37,28 @@ from rollmux_env.scheduler.core import Entry, Scheduler, Step
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
 from runtime.execution.job_handle import busy_s
 from runtime.execution.profiling import nodes_asked
-from runtime.facts import Absent, Checkpointed, Fact, Failed, Iteration, PhaseSlice, Relaunched, Restarted
+from runtime.facts import (
+    Absent,
+    Attached,
+    Checkpointed,
+    Continued,
+    Fact,
+    Failed,
+    Freed,
+    Granted,
+    Iteration,
+    LeaseEnded,
+    PhaseSlice,
+    Relaunched,
+    Restarted,
+    Suspected,
+)
 from runtime.jobs.spec import JobSpec
 from runtime.journal import record_of, state_of
 from runtime.record import RunRecord
 
 _NOBODY = "nobody knows who"  # in place of a job's id
+_OF_LEASES = (Attached, Granted, LeaseEnded, Suspected, Freed, Continued)
 
 
 @dataclass(frozen=True)
@@ -111,7 +138,7 @@ def _feed(facts: Sequence[Fact], record: RunRecord, instants: list[_Instant], di
             return [f"at {now_s:.3f} s: {type(error).__name__}: {error}"]
         did.add(step.entries)
         for command in step.commands:
-            if isinstance(command, Grant) and scheduler.seats[command.job_id].group.number != LEASE:
+            if isinstance(command, Grant) and command.phase != "sync" and scheduler.seats[command.job_id].group.number != LEASE:
                 did.permits.append(f"{command.phase} of {command.job_id}")
     return []
 
@@ -119,7 +146,7 @@ def _feed(facts: Sequence[Fact], record: RunRecord, instants: list[_Instant], di
 def _concerns(scheduler: Scheduler, fact: core_facts.Fact) -> bool:
     """Whether the scheduler was told: not of what a job does that has no seat."""
     return (
-        not isinstance(fact, core_facts.Ready | core_facts.Finished | core_facts.Synced | core_facts.Absent)
+        not isinstance(fact, core_facts.Ready | core_facts.Finished | core_facts.Synced | core_facts.Absent | core_facts.Continued)
         or fact.job_id in scheduler.seats
     )
 
@@ -144,7 +171,7 @@ def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: fl
     for event in past.log:
         apply(state, event)
     nodes.restore(fact for fact in before if isinstance(fact, Assigned | Returned))
-    over = {fact.job_id for fact in past.failed} | {fact.job_id for fact in past.cancelled}
+    over = {fact.job_id for fact in past.failed} | {fact.job_id for fact in past.cancelled} | past.over_budget
     for spec in (fact.spec for fact in past.submitted):
         if sum(done.job_id == spec.id for done in past.iterations) == spec.iterations:
             over.add(spec.id)
@@ -203,6 +230,8 @@ class _Timeline:
                 instants.append(self._iterated(number, fact))
             elif isinstance(fact, Absent):
                 instants.append(_Instant(fact.at_s, [core_facts.Absent(fact.job_id)]))
+            elif isinstance(fact, Continued):
+                instants.append(_Instant(fact.at_s, [core_facts.Continued(fact.job_id, fact.phase, fact.runs)]))
             elif isinstance(fact, Restarted):
                 self._done[fact.job_id] = fact.iteration
                 self._busy.pop(fact.job_id, None)
@@ -220,7 +249,7 @@ class _Timeline:
                 if not restores:  # else it follows from going on
                     instants.append(_Instant(fact.at_s, self._happened(entries)))
                 number = last
-            restores &= isinstance(fact, Entry | Relaunched | Restarted | Failed)
+            restores &= isinstance(fact, Entry | Relaunched | Restarted | Failed | Continued)
             number += 1
         instants += self._stop()
         return sorted(instants, key=lambda instant: instant.at_s)
@@ -243,8 +272,12 @@ class _Timeline:
         for part in self._record.phases:
             if part.group != LEASE and part.ok and part.phase != "init":
                 seconds = part.done_s - part.run_s
-                instants.append(_Instant(part.end_s, [core_facts.Finished(part.job_id, part.phase, seconds, part.cold)]))
+                finished = core_facts.Finished(part.job_id, part.phase, seconds, part.cold, not part.extra)
+                instants.append(_Instant(part.end_s, [finished]))
         for sync in self._record.syncs:
+            if sync.asked_s is not None:
+                instants.append(_Instant(sync.asked_s, [core_facts.Ready(sync.job_id, "sync")]))
+                instants.append(_Instant(sync.end_s, [core_facts.Finished(sync.job_id, "sync", sync.end_s - sync.start_s)]))
             guest = any(part.group != LEASE and part.profile and part.job_id == sync.job_id for part in self._record.phases)
             if sync.profile and guest:
                 instants.append(_Instant(sync.end_s, [core_facts.Profiled(sync.job_id)]))
@@ -274,7 +307,7 @@ class _Timeline:
         busy = self._busy.get(job_id, {"rollout": 0.0, "training": 0.0})
         progress = Progress(job_id, max(0, done.number + 1 - before), busy["rollout"], busy["training"])
         behind = number + 1
-        while behind < len(self._facts) and not isinstance(self._facts[behind], Entry | Iteration | PhaseSlice):
+        while behind < len(self._facts) and not isinstance(self._facts[behind], (Entry, Iteration, PhaseSlice, *_OF_LEASES)):
             fact = self._facts[behind]
             if isinstance(fact, Checkpointed) and fact.job_id == job_id and fact.at_s > done.end_s:
                 break  # it was written afterwards, and what follows was another step
@@ -303,6 +336,8 @@ class _Timeline:
                     facts.append(core_facts.Arrived(job))
                 case Resumed(job_id=job_id) if job_id not in departures:
                     facts += [core_facts.Vacated(job_id), core_facts.Resumed(job_id)]
+                case OverBudget(job_id=job_id):
+                    facts.append(core_facts.Left(job_id, over_budget=True))
                 case Departed(job_id=job_id):
                     whole = self._done.get(job_id) == self._specs[job_id].iterations
                     facts += [core_facts.Left(job_id)] if whole else [core_facts.Failed(job_id), core_facts.Cleared(job_id)]

@@ -10,19 +10,24 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import get_args, get_origin, get_type_hints
 
-from rollmux_env.cluster.events import Event
+from rollmux_env.cluster.events import Event, OverBudget
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Job
 from runtime.facts import (
     LEASE,
     Absent,
     Assigned,
+    Attached,
     Bound,
     Cancelled,
     Checkpointed,
+    Continued,
     Ended,
     Failed,
+    Freed,
+    Granted,
     Iteration,
+    LeaseEnded,
     Node,
     PhaseSlice,
     Profiled,
@@ -31,6 +36,7 @@ from runtime.facts import (
     Returned,
     Started,
     Submitted,
+    Suspected,
     SyncSlice,
 )
 
@@ -62,6 +68,12 @@ class RunRecord:
     absent: tuple[Absent, ...] = ()
     restarted: tuple[Restarted, ...] = ()
     failed: tuple[Failed, ...] = ()
+    attached: tuple[Attached, ...] = ()
+    granted: tuple[Granted, ...] = ()
+    leases_ended: tuple[LeaseEnded, ...] = ()
+    suspected: tuple[Suspected, ...] = ()
+    freed: tuple[Freed, ...] = ()
+    continued: tuple[Continued, ...] = ()
     ended: Ended | None = None
     bounds: tuple[Bound, ...] = ()
     solo: dict[str, RunRecord] = field(default_factory=dict)
@@ -70,6 +82,11 @@ class RunRecord:
     def jobs(self) -> dict[str, Job]:
         """Jobs by id, as the policy saw them."""
         return {profiled.job.id: profiled.job for profiled in self.profiled}
+
+    @property
+    def over_budget(self) -> frozenset[str]:
+        """Ids of the jobs that ended since their budget was spent."""
+        return frozenset(event.job_id for event in self.log if isinstance(event, OverBudget))
 
     @property
     def nodes(self) -> dict[str, Node]:

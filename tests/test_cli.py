@@ -180,12 +180,12 @@ def test_plan_says_why_a_job_is_queued_and_only_then(command: Command, tmp_path:
     assert {decision["job"]: decision.get("reason") for decision in report["decisions"]} == {
         "a": None,
         "b": None,
-        "c": "no nodes for a group of its own: it asks for 1 rollout node (0 left) and 1 training node (0 left); "
-        "1 group: an SLO would be broken",
-        "d": "waits behind c; jobs are admitted in order of arrival",
+        "c": "needs 1 rollout node and 1 training node for a group of its own; 0 and 0 are free; "
+        "1 group: it would break the SLO of a, b, c",
+        "d": "waits behind c, which needs 1 rollout node and 1 training node; 0 and 0 are free",
     }
     table = command("plan", str(tmp_path / "full.yaml"))[1]
-    assert "an SLO would be broken" in " ".join(table.split()) and "2 jobs wait for nodes" in table
+    assert "it would break the SLO of a, b, c" in " ".join(table.split()) and "2 jobs wait for nodes" in table
     assert "why" not in command("plan", QUICKSTART)[1]
     assert command("plan", str(tmp_path / "full.yaml"), "--format", "csv")[1].splitlines()[-1] == "d,queued,,,,"
     solo = json.loads(command("plan", str(tmp_path / "full.yaml"), "-p", "solo", "--format", "json")[1])["decisions"][1]

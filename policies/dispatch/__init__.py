@@ -6,15 +6,16 @@ from collections.abc import Callable
 from functools import partial
 
 from policies.dispatch.round_robin import RoundRobin
-from policies.dispatch.work_conserving import WorkConserving
+from policies.dispatch.work_conserving import WorkConserving, least_recent, longest, shortest
 from policies.named import make_named
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
 
 DISPATCH: dict[str, Callable[..., DispatchPolicy]] = {
     "round-robin": RoundRobin,
-    "fifo": partial(WorkConserving, 0),
-    "shortest-first": partial(WorkConserving, 1),
-    "longest-first": partial(WorkConserving, -1),
+    "fifo": partial(WorkConserving, None),
+    "shortest-first": partial(WorkConserving, shortest),
+    "longest-first": partial(WorkConserving, longest),
+    "least-recently-served": partial(WorkConserving, least_recent),
 }
 LEARNED = "learned:"  # then `default`, or the path of a policy file
 

@@ -23,7 +23,7 @@ from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.tables import Records
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
-_RUNS = {None: NOTHING, "rollout": ROLLOUT, "training": TRAINING, "tail": TAIL}
+_RUNS = {None: NOTHING, "rollout": ROLLOUT, "training": TRAINING, "tail": TAIL, "sync": TRAINING}
 
 
 class Learned:
@@ -74,6 +74,8 @@ def observe(group: Dispatcher) -> tuple[Records, Observations, Records]:
             record["tails"] |= nodes
         elif member.runs is not None:
             record["busy"] |= (nodes if member.runs == "rollout" else 0) or TRAINING_POOL
+            if member.runs == "sync":
+                record["busy"] |= nodes
         entry["turn_rollout"], entry["turn_training"] = member.turn["rollout"], member.turn["training"]
         entry["runs"], entry["passed"], entry["since_s"] = _RUNS[member.runs], member.passed, member.since_s
         entry["rollout_s"], entry["training_s"] = member.expected_s("rollout"), member.expected_s("training")

@@ -1,4 +1,4 @@
-"""`fifo`, `shortest-first`, `longest-first`: no node idles while a phase waits that could run on it.
+"""`fifo`, `shortest-first`, `longest-first`, `least-recently-served`: no node idles while a phase waits that could run on it.
 
 Without a guard, a rollout over several nodes could starve because its nodes are seldom all free at once, and so could a
 phase that others keep overtaking. A phase that has been overtaken as often as the group has members is therefore
@@ -8,25 +8,42 @@ phases, which end, and for older overdue phases, of which there are fewer than m
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from policies.dispatch.migration import Tails
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
+Rank = Callable[[Request], float]
+
+
+def shortest(request: Request) -> float:
+    """The mean of what the job's phase took in this group so far, and its worst case before there is one."""
+    return request.member.expected_s(request.phase)
+
+
+def longest(request: Request) -> float:
+    """As `shortest`, the other way round."""
+    return -request.member.expected_s(request.phase)
+
+
+def least_recent(request: Request) -> float:
+    """When the job last had a permit for these nodes, counted in permits of the group; those that had none come first."""
+    return request.member.last_served(request.nodes)
+
 
 class WorkConserving:
-    """Go by size; of phases of a size the one that has waited longest comes first.
-
-    A size is the mean of what the job's phase took in this group so far, and its worst case before there is one.
+    """Go by rank; of phases of a rank the one that has waited longest comes first.
 
     Args:
-        sign: 1 for the shortest first, -1 for the longest first, 0 for first come, first served.
+        rank: of a waiting phase, the lowest first; None for first come, first served.
         migrate: the share of a rollout's responses after which the rest leaves its nodes (RollMux, arXiv 2512.11306: 0.8), as
             soon as a rollout that waits for them could begin; None never. share: of its nodes that it keeps; None is the usual
             (`rollmux_env.timing.migration`). careful: not the tail of a job that is its group's bound.
     """
 
-    def __init__(self, sign: int, migrate: float | None = None, share: float | None = None, careful: bool = False) -> None:
+    def __init__(self, rank: Rank | None, migrate: float | None = None, share: float | None = None, careful: bool = False) -> None:
         self._tails = Tails(migrate, share, careful)
-        self.sign = sign
+        self.rank = rank
         self.migration = self._tails.migration
 
     def choose(self, group: Dispatcher) -> Request | Member | None:
@@ -45,7 +62,7 @@ class WorkConserving:
     def _first(self, group: Dispatcher, taken: int) -> Request | None:
         """The first waiting phase whose nodes are not taken, nor kept for an overdue one."""
         members = len(group.members)
-        sign = self.sign
+        rank = self.rank
         best: Request | None = None
         best_key = (0.0, 0)
         for request in group.waiting:  # in order of number, so the first overdue one comes first
@@ -55,7 +72,7 @@ class WorkConserving:
                 taken |= request.nodes
         for request in group.waiting:
             if not request.nodes & taken:
-                key = (sign * request.member.expected_s(request.phase) if sign else 0.0, request.number)
+                key = (rank(request) if rank else 0.0, request.number)
                 if best is None or key < best_key:
                     best, best_key = request, key
         return best

@@ -265,6 +265,16 @@ class State:
         twin.charges = self.charges.copy()
         return twin
 
+    def forecast(self) -> State:
+        """A state of its own in which jobs progress at one iteration a period from now on, whatever is observed of this one."""
+        twin = self.copy()
+        if self.observed:
+            twin.observed = False
+            for group in twin.order.tolist():
+                twin._groups["since_s"][group] = self.now_s
+                membership.refresh(twin._jobs, twin._groups, group)
+        return twin
+
     # What follows is for `apply` alone.
 
     def _keep(self, jobs: Records, groups: Records) -> None:

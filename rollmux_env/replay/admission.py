@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
-from rollmux_env.cluster.candidates import REASONS, candidates
-from rollmux_env.cluster.events import Admitted
+from rollmux_env.cluster.events import Admitted, Placement
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.replay.run import in_order_of_arrival
-from rollmux_env.scenario import Job, Scenario
+from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.facts import Arrived
+from rollmux_env.scheduler.preview import reasons
 
 
 @dataclass(frozen=True)
@@ -71,28 +70,30 @@ class Admission:
 
 
 def admit_all(scenario: Scenario, policy: Policy) -> Admission:
-    """Ask a policy about every job in order of arrival; behind a job that does not fit all others are queued too.
+    """Ask a policy about every job in order of arrival; behind a job that does not fit others of no higher priority are queued too.
 
     Raises:
         PlanError: the policy broke an invariant.
     """
     state = State(scenario.cluster, switches=plans_switches(policy))
     scheduler = Scheduler(state, policy)
-    decisions: list[Decision] = []
+    decisions: dict[str, Decision] = {}
     for job in in_order_of_arrival(scenario):
         before = (state.rollout_nodes, state.training_nodes)
         scheduler.planner.ticks.next_s = inf  # nobody leaves, and no time passes
         events = scheduler.step(job.arrival_s, [Arrived(job)]).entries
-        admitted = next((e for e in events if isinstance(e, Admitted)), None)
-        if admitted is None:
-            decisions.append(Decision(job.id, "queued", None, None, (), (), _reason(state, job)))
-            continue
-        group = state.group_of(job.id)
-        strategy = admitted.placement.strategy
-        nodes = tuple(range(group.training_nodes))
         delta_usd = (state.rollout_nodes - before[0]) * state.limits.rollout_usd
         delta_usd += (state.training_nodes - before[1]) * state.limits.training_usd
-        decisions.append(Decision(job.id, strategy, group.id, delta_usd, state.pins(job.id), nodes))
+        decisions[job.id] = Decision(job.id, "queued", None, None, (), ())
+        admitted = [event for event in events if isinstance(event, Admitted)]
+        for event in reversed(admitted):  # behind the first come jobs that waited and find room beside it
+            own_usd = delta_usd if event is admitted[0] else _usd(state, event.placement)
+            delta_usd -= own_usd
+            group = state.group_of(event.job_id)
+            nodes, pins = tuple(range(group.training_nodes)), state.pins(event.job_id)
+            decisions[event.job_id] = Decision(event.job_id, event.placement.strategy, group.id, own_usd, pins, nodes)
+    for job_id, reason in zip(state.waiting, reasons(state, policy), strict=True):
+        decisions[job_id] = replace(decisions[job_id], reason=reason)
     groups = tuple(
         AdmittedGroup(
             group.id,
@@ -103,30 +104,9 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
         )
         for group in state.group_list()
     )
-    return Admission(tuple(decisions), groups, state.usd_per_hour)
+    return Admission(tuple(decisions.values()), groups, state.usd_per_hour)
 
 
-def _reason(state: State, job: Job) -> str:
-    """Why a job waits that has been queued."""
-    if state.waiting[0] != job.id:
-        return f"waits behind {state.waiting[0]}; jobs are admitted in order of arrival"
-    table = candidates(state, job.id)
-    if fitting := int(table.feasible.sum()):
-        return f"the policy lets it wait, though {fitting} placement{'s' if fitting > 1 else ''} would fit"
-    against = {
-        int(group): int(reason) for group, reason in sorted(zip(table.group, table.reason, strict=True))
-    }  # the last is nearest
-    against.pop(-1)
-    counts = Counter(REASONS[reason] for reason in against.values())
-    groups = "".join(f"; {count} group{'s' if count > 1 else ''}: {why}" for why, count in counts.items())
-    return f"no nodes for a group of its own: it asks for {_wanted(state, job)}{groups}"
-
-
-def _wanted(state: State, job: Job) -> str:
-    """The nodes that a job asks for in each pool, and those that are left."""
-    asked = []
-    used_nodes = {"rollout": state.rollout_nodes, "training": state.training_nodes}
-    for name, pool in state.cluster.pools.items():
-        most, used, nodes = pool.max_nodes, used_nodes[name], getattr(job, name).nodes
-        asked.append(f"{nodes} {name} node{'s' if nodes > 1 else ''}" + ("" if most is None else f" ({most - used} left)"))
-    return " and ".join(asked)
+def _usd(state: State, placement: Placement) -> float:
+    """Price of the nodes that a placement adds, $/h."""
+    return placement.new_rollout_nodes * state.limits.rollout_usd + placement.training_nodes * state.limits.training_usd

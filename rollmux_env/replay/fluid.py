@@ -11,24 +11,9 @@ from rollmux_env.replay.checks import check_clock, check_state
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.planner import INSTANT_S
+from rollmux_env.scheduler.departures import next_change_s, tell_departures
 
 MOST_INSTANTS = 100_000  # beside four of each job: those at which a policy is woken, every hour for eleven years
-
-
-def next_change_s(state: State) -> float:
-    """When the next running job leaves or goes on after a move, if nothing changes before; infinite where none does."""
-    return min(state.next_departure_s(), state.charges.next_end_s(), state.next_resume_s())
-
-
-def leave(state: State, scheduler: Scheduler, now_s: float) -> None:
-    """Let jobs leave that have done their stay or spent their budget."""
-    done = state.departing(now_s + INSTANT_S)
-    for job_id in done:
-        scheduler.left(job_id)
-    for job_id in state.over_budget(now_s + INSTANT_S):
-        if job_id not in done:
-            scheduler.left(job_id, over_budget=True)
 
 
 def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
@@ -51,7 +36,7 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         if not np.isfinite(now_s):
             raise PlanError(waits_for_ever(state))
         now_s = max(now_s, state.now_s)
-        leave(state, scheduler, now_s)
+        tell_departures(state, scheduler, now_s)
         for _ in placements(run, scheduler, now_s, arrivals):
             pass
         if len(run.time_s) > MOST_INSTANTS + 4 * len(scenario.jobs):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.dispatcher import PhaseName
+from rollmux_env.scheduler.dispatcher import HoldName
 from rollmux_env.scheduler.nodes import PoolNode
 
 
@@ -51,7 +51,7 @@ class Wait(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """A phase may run, now, on all its nodes.
+    """A phase may run, now, on all its nodes; a sync on those of both phases.
 
     Attributes:
         parts: of a rollout that can do with a part of its nodes: numbers of those that it has now.
@@ -59,7 +59,7 @@ class Grant(NamedTuple):
     """
 
     job_id: str
-    phase: PhaseName
+    phase: HoldName
     parts: tuple[int, ...] = ()
     switched: bool = False
     paired: bool = False
@@ -108,7 +108,7 @@ Command = Lend | Place | Wait | Grant | Shrink | Grow | Move | AtRisk | Evict
 # By command, the facts that may answer it. Any job may fail at any time, and be halted once the run stops.
 ANSWERS: dict[type[Command], tuple[type[facts.Fact], ...]] = {
     Lend: (facts.Ready, facts.Profiled, facts.Failed, facts.Halted),
-    Place: (facts.Ready, facts.Failed, facts.Halted),
+    Place: (facts.Ready, facts.Continued, facts.Failed, facts.Halted),
     Wait: (facts.Failed,),
     Grant: (facts.Threshold, facts.Finished, facts.Vacated, facts.Failed, facts.Halted),
     Shrink: (facts.Shrunk, facts.Finished, facts.Vacated, facts.Failed, facts.Halted),

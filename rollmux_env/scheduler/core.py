@@ -25,7 +25,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Cluster, Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
-from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
+from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.groups import Group, Seat, join, seating_of
 from rollmux_env.scheduler.guests import POOLS, Guests
@@ -169,7 +169,7 @@ class Scheduler:
         self._quit(self.seats.pop(job_id))
         self.guests.go(job_id)
 
-    def ready(self, job_id: str, phase: PhaseName, parts: tuple[PoolNode, ...] = ()) -> None:
+    def ready(self, job_id: str, phase: HoldName, parts: tuple[PoolNode, ...] = ()) -> None:
         seat = self.seats[job_id]
         if seat.failed:
             return
@@ -188,13 +188,19 @@ class Scheduler:
         assert self._holding is not None
         self._holding.shrunk(job_id, self.now_s)
 
-    def finished(self, job_id: str, phase: PhaseName, seconds: float, cold: bool = False) -> None:
+    def continued(self, job_id: str, phase: HoldName, runs: bool) -> None:
+        seat = self.seats[job_id]
+        seat.group.dispatcher.continued(job_id, phase, runs)
+        if runs and self._holding is not None:
+            self._holding.begin(seat, phase, self.now_s)
+
+    def finished(self, job_id: str, phase: HoldName, seconds: float, cold: bool = False, counts: bool = True) -> None:
         seat = self.seats[job_id]
         if self._holding is not None:
             self._holding.give(seat)
-        seat.group.dispatcher.finished(job_id, phase, seconds)
+        seat.group.dispatcher.finished(job_id, phase, seconds, counts)
         self._touched[seat.group] = None
-        if self.review is not None and not seat.guest:
+        if self.review is not None and not seat.guest and phase != "sync" and counts:
             self.review.pace(job_id).phase(phase, seconds, cold)
 
     def synced(self, job_id: str, seconds: float) -> None:
@@ -357,7 +363,7 @@ class Scheduler:
         touched, self._touched = self._touched, {}
         for group in touched:
             dispatcher = group.dispatcher
-            if not dispatcher.waiting:
+            if not (dispatcher.waiting or dispatcher.syncs):
                 continue
             dispatcher.now_s = now_s
             permits = dispatcher.permits()

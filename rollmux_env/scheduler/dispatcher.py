@@ -6,6 +6,9 @@ messages) reports what happened, then takes the permits that follow. It counts; 
     reports   joined, ready, threshold, finished, absent, withdraw, leaving, gone
     answers   permits(), and `migrations` with them
 
+A sync that needs both sides of a job at once (NCCL between trainer and engines) asks for a permit too, of all the job's nodes. No
+policy is asked about it: it begins when these are free, and phases on them that became ready later wait for it.
+
 A member is a cycle: rollout on all the rollout nodes that it is pinned to, training on all of the group's training nodes, sync,
 and again. A permit is given for all nodes of a phase at once, so nobody holds one node while it waits for another: there is no
 deadlock whatever the policy chooses.
@@ -24,6 +27,7 @@ from rollmux_env.errors import PlanError
 from rollmux_env.scheduler.asking import raised
 
 PhaseName = Literal["rollout", "training"]
+HoldName = Literal["rollout", "training", "sync"]
 
 _TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
 _ABSENT = 1 << 62  # turn of a member that has not been ready yet, or is absent: it is in nobody's way
@@ -34,11 +38,11 @@ class Permit(NamedTuple):
 
     Attributes:
         job_id: the member.
-        phase: `rollout` or `training`.
+        phase: `rollout`, `training` or `sync`.
     """
 
     job_id: str
-    phase: PhaseName
+    phase: HoldName
 
 
 class Member:
@@ -47,14 +51,15 @@ class Member:
     Attributes:
         job_id: the job.
         order: its place in the order of admission; not consecutive.
-        nodes: {phase: the nodes that the phase needs, a bit each}.
+        nodes: {phase: the nodes that the phase needs, a bit each}; a sync needs those of both phases.
         turn: {phase: meta-iteration of the member's next phase of the kind that has neither finished nor given up its nodes}.
         begun: its rollout of the meta-iteration in hand has had its permit.
-        runs: the phase that it runs, `tail` for a rollout that was migrated, or None.
+        runs: the phase or the sync that it runs, `tail` for a rollout that was migrated, or None.
         since_s: when that began, by `Dispatcher.now_s`.
         passed: its rollout has reached the threshold of migration.
         worst_case_s: {phase: seconds that were planned}.
         sync_s: seconds of its sync. slo: multiple of its T_solo. joined_s: when it joined, by `Dispatcher.now_s`.
+        served: {phase: which permit of the group its last one was; 0 of none}.
         observed_s, observed: {phase: summed seconds of, and number of, its finished phases in this group}.
         leaving: it goes when the iteration in hand is over.
     """
@@ -70,6 +75,7 @@ class Member:
         "order",
         "passed",
         "runs",
+        "served",
         "since_s",
         "slo",
         "sync_s",
@@ -77,25 +83,30 @@ class Member:
         "worst_case_s",
     )
 
-    def __init__(self, job_id: str, order: int, nodes: dict[PhaseName, int], worst_case_s: dict[PhaseName, float]) -> None:
+    def __init__(self, job_id: str, order: int, nodes: dict[HoldName, int], worst_case_s: dict[HoldName, float]) -> None:
         self.job_id = job_id
         self.order = order
         self.nodes = nodes
-        self.turn: dict[PhaseName, int] = {"rollout": _ABSENT, "training": _ABSENT}
+        self.turn: dict[HoldName, int] = {"rollout": _ABSENT, "training": _ABSENT}
         self.begun = False
-        self.runs: PhaseName | Literal["tail"] | None = None
+        self.runs: HoldName | Literal["tail"] | None = None
         self.since_s = self.joined_s = 0.0
         self.passed = False
         self.worst_case_s = worst_case_s
         self.sync_s = 0.0
         self.slo = float("inf")
-        self.observed_s: dict[PhaseName, float] = {"rollout": 0.0, "training": 0.0}
-        self.observed: dict[PhaseName, int] = {"rollout": 0, "training": 0}
+        self.served: dict[HoldName, int] = {"rollout": 0, "training": 0}
+        self.observed_s: dict[HoldName, float] = {"rollout": 0.0, "training": 0.0}
+        self.observed: dict[HoldName, int] = {"rollout": 0, "training": 0}
         self.leaving = False
 
-    def expected_s(self, phase: PhaseName) -> float:
+    def expected_s(self, phase: HoldName) -> float:
         """Mean seconds of the phase so far; what was planned until one has finished."""
         return self.observed_s[phase] / self.observed[phase] if self.observed[phase] else self.worst_case_s[phase]
+
+    def last_served(self, nodes: int) -> int:
+        """Which permit of the group was its last one for any of these nodes; 0 where it has had none."""
+        return max((number for phase, number in self.served.items() if self.nodes[phase] & nodes), default=0)
 
 
 class Request:
@@ -103,7 +114,7 @@ class Request:
 
     Attributes:
         member: whose.
-        phase: `rollout` or `training`.
+        phase: `rollout` or `training`; of `Dispatcher.syncs` `sync`.
         nodes: the nodes that it needs, a bit each.
         number: requests are numbered in the order in which they became ready.
         overtaken: permits given on any of its nodes to phases that became ready later.
@@ -111,7 +122,7 @@ class Request:
 
     __slots__ = ("member", "nodes", "number", "overtaken", "phase")
 
-    def __init__(self, member: Member, phase: PhaseName, number: int) -> None:
+    def __init__(self, member: Member, phase: HoldName, number: int) -> None:
         self.member = member
         self.phase = phase
         self.nodes = member.nodes[phase]
@@ -140,7 +151,8 @@ class Dispatcher:
 
     Attributes:
         policy: chooses among the waiting phases.
-        waiting: phases that wait for a permit, in the order in which they became ready.
+        waiting: phases that wait for a permit, in the order in which they became ready; while the policy chooses, those that do
+            not wait for a sync. syncs: those that wait for a permit, in the same order.
         busy: the nodes that run a full phase, a bit each. tails: those of which a migrated tail holds a share.
         migrations: jobs whose tails the last `permits` moved; to be carried out before its permits.
         now_s: the driver's clock, seconds, which it sets before somebody joins and before it asks; for policies that go by time.
@@ -149,6 +161,7 @@ class Dispatcher:
     def __init__(self, policy: DispatchPolicy) -> None:
         self.policy = policy
         self.waiting: list[Request] = []
+        self.syncs: list[Request] = []
         self.busy = 0
         self.tails = 0
         self.migrations: list[str] = []
@@ -156,6 +169,7 @@ class Dispatcher:
         self._members: dict[str, Member] = {}
         self._joined = 0
         self._requests = 0
+        self._permits = 0
 
     @property
     def members(self) -> Collection[Member]:
@@ -198,13 +212,13 @@ class Dispatcher:
         if job_id in self._members:
             raise ValueError(f"job {job_id} is a member already")
         pins = sum(1 << (node + 1) for node in set(rollout_nodes)) or _TRAINING_POOL
-        nodes: dict[PhaseName, int] = {"rollout": pins, "training": _TRAINING_POOL}
+        nodes: dict[HoldName, int] = {"rollout": pins, "training": _TRAINING_POOL, "sync": pins | _TRAINING_POOL}
         member = self._members[job_id] = Member(job_id, self._joined, nodes, {"rollout": rollout_s, "training": training_s})
         member.sync_s, member.slo, member.joined_s = sync_s, slo, self.now_s
         self._joined += 1
 
-    def ready(self, job_id: str, phase: PhaseName) -> bool:
-        """A member's phase could run: the phase before it, and the sync before a rollout, are over.
+    def ready(self, job_id: str, phase: HoldName) -> bool:
+        """A member's phase could run: the phase before it, and the sync before a rollout, are over; or a sync could.
 
         Returns:
             Whether it is still a member: False for the rollout of a member that was leaving and has now gone.
@@ -216,7 +230,7 @@ class Dispatcher:
                 return False
             if member.turn["rollout"] == _ABSENT:
                 self._enter(member)
-        self.waiting.append(Request(member, phase, self._requests))
+        (self.syncs if phase == "sync" else self.waiting).append(Request(member, phase, self._requests))
         self._requests += 1
         return True
 
@@ -234,15 +248,37 @@ class Dispatcher:
             raise ValueError(f"the rollout of job {job_id} does not run on all of its nodes")
         member.passed = bool(member.nodes["rollout"] & ~_TRAINING_POOL)
 
-    def finished(self, job_id: str, phase: PhaseName, seconds: float) -> None:
+    def continued(self, job_id: str, phase: HoldName, runs: bool) -> None:
+        """A new member has an iteration in hand: one that it began before this dispatcher was there.
+
+        Args:
+            phase: the last one that it began. runs: it has its permit still; else it is a rollout that is over.
+        """
+        member = self._members[job_id]
+        self._enter(member)
+        pinned = member.nodes["rollout"] != _TRAINING_POOL
+        if phase != "sync":
+            member.begun = True
+            if pinned and (phase == "training" or not runs):
+                member.turn["rollout"] += 1
+        if runs:
+            member.runs, member.since_s = phase, self.now_s
+            self.busy |= member.nodes[phase]
+
+    def finished(self, job_id: str, phase: HoldName, seconds: float, counts: bool = True) -> None:
         """A phase has run and its nodes are free.
 
         Args:
             seconds: how long it took, for policies that go by size.
+            counts: False of a rollout beside its iterations: the member's own one is still to come.
         """
         member = self._members.get(job_id)
         if member is None or (member.runs != phase and (member.runs, phase) != ("tail", "rollout")):
             raise ValueError(f"the {phase} of job {job_id} does not run")
+        if phase == "sync" or not counts:
+            self._free(member)
+            member.begun &= counts
+            return
         if member.nodes["rollout"] == _TRAINING_POOL:  # nobody comes between a rollout and its training
             if phase == "training":
                 member.turn = {"rollout": member.turn["rollout"] + 1, "training": member.turn["training"] + 1}
@@ -269,44 +305,71 @@ class Dispatcher:
 
     def withdraw(self, job_id: str) -> None:
         """A member waits for no permit any more; what it runs goes on."""
-        self.waiting = [request for request in self.waiting if request.member.job_id != job_id]
+        self._drop(self._members[job_id])
 
     def gone(self, job_id: str) -> None:
         """A member is no longer there. A phase that it runs is over and its nodes are free."""
         member = self._members.pop(job_id)
         self._free(member)
-        self.waiting = [request for request in self.waiting if request.member is not member]
+        self._drop(member)
 
     def permits(self) -> list[Permit]:
         """Give every permit that the policy chooses to give now; to be asked after all reports of an instant."""
         permits = []
         self.migrations = []
-        while self.waiting:
-            try:
-                choice = self.policy.choose(self)
-            except Exception as error:
-                raise raised(error) from error
+        while self.waiting or self.syncs:
+            choice = self._choose() or self._next_sync()
             if choice is None:
                 break
             if isinstance(choice, Member):
                 self._migrate(choice)
                 continue
             request = choice
-            if request not in self.waiting:
+            if request not in self.waiting and request not in self.syncs:
                 raise PlanError("the dispatch policy chose what is neither None nor one of the waiting phases or movable members")
             nodes = request.nodes
             if nodes & self.busy:
                 raise PlanError(f"the dispatch policy gave job {request.member.job_id} a node that runs another phase")
-            self.waiting.remove(request)
+            (self.syncs if request.phase == "sync" else self.waiting).remove(request)
             for other in self.waiting:
                 if other.nodes & nodes and other.number < request.number:
                     other.overtaken += 1
             self.busy |= nodes
             member = request.member
-            member.begun = True
+            member.begun |= request.phase != "sync"
             member.runs, member.since_s = request.phase, self.now_s
+            self._permits += 1
+            member.served[request.phase] = self._permits
             permits.append(Permit(member.job_id, request.phase))
         return permits
+
+    def _choose(self) -> Request | Member | None:
+        """Ask the policy about the phases that wait for no sync."""
+        everybody = self.waiting
+        if self.syncs:
+            self.waiting = [one for one in everybody if not self._waits_for_sync(one)]
+        try:
+            return self.policy.choose(self) if self.waiting else None
+        except Exception as error:
+            raise raised(error) from error
+        finally:
+            self.waiting = everybody
+
+    def _next_sync(self) -> Request | None:
+        """The first sync whose nodes are all free."""
+        if not self.syncs:
+            return None
+        taken = self.busy | self.tails
+        return next((sync for sync in self.syncs if not sync.nodes & taken and not self._waits_for_sync(sync)), None)
+
+    def _waits_for_sync(self, request: Request) -> bool:
+        """Whether a sync that became ready before it needs one of its nodes."""
+        return any(sync.number < request.number and sync.nodes & request.nodes for sync in self.syncs)
+
+    def _drop(self, member: Member) -> None:
+        """A member waits for nothing."""
+        self.waiting = [request for request in self.waiting if request.member is not member]
+        self.syncs = [request for request in self.syncs if request.member is not member]
 
     def _migrate(self, member: Member) -> None:
         """The tail of a rollout leaves its nodes but for a share. What comes after it on them is the next rollout's turn."""

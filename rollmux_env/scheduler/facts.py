@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rollmux_env.cluster.events import Progress
 from rollmux_env.scenario import Job
-from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
+from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName
 from rollmux_env.scheduler.nodes import PoolName, PoolNode
 
 
@@ -39,14 +39,14 @@ class Profiled(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A phase could run: the phase before it, and the sync before a rollout, are over.
+    """A phase could run: the phase before it, and the sync before a rollout, are over; or a sync that needs all the job's nodes.
 
     Attributes:
         parts: of a rollout that can do with a part of its nodes: what these are cut into.
     """
 
     job_id: str
-    phase: PhaseName
+    phase: HoldName
     parts: tuple[PoolNode, ...] = ()
 
 
@@ -67,12 +67,26 @@ class Finished(NamedTuple):
 
     Attributes:
         seconds: how long it took. cold: it began with a cold start.
+        counts: False of a rollout beside the job's iterations: that of the iteration is still to come.
     """
 
     job_id: str
-    phase: PhaseName
+    phase: HoldName
     seconds: float
     cold: bool = False
+    counts: bool = True
+
+
+class Continued(NamedTuple):
+    """A job that had a place before the driver was there has an iteration in hand; told before it says anything else.
+
+    Attributes:
+        phase: the last one that it began. runs: it has its permit still; else it is a rollout that is over.
+    """
+
+    job_id: str
+    phase: HoldName
+    runs: bool
 
 
 class Synced(NamedTuple):
@@ -170,6 +184,7 @@ Fact = (
     | Threshold
     | Shrunk
     | Finished
+    | Continued
     | Synced
     | Iterated
     | Vacated

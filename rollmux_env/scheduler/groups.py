@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.commands import Seating
-from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, PhaseName
+from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, HoldName
 from rollmux_env.scheduler.nodes import NodePool, PoolNode
 
 
@@ -42,11 +42,16 @@ class Seat:
         self.guest = guest
         self.moving = self.failed = False
         self.parts: tuple[PoolNode, ...] = ()
-        self.holds: PhaseName | None = None
+        self.holds: HoldName | None = None
 
     def nodes(self) -> set[str]:
         """Names of all its nodes."""
-        return {node.name for node in (*self.seating.rollout_nodes, *self.seating.training_nodes)}
+        return {node.name for node in self.every_node()}
+
+    def every_node(self) -> tuple[PoolNode, ...]:
+        """All its nodes, each once."""
+        rollout_nodes, training_nodes = self.seating.rollout_nodes, self.seating.training_nodes
+        return training_nodes if self.seating.colocated else rollout_nodes + training_nodes
 
 
 def seating_of(state: State, nodes: NodePool | None, job_id: str) -> Seating:

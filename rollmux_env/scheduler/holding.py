@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rollmux_env.scheduler.commands import Command, Grant, Grow, Shrink
-from rollmux_env.scheduler.dispatcher import Permit, PhaseName
+from rollmux_env.scheduler.dispatcher import HoldName, Permit
 from rollmux_env.scheduler.groups import Seat
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.shares import Shares
@@ -38,11 +38,15 @@ class Holding:
             commands += self._grant(seats[permit.job_id], permit.phase, len(permits) > 1, now_s)
         return commands
 
-    def _grant(self, seat: Seat, phase: PhaseName, paired: bool, now_s: float) -> list[Command]:
+    def begin(self, seat: Seat, phase: HoldName, now_s: float) -> None:
+        """A job has these nodes already."""
+        self._grant(seat, phase, False, now_s)
+
+    def _grant(self, seat: Seat, phase: HoldName, paired: bool, now_s: float) -> list[Command]:
         job_id, seating = seat.job_id, seat.seating
         parts: tuple[int, ...] = ()
-        if phase == "training":
-            switched = self._nodes.take(job_id, seating.training_nodes)
+        if phase != "rollout":
+            switched = self._nodes.take(job_id, seating.training_nodes if phase == "training" else seat.every_node())
         else:
             begun = self.shares.begin(job_id, seating.rollout_nodes, seat.parts, now_s)
             if begun is None:
@@ -63,6 +67,8 @@ class Holding:
         self._delayed.pop(seat.job_id, None)
         if seat.holds == "training":
             self._nodes.give(seat.job_id, seat.seating.training_nodes)
+        elif seat.holds == "sync":
+            self._nodes.give(seat.job_id, seat.every_node())
         elif seat.holds == "rollout":
             self.shares.end(seat.job_id)
             self._room = True

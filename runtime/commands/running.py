@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,22 +10,19 @@ import typer
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_folder
 from rollmux_env.report.tables import show
-from rollmux_env.scenario import Cluster, Scenario
-from rollmux_env.scenario import Pool as PoolSpec
+from rollmux_env.scenario import Scenario
 from runtime.commands.memory import foresee
+from runtime.execution.nodes import POOLS
+from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
 from runtime.execution.ray_session import RAY, end_all_left, execute, ray_session
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.space import check_space
-from runtime.facts import Node, Pool
+from runtime.facts import Node
 from runtime.jobs.spec import Jobs, JobSpec
 from runtime.journal import DRIVER_LOCK, read_run, take_lock
 from runtime.record import RunRecord
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
-
-POOLS: tuple[Pool, Pool] = ("rollout", "training")
-_USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
-_MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
 
 
 def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, address: str | None, compare: bool, keep: bool) -> str:
@@ -78,7 +74,7 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
             raise InputError(f"{folder}: this run is done; there is nothing to go on with")
         started = record.started
         if not over:
-            ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled}
+            ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled} | record.over_budget
             check_space([spec for spec in specs if spec.id not in ended], folder, "--resume")
         with ray_session(address, nodes_wanted(started.cluster, specs), folder / RAY) as nodes:
             check_pools(started.cluster, nodes)
@@ -151,61 +147,6 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
         show(plan_tables(policy, admit_all(scenario, make_runnable(policy, seed))))
 
 
-def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool, int]:
-    """Nodes that this machine is carved into: what the file says, else as many as the largest job asks for."""
-    counts: dict[Pool, int] = {"rollout": 0, "training": 0}
-    pools: Collection[Pool] = cluster.pools if cluster else POOLS
-    for pool in pools:
-        most: int | None = getattr(cluster, pool).max_nodes if cluster else None
-        counts[pool] = most or max((getattr(job, pool).nodes for job in jobs), default=1)
-    return counts
-
-
-def cluster_of(
-    cluster: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[Node], say: Callable[[str], None] = lambda _: None
-) -> Cluster:
-    """What the policy sees: the given prices and limits, with as many nodes and as much memory as there is.
-
-    Without any a node costs 1 $/h, so that dollars are node-hours.
-
-    Args:
-        say: takes a line where there is one pool, and nobody has asked for that.
-
-    Raises:
-        InputError: a job asks for more nodes than there are; one line.
-    """
-    plain = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0)
-    cluster = cluster or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
-    if not cluster.one_device and not any(node.pool == "rollout" for node in nodes):
-        say("one GPU: rollouts and trainings take turns on it, as with one_device: true")
-        cluster = cluster.model_copy(update={"one_device": True})
-    pools: dict[str, PoolSpec] = {}
-    for pool, spec in cluster.pools.items():
-        own = [node for node in nodes if node.pool == pool]
-        for job in jobs:
-            if getattr(job, pool).nodes > len(own):
-                nodes_asked = getattr(job, pool).nodes
-                raise InputError(f"job {job.id}: {pool}.nodes: asks for {nodes_asked} nodes; there are {len(own)} of this pool")
-        memory_gb = _USABLE * min(node.memory_gb for node in own)
-        limits = {
-            "max_nodes": min(spec.max_nodes or len(own), len(own)),
-            "node_memory_gb": memory_gb if spec.node_memory_gb is None else min(memory_gb, spec.node_memory_gb),
-        }
-        pools[pool] = spec.model_copy(update=limits)
-    return cluster.model_copy(update=pools)
-
-
-def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:
-    """Check that a run can go on with the nodes that there are now.
-
-    Raises:
-        InputError: it was begun with two pools, and there is one GPU.
-    """
-    for pool in cluster.pools:
-        if not any(node.pool == pool for node in nodes):
-            raise InputError(f"there is no {pool} node now: this machine has one GPU, and the run was begun with two pools")
-
-
 def nodes_of(record: RunRecord, spec: JobSpec) -> tuple[Node, ...]:
     """The nodes that a job ran on, as many as it asks for; none of a job that has run no iteration."""
     names: dict[str, None] = {}
@@ -221,5 +162,12 @@ def alone(plan: RunPlan, spec: JobSpec, nodes: tuple[Node, ...], folder: Path) -
     """A run of one job alone."""
     private_folder(folder)
     return RunPlan(
-        (spec.model_copy(update={"arrival_s": 0.0}),), plan.cluster, nodes, "solo", plan.dispatch, plan.seed, str(folder), False
+        (spec.model_copy(update={"arrival_s": 0.0, "budget": None}),),
+        plan.cluster,
+        nodes,
+        "solo",
+        plan.dispatch,
+        plan.seed,
+        str(folder),
+        False,
     )

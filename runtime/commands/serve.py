@@ -19,7 +19,10 @@ def serve(
     cluster: Annotated[
         Path | None,
         typer.Option(
-            "--cluster", metavar="FILE", help="File with a `cluster` section. (default: one node of each pool)", show_default=False
+            "--cluster",
+            metavar="FILE",
+            help="File with a `cluster` section, and `hosts` for --no-ray. (default: one node of each pool)",
+            show_default=False,
         ),
     ] = None,
     address: Address = None,
@@ -35,6 +38,19 @@ def serve(
     beyond_loopback: Annotated[
         bool, typer.Option("--listen-beyond-loopback", help="Let other machines reach it, without TLS (docs/guides/security.md).")
     ] = False,
+    no_ray: Annotated[
+        bool, typer.Option("--no-ray", help="Serve attached jobs and commands alone, without Ray (docs/guides/attach.md).")
+    ] = False,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            "--grace",
+            metavar="SECONDS",
+            min=0,
+            help="Free what lost leases held after so long. (default: only when their owners are known to have ended)",
+            show_default=False,
+        ),
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Run a service for RL post-training jobs. Ctrl-C stops it; the same folder resumes it.
@@ -45,16 +61,25 @@ def serve(
     """
     from policies.dispatch import make_dispatch
     from policies.registry import make_runnable
+    from rollmux_env.errors import InputError
     from rollmux_env.extras import require
     from rollmux_env.report.folder import make_folder
+    from runtime.execution.hosts import load_hosts
     from runtime.jobs.spec import load_cluster
     from runtime.journal import DRIVER_LOCK, JOURNAL, is_begun, read_run, take_lock
     from runtime.service.head import head
     from runtime.service.listening import parse_listen
+    from runtime.service.plan import ServiceOptions
     from runtime.signals import listening
 
-    require("run", "serve")
+    if not no_ray:
+        require("run", "serve")
+    elif address is not None:
+        raise InputError("--no-ray: does not go with --address")
     limits = load_cluster(cluster) if cluster is not None else None
+    hosts = load_hosts(cluster) if cluster is not None else None
+    if hosts is not None and not no_ray:
+        raise InputError("--cluster: its hosts go with --no-ray; a Ray cluster says itself which nodes it has")
     listen = parse_listen(http, beyond_loopback)
     make_runnable(planning_switches(policy), seed)
     make_dispatch(dispatch or DISPATCH)
@@ -63,11 +88,17 @@ def serve(
     if is_begun(folder / JOURNAL):
         read_run(folder)  # can it be gone on with?
     try:
-        with listening(), take_lock(folder / DRIVER_LOCK), head(folder, address, typer.echo) as service:
-            from runtime.service.serve_loop import ServiceOptions, serve_loop  # not before the environment is prepared for Ray
+        with listening(), take_lock(folder / DRIVER_LOCK):
+            wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace)
+            if no_ray:
+                from runtime.service.serve_here import serve_here
 
-            wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback)
-            serve_loop(folder, service, wish, typer.echo)
+                serve_here(folder, wish, hosts, typer.echo)
+            else:
+                with head(folder, address, typer.echo) as service:
+                    from runtime.service.serve_loop import serve_loop  # not before the environment is prepared for Ray
+
+                    serve_loop(folder, service, wish, typer.echo)
     except KeyboardInterrupt:
         typer.echo("stopped at once")
         raise

@@ -7,7 +7,7 @@ from typing import Any
 import ray
 
 from runtime.execution.driver import RunDriver
-from runtime.execution.processes import Processes
+from runtime.execution.ray_processes import RayProcesses
 from runtime.execution.run_plan import RunPlan
 
 
@@ -24,7 +24,7 @@ class Coordinator:
 
     async def run(self) -> str:
         """Run all jobs to their end; see `RunDriver.carry_out`."""
-        processes = Processes(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models)
+        processes = RayProcesses(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models)
         self._driver = RunDriver(self._plan, processes)
         return await self._driver.carry_out()
 

@@ -14,8 +14,12 @@ from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
 from rollmux_env.scheduler.nodes import NodePool
+from runtime.attach.leases import Leases
+from runtime.attach.ledger import Ledger
+from runtime.attach.resuming import continue_leases, recall_leases
 from runtime.execution.job_calls import JobCalls
 from runtime.execution.job_handle import how_far
+from runtime.execution.kinds import ProcessesByKind
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.processes import Processes
 from runtime.execution.profiles import versions
@@ -25,6 +29,7 @@ from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import Observer, RunState
 from runtime.facts import Ended, Started, Submitted
+from runtime.jobs.spec import JobSpec
 from runtime.output import LOGS, trim
 from runtime.record import RunRecord
 
@@ -35,22 +40,23 @@ class RunDriver:
     """One run. What it does is done in the loop in which it was made.
 
     Args:
-        plan: what is to be done. processes: of its jobs.
+        plan: what is to be done.
+        processes: of jobs with a task or a class; None where there is no Ray. The driver has those of other kinds itself.
         stays: it does not end with its jobs: more may come, they are watched, and those that break their SLO moved.
         observer: watches it.
 
     Attributes:
-        run: its state. lifecycle, profiling, calls: its parts. record: of a run that goes on: what it was before.
+        run: its state. lifecycle, profiling, calls, leases, commands: its parts. record: of a run that goes on: what it was before.
 
     Raises:
         InputError: a policy or the folder cannot be used; one line.
         PlanError: the policy breaks an invariant.
     """
 
-    def __init__(self, plan: RunPlan, processes: Processes, stays: bool = False, observer: Observer | None = None) -> None:
+    def __init__(self, plan: RunPlan, processes: Processes | None, stays: bool = False, observer: Observer | None = None) -> None:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
-        self._processes = processes
+        self._processes = by_kind = ProcessesByKind(processes, plan.folder)
         log = self._log = RunLog(plan)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
@@ -62,15 +68,22 @@ class RunDriver:
             raise
         if observer is not None:
             self.run.observer, log.observe = observer, observer.on_entries
-        self.lifecycle = JobLifecycle(self.run, processes, stays)
+        self.lifecycle = JobLifecycle(self.run, by_kind, stays)
         self.profiling = Profiling(self.run, self.lifecycle)
         self.calls = JobCalls(self.run, self.lifecycle, self.profiling)
+        self._ledger = Ledger(self.run)
+        self.commands = by_kind.commands
+        by_kind.attached.ledger = by_kind.commands.ledger = self._ledger
+        self.leases = Leases(self.run, self.lifecycle, self.calls, self._ledger)
+        by_kind.commands.ending = self.leases.ending
 
     def _begin(self) -> None:
         run, log, plan = self.run, self._log, self.run.plan
         if self.record is not None:
             relaunch(plan, log, self.record)
+            recall_leases(self._ledger, self.record)
             go_on(run, self.lifecycle, self.record)
+            continue_leases(self._ledger, self.record)
         else:
             log.zero_s = monotonic()
             started = Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
@@ -82,7 +95,7 @@ class RunDriver:
         coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in placed_ids]
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))
-        for work in (self.lifecycle.patrol(), self._tick(), run.write_again(), self._keep_logs()):
+        for work in (self.lifecycle.patrol(), self.leases.watch.patrol(), self._tick(), run.write_again(), self._keep_logs()):
             run.spawn(work)
 
     async def carry_out(self) -> str:
@@ -128,9 +141,14 @@ class RunDriver:
                 await self.run.written()
                 self.run.tell()
 
+    def lacks(self, spec: JobSpec) -> str | None:
+        """What a job needs that this run has not; None: nothing."""
+        return None if spec.is_attached or self._processes.has_own else "needs Ray, and this service was started with --no-ray"
+
     def stop(self) -> None:
         """Give no more permits: every job ends at its next phase boundary."""
         self.run.stop()
+        self.leases.stop()
         self.lifecycle.check_over()
 
     def status(self) -> dict[str, dict[str, Any]]:

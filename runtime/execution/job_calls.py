@@ -177,7 +177,10 @@ class JobCalls:
         if handle.gone or checkpoint.iterations > handle.iteration:
             return False  # of processes that the job had before
         notes = self._recorded(handle, checkpoint, run.log.now())
-        if handle.leaving and checkpoint.iterations == handle.iteration and handle.end is None and run.present(handle):
+        leaves = handle.leaving and checkpoint.iterations == handle.iteration and handle.end is None and run.present(handle)
+        if leaves and handle.over_budget:
+            self._over_budget(handle, (), notes)
+        elif leaves:
             handle.leaving = False
             run.tell(facts.Vacated(job_id), facts.Resumed(job_id), notes=notes)  # its new place says when it goes on
         else:
@@ -243,8 +246,8 @@ class JobCalls:
             return
         self._iterated(handle, done)
 
-    def _iterated(self, handle: JobHandle, done: Done) -> None:
-        """An iteration is over: the job goes on, moves, or is done."""
+    def record(self, handle: JobHandle, done: Done) -> tuple[facts.Iterated, tuple[Fact, ...]]:
+        """An iteration is over and counts; what the scheduler and the journal are to be told of it."""
         run, number, now_s = self._run, handle.iteration, self._run.log.now()
         began_s = handle.began_s if handle.began_s is not None else now_s
         handle.began_s = None
@@ -260,12 +263,25 @@ class JobCalls:
         if handle.iteration > handle.done:
             handle.done, handle.deaths = handle.iteration, 0
         progress = handle.so_far(run.scheduler.state.job(handle.id).iterations)
-        iterated = facts.Iterated(progress, None if interrupted else now_s - began_s, done.movable)
+        return facts.Iterated(progress, None if interrupted else now_s - began_s, done.movable), notes
+
+    def _iterated(self, handle: JobHandle, done: Done) -> None:
+        """An iteration is over: the job goes on, moves, or is done."""
+        run = self._run
+        iterated, notes = self.record(handle, done)
         if handle.iteration == handle.spec.iterations:
             handle.gone = True
             handle.stand()
             run.tell(iterated, facts.Left(handle.id), notes=notes)
             handle.tell(None, run.log.now())
+        elif run.scheduler.state.is_over_budget(handle.id, run.log.now()):
+            if done.keeps:  # it ends when it has written its last checkpoint
+                run.tell(iterated, notes=notes)
+                handle.over_budget = handle.leaving = True
+                if handle.end is None:
+                    run.order(handle)
+            else:
+                self._over_budget(handle, (iterated,), notes)
         elif handle.moving and done.movable and not done.keeps:  # its new place says when it goes on
             run.tell(iterated, facts.Vacated(handle.id), facts.Resumed(handle.id), notes=notes)
         else:
@@ -274,3 +290,12 @@ class JobCalls:
             handle.leaving = leaves and handle.moving
             if handle.end is None:
                 run.order(handle)
+
+    def _over_budget(self, handle: JobHandle, news: tuple[facts.Fact, ...], notes: tuple[Fact, ...]) -> None:
+        """A job ends, since its budget is spent."""
+        run = self._run
+        run.log.say(f"{handle.id}: its budget is spent after {handle.iteration} of {handle.spec.iterations} iterations; it ends")
+        handle.gone = True
+        handle.stand()
+        run.tell(*news, facts.Left(handle.id, over_budget=True), notes=notes)
+        handle.tell(None, run.log.now())

@@ -10,6 +10,7 @@ from typing import Any
 from rollmux_env.cluster.events import Progress
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler.commands import Seating
+from rollmux_env.scheduler.dispatcher import HoldName
 from runtime.execution.messages import End, Nodes, Order, Report
 from runtime.execution.profiles import Measured
 from runtime.facts import Node, PhaseSlice, Pool, Span
@@ -20,9 +21,13 @@ PROFILE = -1  # in place of an iteration's number
 
 @dataclass
 class Hold:
-    """A permit in a job's hands."""
+    """A permit in a job's hands.
 
-    pool: Pool
+    Attributes:
+        pool: the phase, as its nodes' pool; `sync` where it is for all nodes of the job.
+    """
+
+    pool: HoldName
     asked_s: float
     start_s: float
     switched: bool
@@ -51,8 +56,9 @@ class JobHandle:
         passes: of the profiler, that it still has to make. profile_over: they are over, or it has ended. measurements, sync_s,
             movable: what they have shown.
         end: why its processes are being ended, if they are. again: whether it is then made anew. cleared: they have ended.
-        resting: its processes are ending, since it waits for a place. moving: it is to go to another place. gone: it has come to
-            its end, or another handle stands for it.
+        resting: its processes are ending, since it waits for a place. moving: it is to go to another place. over_budget: it ends
+            when its checkpoint is written. gone: it has come to its end, or another handle stands for it.
+        parks: of an attached job: it asks for no place until its owner comes.
     """
 
     spec: JobSpec
@@ -98,7 +104,14 @@ class JobHandle:
     cleared: asyncio.Event = field(default_factory=asyncio.Event)
     resting: bool = False
     moving: bool = False
+    over_budget: bool = False
     gone: bool = False
+    parks: bool = False
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether it has a place in which it is profiled."""
+        return self.group is not None and (self.iteration == PROFILE or self.job is None)
 
     @property
     def id(self) -> str:
@@ -147,9 +160,15 @@ class JobHandle:
         if self.profile_over is not None and not self.profile_over.done():
             self.profile_over.set_result(None)
 
-    def pool_of(self, phase: Pool) -> Pool:
-        """Whose nodes a phase holds: a co-located job's rollouts hold training nodes."""
-        return self.nodes[phase][0].pool
+    def pool_of(self, phase: HoldName) -> Pool:
+        """Whose nodes a phase holds: a co-located job's rollouts hold training nodes, and a sync counts as a training."""
+        return self.nodes["training" if phase == "sync" else phase][0].pool
+
+    def nodes_of(self, phase: HoldName) -> tuple[Node, ...]:
+        """The nodes that a phase, or a sync, holds."""
+        if phase == "sync":
+            return tuple(dict.fromkeys(node for nodes in self.nodes.values() for node in nodes))
+        return self.nodes[phase]
 
     def so_far(self, iterations_left: int | None) -> Progress:
         """What it has done since it arrived.
@@ -160,14 +179,14 @@ class JobHandle:
         before = self.spec.iterations - (iterations_left or 0)
         return Progress(self.id, max(0, self.iteration - before), self.busy_s["rollout"], self.busy_s["training"])
 
-    def slice(self, report: Report, now_s: float, spans: tuple[Span, ...], ok: bool = True) -> PhaseSlice:
+    def slice(self, report: Report, now_s: float, spans: tuple[Span, ...], ok: bool = True, extra: bool = False) -> PhaseSlice:
         """The phase that it has held nodes for."""
         hold = self.hold
-        assert hold is not None and self.group is not None
+        assert hold is not None and self.group is not None and hold.pool != "sync"
         return PhaseSlice(
             job_id=self.id,
             phase=report.phase,  # type: ignore[arg-type]
-            profile=self.iteration == PROFILE,
+            profile=self.is_guest,
             iteration=self.iteration,
             group=self.group,
             pool=self.pool_of(hold.pool),
@@ -188,6 +207,7 @@ class JobHandle:
             core_wait_s=report.core_wait_s,
             ok=ok,
             spans=spans if report.phase == "rollout" else (),
+            extra=extra,
         )
 
 

@@ -7,7 +7,7 @@ together: they keep them until all are handed to the policy.
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
@@ -130,7 +130,8 @@ class JobLifecycle:
             run.log.write(note)
         else:
             run.tell(facts.Failed(handle.id), notes=(note,))
-        await handle.cleared.wait()
+        if not handle.spec.is_attached:  # its owner may take its time
+            await handle.cleared.wait()
 
     def evict(self, handle: JobHandle) -> None:
         """A job's processes are to end, and it with them or only until it is made anew."""
@@ -150,31 +151,62 @@ class JobLifecycle:
         run, job_id = self._run, handle.id
         await self._processes.kill(handle)
         folder = run.checkpoints(job_id)
-        resume = await asyncio.to_thread(newest, folder, max(0, handle.iteration), handle.recorded)
-        await asyncio.to_thread(drop_above, folder, resume.iterations)
+        if handle.spec.is_attached:  # its owner has the checkpoints
+            resume = ResumePoint(handle.iteration, None, ())
+        else:
+            resume = await asyncio.to_thread(newest, folder, max(0, handle.iteration), handle.recorded)
+            await asyncio.to_thread(drop_above, folder, resume.iterations)
         await run.written()
         handle.cleared.set()
         if handle.gone:  # it has come to its end meanwhile
             return
-        slices = self._interrupted_slice(handle)
+        if run.stopping and handle.spec.is_attached:  # what it holds is held when the run goes on
+            self._halt(handle)
+            handle.end_profile()
+            self.check_over()
+            return
+        slices = self.interrupted_slice(handle)
         assert handle.end is not None
         if handle.again and run.stopping:
             self._halt(handle, *slices)
-        elif handle.again and handle.deaths + 1 < DEATHS:
+        elif handle.spec.is_attached and handle.again and handle.iteration == handle.spec.iterations:
+            self.finish(handle, slices)
+        elif handle.again and (handle.deaths + 1 < DEATHS or handle.spec.attach):
             self._begin_anew(handle, resume, slices)
         else:
             self._give_up(handle, slices)
         handle.end_profile()
         self.check_over()
 
-    def _interrupted_slice(self, handle: JobHandle) -> tuple[Fact, ...]:
-        """The phase that a job does not end."""
-        if handle.hold is None:
+    def interrupted_slice(self, handle: JobHandle) -> tuple[Fact, ...]:
+        """The phase that a job does not end; of a sync nothing is kept."""
+        if handle.hold is None or handle.hold.pool == "sync":
             return ()
         now_s, start_s = self._run.log.now(), handle.hold.start_s
         report = Report(handle.hold.pool, False, start_s, start_s, now_s)
         spans = self._run.scheduler.spans(handle.id, now_s) if handle.hold.pool == "rollout" else ()
         return (handle.slice(report, now_s, spans, ok=False),)
+
+    def finish(self, handle: JobHandle, notes: tuple[Fact, ...]) -> None:
+        """An attached job is done, perhaps before its last iteration."""
+        run, job_id = self._run, handle.id
+        handle.gone = True
+        whole = handle.iteration == handle.spec.iterations and not notes and handle.end is None
+        news: tuple[facts.Fact, ...] = (facts.Left(job_id),) if whole else (facts.Failed(job_id), facts.Cleared(job_id))
+        run.log.say(f"{job_id}: done after {handle.iteration} iterations")
+        run.tell(*news, notes=notes)
+        handle.stand()
+        self.check_over()
+
+    def park(self, handle: JobHandle, stay: Any) -> None:
+        """Nobody has attached to a job for long: it gives its place to others, and asks for one when its owner comes."""
+        handle.parks = True
+        stay.end(End("died", "step", "nobody has attached to it"))
+
+    def unpark(self, handle: JobHandle) -> None:
+        """The owner of such a job has come."""
+        handle.parks = False
+        self.enlist(handle)
 
     def _give_up(self, handle: JobHandle, slices: tuple[Fact, ...]) -> None:
         """A job has come to a bad end."""
@@ -200,6 +232,7 @@ class JobLifecycle:
         begins = resume.iterations
         why = handle.end.problem
         note = Restarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
+        notes = slices if handle.spec.is_attached else (*slices, note)  # its owner sets it back, if at all
         run.log.say(f"{job_id}: {why}; goes on at iteration {begins + 1}")
         successor = JobHandle(
             handle.spec, job=handle.job, iteration=begins, begins=begins, done=handle.done, deaths=handle.deaths + 1
@@ -208,16 +241,17 @@ class JobLifecycle:
         successor.recorded = {iterations for iterations in handle.recorded if iterations <= begins}
         successor.restarted, successor.warnings = note.why, handle.warnings
         placed = run.scheduler.state.is_running(job_id)
+        successor.parks = handle.parks
         handle.gone = True
         handle.stand()
         run.handles[job_id] = successor
         news: list[facts.Fact] = [facts.Cleared(job_id)]
         problem = None
-        if placed and successor.job is not None:
+        if placed and successor.job is not None and not successor.parks:
             problem = run.beyond(successor.spec) or run.too_large(successor.job)
             if problem is None:
                 news.append(self.arrival(successor))
-        run.tell(*news, notes=(*slices, note))
+        run.tell(*news, notes=notes)
         if problem is not None:
             run.refuse(successor, problem)
 
@@ -268,7 +302,7 @@ class JobLifecycle:
             await run.written()
             now_s = run.log.now()
             for handle in [*run.handles.values()]:
-                if handle.since_s is None or handle.gone:
+                if handle.since_s is None or handle.gone or handle.spec.is_attached:  # of those leases are what counts
                     continue
                 limit_s = self._deadline_s(handle)
                 if now_s - handle.since_s > limit_s:

@@ -74,7 +74,8 @@ def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]], her
                 own = [_share(part, place, total) for part in (cores, gpus)]
                 device = f"{len(own[1])} GPU {_gpu_model(resources)}" if gpus else f"{len(own[0])} core {_cpu_model()}"
                 name = f"{pool}-{numbers[pool]}"
-                nodes.append(Node(name, pool, machine["NodeID"], own[0], own[1], round(memory_gb / total, 3), device))
+                host = str(machine.get("NodeManagerHostname", ""))
+                nodes.append(Node(name, pool, machine["NodeID"], own[0], own[1], round(memory_gb / total, 3), device, host))
                 numbers[pool] += 1
                 place += 1
     return tuple(nodes)

@@ -1,116 +1,41 @@
-"""The processes of jobs on Ray: their controllers are started, watched and killed, and machines looked at."""
+"""The processes of jobs, as the coordinator handles them: who starts, watches and ends them depends on the kind of job."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Collection
-from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from runtime.execution.controller import Controller
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.job_processes import end_job_processes
 from runtime.execution.messages import End
-from runtime.execution.nodes import dead_machines
-from runtime.execution.own_ray import is_alive
-from runtime.execution.ray_health import RayDied
-from runtime.output import LOGS
-
-_LOOKS_S = 2.0
-_ENDS_S = 30.0  # a process that has been killed ends within this time, or is in nobody's reach
 
 
-async def _answer(call: Any) -> End:
-    end: End = await call
-    return end
-
-
-class Processes:
-    """Starts and ends them.
-
-    Args:
-        folder: of the run. coordinator: the actor that controllers talk to. models: those of jobs that are done are written there.
-    """
-
-    def __init__(self, folder: str, coordinator: Any, models: bool = False) -> None:
-        self._folder = folder
-        self._coordinator = coordinator
-        self._models = models
+class Processes(Protocol):
+    """Starts and ends them. `JobHandle.controller` is not None while a job has any."""
 
     def start(self, handle: JobHandle) -> None:
-        """Start a job's controller."""
-        here = NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
-        )  # no other machine takes it along
-        actor = ray.remote(Controller).options(num_cpus=0, max_concurrency=2, scheduling_strategy=here)
-        handle.controller = actor.remote(handle.spec, self._coordinator, self._logs(handle), handle.restarted, self._models)
+        """Start a job's processes on the nodes of its place, or let whoever has them know that it has one."""
+        ...
 
     async def wait(self, handle: JobHandle) -> End:
-        """Wait for the end of a job's controller, whatever it is."""
-        controller = handle.controller
-        run = asyncio.ensure_future(_answer(controller.run.remote()))
-        try:
-            pid = await controller.identity.remote()
-            while not (await asyncio.wait([run], timeout=_LOOKS_S))[0]:
-                if not is_alive(pid):  # what it has forked holds its sockets, and Ray does not notice
-                    await self._sweep(self._logs(handle), handle)
-            return await run
-        except Exception:  # of Ray, which cannot reach it
-            return End("died", "step", "its controller has died")
-        finally:
-            run.cancel()
+        """Wait for the end of a job's processes, whatever it is."""
+        ...
 
     async def kill(self, handle: JobHandle) -> None:
-        """Kill all processes of a job, and wait until they have ended."""
-        actors = [*handle.workers, *([handle.controller] if handle.controller is not None else [])]
-        for actor in actors:
-            ray.kill(actor)
-        for actor in actors:
-            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-                while True:
-                    await asyncio.wait_for(actor.identity.remote(), _ENDS_S)
-                    await asyncio.sleep(0.01)
-        await self._sweep(self._logs(handle), handle)
+        """End all processes of a job, and wait until nothing that the job held is in their hands any more."""
+        ...
 
     async def drop(self, handle: JobHandle) -> None:
-        """A controller that has come to its end is needed no more, and whatever the job has started ends too."""
-        ray.kill(handle.controller)
-        await self._sweep(self._logs(handle), handle)
+        """What `wait` has waited for is over: let go of it, and of whatever the job has left behind."""
+        ...
 
     async def close(self) -> None:
         """The run is over: end what jobs have left on this machine."""
-        await asyncio.to_thread(end_job_processes, str(Path(self._folder) / LOGS))
-
-    def _logs(self, handle: JobHandle) -> str:
-        return str(Path(self._folder) / LOGS / handle.id)
-
-    async def _sweep(self, logs: str, handle: JobHandle) -> None:
-        """End what a job has started, on all of its machines."""
-        here = ray.get_runtime_context().get_node_id()
-        others = {node.machine for nodes in handle.nodes.values() for node in nodes} - {here}
-        await asyncio.gather(asyncio.to_thread(end_job_processes, logs), *(self._sweep_on(machine, logs) for machine in others))
-
-    async def _sweep_on(self, machine: str, logs: str) -> None:
-        """End what a job has started on another machine, as long as that one is there: Ray itself may wait for half a minute."""
-        strategy = NodeAffinitySchedulingStrategy(machine, soft=False)
-        call = ray.remote(end_job_processes).options(num_cpus=0, scheduling_strategy=strategy).remote(logs)
-        for _ in range(round(_ENDS_S / _LOOKS_S)):
-            if machine in await asyncio.to_thread(dead_machines, [machine]):
-                return
-            if (await asyncio.to_thread(ray.wait, [call], timeout=_LOOKS_S))[0]:
-                return
+        ...
 
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
         """Those of some machines that are no longer there.
 
         Raises:
-            RayDied: this one is among them; the jobs on it go on with the run.
+            InputError: this one is among them; the jobs on it go on with the run.
         """
-        dead = await asyncio.to_thread(dead_machines, machines)
-        if ray.get_runtime_context().get_node_id() in dead:
-            raise RayDied("Ray's raylet on this machine has died")
-        return dead
+        ...

@@ -71,7 +71,36 @@ class Profile(BaseModel):
             training=Training.model_validate(self.training.phase(spec.training.nodes)),
             sync_s=self.sync_s,
             movable=self.movable and spec.movable,
+            priority=spec.priority,
+            user=spec.user,
+            budget=spec.budget,
         )
+
+
+def job_as_stated(spec: JobSpec, arrival_s: float) -> Job:
+    """An attached job as a policy sees it: what it states of itself, evaluations being part of its longest rollout."""
+    rollout = {"nodes": spec.rollout.nodes, "worst_case_s": (spec.rollout.worst_case_s or _LEAST_S) + (spec.eval_s or 0.0)}
+    training = {"nodes": spec.training.nodes, "worst_case_s": spec.training.worst_case_s or _LEAST_S}
+    return Job(
+        id=spec.id,
+        arrival_s=arrival_s,
+        iterations=spec.iterations,
+        slo=spec.slo,
+        rollout=Phase.model_validate(rollout | {"host_memory_gb": spec.rollout.host_memory_gb or 0.0}),
+        training=Training.model_validate(training | {"host_memory_gb": spec.training.host_memory_gb or 0.0}),
+        sync_s=spec.sync_s,
+        movable=spec.movable,
+        priority=spec.priority,
+        user=spec.user,
+        budget=spec.budget,
+    )
+
+
+# Keys of a job on which its profile does not depend.
+_OF_NO_ACCOUNT = {
+    *("id", "arrival_s", "iterations", "slo", "seed", "folder", "movable", "checkpoint"),
+    *("priority", "user", "budget"),
+}
 
 
 def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
@@ -83,9 +112,7 @@ def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
     Raises:
         InputError, OSError: a file of the job's is not there any more, or cannot be read.
     """
-    content = spec.model_dump(
-        mode="json", exclude={"id", "arrival_s", "iterations", "slo", "seed", "folder", "movable", "checkpoint"}
-    )
+    content = spec.model_dump(mode="json", exclude=_OF_NO_ACCOUNT)
     parts = {
         "format": _FORMAT,
         "job": content,

@@ -17,7 +17,7 @@ from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Report
 from runtime.execution.nodes import POOLS
 from runtime.execution.probe import Mode, OverlapProbe, Timings
-from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
+from runtime.execution.profiles import Measured, Profile, job_as_stated, load_profile, profile_key, save_profile
 from runtime.execution.run_state import RunState
 from runtime.facts import Node, Pool, Profiled
 from runtime.jobs.spec import JobSpec
@@ -95,10 +95,19 @@ class Profiling:
         """Take a job's profile from the cache, if it needs one and there is one; its key goes to `keys`."""
         if handle.job is not None:
             return
+        if handle.spec.is_attached:
+            self._state(handle)
+            return
         key = keys[handle.id] = profile_key(handle.spec, self._node_types())
         profile = load_profile(key) if self._run.plan.cached else None
         if profile is not None:
             self._learn(handle, profile, True)
+
+    def _state(self, handle: JobHandle) -> None:
+        """An attached job says itself what its phases take."""
+        log = self._run.log
+        job = handle.job = job_as_stated(handle.spec, log.now())
+        log.write(Profiled(log.now(), job, True))
 
     def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
         log = self._run.log

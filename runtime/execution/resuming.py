@@ -7,6 +7,7 @@ from time import monotonic, time
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import NodePool
+from runtime.attach.resuming import is_in_use
 from runtime.checkpoints import drop_above, newest
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
@@ -55,7 +56,10 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     handle.job = state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id)
     handle.done = sum(done.job_id == job_id for done in record.iterations)
     over = {failed.job_id for failed in record.failed} | {cancelled.job_id for cancelled in record.cancelled}
-    if handle.done == handle.spec.iterations or job_id in over:
+    if handle.spec.is_attached:
+        _recall_attached(run, handle, record, job_id in over | record.over_budget)
+        return
+    if handle.done == handle.spec.iterations or job_id in over | record.over_budget:
         handle.gone = True
         return
     recorded = {fact.iterations for fact in record.checkpointed if fact.job_id == job_id}
@@ -65,8 +69,25 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     handle.iteration = handle.begins = resume.iterations
     handle.checkpoint = str(resume.folder) if resume.folder is not None else None
     if state.knows(job_id):
-        row = state.row(job_id)
-        handle.busy_s = {pool: float(getattr(state.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}
+        _recall_work(run, handle)
         why = resume.problems[0] if resume.problems else "the run was resumed"
         notes.append(Restarted(run.log.now(), job_id, handle.begins, why))
         run.log.say(f"{job_id}: goes on at iteration {handle.begins + 1}")
+
+
+def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, over: bool) -> None:
+    """Of a job that runs elsewhere nothing is lost; one that has ended keeps its place while somebody may be using that."""
+    job_id = handle.id
+    done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)
+    if done or ((over or handle.done == handle.spec.iterations) and not is_in_use(record, job_id)):
+        handle.gone = True
+        return
+    handle.iteration = handle.begins = handle.done
+    if run.scheduler.state.knows(job_id):
+        _recall_work(run, handle)
+
+
+def _recall_work(run: RunState, handle: JobHandle) -> None:
+    state = run.scheduler.state
+    row = state.row(handle.id)
+    handle.busy_s = {pool: float(getattr(state.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}

@@ -55,18 +55,32 @@ class RunLog:
         if self.problem is None:
             self.write_again()
 
+    def flush(self) -> None:
+        """Bring what was written to the disk, also what may wait for more; else `problem` says why; raises as `write`."""
+        if self.problem is None:
+            self._try(self.journal.flush)
+
     def write_again(self) -> None:
         """Write what waits, if it can be written now; raises as `write`."""
-        if not self._waiting:
-            return
-        try:
+        if self._waiting or self.problem is not None:
+            self._try(self._write_waiting)
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
             self.take(*self._waiting)
+            self._waiting = ()
+        if self.problem is not None:
+            self.journal.flush()
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """Write to the journal, or say why that cannot be done."""
+        try:
+            write()
         except Unwritable as error:
             if self.problem is None:
                 self.say(f"{error}: nothing is granted and no job is taken until it can be; it is tried again every second")
             self.problem = str(error)
             return
-        self._waiting = ()
         if self.problem is not None:
             self.problem = None
             self.say("the journal can be written again: jobs go on")

@@ -24,6 +24,21 @@ class Timeouts:
 
 
 @dataclass(frozen=True)
+class LeaseRules:
+    """When jobs that run elsewhere have lost what they hold.
+
+    Attributes:
+        ttl_s: a lease without a sign of life for so many seconds is lost.
+        grace_s: what it held is free after so many more, whatever its owner does; None: only when that is known.
+        claim_s: a place that nobody attaches to for so long is given to others.
+    """
+
+    ttl_s: float = 30.0
+    grace_s: float | None = None
+    claim_s: float = 300.0
+
+
+@dataclass(frozen=True)
 class RunPlan:
     """What a run is asked to do.
 
@@ -36,7 +51,7 @@ class RunPlan:
         bounds: measure what taking turns could gain, with the first two jobs that arrive together.
         resume: the folder holds a run, which goes on.
         models: the models of jobs that are done are written into the folder.
-        timeouts: with jobs that hang.
+        timeouts: with jobs that hang. leases: of jobs that run elsewhere.
     """
 
     specs: tuple[JobSpec, ...]
@@ -52,3 +67,4 @@ class RunPlan:
     resume: bool = False
     models: bool = False
     timeouts: Timeouts = Timeouts()
+    leases: LeaseRules = LeaseRules()

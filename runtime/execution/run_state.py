@@ -18,6 +18,7 @@ from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError, PlanError
+from rollmux_env.queue_keys import beyond_quota
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import Command
@@ -148,7 +149,7 @@ class RunState:
                 self.order(handle)
             case commands.Lend(_, seating):
                 handle.sit(seating)
-                handle.iteration = PROFILE
+                handle.iteration = handle.iteration if handle.spec.is_attached else PROFILE
                 self.order(handle)
             case commands.Grant(_, phase, parts, switched, paired):
                 handle.hold = Hold(phase, handle.asked_s, now_s, switched, paired)
@@ -192,7 +193,7 @@ class RunState:
             there = sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))
             if nodes_asked > there:
                 return f"{pool}.nodes: asks for {nodes_asked} nodes; there are {there} of this pool left"
-        return None
+        return beyond_quota(spec.user, {pool: getattr(spec, pool).nodes for pool in self.plan.cluster.pools}, self.plan.cluster)
 
     def too_large(self, job: Job) -> str | None:
         """Why no node can hold a job, if none can."""

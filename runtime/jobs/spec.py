@@ -14,7 +14,21 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from rollmux_env.errors import InputError
-from rollmux_env.fields import AtLeastOne, Count, FileModel, Index, JobId, NonNegative, Positive, Version, by_name, whole
+from rollmux_env.fields import (
+    AtLeastOne,
+    Count,
+    FileModel,
+    Index,
+    JobId,
+    NonNegative,
+    Positive,
+    Priority,
+    UserName,
+    Version,
+    by_name,
+    whole,
+)
+from rollmux_env.queue_keys import Budget, beyond_quota
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.scenario import Cluster
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
@@ -77,6 +91,12 @@ class JobSpec(FileModel):
     """What it asks of the rollout pool."""
     training: TrainingSpec = TrainingSpec()
     """What it asks of the training pool."""
+    priority: Priority = 0
+    """Its place in the queue: jobs of a higher one come first, of the same one in order of arrival."""
+    user: UserName = ""
+    """Whose job it is, for quotas and accounts."""
+    budget: Budget | None = None
+    """What it may cost and how long it may stay; it ends with the iteration in which either is spent."""
     movable: bool = True
     """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
     checkpoint: Annotated[CheckpointSpec, BeforeValidator(_no_checkpoints)] = CheckpointSpec()
@@ -101,10 +121,6 @@ class JobSpec(FileModel):
     """Keyword arguments of that class."""
     folder: str = ""
     """Where relative files, and modules that are not installed, are looked for; the job file's own folder."""
-    priority: Annotated[int, Field(ge=-(2**31), le=2**31, exclude_if=_unset)] = 0
-    """Jobs of a higher one are ahead in the queue."""
-    user: Annotated[str, Field(max_length=64, exclude_if=_unset)] = ""
-    """Whose it is."""
     attach: Annotated[bool, Field(exclude_if=_unset)] = False
     """It is started by its owner, who attaches it to a service."""
     command: Annotated[tuple[Word, ...] | None, Field(strict=False, min_length=1, exclude_if=_unset)] = None
@@ -171,6 +187,9 @@ class Jobs(FileModel):
                 most, nodes = pool.max_nodes, getattr(job, name).nodes
                 if most is not None and nodes > most:
                     raise field_error(f"asks for {nodes} nodes; the {name} pool has at most {most}", "jobs", k, name, "nodes")
+            asked = {name: getattr(job, name).nodes for name in pools}
+            if self.cluster is not None and (problem := beyond_quota(job.user, asked, self.cluster)):
+                raise field_error(problem, "jobs", k)
         return self
 
 

@@ -157,6 +157,7 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "iterations": len(iterations),
         "of": job.iterations if job else None,
         "failed": next((failure.problem for failure in record.failed if failure.job_id == job_id), None),
+        **({"over_budget": True} if job_id in record.over_budget else {}),
         "strategy": admitted[0].placement.strategy if admitted else None,
         "reward_first": _finite(_mean(rewards[:tenth])),
         "reward_last": _finite(_mean(rewards[-tenth:])),

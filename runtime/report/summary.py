@@ -17,6 +17,11 @@ def summary(figures: Mapping[str, Any]) -> RenderableType:
     parts += [
         Text(f"{job_id} failed: {job['failed']}", style="bold red") for job_id, job in figures["jobs"].items() if job["failed"]
     ]
+    parts += [
+        Text(f"{job_id}: its budget was spent after {job['iterations']} iterations")
+        for job_id, job in figures["jobs"].items()
+        if job.get("over_budget")
+    ]
     parts += [heading("Pools, shares of provisioned node time"), _pools(figures), heading("Switches"), _switches(figures)]
     parts += [Text(line) for line in _lines(figures)]
     return Group(*parts)

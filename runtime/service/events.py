@@ -9,8 +9,8 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from rollmux_env.errors import InputError
-from runtime.journal import JOURNAL, Journal
+from runtime.execution.run_log import RunLog
+from runtime.journal import JOURNAL
 from runtime.journal_reading import entries_after
 
 MOST = 1000  # entries of an answer
@@ -29,11 +29,12 @@ class Events:
     """Hands out what is on the disk.
 
     Args:
-        journal: that is written here. folder: where it is.
+        log: whose journal is written here. folder: where it is.
     """
 
-    def __init__(self, journal: Journal, folder: Path) -> None:
-        self._journal = journal
+    def __init__(self, log: RunLog, folder: Path) -> None:
+        self._log = log
+        self._journal = journal = log.journal
         self._path = folder / JOURNAL
         self._more = asyncio.Event()
         self._flushed_s = 0.0
@@ -67,5 +68,4 @@ class Events:
         """Bring to the disk what has waited for others, as often as that may be, however many want to read it."""
         if self._journal.unwritten and monotonic() - self._flushed_s > _TOGETHER_S:
             self._flushed_s = monotonic()
-            with contextlib.suppress(InputError):  # it cannot be written now, and whoever writes it says so
-                self._journal.flush()
+            self._log.flush()

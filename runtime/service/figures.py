@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from rollmux_env.cluster.events import Departed
+from rollmux_env.cluster.events import Departed, OverBudget
 from rollmux_env.scheduler.commands import Command, Grant
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.run_state import RunState
-from runtime.facts import Cancelled, Fact, Failed, Iteration, PhaseSlice, Pool, Span
+from runtime.facts import Cancelled, Fact, Failed, Iteration, LeaseEnded, PhaseSlice, Pool, Span
 from runtime.metrics import Metrics
 from runtime.record import RunRecord
 
@@ -49,7 +49,7 @@ class Figures:
     """Watches a run; see `runtime.execution.run_state.Observer`.
 
     Attributes:
-        ends: by job: `done`, `failed` or `cancelled`, and the problem. reported: metrics of jobs' last iterations.
+        ends: by job: `done`, `over_budget`, `failed` or `cancelled`, and the problem. reported: metrics of jobs' last iterations.
         usage: of nodes. metrics: what is exported to Prometheus.
     """
 
@@ -71,7 +71,8 @@ class Figures:
         self._run = run
         if record is None:
             return
-        self.on_entries((*record.cancelled, *record.failed))
+        self.on_entries((*record.cancelled, *record.failed, *record.leases_ended))
+        self.ends |= dict.fromkeys(record.over_budget, ("over_budget", ""))
         for done in record.iterations:
             self.reported[done.job_id] = done.metrics
             if done.number + 1 == run.handles[done.job_id].spec.iterations:
@@ -86,6 +87,10 @@ class Figures:
                     self.ends[job_id] = ("cancelled", "")
                 case Failed(job_id=job_id, where=where, problem=problem):
                     self.ends.setdefault(job_id, ("failed", f"{where}: {problem}"))
+                case LeaseEnded(job_id=job_id, done=True):
+                    self.ends.setdefault(job_id, ("done", ""))
+                case OverBudget(job_id=job_id):
+                    self.ends.setdefault(job_id, ("over_budget", ""))
                 case Departed(job_id=job_id):
                     handle = self._run.handles[job_id]
                     if handle.iteration == handle.spec.iterations:
@@ -140,4 +145,4 @@ def held_spans(run: RunState, handle: JobHandle, now_s: float) -> tuple[Span, ..
     hold = handle.hold
     assert hold is not None
     spans = run.scheduler.spans(handle.id, now_s) if hold.pool == "rollout" else ()
-    return spans or tuple(Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.nodes[hold.pool])
+    return spans or tuple(Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.nodes_of(hold.pool))

@@ -18,7 +18,7 @@ from runtime.service.snapshot import JobView, profile_of
 
 
 def past_report(folder: Path) -> dict[str, Any]:
-    """The report of a service that does not run: the keys of `runtime.service.report.make_report`, and two more.
+    """The report of a service that does not run: the keys of `runtime.service.report.Reports.all`, and two more.
 
     `ended` is `stopped`, `done` (a run that was over), or `killed`: the journal does not say that it ended. `ended_at` is when, or
     the last time that the journal knows; ISO 8601, local time.
@@ -57,7 +57,9 @@ def _job(record: RunRecord, spec: JobSpec, cluster: State) -> dict[str, Any]:
         state = "cancelled"
     elif problem is not None:
         state = "failed"
-    elif len(done) == spec.iterations:
+    elif spec.id in record.over_budget:
+        state = "over_budget"
+    elif len(done) == spec.iterations or any(fact.job_id == spec.id and fact.done for fact in record.leases_ended):
         state = "done"
     else:
         state = "stopped" if cluster.knows(spec.id) and cluster.is_running(spec.id) else "waiting"

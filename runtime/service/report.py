@@ -1,35 +1,83 @@
-"""The answer to `rollmux status`, made of a snapshot."""
+"""What a service says of itself: all of it, or one of its jobs."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, get_args
 
-from runtime.service.snapshot import GroupView, JobState, JobView, Snapshot
+from rollmux_env.scheduler.preview import Waiting
+from runtime.execution.job_handle import JobHandle
+from runtime.execution.run_state import RunState
+from runtime.service.figures import Figures
+from runtime.service.snapshot import GroupView, JobState, JobView, Overview, state_of_job, take_job_view, take_overview
 
 STATES: tuple[str, ...] = get_args(JobState)
-ENDED = ("done", "failed", "cancelled")
+ENDED = ("done", "failed", "cancelled", "over_budget")
+_TOGETHER = 50  # jobs that are looked at before others have their turn: a permit is not to wait for all of them
 
 
-def make_report(snapshot: Snapshot) -> dict[str, Any]:
-    """Everything, as `rollmux status --format json` prints it; docs/guides/serve.md explains the keys."""
-    counts = Counter(job.state for job in snapshot.jobs)
-    return {
-        "folder": snapshot.folder,
-        "policy": snapshot.policy,
-        "dispatch": snapshot.dispatch,
-        "now_s": snapshot.now_s,
-        "stopping": snapshot.stopping,
-        "paused": snapshot.paused,
-        "states": {state: counts.get(state, 0) for state in STATES},
-        "queue": [*snapshot.queue],
-        "jobs": [view_report(job) for job in snapshot.jobs],
-        "groups": [view_report(group) for group in snapshot.groups],
-        "pools": {pool: vars(view) for pool, view in snapshot.pools.items()},
-        "usd_per_hour": snapshot.usd_per_hour,
-        "usd_per_hour_solo": snapshot.usd_per_hour_solo,
-        "throughput_gain": snapshot.throughput_gain,
-    }
+class Reports:
+    """Looks at a run. Jobs that have ended are looked at once, however many there are.
+
+    Args:
+        run: that is looked at. figures: what is known of it.
+    """
+
+    def __init__(self, run: RunState, figures: Figures) -> None:
+        self._run = run
+        self._figures = figures
+        self._ended: dict[str, dict[str, Any]] = {}
+
+    async def all(self, queue: Mapping[str, Waiting]) -> dict[str, Any]:
+        """Everything, as `rollmux status --format json` prints it; docs/reference/service_api.md explains the keys.
+
+        Args:
+            queue: what is known of jobs that wait.
+        """
+        overview = take_overview(self._run, self._figures)
+        positions = {job_id: position for position, job_id in enumerate(overview.queue, 1)}
+        jobs = []
+        for count, handle in enumerate([*self._run.handles.values()], 1):
+            jobs.append(self._job(handle, positions.get(handle.id), queue.get(handle.id)))
+            if count % _TOGETHER == 0:
+                await asyncio.sleep(0)
+        counts = Counter(job["state"] for job in jobs)
+        return report_of(overview) | {"states": {state: counts.get(state, 0) for state in STATES}, "jobs": jobs}
+
+    def job(self, handle: JobHandle, known: Waiting | None) -> dict[str, Any]:
+        """One job.
+
+        Args:
+            known: of it, where it waits.
+        """
+        queue = self._run.scheduler.state.waiting
+        return self._job(handle, queue.index(handle.id) + 1 if handle.id in queue else None, known)
+
+    def states(self) -> Counter[str]:
+        """How many jobs there are in every state."""
+        handles = self._run.handles.values()
+        ended = Counter(job["state"] for job in self._ended.values())
+        return ended + Counter(state_of_job(self._run, self._figures, one) for one in handles if one.id not in self._ended)
+
+    def _job(self, handle: JobHandle, position: int | None, known: Waiting | None) -> dict[str, Any]:
+        if (ended := self._ended.get(handle.id)) is not None:
+            return ended
+        place = None
+        if position is not None:
+            reason = known.reason if known is not None else "there is no place for it now"
+            place = Waiting(handle.id, position, known.eta_s if known is not None else None, reason)
+        report = view_report(take_job_view(self._run, self._figures, handle, place))
+        if handle.gone and report["state"] in ENDED:
+            self._ended[handle.id] = report
+        return report
+
+
+def report_of(overview: Overview) -> dict[str, Any]:
+    """An overview as JSON has it."""
+    views = {"groups": [view_report(group) for group in overview.groups], "queue": [*overview.queue]}
+    return vars(overview) | views | {"pools": {pool: vars(view) for pool, view in overview.pools.items()}}
 
 
 def view_report(view: JobView | GroupView) -> dict[str, Any]:

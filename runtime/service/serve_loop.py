@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -11,39 +11,19 @@ from typing import Any
 import ray
 
 from rollmux_env.errors import InputError
-from rollmux_env.scenario import Cluster
 from runtime.answers import result_of
-from runtime.commands.options import DISPATCH, planning_switches
-from runtime.commands.running import check_pools, cluster_of, nodes_wanted
 from runtime.execution.nodes import find_nodes
 from runtime.execution.ray_health import RayDied, shut_down
 from runtime.execution.ray_session import coordinator_options, watch
-from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
-from runtime.journal import JOURNAL, is_begun, read_run
 from runtime.service.address import SERVICE, RayAddress, ServiceAddress, announce
 from runtime.service.joining import join
-from runtime.service.listening import Listen, Listening, listening_of, remember
+from runtime.service.listening import Listening, listening_of, remember
+from runtime.service.plan import ServiceOptions, service_plan
 from runtime.service.service import Service
 from runtime.signals import check_signals, shielded
 
 _SETTLED_S = 30.0  # a coordinator that dies sooner would die again
-
-
-@dataclass(frozen=True)
-class ServiceOptions:
-    """What a user asks a new service to be; what is None is as the journal says, or else as usual.
-
-    Attributes:
-        listen: where. beyond_loopback: others than this machine may reach it.
-    """
-
-    policy: str | None = None
-    dispatch: str | None = None
-    seed: int = 0
-    cluster: Cluster | None = None
-    listen: Listen | None = None
-    beyond_loopback: bool = False
 
 
 def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Callable[[str], None]) -> None:
@@ -102,6 +82,7 @@ def _listen(service: Any, folder: Path, address: RayAddress, wish: ServiceOption
         raise InputError(f"the service in {folder} was started by an older RollMux; stop it with that one") from None
     remember(folder, Listening(replace(listening.where, port=port), listening.token))
     announce(folder, ServiceAddress(url, listening.token, address))
+    result_of(service.give_access.remote(listening.token))
     return str(url)
 
 
@@ -115,7 +96,7 @@ def _find(address: RayAddress) -> Any:
 
 
 def _start(folder: Path, address: RayAddress, wish: ServiceOptions) -> Any:
-    plan = _plan(folder, wish)
+    plan = service_plan(folder, wish, _nodes)
     options = {**coordinator_options(), "name": address.actor, "namespace": address.namespace, "lifetime": "detached"}
     service: Any = ray.remote(Service).options(**options).remote(plan)
     try:
@@ -127,32 +108,6 @@ def _start(folder: Path, address: RayAddress, wish: ServiceOptions) -> Any:
         ray.kill(service)  # it is detached, and nobody knows of it yet
         raise
     return service
-
-
-def _plan(folder: Path, wish: ServiceOptions) -> RunPlan:
-    """A new service, or what a journal says of the one that was here before.
-
-    Raises:
-        InputError: there is not what is wished, or the journal says otherwise; one line.
-    """
-    if not is_begun(folder / JOURNAL):
-        nodes = _nodes(nodes_wanted(wish.cluster, ()))
-        cluster = cluster_of(wish.cluster, (), nodes)
-        return RunPlan(
-            (), cluster, nodes, planning_switches(wish.policy), wish.dispatch or DISPATCH, wish.seed, str(folder), models=True
-        )
-    record = read_run(folder)
-    start = record.started
-    for option in ("policy", "dispatch"):
-        value, recorded = getattr(wish, option), getattr(start, option)
-        if value not in (None, recorded) and (option, planning_switches(value)) != ("policy", recorded):
-            raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and goes on with it")
-    if wish.cluster is not None:
-        raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")
-    nodes = _nodes(nodes_wanted(start.cluster, ()))
-    check_pools(start.cluster, nodes)
-    specs = tuple(fact.spec for fact in record.submitted)
-    return RunPlan(specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True, models=True)
 
 
 def _nodes(counts: dict[Pool, int]) -> tuple[Node, ...]:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ray
-
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
+from runtime.attach.leases import Leases
 from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes
@@ -24,13 +23,14 @@ from runtime.journal import Unwritable
 from runtime.metrics import Sample
 from runtime.service.events import Entry, Events
 from runtime.service.figures import Figures
+from runtime.service.forecast import QueueForecast
 from runtime.service.limits import check_limits
 from runtime.service.listening import Listen
 from runtime.service.operations import OperationsLog
 from runtime.service.refusals import Conflict, NotFound, Unprocessable
-from runtime.service.report import ENDED, make_report, view_report
-from runtime.service.snapshot import state_of_job, take_job_view, take_snapshot
-from runtime.service.tokens import Tokens
+from runtime.service.report import STATES, Reports
+from runtime.service.snapshot import state_of_job, take_overview
+from runtime.service.tokens import Right, Tokens
 
 if TYPE_CHECKING:
     from runtime.service.http.server import HttpServer
@@ -61,12 +61,18 @@ class Service:
         Raises:
             InputError: a policy or the folder cannot be used; one line.
         """
-        await self.serve(Processes(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
+        import ray
 
-    async def serve(self, processes: Processes) -> None:
+        from runtime.execution.ray_processes import RayProcesses
+
+        await self.serve(RayProcesses(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
+
+    async def serve(self, processes: Processes | None) -> None:
         """Set everything going with such processes; as `begin`."""
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
-        self._events = Events(driver.run.log.journal, self.folder)
+        self._reports = Reports(driver.run, self._figures)
+        self._forecast = QueueForecast(driver.run)
+        self._events = Events(driver.run.log, self.folder)
         self._figures.begin(driver.run, driver.record)
         self.driver = driver
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
@@ -101,6 +107,23 @@ class Service:
             await self._http.begin()
         return self._http.url, self._http.port
 
+    async def give_access(self, token: str) -> None:
+        """Let commands be started, which ask this service.
+
+        Args:
+            token: of jobs that no user has submitted.
+        """
+        assert self._http is not None
+        url, tokens = self._http.url, Tokens(self.folder)
+        by_user = {"": token}
+
+        def access(spec: JobSpec) -> dict[str, str]:
+            if spec.user not in by_user:
+                by_user[spec.user] = tokens.make(spec.user, Right.ATTACH)
+            return {"ROLLMUX_URL": url, "ROLLMUX_TOKEN": by_user[spec.user]}
+
+        self._running()[0].commands.give_access(access)
+
     async def ended(self) -> str:
         """Wait for the end; as `RunDriver.carry_out`."""
         return await asyncio.shield(self._outcome)
@@ -115,14 +138,8 @@ class Service:
         assert self.driver is not None
         return await getattr(self.driver.calls, method)(*arguments)
 
-    async def submit(self, specs: Sequence[JobSpec]) -> None:
-        """Take jobs; on return they are in the journal. Their `arrival_s` count from now.
-
-        Raises:
-            InputError: one has a name that was used before, asks for more nodes than there are, or for more room for checkpoints
-                than the disk has beside those of the other jobs, or they are too many or too long (`runtime.service.limits`), or
-                the journal cannot be written: none is taken; one line.
-        """
+    def _check(self, specs: Sequence[JobSpec]) -> None:
+        """See that jobs can be taken; raises as `submit`."""
         driver, run = self._running()
         if run.stopping or run.over.done():
             raise Conflict("the service is stopping; it takes no more jobs")
@@ -132,7 +149,7 @@ class Service:
         for spec in specs:
             if spec.id in run.handles or ids[spec.id] > 1:
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
-            if problem := run.beyond(spec):
+            if problem := run.beyond(spec) or driver.lacks(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")
         present = [handle.spec for handle in run.handles.values() if not handle.gone]
         check_limits(specs, len(present))
@@ -142,6 +159,26 @@ class Service:
                     check_space([*present, *specs[:count]], self.folder, f"job {spec.id}")
                 except InputError as error:
                     raise Unprocessable(str(error)) from None
+
+    async def preview(self, spec: JobSpec) -> dict[str, Any]:
+        """What would become of a job if it were submitted now; nothing changes.
+
+        Raises:
+            InputError: as `submit`; one line.
+        """
+        self._check((spec,))
+        return await self._forecast.preview(spec)
+
+    async def submit(self, specs: Sequence[JobSpec]) -> None:
+        """Take jobs; on return they are in the journal. Their `arrival_s` count from now.
+
+        Raises:
+            InputError: one has a name that was used before, asks for more nodes than there are, or for more room for checkpoints
+                than the disk has beside those of the other jobs, or they are too many or too long (`runtime.service.limits`), or
+                the journal cannot be written: none is taken; one line.
+        """
+        driver, run = self._running()
+        self._check(specs)
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
         run.log.take(*(Submitted(now_s, spec) for spec in dated))
@@ -166,8 +203,9 @@ class Service:
         lives.check_over()
 
     async def report(self) -> dict[str, Any]:
-        """What every job, group and pool does; `runtime.service.snapshot` says what is in it."""
-        return make_report(take_snapshot(self._running()[1], self._figures))
+        """What every job, group and pool does; see `runtime.service.report.Reports.all`."""
+        self._running()
+        return await self._reports.all(await self._forecast.waiting())
 
     async def job(self, job_id: str) -> dict[str, Any]:
         """What one job does, as `report` has it.
@@ -175,7 +213,9 @@ class Service:
         Raises:
             NotFound: there is no such job.
         """
-        return view_report(take_job_view(self._running()[1], self._figures, self._handle_of(job_id)))
+        handle = self._handle_of(job_id)
+        known = await self._forecast.waiting() if handle.id in self._running()[1].scheduler.state.waiting else {}
+        return self._reports.job(self._handle_of(job_id), known.get(job_id))
 
     def spec_of(self, job_id: str) -> JobSpec:
         """A job as it was submitted.
@@ -212,8 +252,8 @@ class Service:
         return self._running()[1].log.line_count
 
     @property
-    def leases(self) -> Any:
-        """Of jobs that run elsewhere; see `runtime.attach.leases.Leases`."""
+    def leases(self) -> Leases:
+        """Of jobs that run elsewhere."""
         return self._running()[0].leases
 
     @property
@@ -243,15 +283,17 @@ class Service:
             self._gauge()
 
     def _gauge(self) -> None:
-        snapshot, metrics = take_snapshot(self._running()[1], self._figures), self._figures.metrics
-        for pool, view in snapshot.pools.items():
+        run, metrics = self._running()[1], self._figures.metrics
+        overview = take_overview(run, self._figures)
+        for pool, view in overview.pools.items():
             for state in ("busy", "idle", "free"):
                 metrics.write("rollmux_nodes", getattr(view, state), pool=pool, state=state)
             metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
-        metrics.write("rollmux_queue_length", len(snapshot.queue))
-        metrics.write("rollmux_usd_per_hour", snapshot.usd_per_hour)
-        metrics.write("rollmux_paused", float(snapshot.paused is not None))
-        metrics.write("rollmux_stopping", float(snapshot.stopping))
-        metrics.keep_jobs({job.id for job in snapshot.jobs if job.state not in ENDED})
-        for state, count in make_report(snapshot)["states"].items():
-            metrics.write("rollmux_jobs", count, state=state)
+        metrics.write("rollmux_queue_length", len(overview.queue))
+        metrics.write("rollmux_usd_per_hour", overview.usd_per_hour)
+        metrics.write("rollmux_paused", float(overview.paused is not None))
+        metrics.write("rollmux_stopping", float(overview.stopping))
+        metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})
+        states = self._reports.states()
+        for name in STATES:
+            metrics.write("rollmux_jobs", states[name], state=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
@@ -10,13 +10,14 @@ from typing import Literal
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
 from rollmux_env.cluster.state import Group
 from rollmux_env.scenario import Job
+from rollmux_env.scheduler.preview import Waiting
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.execution.run_state import RunState
 from runtime.facts import Pool, Span
 from runtime.service.figures import Figures, held_spans
 
-JobState = Literal["waiting", "profiling", "running", "moving", "stopped", "done", "failed", "cancelled"]
+JobState = Literal["waiting", "profiling", "running", "moving", "stopped", "done", "over_budget", "failed", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class PoolView:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """A service.
+class Overview:
+    """A service without its jobs.
 
     Attributes:
         usd_per_hour_solo: of all jobs that have a place, each on its own nodes.
@@ -97,7 +98,6 @@ class Snapshot:
     stopping: bool
     paused: str | None
     queue: tuple[str, ...]
-    jobs: tuple[JobView, ...]
     groups: tuple[GroupView, ...]
     pools: dict[Pool, PoolView]
     usd_per_hour: float
@@ -105,12 +105,11 @@ class Snapshot:
     throughput_gain: float | None
 
 
-def take_snapshot(run: RunState, figures: Figures) -> Snapshot:
-    """Look at a run."""
+def take_overview(run: RunState, figures: Figures) -> Overview:
+    """Look at all of a run but its jobs."""
     plan, state, now_s = run.plan, run.scheduler.state, run.log.now()
     groups = tuple(_group(run, group) for group in state.group_list())
-    jobs = tuple(take_job_view(run, figures, handle) for handle in run.handles.values())
-    return Snapshot(
+    return Overview(
         folder=plan.folder,
         policy=plan.policy,
         dispatch=plan.dispatch,
@@ -118,12 +117,11 @@ def take_snapshot(run: RunState, figures: Figures) -> Snapshot:
         stopping=run.stopping,
         paused=run.log.problem,
         queue=tuple(state.waiting),
-        jobs=jobs,
         groups=groups,
         pools={pool: _pool(run, figures, pool, now_s) for pool in POOLS},
         usd_per_hour=state.usd_per_hour,
         usd_per_hour_solo=sum(group.usd_per_hour_solo for group in groups),
-        throughput_gain=_throughput_gain(run, groups, {job.id: job.slowdown for job in jobs}),
+        throughput_gain=_throughput_gain(run, groups),
     )
 
 
@@ -146,10 +144,10 @@ def _group(run: RunState, group: Group) -> GroupView:
     return GroupView(group.id, group.jobs, nodes, group.period_s, group.usd_per_hour, solo_usd)
 
 
-def _throughput_gain(run: RunState, groups: Sequence[GroupView], slowdown: Mapping[str, float | None]) -> float | None:
+def _throughput_gain(run: RunState, groups: Sequence[GroupView]) -> float | None:
     worth = nodes = 0.0
     for group in groups:
-        paces = [(job_id, pace) for job_id in group.jobs if (pace := slowdown[job_id])]
+        paces = [(job_id, pace) for job_id in group.jobs if (pace := _slowdown(run, run.scheduler.state.job(job_id)))]
         if len(paces) == len(group.jobs):
             demands = ((demand_of(run.scheduler.state.job(job_id), run.plan.cluster), pace) for job_id, pace in paces)
             worth += sum((demand.rollout_nodes + demand.training_nodes) / pace for demand, pace in demands)
@@ -157,12 +155,26 @@ def _throughput_gain(run: RunState, groups: Sequence[GroupView], slowdown: Mappi
     return worth / nodes if nodes else None
 
 
-def take_job_view(run: RunState, figures: Figures, handle: JobHandle) -> JobView:
-    """Look at a job."""
-    job_id, state, review = handle.id, run.scheduler.state, run.scheduler.review
+def _iteration_s(run: RunState, job_id: str) -> float | None:
+    """Seconds of an iteration of late."""
+    review = run.scheduler.review
     pace = review.paces.get(job_id) if review is not None else None
+    return pace.iteration_s if pace is not None else None
+
+
+def _slowdown(run: RunState, job: Job) -> float | None:
+    iteration_s = _iteration_s(run, job.id)
+    return None if iteration_s is None else iteration_s / job.solo_s
+
+
+def take_job_view(run: RunState, figures: Figures, handle: JobHandle, place: Waiting | None = None) -> JobView:
+    """Look at a job.
+
+    Args:
+        place: in the queue, of one that is there.
+    """
+    job_id, state, review = handle.id, run.scheduler.state, run.scheduler.review
     job = state.job(job_id) if state.knows(job_id) else handle.job
-    iteration_s = pace.iteration_s if pace else None
     group = state.group_of(job_id) if state.is_running(job_id) else None
     names = {node.name for nodes in handle.nodes.values() for node in nodes} if handle.group is not None else set()
     what = state_of_job(run, figures, handle)
@@ -171,17 +183,17 @@ def take_job_view(run: RunState, figures: Figures, handle: JobHandle) -> JobView
         user=handle.spec.user,
         priority=handle.spec.priority,
         state=what,
-        reason=_reason(run, handle) if what == "waiting" else None,
-        position=state.waiting.index(job_id) + 1 if job_id in state.waiting else None,
-        eta_s=None,
+        reason=(place.reason if place is not None else _reason(run, handle)) if what == "waiting" else None,
+        position=place.position if place is not None else None,
+        eta_s=place.eta_s if place is not None else None,
         group=handle.group if handle.group is not None and handle.group >= 0 else None,
         nodes=tuple(sorted(names)),
         phase=handle.hold.pool if handle.hold else None,
         iteration=max(handle.done, 0),
         iterations=handle.spec.iterations,
-        iteration_s=iteration_s,
+        iteration_s=_iteration_s(run, job_id),
         alone_s=job.solo_s if job is not None else None,
-        slowdown=iteration_s / job.solo_s if iteration_s is not None and job is not None else None,
+        slowdown=_slowdown(run, job) if job is not None else None,
         slo=handle.spec.slo,
         usd_per_hour=group.usd_per_hour / len(group.jobs) if group is not None else None,
         usd_per_hour_solo=solo_usd_per_hour(job, run.plan.cluster) if job is not None else None,
@@ -201,8 +213,6 @@ def profile_of(job: Job) -> dict[str, float]:
 
 def _reason(run: RunState, handle: JobHandle) -> str:
     """Why a job waits, in words."""
-    if handle.id in run.scheduler.state.waiting:
-        return "there is no place for it now"
     if handle.spec.arrival_s > run.log.now():
         return "it has not arrived yet"
     return "it waits to be profiled"
@@ -218,7 +228,8 @@ def _pool(run: RunState, figures: Figures, pool: Pool, now_s: float) -> PoolView
     nodes, free = len(run.nodes.nodes(pool)), len(run.nodes.free(pool))
     holding: list[Span] = []
     for handle in run.handles.values():
-        if handle.hold is not None and handle.pool_of(handle.hold.pool) == pool:
-            holding += held_spans(run, handle, now_s)
+        if handle.hold is not None and any(node.pool == pool for node in handle.nodes_of(handle.hold.pool)):
+            names = {node.name for node in handle.nodes_of(handle.hold.pool) if node.pool == pool}
+            holding += (span for span in held_spans(run, handle, now_s) if span.node in names)
     busy = len({span.node for span in holding if span.until_s == now_s})
     return PoolView(nodes, busy, nodes - free - busy, free, figures.usage.share(pool, nodes, holding, now_s))

@@ -9,10 +9,11 @@ from rich.text import Text
 
 from rollmux_env.report.sharing import sharing_table
 from rollmux_env.report.tables import heading, make_table
+from runtime.service.queue_tables import queue_table
 
 
 def status_tables(report: dict[str, Any]) -> list[RenderableType]:
-    """What `runtime.service.report.make_report` found; or `runtime.service.past.past_report`, jobs alone."""
+    """What `runtime.service.report.Reports.all` found; or `runtime.service.past.past_report`, jobs alone."""
     jobs = make_table("job", "state", "group", "nodes", "iteration", "at risk", "reward", left=2)
     for job in report["jobs"]:
         jobs.add_row(
@@ -23,7 +24,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
             f"{job['iteration']} of {job['iterations']}",
             "yes" if job["at_risk"] else "",
             _number(job["metrics"].get("reward")),
-            style={"failed": "red", "cancelled": "dim", "done": "dim"}.get(job["state"], ""),
+            style={"failed": "red", "cancelled": "dim", "done": "dim", "over_budget": "dim"}.get(job["state"], ""),
         )
     groups = make_table("group", "period s", "$/h", "alone $/h", "nodes", "jobs", left=0)
     for column in groups.columns[-2:]:
@@ -54,7 +55,9 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     sharing: list[RenderableType] = [heading("Shared against alone, by profiles"), sharing_table(placed)] if placed else []
     if report["throughput_gain"] is not None:
         sharing.append(Text(f"throughput per node-hour of late: {report['throughput_gain']:.2f}x that of the jobs alone"))
-    return [heading(title + (", stopping" if report["stopping"] else "")), jobs, *sharing, groups, pools, *problems]
+    waiting = [job for job in report["jobs"] if job["position"] is not None]
+    queue = [queue_table(waiting, report["now_s"])] if waiting else []
+    return [heading(title + (", stopping" if report["stopping"] else "")), jobs, *queue, *sharing, groups, pools, *problems]
 
 
 def _number(value: float | None) -> str:

@@ -11,11 +11,11 @@ from policies.dispatch import DISPATCH, make_dispatch
 from rollmux_env.envs.dispatch.generator import RandomGroups
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.errors import InputError
-from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler.dispatcher import Dispatcher, PhaseName
 from tests.oracle.draw import examples
 from tests.rollmux_env.scheduler.driving import Player, Ran, Watched, drive, lively_groups
 
-FREE = ("fifo", "shortest-first", "longest-first")
+FREE = ("fifo", "shortest-first", "longest-first", "least-recently-served")
 
 
 def constant(rollout: float, training: float) -> Callable[[str, int], float]:
@@ -27,7 +27,7 @@ def rollouts(ran: list[Ran], n: int) -> str:
 
 
 def test_the_names() -> None:
-    assert list(DISPATCH) == ["round-robin", "fifo", "shortest-first", "longest-first"]
+    assert list(DISPATCH) == ["round-robin", "fifo", "shortest-first", "longest-first", "least-recently-served"]
     with pytest.raises(InputError, match=r"dispatch policy: must be one of round-robin, fifo, .*, not 'lifo'; did you mean fifo"):
         make_dispatch("lifo")
 
@@ -58,7 +58,10 @@ def test_a_damaged_policy_file_is_an_error(tmp_path: Path) -> None:
         make_dispatch(f"learned:{file}")
 
 
-@pytest.mark.parametrize(("name", "first"), [("round-robin", "a"), ("fifo", "b"), ("shortest-first", "c"), ("longest-first", "d")])
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("round-robin", "a"), ("fifo", "b"), ("shortest-first", "c"), ("longest-first", "d"), ("least-recently-served", "b")],
+)
 def test_whom_a_free_node_goes_to(name: str, first: str) -> None:
     """Admitted as a, b, c, d with rollouts of 5, 5, 1 and 9 s; b asks first."""
     dispatcher = Dispatcher(make_dispatch(name))
@@ -84,6 +87,61 @@ def test_size_is_what_was_observed_once_something_was() -> None:
     dispatcher.ready("b", "rollout")
     dispatcher.ready("a", "rollout")
     assert dispatcher.permits() == [("a", "rollout")]
+
+
+def test_least_recently_served_means_by_these_nodes() -> None:
+    """Rollouts of a, b and c came in this order, trainings in the other one: who trains next is c, whoever asks first."""
+    dispatcher = Dispatcher(make_dispatch("least-recently-served"))
+    for job in "abc":
+        dispatcher.joined(job, (ord(job),), 1, 1)
+
+    def serve(phase: PhaseName, *jobs: str) -> list[str]:
+        for job in jobs:
+            dispatcher.ready(job, phase)
+        order: list[str] = []
+        while permits := dispatcher.permits():
+            for permit in permits:
+                order.append(permit.job_id)
+                dispatcher.finished(permit.job_id, phase, 1.0)
+        return order
+
+    assert serve("rollout", *"abc") == [*"abc"]  # nobody was served: as they asked, each on a node of its own
+    assert serve("training", *"cba") == [*"cba"]
+    assert serve("rollout", *"bac") == [*"abc"]
+    assert serve("training", *"abc") == [*"cba"]
+
+
+def test_a_job_whose_phases_are_short_is_not_served_before_one_that_was_served_longer_ago() -> None:
+    """First come, first served would go by when a and b asked; b had the node last."""
+    for name, first in (("fifo", "b"), ("least-recently-served", "a")):
+        dispatcher = Dispatcher(make_dispatch(name))
+        for job in "abc":
+            dispatcher.joined(job, (0,), 1, 1)
+            dispatcher.ready(job, "rollout")
+            assert dispatcher.permits() == [(job, "rollout")]
+            dispatcher.finished(job, "rollout", 1.0)
+            dispatcher.ready(job, "training")
+            dispatcher.permits()
+            dispatcher.finished(job, "training", 1.0)
+        for job in "bac":
+            dispatcher.ready(job, "rollout")
+        assert dispatcher.permits() == [(first, "rollout")], name
+
+
+def test_rollouts_and_trainings_on_the_same_nodes_are_one_service() -> None:
+    """Of jobs whose rollouts take the training nodes, the one that trained last was served last."""
+    dispatcher = Dispatcher(make_dispatch("least-recently-served"))
+    for job in "ab":
+        dispatcher.joined(job, (), 1, 1)
+        dispatcher.ready(job, "rollout")
+    for job, phase in (("a", "rollout"), ("b", "rollout"), ("b", "training")):
+        assert dispatcher.permits() == [(job, phase)]
+        dispatcher.finished(job, phase, 1.0)
+        if (job, phase) == ("b", "rollout"):
+            dispatcher.ready("b", "training")
+    dispatcher.ready("b", "rollout")
+    dispatcher.ready("a", "training")
+    assert dispatcher.permits() == [("a", "training")]
 
 
 @pytest.mark.parametrize("name", FREE)

@@ -17,6 +17,7 @@ from runtime.facts import Assigned, Fact, PhaseSlice, SyncSlice
 from runtime.journal import JOURNAL, read_facts
 from runtime.journal_replay import replay_journal
 from tests.conftest import Command
+from tests.runtime.execution.pretend import carry_out, plan_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RUNS = ("finished-run", "interrupted-run", "service")
@@ -27,6 +28,13 @@ def test_a_recorded_run_is_decided_as_it_was(name: str) -> None:
     found = replay_journal(read_facts(FIXTURES / name / JOURNAL))
     assert found.lines == ()
     assert min(found.placements, found.nodes, found.permits) > 1
+
+
+def test_the_coordinator_grants_as_the_dispatch_policy_of_the_replay_chooses(tmp_path: Path) -> None:
+    jobs = [{"id": name, "iterations": 4} for name in "abcde"]
+    assert carry_out(plan_of(tmp_path, jobs, dispatch="least-recently-served")) == "done"
+    found = replay_journal(read_facts(tmp_path / JOURNAL))
+    assert found.lines == () and found.permits >= 40
 
 
 def changed(facts: list[Fact], at: int, **values: Any) -> list[Fact]:

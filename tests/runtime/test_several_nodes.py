@@ -18,8 +18,8 @@ from ray.cluster_utils import Cluster as RayCluster
 
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.state import State, apply
-from runtime.commands.running import cluster_of, nodes_wanted
 from runtime.execution.checks import check_run
+from runtime.execution.pools import cluster_of, nodes_wanted
 from runtime.execution.ray_session import execute, ray_session
 from runtime.execution.run_plan import RunPlan
 from runtime.jobs.spec import parse_jobs

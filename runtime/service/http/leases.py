@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from starlette.responses import Response
 
+from runtime.attach.leases import Leases
 from runtime.service.http.answers import answer
 from runtime.service.http.jobs import check_own
 from runtime.service.http.operations import LONGEST_WAIT_S, Body, Call, Operation, Query, WaitS
@@ -14,8 +15,8 @@ from runtime.service.tokens import Right
 
 _Iteration = Annotated[int, Field(ge=0, le=2**31)]
 _Count = Annotated[int, Field(ge=0, le=2**53)]
-_Pids = Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=10_000)]
-_MOST_VALUES = 10_000
+_Pids = Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=4096)]
+_MOST_VALUES = 256
 
 
 class Attach(Body):
@@ -23,7 +24,7 @@ class Attach(Body):
 
     wait_s: WaitS = LONGEST_WAIT_S
     """For how long to wait for one, seconds."""
-    host: Annotated[str, Field(max_length=255)] | None = None
+    host: Annotated[str, Field(max_length=255)] = ""
     """The machine that the job's processes are on."""
     pids: _Pids = Field(default=[])
     """Ids of these processes."""
@@ -80,7 +81,7 @@ class End(Query):
     """The job is over."""
 
 
-def _leases(call: Call) -> Any:
+def _leases(call: Call) -> Leases:
     """The leases, for a request about one that the holder may use."""
     leases = call.service.leases
     if (lease := call.path.get("lease")) is not None:

@@ -14,7 +14,7 @@ from tests.rollmux_env.replay.restless import Restless
 from tests.rollmux_env.scheduler.driver import Driver, make_job
 
 NAMES = tuple("abcdefgh")
-RULES = ("round-robin", "round-robin,migrate=0.5", "fifo,migrate=0.5", "longest-first")
+RULES = ("round-robin", "round-robin,migrate=0.5", "fifo,migrate=0.5", "least-recently-served")
 
 
 class Runs(RuleBasedStateMachine):

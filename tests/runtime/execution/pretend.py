@@ -15,7 +15,6 @@ from runtime.execution import nodes
 from runtime.execution.driver import RunDriver
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Checkpoint, Done, End, Report, Stopped
-from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs
@@ -27,7 +26,7 @@ class Killed(BaseException):
     """The process of the coordinator is no more."""
 
 
-class Pretended(Processes):
+class Pretended:
     """The jobs of a run are tasks of this process.
 
     Args:
@@ -36,7 +35,6 @@ class Pretended(Processes):
     """
 
     def __init__(self, loses: str = "", stops_after: int = -1) -> None:
-        super().__init__("", None)
         self.driver: RunDriver | None = None
         self.loses, self.stops_after = loses, stops_after
         self.died = False
@@ -172,8 +170,8 @@ def plan_of(folder: Path, jobs: list[dict[str, Any]], nodes: tuple[Node, ...] = 
     }
     specs = parse_jobs({"version": 1, "defaults": {"slo": 1000.0, "class": "a:B"}, "jobs": jobs}, "test", Path("/")).jobs
     cluster = Cluster(rollout=pools["rollout"], training=pools["training"], migration_s=0.0, one_device=not count["rollout"])
-    policy = more.pop("policy", "rollmux")
-    return RunPlan(specs, cluster, nodes, policy, "round-robin", 0, str(folder), **more)
+    policy, dispatch = more.pop("policy", "rollmux"), more.pop("dispatch", "round-robin")
+    return RunPlan(specs, cluster, nodes, policy, dispatch, 0, str(folder), **more)
 
 
 def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False, states: list[State] | None = None, **more: Any) -> str:

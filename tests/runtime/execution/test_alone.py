@@ -130,7 +130,7 @@ def test_a_job_that_turns_out_to_be_unmovable_when_it_is_to_move_arrives_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its profile said otherwise, and the move is pending."""
-    monkeypatch.setattr("runtime.execution.processes.dead_machines", lambda machines: set())
+    monkeypatch.setattr("runtime.execution.ray_processes.dead_machines", lambda machines: set())
     record = moving(tmp_path, options={"keeps": False, "profiled": True, "turns": True})
     assert record.jobs["a"].movable
     known = [event.job.movable for event in record.log if isinstance(event, Reprofiled) and event.job.id == "a"]

@@ -14,9 +14,9 @@ from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.scenario import Cluster, Pool
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.commands.running import check_pools, cluster_of, nodes_wanted
 from runtime.execution.checks import check_run
 from runtime.execution.nodes import find_nodes, prepare_process, threads_of
+from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
 from runtime.execution.probe import OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
 from runtime.facts import Assigned, Node, PhaseSlice, Returned

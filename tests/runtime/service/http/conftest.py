@@ -35,24 +35,29 @@ class Answer(NamedTuple):
 
 
 class Served:
-    """A service that listens, and clients of it."""
+    """A service that listens, and clients of it.
 
-    def __init__(self, folder: Path, **more: Any) -> None:
+    Args:
+        processes: of jobs with a class; None: it runs none. more: for the app.
+    """
+
+    def __init__(self, folder: Path, processes: Pretended | None = None, **more: Any) -> None:
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.tokens = Tokens(folder)
         self.token = self.tokens.make("", Right.OPERATE)
         self.service = Service(replace(plan_of(folder, [{"id": "none", "iterations": 1}]), specs=()))
         self._begun: Future[None] = Future()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(more),))
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(processes, more),))
         self._thread.start()
         self._begun.result(_PATIENCE_S)
 
-    async def _serve(self, more: dict[str, Any]) -> None:
+    async def _serve(self, processes: Pretended | None, more: dict[str, Any]) -> None:
         try:
-            processes = Pretended()
             await self.service.serve(processes)
-            processes.driver = self.service.driver
+            if processes is not None:
+                processes.driver = self.service.driver
             app = make_app(self.service, self.tokens, OperationsLog(self.folder), **more)
             self.server = HttpServer(app, await bind(Listen()))
             await self.server.begin()
@@ -106,6 +111,6 @@ Serving = Callable[..., Served]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One without jobs, the same for the tests of a module."""
-    one = Served(tmp_path_factory.mktemp("service"))
+    one = Served(tmp_path_factory.mktemp("service"), Pretended())
     yield one
     one.close()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+from runtime.jobs.spec import JobSpec
 from runtime.journal import read_run
+from runtime.service.address import ServiceAddress
+from runtime.service.client import Client
 from runtime.service.operations import OPERATIONS
 from runtime.service.tokens import Right
 from tests.runtime.service.http.conftest import Served
@@ -71,3 +74,41 @@ def test_the_status_has_every_job_group_and_pool(served: Served) -> None:
     keys = {"now_s", "policy", "dispatch", "stopping", "usd_per_hour", "pools", "groups", "jobs"}
     assert status.keys() >= keys and status["pools"]["rollout"].keys() >= {"nodes", "busy", "idle", "free", "utilization"}
     assert all(job.keys() >= KEYS for job in status["jobs"])
+
+
+ATTACHED = {"attach": True, "slo": 1.1, "iterations": 10, "rollout": {"worst_case_s": 2.0, "host_memory_gb": 1.0}} | {
+    "training": {"worst_case_s": 2.0, "host_memory_gb": 1.0}
+}
+
+
+def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: Served) -> None:
+    before = served.ask("GET", "/v1/events").value
+    answer = served.ask("POST", "/v1/jobs?dry_run=true", {"id": "dry", **ATTACHED})
+    assert answer.status == 200 and answer.value == {
+        "fits": True,
+        "strategy": "isolated",
+        "group": answer.value["group"],
+        "delta_usd_per_hour": 2.0,
+        "period_s": 4.0,
+        "slowdown": {"dry": 1.0},
+        "position": None,
+        "eta_s": answer.value["eta_s"],
+        "reason": "",
+    }
+    unknown = served.ask("POST", "/v1/jobs?dry_run=true", {"id": "dry", **JOB, "class": "json:JSONEncoder"}).value
+    assert (unknown["fits"], unknown["reason"]) == (False, "nobody knows yet how long its phases take: it is profiled first")
+    assert served.ask("POST", "/v1/jobs?dry_run=true", {"id": "one", **JOB}).status == 409
+    client = Client(served.folder, ServiceAddress(served.server.url, served.token, None))
+    (same,) = client.preview([JobSpec.model_validate({"id": "dry", **ATTACHED})])
+    assert {**same, "eta_s": None} == {**answer.value, "eta_s": None}
+    assert served.ask("GET", "/v1/events").value == before and served.ask("GET", "/v1/jobs/dry").status == 404
+
+
+def test_several_jobs_are_taken_together_or_not_at_all(served: Served) -> None:
+    two = [{"id": f"two{k}", **JOB, "arrival_s": 1e6} for k in range(2)]
+    assert served.ask("POST", "/v1/jobs", [*two, two[0]]).status == 409
+    assert served.ask("POST", "/v1/jobs", [*two, {"id": "bad"}]).status == 422
+    assert served.ask("POST", "/v1/jobs", []).status == 400
+    assert served.ask("GET", "/v1/jobs/two0").status == 404
+    answer = served.ask("POST", "/v1/jobs", two)
+    assert answer.status == 201 and [job["id"] for job in answer.value] == ["two0", "two1"]

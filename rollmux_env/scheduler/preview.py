@@ -1,0 +1,163 @@
+"""What would become of a job that came now, and what is to become of those that wait: nothing of it happens.
+
+A waiting job is expected to have a place when the fluid replay of the present state gives it one, with nobody arriving: jobs
+take their worst case, and leave when their iterations, their stay or their budget are over.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+from rollmux_env.cluster.events import Admitted, Arrived
+from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import PlanError
+from rollmux_env.scenario import Job
+from rollmux_env.scheduler import facts
+from rollmux_env.scheduler.asking import ask
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.departures import next_change_s, tell_departures
+from rollmux_env.scheduler.planner import INSTANT_S
+from rollmux_env.scheduler.quotas import Bars, breaks, held_words
+from rollmux_env.scheduler.reasons import behind, no_place
+
+INSTANTS = 500  # at which something changes: so far ahead is looked, by default
+_ASKED = 20  # jobs about which the policy is asked, to find the first that waits for nodes and not for a quota
+
+
+class Waiting(NamedTuple):
+    """A job that waits.
+
+    Attributes:
+        position: in the queue, from 1. eta_s: when it is expected to have a place; None: unknown. reason: why it waits, in words.
+    """
+
+    job_id: str
+    position: int
+    eta_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What would become of a job.
+
+    Attributes:
+        fits: it would have a place at once. What follows is None, or empty, where that does not go with it.
+        strategy: `direct_packing`, `rollout_scaling` or `isolated`. group: its number. delta_usd_per_hour: more than now, $/h.
+        period_s: of the group, with the job in it. slowdown: of all its members, the period over T_solo.
+        position: in the queue, from 1. eta_s: as of `Waiting`; of a job that fits, now. reason: why it would wait, in words.
+    """
+
+    fits: bool
+    strategy: str | None
+    group: int | None
+    delta_usd_per_hour: float | None
+    period_s: float | None
+    slowdown: dict[str, float]
+    position: int | None
+    eta_s: float | None
+    reason: str
+
+
+def preview(state: State, policy: Policy, job: Job, instants: int = INSTANTS) -> Preview:
+    """What would become of a job that came now.
+
+    Args:
+        state, policy: are left as they are. job: of a name that the state does not know.
+        instants: so far ahead is looked for its place.
+
+    Raises:
+        PlanError: the policy breaks an invariant, or cannot be copied; one line.
+    """
+    twin, policy = state.forecast(), _own(policy)
+    scheduler = Scheduler(twin, policy)
+    arrived = job.model_copy(update={"arrival_s": twin.now_s})
+    events = scheduler.step(twin.now_s, [facts.Arrived(arrived)]).entries
+    admitted = next((event for event in events if isinstance(event, Admitted) and event.job_id == job.id), None)
+    if admitted is not None:
+        group = twin.group_of(job.id)
+        slowdown = {job_id: group.period_s / twin.job(job_id).solo_s for job_id in group.jobs}
+        more = twin.usd_per_hour - state.usd_per_hour
+        return Preview(True, admitted.placement.strategy, group.id, more, group.period_s, slowdown, None, twin.now_s, "")
+    position = twin.waiting.index(job.id) + 1
+    reason = reasons(twin, policy)[position - 1]
+    return Preview(False, None, None, None, None, {}, position, _expected(twin, scheduler, instants).get(job.id), reason)
+
+
+def waiting(state: State, policy: Policy, instants: int = INSTANTS) -> tuple[Waiting, ...]:
+    """What is to become of all jobs that wait, in the order of the queue.
+
+    Args:
+        state, policy: are left as they are.
+        instants: so far ahead is looked; a job that has no place by then has no `eta_s`.
+
+    Raises:
+        PlanError: as `preview`.
+    """
+    if not state.waiting:
+        return ()
+    twin, policy = state.forecast(), _own(policy)
+    words, job_ids = reasons(twin, policy), [*twin.waiting]
+    expected = _expected(twin, Scheduler(twin, policy), instants)
+    return tuple(
+        Waiting(job_id, place, expected.get(job_id), reason)
+        for place, (job_id, reason) in enumerate(zip(job_ids, words, strict=True), 1)
+    )
+
+
+def _own(policy: Policy) -> Policy:
+    """A copy of a policy, since it is to see what never happens."""
+    try:
+        return deepcopy(policy)
+    except Exception as error:  # of a user's class
+        raise PlanError(f"the policy cannot be copied: {type(error).__name__}") from None
+
+
+def _expected(state: State, scheduler: Scheduler, instants: int) -> dict[str, float]:
+    """When waiting jobs get a place; the state goes on until then."""
+    expected: dict[str, float] = {}
+    ticks = scheduler.planner.ticks
+    if state.arrived:
+        ticks.after(state.now_s, state.job(state.job_id(0)).arrival_s, state.order.size > 0)
+    for _ in range(instants):
+        now_s = max(min(next_change_s(state), ticks.next_s), state.now_s)
+        if not state.waiting or now_s == inf:
+            break
+        tell_departures(state, scheduler, now_s)
+        for job_id in state.resuming(now_s + INSTANT_S):
+            scheduler.resumed(job_id)
+        for event in scheduler.step(now_s).entries:
+            if isinstance(event, Admitted):
+                expected.setdefault(event.job_id, event.at_s)
+    return expected
+
+
+def reasons(state: State, policy: Policy) -> list[str]:
+    """Why each of the jobs that wait does, in the order of the queue.
+
+    Args:
+        state: is left as it is. policy: is asked where quotas may pass jobs over.
+    """
+    words: list[str] = []
+    bars, asked, quotas = Bars(state), 0, state.cluster.quotas
+    for job_id in state.waiting:
+        job = state.job(job_id)
+        passed = bars.bars(job)
+        if not passed and job.user in quotas and asked < _ASKED:
+            asked += 1
+            passed = job.user in breaks(state, ask(policy, state, Arrived(state.now_s, job)), policy)
+            if passed:
+                words.append(f"{held_words(state, job.user)}, and its place would take it above")
+                continue
+        if not passed:
+            break
+        words.append(held_words(state, job.user))
+    if len(words) < len(state.waiting):
+        head = state.waiting[len(words)]
+        words.append(no_place(state, head))
+        words += [behind(state, head)] * (len(state.waiting) - len(words))
+    return words

@@ -1,0 +1,70 @@
+"""How leases end when their owners say so, or when the job or the run does."""
+
+from __future__ import annotations
+
+from rollmux_env.scheduler import facts
+from runtime.attach.iterations import Iterations
+from runtime.attach.lease import Lease, Stay
+from runtime.attach.ledger import Ledger, wake
+from runtime.execution.job_handle import JobHandle
+from runtime.execution.lifecycle import JobLifecycle
+from runtime.execution.messages import End
+
+
+class Ending:
+    """Ends leases.
+
+    Args:
+        ledger: of the leases. lifecycle: of the jobs. iterations: what owners have done.
+    """
+
+    def __init__(self, ledger: Ledger, lifecycle: JobLifecycle, iterations: Iterations) -> None:
+        self._ledger = ledger
+        self._run = ledger.run
+        self._lifecycle = lifecycle
+        self._iterations = iterations
+
+    def leave(self, lease: Lease, why: str) -> None:
+        """An owner uses nothing any more; it may attach again, and goes on behind the last whole iteration."""
+        handle = lease.handle
+        if handle.iteration == handle.spec.iterations:
+            self.done(lease)
+        elif lease.moves and lease.open is None and self._run.present(handle):
+            self._ledger.end(lease, why, None)
+            lease.stay.since_s = self._run.log.now()
+            self._run.tell(facts.Vacated(handle.id), facts.Resumed(handle.id))
+            self._ledger.notify(handle.id)
+        else:
+            self._ledger.end(lease, why, End("died", "step", why))
+
+    def done(self, lease: Lease) -> None:
+        """The job is over, as its owner says; the iteration in hand counts if only its sync is missing."""
+        handle = lease.handle
+        if lease.trainings > handle.iteration:
+            self._iterations.iterated(lease)
+        whole = handle.iteration == handle.spec.iterations
+        if whole and lease.open is not None and handle.hold is not None:
+            self._iterations.finish(lease)
+        notes = self._lifecycle.interrupted_slice(handle)
+        self._ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
+        self._lifecycle.finish(handle, notes)
+
+    def finish(self, handle: JobHandle, stay: Stay) -> None:
+        """A job that has no lease is done."""
+        stay.free.set()
+        stay.end(End("done"))
+        self._lifecycle.finish(handle, ())
+
+    def stopped(self, lease: Lease) -> None:
+        """An owner that had to stop has given up what it held."""
+        self._ledger.end(lease, "it had to stop", End("stopped"))
+
+    def halt_all(self) -> None:
+        """The run stops. Leases stay as they are; nobody is told anything any more."""
+        self._ledger.stopped.set()
+        for handle in [*self._run.handles.values()]:
+            stay = self._ledger.stay(handle)
+            if stay is not None:
+                wake(handle, "the service is stopping")
+                stay.end(End("stopped"))
+            self._ledger.notify(handle.id)

@@ -1,0 +1,112 @@
+"""Leases of a run that goes on: they are as they were, and so is what they hold."""
+
+from __future__ import annotations
+
+from rollmux_env.scheduler import facts
+from runtime.attach.lease import Ask, Lease, Stay
+from runtime.attach.ledger import Ledger
+from runtime.execution.job_handle import Hold
+from runtime.execution.messages import End
+from runtime.facts import Attached, Continued, Granted, LeaseEnded, PhaseSlice
+from runtime.record import RunRecord
+
+
+def recall_leases(ledger: Ledger, record: RunRecord) -> None:
+    """Find the leases that live, and those that are lost and of which nodes may still be in use."""
+    run = ledger.run
+    ended = {fact.lease: fact for fact in record.leases_ended}
+    last: dict[str, Attached] = {}
+    for fact in record.attached:
+        last[fact.job_id] = fact
+    for job_id, fact in last.items():
+        handle = run.handles[job_id]
+        lease = Lease(fact.lease, handle, Stay(0.0), fact.host, fact.boot, fact.processes, 0.0)
+        over = ended.get(fact.lease)
+        lease.suspects = _suspects(record, fact.lease)
+        if over is None or lease.suspects:
+            lease.ended = over.why if over is not None else ""
+            _recall_phases(lease, record)
+            ledger.recalled[job_id] = lease
+
+
+def is_in_use(record: RunRecord, job_id: str) -> bool:
+    """Whether an owner may be using nodes of a job."""
+    grant = next((fact for fact in reversed(record.granted) if fact.job_id == job_id), None)
+    if grant is None or _is_over(record, grant):
+        return False
+    over = next((fact for fact in record.leases_ended if fact.lease == grant.lease), None)
+    return over is None or bool(_suspects(record, grant.lease))
+
+
+def continue_leases(ledger: Ledger, record: RunRecord) -> None:
+    """Jobs have their places again: let the scheduler know what they hold, before anything is granted."""
+    run, now_s = ledger.run, ledger.run.log.now()
+    over = {fact.job_id for fact in (*record.failed, *record.cancelled)}
+    for job_id, lease in [*ledger.recalled.items()]:  # of jobs that have no place
+        del ledger.recalled[job_id]
+        if not lease.ended:
+            why = "its place has gone"
+            run.log.write(LeaseEnded(now_s, job_id, lease.id, False, why))
+    for handle in [*run.handles.values()]:
+        stay = ledger.stay(handle)
+        if stay is None or stay.lease is None:
+            continue
+        lease = stay.lease
+        ledger.leases[lease.id] = lease
+        lease.sign_s = stay.since_s = now_s
+        _continue(ledger, lease)
+        if handle.id in over:
+            handle.end, lease.stops_s = End("cancelled"), now_s
+            run.tell(facts.Failed(handle.id))
+        elif lease.ended:
+            stay.end(End("died", "step", lease.ended))
+        else:
+            handle.has_come = True
+            run.log.say(f"{handle.id}: its lease goes on")
+
+
+def _continue(ledger: Ledger, lease: Lease) -> None:
+    run, handle, ask = ledger.run, lease.handle, lease.open
+    if ask is not None:
+        news = facts.Continued(handle.id, ask.phase, True)
+        run.tell(news, notes=(Continued(run.log.now(), *news),))
+        assert handle.hold is not None
+    elif lease.rollouts > lease.trainings:
+        news = facts.Continued(handle.id, "rollout", False)
+        run.tell(news, notes=(Continued(run.log.now(), *news),))
+
+
+def _suspects(record: RunRecord, lease_id: str) -> set[str]:
+    suspects = {name for fact in record.suspected if fact.lease == lease_id for name in fact.nodes}
+    return suspects - {name for fact in record.freed if fact.lease == lease_id for name in fact.nodes}
+
+
+def _recall_phases(lease: Lease, record: RunRecord) -> None:
+    """How far its owner is in the iteration in hand."""
+    handle, job_id = lease.handle, lease.handle.id
+    began_s = next(fact.at_s for fact in record.attached if fact.lease == lease.id)
+    mine = [part for part in record.phases if part.job_id == job_id and part.ok and part.end_s >= began_s]
+    lease.warm = {part.phase for part in mine}
+    number = handle.done
+    own = [part for part in mine if not part.extra]
+    lease.rollouts = max([number, *(part.iteration + 1 for part in own if part.phase == "rollout")])
+    lease.trainings = max([number, *(part.iteration + 1 for part in own if part.phase == "training")])
+    lease.syncs = max([number, *(sync.iteration + 1 for sync in record.syncs if sync.job_id == job_id)])
+    grant = next((fact for fact in reversed(record.granted) if fact.lease == lease.id), None)
+    if grant is not None and not _is_over(record, grant):
+        lease.open, lease.granted = Ask(grant.phase, grant.iteration, grant.extra), True
+        handle.hold = Hold(grant.phase, grant.asked_s, grant.start_s, grant.switched, False)
+
+
+def _is_over(record: RunRecord, grant: Granted) -> bool:
+    """Whether the phase that an owner was told of has ended."""
+    if grant.phase == "sync":
+        return any(
+            sync.job_id == grant.job_id and sync.iteration == grant.iteration and sync.asked_s is not None for sync in record.syncs
+        )
+    return any(_is_of(part, grant) for part in reversed(record.phases))
+
+
+def _is_of(part: PhaseSlice, grant: Granted) -> bool:
+    same = (part.job_id, part.phase, part.iteration, part.extra) == (grant.job_id, grant.phase, grant.iteration, grant.extra)
+    return same and part.end_s >= grant.at_s

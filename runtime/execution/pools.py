@@ -1,0 +1,68 @@
+"""The pools of a run: how many nodes of each, and what the policy sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Cluster
+from rollmux_env.scenario import Pool as PoolSpec
+from runtime.execution.nodes import POOLS
+from runtime.facts import Node, Pool
+from runtime.jobs.spec import JobSpec
+
+_USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
+_MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
+
+
+def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool, int]:
+    """Nodes that this machine is carved into: what the file says, else as many as the largest job asks for."""
+    counts: dict[Pool, int] = {"rollout": 0, "training": 0}
+    pools: Collection[Pool] = cluster.pools if cluster else POOLS
+    for pool in pools:
+        most: int | None = getattr(cluster, pool).max_nodes if cluster else None
+        counts[pool] = most or max((getattr(job, pool).nodes for job in jobs), default=1)
+    return counts
+
+
+def cluster_of(
+    cluster: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[Node], say: Callable[[str], None] = lambda _: None
+) -> Cluster:
+    """What the policy sees: the given prices and limits, with as many nodes and as much memory as there is.
+
+    Without any a node costs 1 $/h, so that dollars are node-hours.
+
+    Args:
+        say: takes a line where there is one pool, and nobody has asked for that.
+
+    Raises:
+        InputError: a job asks for more nodes than there are; one line.
+    """
+    plain = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0)
+    cluster = cluster or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
+    if not cluster.one_device and not any(node.pool == "rollout" for node in nodes):
+        say("one GPU: rollouts and trainings take turns on it, as with one_device: true")
+        cluster = cluster.model_copy(update={"one_device": True})
+    pools: dict[str, PoolSpec] = {}
+    for pool, spec in cluster.pools.items():
+        own = [node for node in nodes if node.pool == pool]
+        for job in jobs:
+            if getattr(job, pool).nodes > len(own):
+                nodes_asked = getattr(job, pool).nodes
+                raise InputError(f"job {job.id}: {pool}.nodes: asks for {nodes_asked} nodes; there are {len(own)} of this pool")
+        memory_gb = [_USABLE * node.memory_gb for node in own if node.memory_gb]  # of other hosts nobody may know it
+        memory_gb += [spec.node_memory_gb] if spec.node_memory_gb is not None else []
+        limits = {"max_nodes": min(spec.max_nodes or len(own), len(own)), "node_memory_gb": min(memory_gb, default=None)}
+        pools[pool] = spec.model_copy(update=limits)
+    return cluster.model_copy(update=pools)
+
+
+def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:
+    """Check that a run can go on with the nodes that there are now.
+
+    Raises:
+        InputError: it was begun with two pools, and there is one GPU.
+    """
+    for pool in cluster.pools:
+        if not any(node.pool == pool for node in nodes):
+            raise InputError(f"there is no {pool} node now: this machine has one GPU, and the run was begun with two pools")

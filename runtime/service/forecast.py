@@ -1,0 +1,98 @@
+"""What is expected of the queue, and of a job that would come: looked ahead on a copy, in a thread; no permit waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import asdict
+from time import monotonic
+from typing import Any, TypeVar
+
+from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import PlanError
+from rollmux_env.scenario import Job
+from rollmux_env.scheduler.preview import Preview, Waiting, preview, waiting
+from runtime.execution.profiles import job_as_stated, load_profile, profile_key
+from runtime.execution.run_state import RunState
+from runtime.facts import Node
+from runtime.jobs.spec import JobSpec
+from runtime.service.refusals import Unprocessable
+
+_EVERY_S = 1.0  # between looks at a queue that changes
+_AGAIN_S = 30.0  # and at one that does not: what is expected may have come later
+_SHARE = 20  # looking takes at most so small a part of the time
+_UNKNOWN = "nobody knows yet how long its phases take: it is profiled first"
+
+T = TypeVar("T")
+
+
+class QueueForecast:
+    """Looks ahead.
+
+    Args:
+        run: of the queue.
+    """
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._known: dict[str, Waiting] = {}
+        self._version: tuple[Any, ...] = ()
+        self._next_s = self._stale_s = 0.0
+        self._one = asyncio.Lock()
+
+    async def waiting(self) -> Mapping[str, Waiting]:
+        """What is known of the jobs that wait, by id; of the last second or more, and nothing where the policy cannot be copied."""
+        async with self._one:
+            state, now_s = self._run.scheduler.state, monotonic()
+            version = (state.arrived, state.departed, state.rollout_nodes, state.training_nodes, tuple(state.waiting))
+            if now_s >= self._next_s and (version != self._version or now_s >= self._stale_s):
+                try:
+                    found = await self._ahead(waiting)
+                except PlanError:
+                    found = ()
+                self._known, self._version = {one.job_id: one for one in found}, version
+                took_s = monotonic() - now_s
+                self._next_s = monotonic() + max(_EVERY_S, _SHARE * took_s)
+                self._stale_s = monotonic() + _AGAIN_S
+        return self._known
+
+    async def preview(self, spec: JobSpec) -> dict[str, Any]:
+        """What would become of a job that came now; `rollmux_env.scheduler.preview.Preview` explains the keys.
+
+        Raises:
+            Unprocessable: no node could hold it, or the policy cannot be asked; one line.
+        """
+        job = await asyncio.to_thread(_job_of, spec, self._run.plan.nodes, tuple(self._run.plan.cluster.pools))
+        if job is None:
+            position = len(self._run.scheduler.state.waiting) + 1
+            return asdict(Preview(False, None, None, None, None, {}, position, None, _UNKNOWN))
+        if problem := self._run.too_large(job):
+            raise Unprocessable(f"job {spec.id}: {problem}")
+        async with self._one:
+            try:
+                return asdict(await self._ahead(lambda state, policy: preview(state, policy, job)))
+            except PlanError as error:
+                raise Unprocessable(f"job {spec.id}: {error}") from None
+
+    async def _ahead(self, look: Callable[[State, Policy], T]) -> T:
+        """Look ahead from the present state.
+
+        Raises:
+            PlanError: the policy cannot be copied, or breaks an invariant; one line.
+        """
+        scheduler = self._run.scheduler
+        try:
+            policy = deepcopy(scheduler.planner.policy)
+        except Exception as error:  # of a user's class
+            raise PlanError(f"the policy cannot be copied: {type(error).__name__}") from None
+        return await asyncio.to_thread(look, scheduler.state.copy(), policy)
+
+
+def _job_of(spec: JobSpec, nodes: tuple[Node, ...], pools: tuple[str, ...]) -> Job | None:
+    """A job as a policy would see it; None where nobody knows how long its phases take."""
+    if spec.is_attached:
+        return None if spec.profile is not None else job_as_stated(spec, 0.0)
+    profile = load_profile(profile_key(spec, [next(node for node in nodes if node.pool == pool) for pool in pools]))
+    return profile.job(spec, 0.0) if profile is not None else None

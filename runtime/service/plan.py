@@ -1,0 +1,74 @@
+"""What a service is asked to be, and goes on being."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Cluster
+from runtime.commands.options import DISPATCH, planning_switches
+from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
+from runtime.execution.run_plan import LeaseRules, RunPlan
+from runtime.facts import Node, Pool
+from runtime.journal import JOURNAL, is_begun, read_run
+from runtime.service.listening import Listen
+
+
+@dataclass(frozen=True)
+class ServiceOptions:
+    """What a user asks a new service to be; what is None is as the journal says, or else as usual.
+
+    Attributes:
+        listen: where. beyond_loopback: others than this machine may reach it.
+        grace_s: as of `runtime.execution.run_plan.LeaseRules`.
+    """
+
+    policy: str | None = None
+    dispatch: str | None = None
+    seed: int = 0
+    cluster: Cluster | None = None
+    listen: Listen | None = None
+    beyond_loopback: bool = False
+    grace_s: float | None = None
+
+
+def service_plan(folder: Path, wish: ServiceOptions, find: Callable[[dict[Pool, int]], tuple[Node, ...]]) -> RunPlan:
+    """A new service, or what a journal says of the one that was here before.
+
+    Args:
+        find: so many nodes of each pool.
+
+    Raises:
+        InputError: there is not what is wished, or the journal says otherwise; one line.
+    """
+    rules = LeaseRules(grace_s=wish.grace_s)
+    if not is_begun(folder / JOURNAL):
+        nodes = find(nodes_wanted(wish.cluster, ()))
+        cluster = cluster_of(wish.cluster, (), nodes)
+        return RunPlan(
+            (),
+            cluster,
+            nodes,
+            planning_switches(wish.policy),
+            wish.dispatch or DISPATCH,
+            wish.seed,
+            str(folder),
+            models=True,
+            leases=rules,
+        )
+    record = read_run(folder)
+    start = record.started
+    for option in ("policy", "dispatch"):
+        value, recorded = getattr(wish, option), getattr(start, option)
+        if value not in (None, recorded) and (option, planning_switches(value)) != ("policy", recorded):
+            raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and goes on with it")
+    if wish.cluster is not None:
+        raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")
+    nodes = find(nodes_wanted(start.cluster, ()))
+    check_pools(start.cluster, nodes)
+    specs = tuple(fact.spec for fact in record.submitted)
+    return RunPlan(
+        specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True, models=True, leases=rules
+    )

@@ -1,0 +1,85 @@
+"""A service in this process, without Ray: of attached jobs and commands alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from rollmux_env.errors import InputError
+from runtime.execution.hosts import Hosts, nodes_here, nodes_of_hosts
+from runtime.execution.run_plan import RunPlan
+from runtime.facts import Node, Pool
+from runtime.journal import JOURNAL, is_begun, read_run
+from runtime.service.address import SERVICE, ServiceAddress, announce, withdraw
+from runtime.service.listening import Listening, listening_of, remember
+from runtime.service.plan import ServiceOptions, service_plan
+from runtime.service.service import Service
+from runtime.signals import allowing, check_signals
+
+_LOOKS_S = 0.1
+
+
+def serve_here(folder: Path, wish: ServiceOptions, hosts: Hosts | None, say: Callable[[str], None]) -> None:
+    """Serve until the user stops it.
+
+    Args:
+        folder: of the service, locked. hosts: of its nodes; None: this machine, or those of before.
+        say: takes a line about what happens.
+
+    Raises:
+        InputError, PlanError, InvariantError: it cannot go on; one line.
+        KeyboardInterrupt: the user asked twice to stop.
+    """
+    asyncio.run(_serve(folder, wish, _plan(folder, wish, hosts), say))
+
+
+def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
+    before: tuple[Node, ...] = ()
+    if is_begun(folder / JOURNAL):
+        record = read_run(folder)
+        before = (record.relaunched[-1] if record.relaunched else record.started).nodes
+        own = next((fact.spec.id for fact in record.submitted if not fact.spec.is_attached), None)
+        if own is not None:
+            raise InputError(f"--no-ray: the service in {folder} has had job {own}, which needs Ray")
+        if hosts is not None:
+            raise InputError(f"--cluster: the service in {folder} was begun with hosts of its own and goes on with them")
+
+    def find(counts: dict[Pool, int]) -> tuple[Node, ...]:
+        if before:
+            return before
+        return nodes_of_hosts(hosts, wish.cluster) if hosts is not None and wish.cluster is not None else nodes_here(counts)
+
+    return service_plan(folder, wish, find)
+
+
+async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, say: Callable[[str], None]) -> None:
+    service = Service(plan)
+    lines_said = 0
+    stopping = False
+    with allowing(1) as interrupts:
+        try:
+            await service.serve(None)
+            listening = listening_of(folder, wish.listen, wish.beyond_loopback)
+            url, port = await service.listen(listening.where)
+            remember(folder, Listening(replace(listening.where, port=port), listening.token))
+            announce(folder, ServiceAddress(url, listening.token, None))
+            await service.give_access(listening.token)
+            say(f"listening at {url}; the token is in {folder / SERVICE}")
+            say(f"serving from {folder}, without Ray: rollmux submit FILE --at {folder}")
+            ended = asyncio.ensure_future(service.ended())
+            while not ended.done():
+                await asyncio.wait((ended,), timeout=_LOOKS_S)
+                check_signals()
+                lines = await service.news(lines_said)
+                for line in lines:
+                    say(line)
+                lines_said += len(lines)
+                if interrupts() and not stopping:
+                    stopping = True
+                    say("stopping; leases go on when the service does")
+                    await service.stop()
+            await ended
+        finally:
+            withdraw(folder)

@@ -1,0 +1,345 @@
+"""What owners of jobs that run elsewhere may rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
+from runtime.record import RunRecord
+from runtime.service.refusals import Conflict, NotFound
+from tests.runtime.attach.served import ELSEWHERE, PAIRS, Served, job, plan_of, served
+
+
+def of(facts: list[Any], kind: type, job_id: str = "a") -> list[Any]:
+    return [fact for fact in facts if isinstance(fact, kind) and fact.job_id == job_id]
+
+
+def test_two_owners_take_turns_and_their_iterations_are_recorded_with_metrics(tmp_path: Path) -> None:
+    async def work(run: Served) -> list[Any]:
+        a, b = await run.place("a"), await run.place("b")
+
+        async def train(lease: str) -> None:
+            for number in range(3):
+                await run.iterate(lease, number, reward=float(number))
+            assert await run.leases.end(lease, done=True) == {}
+
+        await asyncio.gather(train(a), train(b))
+        assert await run.leases.end(a, done=True) == {}
+        return await run.stop()
+
+    facts = served(work, plan_of(tmp_path, job("a"), job("b")))
+    for job_id in ("a", "b"):
+        done = of(facts, Iteration, job_id)
+        assert [(one.number, one.metrics) for one in done] == [(k, {"reward": float(k)}) for k in range(3)]
+        assert [(one.phase, one.iteration, one.ok) for one in of(facts, PhaseSlice, job_id)] == [
+            (phase, k, True) for k in range(3) for phase in ("rollout", "training")
+        ]
+
+
+def test_a_request_that_is_repeated_gets_the_same_answer_and_one_out_of_order_is_refused(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease, leases = await run.place("a"), run.leases
+        first = await leases.acquire(lease, "rollout", 0, 1.0)
+        assert first["granted"] and first == await leases.acquire(lease, "rollout", 0, 1.0)
+        assert [node["name"] for node in first["nodes"]["rollout"]] == ["rollout-0"]
+        for phase, number in (("training", 0), ("rollout", 1), ("sync", 0)):
+            with pytest.raises(Conflict, match="release it first"):
+                await leases.acquire(lease, phase, number, 0.0)
+        with pytest.raises(Conflict, match="does not hold the training of iteration 0"):
+            await leases.release(lease, "training", 0, {}, None)
+        assert await leases.release(lease, "rollout", 0, {}, None) == {} == await leases.release(lease, "rollout", 0, {}, None)
+        with pytest.raises(Conflict, match="the rollout of iteration 0 is over"):
+            await leases.acquire(lease, "rollout", 0, 0.0)
+        with pytest.raises(Conflict, match="the next one is the training of iteration 0"):
+            await leases.acquire(lease, "rollout", 1, 0.0)
+        with pytest.raises(Conflict, match="another lease of it lives"):
+            await leases.attach("a", 0.0, "", ())
+        with pytest.raises(NotFound):
+            await leases.attach("nobody", 0.0, "", ())
+        with pytest.raises(NotFound):
+            await leases.heartbeat("no-lease", ())
+        await run.phase(lease, "training", 0)
+        for number in (1, 2):
+            await run.iterate(lease, number)
+        with pytest.raises(Conflict, match="has done its 3 iterations"):
+            await leases.acquire(lease, "rollout", 3, 0.0)
+        await run.stop()
+
+    served(work, plan_of(tmp_path, job("a")))
+
+
+def test_a_wait_that_is_over_keeps_the_place_in_the_order(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        a, b = await run.place("a"), await run.place("b")
+        assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
+        assert await run.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
+        await run.leases.release(a, "rollout", 0, {}, None)
+        assert (await run.leases.acquire(b, "rollout", 0, 0.0))["granted"]
+        await run.stop()
+
+    served(work, plan_of(tmp_path, job("a"), job("b")))
+
+
+def test_a_job_waits_in_the_queue_until_there_are_nodes(tmp_path: Path) -> None:
+    alone = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
+
+    async def work(run: Served) -> None:
+        a = await run.place("a")
+        answer = await run.leases.attach("b", 0.0, "", ())
+        assert answer == {"placed": False, "reason": "waits for nodes", "position": 1}
+        waits = asyncio.ensure_future(run.place("b"))
+        await run.leases.end(a, done=True)
+        await run.iterate(await waits, 0)
+        facts = await run.stop()
+        (over,) = of(facts, LeaseEnded)
+        assert over.done
+
+    served(work, plan_of(tmp_path, job("a", rollout=alone, training=alone), job("b", rollout=alone, training=alone)))
+
+
+def test_an_owner_that_detaches_goes_on_behind_its_last_whole_iteration(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        await run.phase(lease, "rollout", 1)
+        await run.leases.end(lease)
+        again = await run.leases.attach("a", 5.0, "", ())
+        assert again["iteration"] == 1
+        for number in (1, 2):
+            await run.iterate(again["lease"], number)
+        await run.leases.end(again["lease"], done=True)
+        facts = await run.stop()
+        assert [done.number for done in of(facts, Iteration)] == [0, 1, 2]
+
+    served(work, plan_of(tmp_path, job("a")))
+
+
+def test_what_a_lost_lease_held_is_granted_to_nobody_until_its_processes_are_seen_dead(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
+            a, b = await run.place("a", pids=(owner.pid,)), await run.place("b")
+            assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
+            waits = asyncio.ensure_future(run.leases.acquire(b, "rollout", 0, 30.0))
+            await asyncio.sleep(0)
+            run.pass_time(31.0)
+            await run.settle()
+            assert run.leases.suspects() == {"rollout-0": "a"} and not waits.done()
+            assert await run.leases.heartbeat(a, ()) == {"stop": True}
+            with pytest.raises(Conflict, match=f"process {owner.pid} of its last lease lives, and may use rollout-0"):
+                await run.leases.attach("a", 0.0, run.driver.run.plan.nodes[0].host, (1,))
+            owner.kill()
+        run.leases.watch.look()
+        assert (await waits)["granted"] and run.leases.suspects() == {}
+        await run.leases.release(b, "rollout", 0, {}, None)
+        facts = await run.stop()
+        assert [fact.nodes for fact in of(facts, Suspected)] == [("rollout-0",)] == [fact.nodes for fact in of(facts, Freed)]
+        assert [(part.job_id, part.ok) for part in facts if isinstance(part, PhaseSlice)] == [("a", False), ("b", True)]
+
+    served(work, plan_of(tmp_path, job("a"), job("b")))
+
+
+def test_nodes_of_an_owner_elsewhere_are_free_when_it_attaches_again_or_somebody_says_so(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        for how in ("attaches", "cleared", "released"):
+            lease = await run.place("a", ELSEWHERE, (7,))
+            assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+            run.pass_time(31.0)
+            run.leases.watch.look()
+            await run.settle()
+            assert run.leases.suspects() == {"rollout-0": "a"}
+            if how == "cleared":
+                assert run.leases.clear("rollout-0") == ("a",)
+            elif how == "released":
+                await run.leases.release(lease, "rollout", 0, {}, None)
+        await run.place("a", ELSEWHERE, (8,))
+        with pytest.raises(NotFound):
+            run.leases.clear("rollout-0")
+        await run.stop()
+
+    served(work, plan_of(tmp_path, job("a")))
+
+
+def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_one_alive(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        a, b = await run.place("a"), await run.place("b")
+        assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
+        waits = asyncio.ensure_future(run.leases.acquire(b, "rollout", 0, 30.0))
+        await asyncio.sleep(0)
+        run.leases.touch(a)
+        run.driver.run.log.zero_s -= 31.0
+        run.leases.touch(a)
+        run.leases.watch.look()
+        await run.leases.release(a, "rollout", 0, {}, None)
+        assert (await waits)["granted"]  # its owner had been waiting all the time
+        run.driver.run.log.zero_s -= 31.0
+        run.leases.touch(b)
+        run.leases.watch.look()
+        await run.settle()
+        with pytest.raises(Conflict, match="this lease is over: its lease is lost: no sign of life for 30 s"):
+            await run.leases.acquire(a, "training", 0, 0.0)
+        assert run.leases.suspects() == {}
+        await run.leases.release(b, "rollout", 0, {}, None)
+        await run.stop()
+
+    served(work, plan_of(tmp_path, job("a"), job("b")))
+
+
+def test_a_sync_is_the_end_of_an_iteration_where_the_job_has_one(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        assert run.driver.run.handles["a"].iteration == 0
+        assert await run.leases.synced(lease, 0, 0.5) == {} == await run.leases.synced(lease, 0, 0.5)
+        await run.iterate(lease, 1)
+        await run.iterate(lease, 2)  # nobody has said that the sync before it was over
+        with pytest.raises(Conflict, match="has no training that is over"):
+            await run.leases.synced(lease, 1, 0.1)
+        await run.leases.end(lease, done=True)
+        facts = await run.stop()
+        assert [done.number for done in of(facts, Iteration)] == [0, 1, 2]
+        assert [sync.iteration for sync in of(facts, SyncSlice)] == [0]
+
+    served(work, plan_of(tmp_path, job("a", sync_s=1.0)))
+
+
+def test_a_sync_that_needs_both_sides_goes_before_phases_that_became_ready_later(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        a, b = await run.place("a"), await run.place("b")
+        await run.phase(a, "rollout", 0)
+        assert (await run.leases.acquire(b, "rollout", 0, 1.0))["granted"]
+        await run.phase(a, "training", 0)
+        sync = asyncio.ensure_future(run.leases.acquire(a, "sync", 0, 30.0))
+        await asyncio.sleep(0)
+        await run.leases.release(b, "rollout", 0, {}, None)
+        later = asyncio.ensure_future(run.leases.acquire(b, "training", 0, 30.0))
+        assert (await sync)["granted"]
+        await run.settle()
+        assert not later.done()
+        await run.leases.release(a, "sync", 0, {}, None)
+        await run.leases.synced(a, 0, 0.1)
+        assert (await later)["granted"]
+        await run.leases.release(b, "training", 0, {}, None)
+        facts = await run.stop()
+        (slice_of_sync,) = of(facts, SyncSlice)
+        assert slice_of_sync.nodes == ("rollout-0", "training-0") and slice_of_sync.asked_s is not None
+
+    served(work, plan_of(tmp_path, job("a", sync_s=1.0), job("b", sync_s=1.0)))
+
+
+def test_an_extra_rollout_waits_for_its_turn_and_counts_no_iteration(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        a, b = await run.place("a"), await run.place("b")
+        assert (await run.leases.acquire(a, "rollout", 0, 1.0, extra=True))["granted"]
+        assert await run.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
+        await run.leases.release(a, "rollout", 0, {}, None)
+        assert await run.leases.release(a, "rollout", 0, {}, None) == {}
+        await run.phase(b, "rollout", 0)
+        await run.iterate(a, 0)
+        await run.phase(a, "rollout", 1)
+        with pytest.raises(Conflict, match="cannot begin the extra rollout of iteration 1"):
+            await run.leases.acquire(a, "rollout", 1, 0.0, extra=True)
+        facts = await run.stop()
+        assert [(part.iteration, part.extra) for part in of(facts, PhaseSlice) if part.phase == "rollout"] == [
+            (0, True),
+            (0, False),
+            (1, False),
+        ]
+
+    served(work, plan_of(tmp_path, job("a"), job("b")))
+
+
+def test_a_cancelled_job_keeps_what_it_holds_until_its_owner_has_stopped(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        a, b = await run.place("a"), await run.place("b")
+        assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
+        waits = asyncio.ensure_future(run.leases.acquire(b, "rollout", 0, 30.0))
+        await asyncio.sleep(0)
+        await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
+        await run.settle()
+        assert await run.leases.heartbeat(a, ()) == {"stop": True} and not waits.done()
+        await run.leases.release(a, "rollout", 0, {}, None)
+        assert (await waits)["granted"]
+        with pytest.raises(Conflict, match="has ended"):
+            await run.leases.attach("a", 0.0, "", ())
+        await run.leases.release(b, "rollout", 0, {}, None)
+        await run.stop()
+
+    served(work, plan_of(tmp_path, job("a"), job("b")))
+
+
+def test_a_place_that_nobody_claims_is_given_to_others(tmp_path: Path) -> None:
+    large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
+
+    async def work(run: Served) -> None:
+        waits = asyncio.ensure_future(run.place("b"))
+        await run.settle()
+        assert not waits.done()
+        run.driver.run.log.zero_s -= 301.0
+        run.leases.watch.look()
+        b = await waits
+        answer = await run.leases.attach("a", 0.0, "", ())
+        assert answer["placed"] is False
+        await run.leases.end(b, done=True)
+        assert await run.place("a")
+        await run.stop()
+
+    served(work, plan_of(tmp_path, job("a", rollout=large, training=large), job("b", rollout=large, training=large)))
+
+
+def test_leases_and_what_they_hold_outlive_the_coordinator(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        a, b, c = await run.place("a"), await run.place("b"), await run.place("c")
+        await run.iterate(a, 0)
+        assert (await run.leases.acquire(a, "rollout", 1, 5.0))["granted"]
+        await run.phase(b, "rollout", 0)
+        assert (await run.leases.acquire(c, "rollout", 0, 5.0))["granted"]
+        other = await run.replaced()
+        assert (await other.leases.acquire(a, "rollout", 1, 0.0))["granted"]
+        with pytest.raises(Conflict, match="another lease of it lives"):
+            await other.leases.attach("b", 0.0, "", ())
+        await other.phase(b, "training", 0)
+        assert await other.leases.release(b, "training", 0, {}, None) == {}
+        await other.leases.release(a, "rollout", 1, {}, None)
+        await other.phase(a, "training", 1)
+        await other.leases.release(c, "rollout", 0, {}, None)
+        await other.phase(c, "training", 0)
+        facts = await other.stop()
+        assert [done.number for done in of(facts, Iteration)] == [0, 1]
+        assert len(of(facts, Attached)) == 1
+
+    large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
+    jobs = (job("a", rollout=large, training=large), job("b"), job("c"))
+    served(work, plan_of(tmp_path, *jobs, nodes=PAIRS))
+
+
+def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        a, b = await run.place("a", ELSEWHERE, (7,)), await run.place("b")
+        assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
+        run.driver.run.log.zero_s -= 31.0
+        run.leases.touch(b)
+        run.leases.watch.look()
+        await run.settle()
+        other = await run.replaced()
+        assert other.leases.suspects() == {"rollout-0": "a"}
+        assert await other.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
+        await other.driver.lifecycle.cancel(other.driver.run.handles["a"])
+        third = await other.replaced()
+        assert third.leases.suspects() == {"rollout-0": "a"}
+        assert await third.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
+        third.leases.clear("rollout-0")
+        assert (await third.leases.acquire(b, "rollout", 0, 5.0))["granted"]
+        await third.leases.release(b, "rollout", 0, {}, None)
+        await third.stop()
+
+    served(work, plan_of(tmp_path, job("a"), job("b")))
+
+
+def test_the_record_keeps_every_fact_of_leases() -> None:
+    assert {"attached", "granted", "leases_ended", "suspected", "freed", "continued"} <= RunRecord.__dataclass_fields__.keys()
