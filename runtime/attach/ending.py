@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rollmux_env.scheduler import facts
 from runtime.attach.iterations import Iterations
-from runtime.attach.lease import Lease
+from runtime.attach.lease import Lease, Stay
 from runtime.attach.ledger import Ledger, wake
+from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import End
 
@@ -47,6 +48,12 @@ class Ending:
         notes = self._lifecycle.interrupted_slice(handle)
         self._ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
         self._lifecycle.finish(handle, notes)
+
+    def finish(self, handle: JobHandle, stay: Stay) -> None:
+        """A job that has no lease is done."""
+        stay.free.set()
+        stay.end(End("done"))
+        self._lifecycle.finish(handle, ())
 
     def stopped(self, lease: Lease) -> None:
         """An owner that had to stop has given up what it held."""

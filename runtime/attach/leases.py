@@ -40,6 +40,9 @@ class Leases:
 
     Args:
         run: whose jobs they have. lifecycle, calls: of it. ledger: of the leases.
+
+    Attributes:
+        ending: how leases end. watch: of those without a sign of life.
     """
 
     def __init__(self, run: RunState, lifecycle: JobLifecycle, calls: JobCalls, ledger: Ledger) -> None:
@@ -47,7 +50,7 @@ class Leases:
         self._lifecycle = lifecycle
         self._ledger = ledger
         self._iterations = Iterations(ledger, calls)
-        self._ending = Ending(ledger, lifecycle, self._iterations)
+        self.ending = Ending(ledger, lifecycle, self._iterations)
         self.watch = LeaseWatch(ledger, lifecycle)
 
     async def attach(self, job_id: str, wait_s: float, host: str | None, pids: Sequence[int]) -> dict[str, Any]:
@@ -73,7 +76,7 @@ class Leases:
             if lease is not None and not lease.ended:
                 if not lease.moves or lease.open is not None:
                     raise Conflict(f"job {job_id}: another lease of it lives")
-                self._ending.leave(lease, "its owner has attached anew")
+                self.ending.leave(lease, "its owner has attached anew")
                 continue
             if lease is not None and lease.suspects:
                 self.watch.speak_for(lease, named)
@@ -164,7 +167,7 @@ class Leases:
             lease.metrics |= reported
             self._iterations.finish(lease)
             if lease.stops_s is not None:
-                self._ending.stopped(lease)
+                self.ending.stopped(lease)
             await self._ledger.durable()
         return {}
 
@@ -235,9 +238,9 @@ class Leases:
         if lease.ended:
             self._ledger.free(lease, lease.suspects, "its owner has ended")
         elif done:
-            self._ending.done(lease)
+            self.ending.done(lease)
         else:
-            self._ending.leave(lease, "its owner has detached")
+            self.ending.leave(lease, "its owner has detached")
         await self._ledger.durable()
         return {}
 
@@ -276,7 +279,7 @@ class Leases:
 
     def stop(self) -> None:
         """The run stops: leases go on with the next coordinator, and nobody waits any more."""
-        self._ending.halt_all()
+        self.ending.halt_all()
 
     @contextmanager
     def _sign(self, lease: Lease) -> Iterator[None]:

@@ -65,6 +65,7 @@ async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, say: Callabl
             url, port = await service.listen(listening.where)
             remember(folder, Listening(replace(listening.where, port=port), listening.token))
             announce(folder, ServiceAddress(url, listening.token, None))
+            await service.give_access(listening.token)
             say(f"listening at {url}; the token is in {folder / SERVICE}")
             say(f"serving from {folder}, without Ray: rollmux submit FILE --at {folder}")
             ended = asyncio.ensure_future(service.ended())

@@ -30,7 +30,7 @@ from runtime.service.operations import OperationsLog
 from runtime.service.refusals import Conflict, NotFound, Unprocessable
 from runtime.service.report import STATES, Reports
 from runtime.service.snapshot import state_of_job, take_overview
-from runtime.service.tokens import Tokens
+from runtime.service.tokens import Right, Tokens
 
 if TYPE_CHECKING:
     from runtime.service.http.server import HttpServer
@@ -107,6 +107,23 @@ class Service:
             await self._http.begin()
         return self._http.url, self._http.port
 
+    async def give_access(self, token: str) -> None:
+        """Let commands be started, which ask this service.
+
+        Args:
+            token: of jobs that no user has submitted.
+        """
+        assert self._http is not None
+        url, tokens = self._http.url, Tokens(self.folder)
+        by_user = {"": token}
+
+        def access(spec: JobSpec) -> dict[str, str]:
+            if spec.user not in by_user:
+                by_user[spec.user] = tokens.make(spec.user, Right.ATTACH)
+            return {"ROLLMUX_URL": url, "ROLLMUX_TOKEN": by_user[spec.user]}
+
+        self._running()[0].commands.give_access(access)
+
     async def ended(self) -> str:
         """Wait for the end; as `RunDriver.carry_out`."""
         return await asyncio.shield(self._outcome)
@@ -123,7 +140,7 @@ class Service:
 
     def _check(self, specs: Sequence[JobSpec]) -> None:
         """See that jobs can be taken; raises as `submit`."""
-        run = self._running()[1]
+        driver, run = self._running()
         if run.stopping or run.over.done():
             raise Conflict("the service is stopping; it takes no more jobs")
         if run.log.problem is not None:

@@ -39,7 +39,7 @@ def job(job_id: str, **more: Any) -> dict[str, Any]:
 
 
 def specs_of(*jobs: dict[str, Any]) -> tuple[JobSpec, ...]:
-    return parse_jobs({"version": 1, "jobs": [*jobs]}, "test", Path("/")).jobs
+    return parse_jobs({"version": 1, "jobs": [*jobs]}, "test", Path("/")).jobs if jobs else ()
 
 
 def plan_of(folder: Path, *jobs: dict[str, Any], nodes: tuple[Node, ...] = PAIR, **more: Any) -> RunPlan:
