@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from runtime.attach.lease import Stay
 from runtime.attach.ledger import Ledger, wake
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
+from runtime.facts import Node
 
 
 class AttachedProcesses:
@@ -67,3 +68,7 @@ class AttachedProcesses:
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
         """Nobody watches the machines of owners."""
         return set()
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        """The nodes of owners are those of the cluster file."""
+        return ()
