@@ -17,8 +17,8 @@ from datasets import Dataset
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig
 
+from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import load_tokenizer, model_directory
-from runtime.jobs.spec import ModelSpec
 
 
 def reward(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[float]:
@@ -31,6 +31,8 @@ def main() -> None:
     parser.add_argument("--out", default="trl-job", help="folder of checkpoints, from which it goes on")
     parser.add_argument("--iterations", type=int, default=10, help="as many as the job file says")
     parser.add_argument("--prompts", type=int, default=8, help="prompts of an iteration, each with 8 responses")
+    parser.add_argument("--accumulate", type=int, default=1, help="gradients of so many batches in an optimizer step")
+    parser.add_argument("--epochs", type=int, default=1, help="optimizer steps of an iteration, each with all its samples")
     parser.add_argument("--tokens", type=int, default=32, help="of the longest response")
     parser.add_argument("--lora", action="store_true", help="train an adapter of rank 8")
     parser.add_argument("--evaluate", action="store_true", help="every five iterations")
@@ -52,13 +54,15 @@ def main() -> None:
             peft_config=peft,
             args=GRPOConfig(
                 output_dir=options.out,
-                per_device_train_batch_size=8 * options.prompts,
+                per_device_train_batch_size=8 * options.prompts // options.accumulate,
+                gradient_accumulation_steps=options.accumulate,
+                num_iterations=options.epochs,
                 num_generations=8,
                 max_completion_length=options.tokens,
                 learning_rate=2e-3,
-                max_steps=options.iterations,
+                max_steps=options.iterations * options.epochs,
                 eval_strategy="steps" if options.evaluate else "no",
-                eval_steps=5,
+                eval_steps=5 * options.epochs,
                 save_steps=1,
                 save_total_limit=1,
                 use_cpu=True,

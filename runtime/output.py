@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rollmux_env.files import private_folder, private_opener
 
@@ -45,6 +45,16 @@ def capture(folder: str, name: str) -> None:
         io.TextIOWrapper(io.BufferedWriter(_Log(number, "w", closefd=False)), errors="replace", line_buffering=True)
         for number in (1, 2)
     )
+
+
+def open_log(folder: Path, name: str) -> IO[bytes]:
+    """The log of a process, to be appended to; for its owner alone.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    private_folder(folder)
+    return open(folder / f"{name}.log", "ab", opener=private_opener)
 
 
 def trim(folder: Path, largest: int = LARGEST) -> None:

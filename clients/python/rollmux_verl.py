@@ -80,14 +80,14 @@ class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
     def on_validate_end(self) -> None:
         super().on_validate_end()
         self.checkpoint_manager.sleep_replicas()
-        self._weights = self._given
+        self._weights = self._loaded
         self._end()
 
     def _wake(self) -> None:
         """Wake the engines with the weights that they do not have yet."""
-        self._given, self._weights = self._weights, None
+        self._loaded, self._weights = self._weights, None
         with marked_timer("update_weights", getattr(self, "timing_raw", {}), color="red"):
-            self.checkpoint_manager.update_weights(self._given)
+            self.checkpoint_manager.update_weights(self._loaded)
 
     def _begin(self, phase: str, extra: bool = False) -> None:
         turn = self._job.phase(phase, extra=extra)

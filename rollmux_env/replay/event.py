@@ -181,7 +181,7 @@ class _Replay:
             for command in scheduler.permits(now_s):
                 job_run = self.running[command.job_id]
                 if isinstance(command, Grant):
-                    self._start(job_run, command.phase, now_s)
+                    self._start(job_run, cast("PhaseName", command.phase), now_s)
                 else:
                     self._migrate(job_run, now_s)
         return self.run

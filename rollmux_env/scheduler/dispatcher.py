@@ -83,11 +83,11 @@ class Member:
         "worst_case_s",
     )
 
-    def __init__(self, job_id: str, order: int, nodes: dict[HoldName, int], worst_case_s: dict[PhaseName, float]) -> None:
+    def __init__(self, job_id: str, order: int, nodes: dict[HoldName, int], worst_case_s: dict[HoldName, float]) -> None:
         self.job_id = job_id
         self.order = order
         self.nodes = nodes
-        self.turn: dict[PhaseName, int] = {"rollout": _ABSENT, "training": _ABSENT}
+        self.turn: dict[HoldName, int] = {"rollout": _ABSENT, "training": _ABSENT}
         self.begun = False
         self.runs: HoldName | Literal["tail"] | None = None
         self.since_s = self.joined_s = 0.0
@@ -95,12 +95,12 @@ class Member:
         self.worst_case_s = worst_case_s
         self.sync_s = 0.0
         self.slo = float("inf")
-        self.served: dict[PhaseName, int] = {"rollout": 0, "training": 0}
-        self.observed_s: dict[PhaseName, float] = {"rollout": 0.0, "training": 0.0}
-        self.observed: dict[PhaseName, int] = {"rollout": 0, "training": 0}
+        self.served: dict[HoldName, int] = {"rollout": 0, "training": 0}
+        self.observed_s: dict[HoldName, float] = {"rollout": 0.0, "training": 0.0}
+        self.observed: dict[HoldName, int] = {"rollout": 0, "training": 0}
         self.leaving = False
 
-    def expected_s(self, phase: PhaseName) -> float:
+    def expected_s(self, phase: HoldName) -> float:
         """Mean seconds of the phase so far; what was planned until one has finished."""
         return self.observed_s[phase] / self.observed[phase] if self.observed[phase] else self.worst_case_s[phase]
 

@@ -94,7 +94,14 @@ class NodePool:
 
     def assigned(self, group: int) -> list[str]:
         """Names of a group's nodes, rollout nodes first."""
-        return [self._assigned[place].name for place in sorted(self._assigned) if place[0] == group]
+        return self.assigned_by_group().get(group, [])
+
+    def assigned_by_group(self) -> dict[int, list[str]]:
+        """Names of the nodes of every group, rollout nodes first."""
+        names: dict[int, list[str]] = {}
+        for place in sorted(self._assigned):
+            names.setdefault(place[0], []).append(self._assigned[place].name)
+        return names
 
     def lose(self, names: Collection[str], now_s: float) -> list[Returned]:
         """Nodes are no longer there, and so no place has them."""

@@ -40,6 +40,9 @@ class Leases:
 
     Args:
         run: whose jobs they have. lifecycle, calls: of it. ledger: of the leases.
+
+    Attributes:
+        ending: how leases end. watch: of those without a sign of life.
     """
 
     def __init__(self, run: RunState, lifecycle: JobLifecycle, calls: JobCalls, ledger: Ledger) -> None:
@@ -47,7 +50,7 @@ class Leases:
         self._lifecycle = lifecycle
         self._ledger = ledger
         self._iterations = Iterations(ledger, calls)
-        self._ending = Ending(ledger, lifecycle, self._iterations)
+        self.ending = Ending(ledger, lifecycle, self._iterations)
         self.watch = LeaseWatch(ledger, lifecycle)
 
     async def attach(self, job_id: str, wait_s: float, host: str | None, pids: Sequence[int]) -> dict[str, Any]:
@@ -73,7 +76,7 @@ class Leases:
             if lease is not None and not lease.ended:
                 if not lease.moves or lease.open is not None:
                     raise Conflict(f"job {job_id}: another lease of it lives")
-                self._ending.leave(lease, "its owner has attached anew")
+                self.ending.leave(lease, "its owner has attached anew")
                 continue
             if lease is not None and lease.suspects:
                 self.watch.speak_for(lease, named)
@@ -114,11 +117,14 @@ class Leases:
             await self._run.written()
             if lease.open != ask:
                 self._check_lives(lease)
+                lease.moves &= lease.handle.moving or self._run.scheduler.is_to_go(lease.handle.id)
                 if lease.moves and ask.phase == "rollout" and lease.open is None:
                     return {"granted": False, "move": True}
                 if self._run.stopping:
                     return {"granted": False}
                 self._iterations.ask(lease, ask)
+                self.ending.end_spent(lease)
+                self._check_lives(lease)
             permit = lease.handle.permit
             if permit is not None:
                 await asyncio.wait((permit,), timeout=wait_s)
@@ -164,7 +170,8 @@ class Leases:
             lease.metrics |= reported
             self._iterations.finish(lease)
             if lease.stops_s is not None:
-                self._ending.stopped(lease)
+                self.ending.stopped(lease)
+            self.ending.end_spent(lease)
             await self._ledger.durable()
         return {}
 
@@ -185,6 +192,7 @@ class Leases:
             if number != lease.trainings - 1 or number < counted - 1:
                 raise Conflict(f"job {lease.handle.id}: iteration {number} has no training that is over and waits for its sync")
             self._iterations.synced(lease, number, took_s)
+            self.ending.end_spent(lease)
             await self._ledger.durable()
         return {}
 
@@ -235,9 +243,9 @@ class Leases:
         if lease.ended:
             self._ledger.free(lease, lease.suspects, "its owner has ended")
         elif done:
-            self._ending.done(lease)
+            self.ending.done(lease)
         else:
-            self._ending.leave(lease, "its owner has detached")
+            self.ending.leave(lease, "its owner has detached")
         await self._ledger.durable()
         return {}
 
@@ -276,7 +284,7 @@ class Leases:
 
     def stop(self) -> None:
         """The run stops: leases go on with the next coordinator, and nobody waits any more."""
-        self._ending.halt_all()
+        self.ending.halt_all()
 
     @contextmanager
     def _sign(self, lease: Lease) -> Iterator[None]:

@@ -46,7 +46,7 @@ class RunDriver:
         observer: watches it.
 
     Attributes:
-        run: its state. lifecycle, profiling, calls, leases: its parts. record: of a run that goes on: what it was before.
+        run: its state. lifecycle, profiling, calls, leases, commands: its parts. record: of a run that goes on: what it was before.
 
     Raises:
         InputError: a policy or the folder cannot be used; one line.
@@ -56,7 +56,7 @@ class RunDriver:
     def __init__(self, plan: RunPlan, processes: Processes | None, stays: bool = False, observer: Observer | None = None) -> None:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
-        self._processes = by_kind = ProcessesByKind(processes)
+        self._processes = by_kind = ProcessesByKind(processes, plan.folder)
         log = self._log = RunLog(plan)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
@@ -72,8 +72,10 @@ class RunDriver:
         self.profiling = Profiling(self.run, self.lifecycle)
         self.calls = JobCalls(self.run, self.lifecycle, self.profiling)
         self._ledger = Ledger(self.run)
-        by_kind.attached.ledger = self._ledger
+        self.commands = by_kind.commands
+        by_kind.attached.ledger = by_kind.commands.ledger = self._ledger
         self.leases = Leases(self.run, self.lifecycle, self.calls, self._ledger)
+        by_kind.commands.ending = self.leases.ending
 
     def _begin(self) -> None:
         run, log, plan = self.run, self._log, self.run.plan

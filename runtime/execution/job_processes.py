@@ -10,7 +10,7 @@ import os
 
 from runtime.execution.own_ray import end_all, marked_processes
 
-_MARK = "ROLLMUX_JOB"  # in the environment: the folder of the job's logs, with a slash at its end
+_MARK = "ROLLMUX_LOGS"  # in the environment: the folder of the job's logs, with a slash at its end
 _GRACE_S = 2.0  # for those that end by themselves
 
 
@@ -20,7 +20,16 @@ def mark_process(logs: str) -> None:
     Args:
         logs: folder of the job's logs.
     """
-    os.environ[_MARK] = f"{logs}/"
+    os.environ |= mark_of(logs)
+
+
+def mark_of(logs: str) -> dict[str, str]:
+    """What makes a process known as a job's, in its environment.
+
+    Args:
+        logs: folder of the job's logs.
+    """
+    return {_MARK: f"{logs}/"}
 
 
 def end_job_processes(logs: str) -> None:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from rollmux_env.errors import InputError
+from runtime.attach.commands import CommandProcesses
 from runtime.attach.processes import AttachedProcesses
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.execution.processes import Processes
+from runtime.facts import Node
 
 
 class ProcessesByKind:
     """Hands every job to those who know its kind; see `runtime.execution.processes.Processes`.
 
     Args:
-        own: of jobs with a task or a class; None where there is no Ray.
+        own: of jobs with a task or a class; None where there is no Ray. folder: of the run.
 
     Attributes:
-        attached: of jobs that their owners start.
+        attached: of jobs that their owners start. commands: of those that the service starts.
     """
 
-    def __init__(self, own: Processes | None) -> None:
+    def __init__(self, own: Processes | None, folder: str) -> None:
         self._own = own
         self.attached = AttachedProcesses()
+        self.commands = CommandProcesses(folder, self.attached)
 
     @property
     def has_own(self) -> bool:
@@ -34,7 +37,7 @@ class ProcessesByKind:
     def of(self, handle: JobHandle) -> Processes:
         """Those of a job."""
         if handle.spec.is_attached:
-            return self.attached
+            return self.attached if handle.spec.attach else self.commands
         if self._own is None:
             raise InputError(f"job {handle.id}: needs Ray, and this service was started without")
         return self._own
@@ -52,7 +55,10 @@ class ProcessesByKind:
         await self.of(handle).drop(handle)
 
     async def close(self) -> None:
-        await asyncio.gather(*(one.close() for one in (self._own, self.attached) if one is not None))
+        await asyncio.gather(*(one.close() for one in (self._own, self.attached, self.commands) if one is not None))
 
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
         return set() if self._own is None else await self._own.dead_machines(machines)
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        return () if self._own is None else await self._own.joined_nodes(known)

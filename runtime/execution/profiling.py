@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Sequence
+from typing import cast
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
@@ -174,7 +175,7 @@ class Profiling:
         assert hold is not None
         if handle in self._probe_jobs:
             if hold.paired == (self._probe.mode == "paired"):
-                self._timings.add(self._probe.mode, handle.id, hold.pool, report.done_s - report.run_s)
+                self._timings.add(self._probe.mode, handle.id, cast("Pool", hold.pool), report.done_s - report.run_s)
             return
         cold_s = report.run_s - report.begun_s
         handle.measurements[hold.pool] = Measured(

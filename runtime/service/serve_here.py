@@ -39,7 +39,7 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
     before: tuple[Node, ...] = ()
     if is_begun(folder / JOURNAL):
         record = read_run(folder)
-        before = (record.relaunched[-1] if record.relaunched else record.started).nodes
+        before = tuple(record.nodes.values())
         own = next((fact.spec.id for fact in record.submitted if not fact.spec.is_attached), None)
         if own is not None:
             raise InputError(f"--no-ray: the service in {folder} has had job {own}, which needs Ray")
@@ -65,6 +65,7 @@ async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, say: Callabl
             url, port = await service.listen(listening.where)
             remember(folder, Listening(replace(listening.where, port=port), listening.token))
             announce(folder, ServiceAddress(url, listening.token, None))
+            await service.give_access(listening.token)
             say(f"listening at {url}; the token is in {folder / SERVICE}")
             say(f"serving from {folder}, without Ray: rollmux submit FILE --at {folder}")
             ended = asyncio.ensure_future(service.ended())

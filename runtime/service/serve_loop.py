@@ -82,6 +82,7 @@ def _listen(service: Any, folder: Path, address: RayAddress, wish: ServiceOption
         raise InputError(f"the service in {folder} was started by an older RollMux; stop it with that one") from None
     remember(folder, Listening(replace(listening.where, port=port), listening.token))
     announce(folder, ServiceAddress(url, listening.token, address))
+    result_of(service.give_access.remote(listening.token))
     return str(url)
 
 

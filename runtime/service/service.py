@@ -30,7 +30,7 @@ from runtime.service.operations import OperationsLog
 from runtime.service.refusals import Conflict, NotFound, Unprocessable
 from runtime.service.report import STATES, Reports
 from runtime.service.snapshot import state_of_job, take_overview
-from runtime.service.tokens import Tokens
+from runtime.service.tokens import Right, Tokens
 
 if TYPE_CHECKING:
     from runtime.service.http.server import HttpServer
@@ -106,6 +106,23 @@ class Service:
             self._http = HttpServer(make_app(self, Tokens(self.folder), OperationsLog(self.folder)), taken)
             await self._http.begin()
         return self._http.url, self._http.port
+
+    async def give_access(self, token: str) -> None:
+        """Let commands be started, which ask this service.
+
+        Args:
+            token: of jobs that no user has submitted.
+        """
+        assert self._http is not None
+        url, tokens = self._http.url, Tokens(self.folder)
+        by_user = {"": token}
+
+        def access(spec: JobSpec) -> dict[str, str]:
+            if spec.user not in by_user:
+                by_user[spec.user] = tokens.make(spec.user, Right.ATTACH)
+            return {"ROLLMUX_URL": url, "ROLLMUX_TOKEN": by_user[spec.user]}
+
+        self._running()[0].commands.give_access(access)
 
     async def ended(self) -> str:
         """Wait for the end; as `RunDriver.carry_out`."""
@@ -184,6 +201,18 @@ class Service:
             raise Conflict(f"job {job_id}: has ended already: {self._figures.ends[job_id][0]}")
         await lives.cancel(handle)
         lives.check_over()
+
+    async def drain(self, node: str) -> dict[str, Any]:
+        """Let jobs leave a node; see `runtime.execution.node_changes.NodeChanges.drain`."""
+        return self._running()[0].lifecycle.node_changes.drain(node)
+
+    async def undrain(self, node: str) -> dict[str, Any]:
+        """Let jobs come to a node again; see `runtime.execution.node_changes.NodeChanges.undrain`."""
+        return self._running()[0].lifecycle.node_changes.undrain(node)
+
+    async def clear(self, node: str) -> dict[str, Any]:
+        """Somebody says that no lost lease uses a node; see `runtime.attach.leases.Leases.clear`."""
+        return {"node": node, "jobs": [*self.leases.clear(node)]}
 
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; see `runtime.service.report.Reports.all`."""
@@ -269,7 +298,7 @@ class Service:
         run, metrics = self._running()[1], self._figures.metrics
         overview = take_overview(run, self._figures)
         for pool, view in overview.pools.items():
-            for state in ("busy", "idle", "free"):
+            for state in ("busy", "idle", "free", "draining"):
                 metrics.write("rollmux_nodes", getattr(view, state), pool=pool, state=state)
             metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
         metrics.write("rollmux_queue_length", len(overview.queue))

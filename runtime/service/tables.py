@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from rollmux_env.report.sharing import sharing_table
 from rollmux_env.report.tables import heading, make_table
-from runtime.report.sharing import sharing_table
+from runtime.service.queue_tables import queue_table
 
 
 def status_tables(report: dict[str, Any]) -> list[RenderableType]:
@@ -37,9 +38,9 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
             " ".join(group["nodes"]),
             ", ".join(group["jobs"]),
         )
-    pools = make_table("pool", "nodes", "busy", "idle", "free", "utilization")
+    pools = make_table("pool", "nodes", "busy", "idle", "free", "draining", "utilization")
     for name, pool in report["pools"].items():
-        counts = (str(pool[key]) for key in ("nodes", "busy", "idle", "free"))
+        counts = (str(pool[key]) for key in ("nodes", "busy", "idle", "free", "draining"))
         pools.add_row(name, *counts, f"{100 * pool['utilization']:.0f}%")
     problems = [Text(f"{job['id']}: {job['problem']}") for job in report["jobs"] if job["problem"]]
     if report["paused"]:
@@ -51,10 +52,12 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
         return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
     title += f", {report['usd_per_hour']:.2f} $/h, {report['usd_per_hour_solo']:.2f} $/h if every job were alone"
     placed = [job for job in report["jobs"] if job["usd_per_hour"] is not None]
-    sharing: list[RenderableType] = [sharing_table(placed, "of its profile")] if placed else []
+    sharing: list[RenderableType] = [heading("Shared against alone, by profiles"), sharing_table(placed)] if placed else []
     if report["throughput_gain"] is not None:
         sharing.append(Text(f"throughput per node-hour of late: {report['throughput_gain']:.2f}x that of the jobs alone"))
-    return [heading(title + (", stopping" if report["stopping"] else "")), jobs, *sharing, groups, pools, *problems]
+    waiting = [job for job in report["jobs"] if job["position"] is not None]
+    queue = [queue_table(waiting, report["now_s"])] if waiting else []
+    return [heading(title + (", stopping" if report["stopping"] else "")), jobs, *queue, *sharing, groups, pools, *problems]
 
 
 def _number(value: float | None) -> str:

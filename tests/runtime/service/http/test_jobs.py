@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+from runtime.jobs.spec import JobSpec
 from runtime.journal import read_run
+from runtime.service.address import ServiceAddress
+from runtime.service.client import Client
 from runtime.service.operations import OPERATIONS
 from runtime.service.tokens import Right
 from tests.runtime.service.http.conftest import Served
@@ -73,9 +77,12 @@ def test_the_status_has_every_job_group_and_pool(served: Served) -> None:
     assert all(job.keys() >= KEYS for job in status["jobs"])
 
 
-ATTACHED = {"attach": True, "slo": 1.1, "iterations": 10, "rollout": {"worst_case_s": 2.0, "host_memory_gb": 1.0}} | {
-    "training": {"worst_case_s": 2.0, "host_memory_gb": 1.0}
-}
+ATTACHED: dict[str, Any] = {
+    "attach": True,
+    "slo": 1.1,
+    "iterations": 10,
+    "rollout": {"worst_case_s": 2.0, "host_memory_gb": 1.0},
+} | {"training": {"worst_case_s": 2.0, "host_memory_gb": 1.0}}
 
 
 def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: Served) -> None:
@@ -95,6 +102,9 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
     unknown = served.ask("POST", "/v1/jobs?dry_run=true", {"id": "dry", **JOB, "class": "json:JSONEncoder"}).value
     assert (unknown["fits"], unknown["reason"]) == (False, "nobody knows yet how long its phases take: it is profiled first")
     assert served.ask("POST", "/v1/jobs?dry_run=true", {"id": "one", **JOB}).status == 409
+    client = Client(served.folder, ServiceAddress(served.server.url, served.token, None))
+    (same,) = client.preview([JobSpec.model_validate({"id": "dry", **ATTACHED})])
+    assert {**same, "eta_s": None} == {**answer.value, "eta_s": None}
     assert served.ask("GET", "/v1/events").value == before and served.ask("GET", "/v1/jobs/dry").status == 404
 
 

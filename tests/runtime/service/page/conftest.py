@@ -12,16 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from runtime.service.page import page_html
-from tests.chromium import Browser, browsing
 
 TOKEN = "a-token"
 Entries = Callable[[int], list[dict[str, Any]]]
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browsing(tmp_path_factory.mktemp("chromium")) as one:
-        yield one
 
 
 class Answering:

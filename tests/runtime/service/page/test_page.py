@@ -131,7 +131,9 @@ def test_lanes_are_drawn_in_the_colours_of_their_jobs_and_move_on(page: Tab) -> 
 
 def test_phases_are_read_out_by_the_keyboard(page: Tab) -> None:
     page.until("store.slices.get('training-0').filter((slice) => !slice.profile).length > 5")
-    page.value("$('pause').click(); document.querySelector('canvas[data-node=\"training-0\"]').focus()")
+    page.value("$('pause').click(); 0")
+    canvas = "document.querySelector('canvas[data-node=\"training-0\"]')"
+    page.until(f"({canvas}.focus(), document.activeElement === {canvas})")
     page.press("ArrowLeft")
     page.until("/^training-0: (one|two) training/.test(document.querySelector('#detail').textContent)")
     page.press("ArrowLeft")

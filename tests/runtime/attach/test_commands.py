@@ -1,0 +1,102 @@
+"""Commands in job files: the service starts them, they attach themselves, and are started again after a death."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from runtime.audit import audit
+from runtime.execution.own_ray import is_alive
+from runtime.facts import Failed, Iteration, LeaseEnded
+from runtime.journal import JOURNAL, read_facts
+from runtime.output import LOGS, lines
+from runtime.service.listening import Listen
+from runtime.service.service import Service
+from runtime.service.tokens import Right, Tokens
+from tests.runtime.attach.served import Served, job, plan_of, served, specs_of
+
+OWNER = """
+import json, os, sys, urllib.request
+
+def ask(path, **body):
+    request = urllib.request.Request(os.environ["ROLLMUX_URL"] + path, json.dumps(body).encode())
+    request.add_header("Authorization", "Bearer " + os.environ["ROLLMUX_TOKEN"])
+    return json.load(urllib.request.urlopen(request))
+
+place = ask(f"/v1/jobs/{os.environ['ROLLMUX_JOB']}/attach", host=os.uname().nodename, pids=[os.getpid()])
+assert place["nodes"] == json.loads(os.environ["ROLLMUX_NODES"])
+print("cores", sorted(os.sched_getaffinity(0)), "from iteration", place["iteration"])
+for number in range(place["iteration"], 3):
+    for phase in ("rollout", "training"):
+        assert ask(f"/v1/leases/{place['lease']}/acquire", phase=phase, iteration=number)["granted"]
+        if (number, phase) == (1, "training") and os.path.exists(sys.argv[1]):
+            os.unlink(sys.argv[1])
+            os.abort()
+        ask(f"/v1/leases/{place['lease']}/release", phase=phase, iteration=number, metrics={"reward": 0.5})
+"""
+
+
+def command(job_id: str, *words: str, **more: Any) -> dict[str, Any]:
+    return {key: value for key, value in job(job_id, **more).items() if key != "attach"} | {"command": [sys.executable, *words]}
+
+
+def test_a_command_is_started_pinned_to_its_nodes_and_again_after_a_death(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    once.touch()
+
+    async def main() -> None:
+        service = Service(plan_of(tmp_path))
+        await service.serve(None)
+        await service.listen(Listen())
+        await service.give_access(Tokens(tmp_path).make("", Right.OPERATE))
+        await service.submit(specs_of(command("a", "-c", OWNER, str(once)), command("b", "-c", OWNER, str(tmp_path / "none"))))
+        while {await service.state_of("a"), await service.state_of("b")} != {"done"}:
+            await asyncio.sleep(0.05)
+        await service.stop()
+        await service.ended()
+
+    asyncio.run(main())
+    facts = read_facts(tmp_path / JOURNAL)
+    assert audit(facts).problems == ()
+    for name in ("a", "b"):
+        assert [fact.number for fact in facts if isinstance(fact, Iteration) and fact.job_id == name] == [0, 1, 2]
+    why = [fact.why for fact in facts if isinstance(fact, LeaseEnded) and fact.job_id == "a"]
+    assert why == ["its command was ended by SIGABRT", "its owner says that the job is done"]
+    log = [line.partition("| ")[2] for line in lines(tmp_path / LOGS / "a")]
+    assert [line for line in log if line.startswith("cores")] == ["cores [0] from iteration 0", "cores [0] from iteration 1"]
+
+
+def test_a_command_that_ends_well_is_done_and_one_that_keeps_failing_is_given_up(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        run.driver.commands.give_access(lambda _: {})
+        handles = run.driver.run.handles
+        while not all(handle.gone for handle in handles.values()):
+            await asyncio.sleep(0.05)
+        await run.stop()
+
+    jobs = (command("well", "-c", "pass"), command("ill", "-c", "raise SystemExit(3)"))
+    served(work, plan_of(tmp_path, *jobs))
+    facts = read_facts(tmp_path / JOURNAL)
+    assert [(fact.job_id, fact.done) for fact in facts if isinstance(fact, LeaseEnded)] == [("well", True)]
+    (failed,) = [fact for fact in facts if isinstance(fact, Failed)]
+    assert failed.job_id == "ill"
+    assert failed.problem == "its command has ended with status 3 (3 times in a row without an iteration done)"
+
+
+def test_a_cancelled_command_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    child = "import os, subprocess, sys; p = subprocess.Popen(['sleep', '600']); open('pid', 'w').write(f'{p.pid}\\n'); p.wait()"
+
+    async def work(run: Served) -> int:
+        run.driver.commands.give_access(lambda _: {})
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
+            await asyncio.sleep(0.02)
+        await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
+        await run.driver.run.handles["a"].cleared.wait()
+        await run.stop()
+        return int((tmp_path / "pid").read_text())
+
+    (tmp_path / "run").mkdir()
+    pid = served(work, plan_of(tmp_path / "run", command("a", "-c", child, folder=str(tmp_path))))
+    assert not is_alive(pid)
