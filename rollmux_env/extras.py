@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from rollmux_env.errors import InputError
 
 EXTRAS = {
-    "run": ("ray", "torch", "transformers", "tensorboard"),
+    "run": ("ray", "torch", "transformers", "tensorboard", "starlette", "uvicorn"),
+    "serve": ("starlette", "uvicorn"),
     "train": ("torch", "stable_baselines3", "sb3_contrib", "tensorboard"),
     "vllm": ("vllm",),
     "math": ("math_verify",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pydantic import model_validator
 
@@ -12,7 +12,8 @@ from rollmux_env.fields import FileModel, Index, NonNegative, Positive
 from rollmux_env.validation_errors import field_error
 
 if TYPE_CHECKING:
-    from rollmux_env.scenario import Cluster, Job
+    from rollmux_env.scenario import Cluster
+    from rollmux_env.scheduler.nodes import PoolName
 
 
 class Budget(FileModel):
@@ -39,7 +40,7 @@ class Quota(FileModel):
     """Price of what they hold, $/h; null is no limit."""
 
 
-def beyond_quota(user: str, nodes: Mapping[str, int], cluster: Cluster) -> str | None:
+def beyond_quota(user: str, nodes: Mapping[PoolName, int], cluster: Cluster) -> str | None:
     """Why a job can never be placed alone, if its user's quota is in the way; in words.
 
     Args:
@@ -48,8 +49,9 @@ def beyond_quota(user: str, nodes: Mapping[str, int], cluster: Cluster) -> str |
     quota = cluster.quotas.get(user)
     if quota is None:
         return None
-    count, usd = sum(nodes.values()), sum(nodes[name] * cluster.pools[name].usd_per_node_hour for name in nodes)
-    who = f"user {user}" if user else "who names no user"
+    count = sum(nodes.values())
+    usd = sum(nodes[name] * pool.usd_per_node_hour for name, pool in cluster.pools.items())
+    who = f"user {user}" if user else "the user without a name"
     if quota.nodes is not None and count > quota.nodes:
         return f"asks for {count} nodes; {who} has a quota of {quota.nodes}"
     if quota.usd_per_hour is not None and usd > quota.usd_per_hour * (1 + 1e-9):
@@ -57,7 +59,18 @@ def beyond_quota(user: str, nodes: Mapping[str, int], cluster: Cluster) -> str |
     return None
 
 
-def queue_key(cluster: Cluster, jobs: Iterable[Job]) -> str | None:
+class _Queued(Protocol):
+    """A job of a scenario or of a job file."""
+
+    @property
+    def priority(self) -> int: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def budget(self) -> Budget | None: ...
+
+
+def queue_key(cluster: Cluster, jobs: Iterable[_Queued]) -> str | None:
     """The first of the keys `quotas`, `priority`, `user` and `budget` that is used, as a path; None: none."""
     if cluster.quotas:
         return "cluster.quotas"
@@ -65,7 +78,7 @@ def queue_key(cluster: Cluster, jobs: Iterable[Job]) -> str | None:
     return next((f"jobs[{k}].{key}" for k, key in used), None)
 
 
-def refuse_queue_keys(cluster: Cluster, jobs: Iterable[Job], who: str) -> None:
+def refuse_queue_keys(cluster: Cluster, jobs: Iterable[_Queued], who: str) -> None:
     """Say that something knows no queue but first come, first served.
 
     Raises:

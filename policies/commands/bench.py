@@ -159,4 +159,9 @@ def bench(
         within = f", rollouts {rollout_policy}" if rollout_policy else ""
         dies = f", failures {failures}" if failures else ""
         replay = f"{order} event replay{within}{dies}" if rule else "fluid replay"
-        show(comparison_table(f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}", rows, base, seeds or 1))
+        title = f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}"
+        show(comparison_table(title, rows, base, seeds or 1))
+        if scenarios[seed].queue_key is not None:
+            from rollmux_env.report.accounts import accounts_table
+
+            show(accounts_table(results, scenarios[seed]))

@@ -6,6 +6,7 @@ Algorithm 1 is an argmin over it, a learned policy scores it, an action mask is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import local
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,21 +82,26 @@ class CandidateTable:
         return Placement(int(self.group[row]), nodes, new_nodes)
 
 
-_rows: Records = np.zeros(256, dtype=candidate_type(4))  # what `enumerate_candidates` writes: made larger when it overflows
+class _Buffer(local):
+    """What `enumerate_candidates` writes, made larger when it overflows: a thread's own, since a service looks ahead in one."""
+
+    rows: Records = None
+
+
+_buffer = _Buffer()
 
 
 def _fill(state: State, job_id: str, only_improving: bool, prune: bool) -> Records:
     """The rows of a job's candidates, until the next call."""
-    global _rows
-    view = state.view
+    view, rows = state.view, _buffer.rows
     nodes = view.jobs["pins"].shape[1]
-    if _rows.dtype["nodes"].shape[0] != nodes:
-        _rows = np.zeros(len(_rows), dtype=candidate_type(nodes))
+    if rows is None or rows.dtype["nodes"].shape[0] != nodes:
+        rows = _buffer.rows = np.zeros(256 if rows is None else len(rows), dtype=candidate_type(nodes))
     while True:
-        count: int = enumerate_candidates(view, state.row(job_id), only_improving, prune, _rows)
-        if count <= len(_rows):
-            return _rows[:count]
-        _rows = np.zeros(2 * count, dtype=_rows.dtype)
+        count: int = enumerate_candidates(view, state.row(job_id), only_improving, prune, rows)
+        if count <= len(rows):
+            return rows[:count]
+        rows = _buffer.rows = np.zeros(2 * count, dtype=rows.dtype)
 
 
 def candidates(state: State, job_id: str) -> CandidateTable:

@@ -65,7 +65,7 @@ class Charges:
         account = self._accounts[row]
         return Share(account.group.nodes + account.pause.nodes, _usd_per_hour(account))
 
-    def held(self, user: str) -> Share:
+    def user_share(self, user: str) -> Share:
         """What the jobs of a user hold now."""
         shares = [self.share(row) for row in self._running.get(user, ())]
         return Share(sum(share.nodes for share in shares), sum(share.usd_per_hour for share in shares))

@@ -81,7 +81,8 @@ class Planner:
         self._departed: Departed | None = None  # the last one that the policy has not been asked about
         self._ticked: Ticked | None = None  # likewise
         self._serves = False  # there may be a place for who waits
-        self._head = state.waiting[0] if state.waiting else None  # the first who waits for nodes, and not for a quota
+        self._head: str | None = None  # the first who waits for nodes, and not for a quota
+        self._knows_head = not state.waiting
 
     @property
     def owes(self) -> bool:
@@ -168,8 +169,8 @@ class Planner:
             self.note((Requeued if again else Arrived)(now_s, job))
             if not asks:
                 self._serves = True
-            elif self._is_in_turn(job.id):
-                self._serve(now_s, state.waiting.index(job.id))
+            elif (place := self._turn(job.id)) is not None:
+                self._serve(now_s, place)
         if self.ticks.every_s is not None:
             first_s = state.job(state.job_id(0)).arrival_s if state.arrived else inf
             self.ticks.after(now_s, first_s, state.order.size > 0)
@@ -185,12 +186,17 @@ class Planner:
         self.events += carry_out(self.state, plan, self.policy.keeps_slo)
         return True
 
-    def _is_in_turn(self, job_id: str) -> bool:
-        """Whether a job that has come waits behind nobody but those whose user's quota is in the way."""
+    def _turn(self, job_id: str) -> int | None:
+        """From which place of the queue on to serve it when a job has come; None: it waits behind one that waits for nodes."""
         waiting = self.state.waiting
-        if waiting[0] == job_id or not self.state.cluster.quotas:
-            return waiting[0] == job_id
-        return self._head is None or (self._head in waiting and waiting.index(job_id) < waiting.index(self._head))
+        if waiting[0] == job_id:
+            return 0
+        if not self.state.cluster.quotas:
+            return None
+        if not self._knows_head:
+            return 0
+        place = waiting.index(job_id)
+        return place if self._head is None or self._head in waiting[place:] else None
 
     def _serve(self, now_s: float, place: int = 0) -> None:
         """Ask about the jobs of the queue in their order, until one does not fit; quotas pass jobs over.
@@ -199,7 +205,7 @@ class Planner:
             place: where to begin: those before have been passed over, and nothing has changed since.
         """
         state = self.state
-        self._serves, self._head = False, None
+        self._serves, self._knows_head, self._head = False, True, None
         bars = Bars(state)
         while place < len(state.waiting):
             job = state.job(state.waiting[place])

@@ -20,24 +20,24 @@ from rollmux_env.scenario import Job
 
 def held_words(state: State, user: str) -> str:
     """What a user holds of the quota, in words."""
-    quota, held = state.cluster.quotas[user], state.charges.held(user)
-    whose = f"user {user}" if user else "who names no user"
+    quota, share = state.cluster.quotas[user], state.charges.user_share(user)
+    whose = f"user {user}" if user else "the user without a name"
     parts = []
     if quota.nodes is not None:
-        parts.append(f"{held.nodes:.4g} of {quota.nodes} nodes")
+        parts.append(f"{share.nodes:.4g} of {quota.nodes} nodes")
     if quota.usd_per_hour is not None:
-        parts.append(f"{held.usd_per_hour:,.2f} of {quota.usd_per_hour:,.2f} $/h")
+        parts.append(f"{share.usd_per_hour:,.2f} of {quota.usd_per_hour:,.2f} $/h")
     return f"{whose} holds {' and '.join(parts)}"
 
 
-def is_above(state: State, user: str, held: Share) -> bool:
+def is_above(state: State, user: str, share: Share) -> bool:
     """Whether so much is above a user's quota."""
     quota = state.cluster.quotas.get(user)
     if quota is None:
         return False
     nodes = np.inf if quota.nodes is None else quota.nodes
     usd = np.inf if quota.usd_per_hour is None else quota.usd_per_hour
-    return bool(held.nodes > nodes * (1 + TOLERANCE) or held.usd_per_hour > usd * (1 + TOLERANCE))
+    return bool(share.nodes > nodes * (1 + TOLERANCE) or share.usd_per_hour > usd * (1 + TOLERANCE))
 
 
 def breaks(state: State, plan: Plan, policy: Policy) -> set[str]:
@@ -53,7 +53,7 @@ def breaks(state: State, plan: Plan, policy: Policy) -> set[str]:
     carry_out(twin, plan, policy.keeps_slo, len(twin.waiting))
     broken = set()
     for user in named:
-        before, after = state.charges.held(user), twin.charges.held(user)
+        before, after = state.charges.user_share(user), twin.charges.user_share(user)
         more = after.nodes > before.nodes * (1 + TOLERANCE) or after.usd_per_hour > before.usd_per_hour * (1 + TOLERANCE)
         if more and is_above(twin, user, after):
             broken.add(user)
@@ -66,7 +66,7 @@ class Bars:
     def __init__(self, state: State) -> None:
         self._state = state
         self._least: dict[tuple[str, int], bool] = {}
-        self._held: dict[str, Share] = {}
+        self._shares: dict[str, Share] = {}
 
     def bars(self, job: Job) -> bool:
         """Whether the job would take its user above the quota in a group of its own and in every group with room for it."""
@@ -77,9 +77,9 @@ class Bars:
         rollout_nodes, training_nodes = demand.rollout_nodes, demand.training_nodes
         if job.colocated is not None and job.colocated.nodes < rollout_nodes + training_nodes:
             rollout_nodes, training_nodes = 0, min(training_nodes, job.colocated.nodes)
-        limits, held = state.limits, self._held_by(user)
+        limits, share = state.limits, self._user_share(user)
         own_usd = rollout_nodes * limits.rollout_usd + training_nodes * limits.training_usd
-        alone = Share(held.nodes + rollout_nodes + training_nodes, held.usd_per_hour + own_usd)
+        alone = Share(share.nodes + rollout_nodes + training_nodes, share.usd_per_hour + own_usd)
         if not is_above(state, user, alone):
             return False
         key = user, demand.training_nodes
@@ -87,10 +87,10 @@ class Bars:
             self._least[key] = not self._joins(*key)
         return self._least[key]
 
-    def _held_by(self, user: str) -> Share:
-        if user not in self._held:
-            self._held[user] = self._state.charges.held(user)
-        return self._held[user]
+    def _user_share(self, user: str) -> Share:
+        if user not in self._shares:
+            self._shares[user] = self._state.charges.user_share(user)
+        return self._shares[user]
 
     def _joins(self, user: str, training_nodes: int) -> bool:
         """Whether a job of the user could join a group on the nodes that it has."""
@@ -111,10 +111,10 @@ class Bars:
         mine = Counter(int(state.jobs["group"][row]) for row in state.charges.running(user))
         own = np.array([mine.get(int(row), 0) for row in order])
         more = (own + 1) / (members + 1) - own / members  # of each group, at least
-        held, quota = self._held_by(user), state.cluster.quotas[user]
+        share, quota = self._user_share(user), state.cluster.quotas[user]
         most_nodes = np.inf if quota.nodes is None else quota.nodes
         most_usd = np.inf if quota.usd_per_hour is None else quota.usd_per_hour
-        fits = (held.nodes + more * nodes <= most_nodes * (1 + TOLERANCE)) & (
-            held.usd_per_hour + more * usd <= most_usd * (1 + TOLERANCE)
+        fits = (share.nodes + more * nodes <= most_nodes * (1 + TOLERANCE)) & (
+            share.usd_per_hour + more * usd <= most_usd * (1 + TOLERANCE)
         )
         return bool((room & (fits | (more <= TOLERANCE))).any())

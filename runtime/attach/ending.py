@@ -51,6 +51,16 @@ class Ending:
         self._ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
         self._lifecycle.finish(handle, notes)
 
+    def end_spent(self, lease: Lease) -> None:
+        """End a job that is between two iterations and whose budget is spent."""
+        handle, state = lease.handle, self._run.scheduler.state
+        between = lease.open is None and lease.rollouts == lease.trainings == handle.iteration < handle.spec.iterations
+        if not between or lease.ended or not self._run.present(handle) or not state.is_running(handle.id):
+            return
+        if state.is_over_budget(handle.id, self._run.log.now()):
+            self._ledger.end(lease, "its budget is spent", End("done"))
+            self._lifecycle.finish(handle, (), over_budget=True)
+
     def finish(self, handle: JobHandle, stay: Stay) -> None:
         """A job that has no lease is done."""
         stay.free.set()

@@ -123,6 +123,8 @@ class Leases:
                 if self._run.stopping:
                     return {"granted": False}
                 self._iterations.ask(lease, ask)
+                self.ending.end_spent(lease)
+                self._check_lives(lease)
             permit = lease.handle.permit
             if permit is not None:
                 await asyncio.wait((permit,), timeout=wait_s)
@@ -169,6 +171,7 @@ class Leases:
             self._iterations.finish(lease)
             if lease.stops_s is not None:
                 self.ending.stopped(lease)
+            self.ending.end_spent(lease)
             await self._ledger.durable()
         return {}
 
@@ -189,6 +192,7 @@ class Leases:
             if number != lease.trainings - 1 or number < counted - 1:
                 raise Conflict(f"job {lease.handle.id}: iteration {number} has no training that is over and waits for its sync")
             self._iterations.synced(lease, number, took_s)
+            self.ending.end_spent(lease)
             await self._ledger.durable()
         return {}
 

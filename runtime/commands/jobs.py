@@ -19,10 +19,16 @@ JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.", show_
 def submit(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file (docs/reference/jobs.md).", show_default=False)],
     at: At = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only say what would become of each job: its place, or why it would wait and until when."),
+    ] = False,
 ) -> None:
     """Submit the jobs of a file to a service. They are in its journal when the command ends.
 
-    Example: `rollmux submit examples/two_jobs.yaml`
+    Examples: `rollmux submit examples/two_jobs.yaml`
+
+    `rollmux submit examples/two_jobs.yaml --dry-run`
     """
     from runtime.jobs.spec import load_jobs
     from runtime.service.client import connected
@@ -31,6 +37,16 @@ def submit(
     jobs = load_jobs(file)
     check_limits(jobs.jobs, 0)
     with connected(at) as service:
+        if dry_run:
+            from rollmux_env.report.tables import show
+            from runtime.service.queue_tables import preview_table
+
+            show(
+                preview_table(
+                    dict(zip((job.id for job in jobs.jobs), service.preview(jobs.jobs), strict=True)), service.status()["now_s"]
+                )
+            )
+            return
         service.submit(jobs.jobs)
     typer.echo(f"submitted: {', '.join(job.id for job in jobs.jobs)}")
     if jobs.cluster is not None:

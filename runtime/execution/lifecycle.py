@@ -198,12 +198,13 @@ class JobLifecycle:
         spans = self._run.scheduler.spans(handle.id, now_s) if handle.hold.pool == "rollout" else ()
         return (handle.slice(report, now_s, spans, ok=False),)
 
-    def finish(self, handle: JobHandle, notes: tuple[Fact, ...]) -> None:
+    def finish(self, handle: JobHandle, notes: tuple[Fact, ...], over_budget: bool = False) -> None:
         """An attached job is done, perhaps before its last iteration."""
         run, job_id = self._run, handle.id
         handle.gone = True
-        whole = handle.iteration == handle.spec.iterations and not notes and handle.end is None
-        news: tuple[facts.Fact, ...] = (facts.Left(job_id),) if whole else (facts.Failed(job_id), facts.Cleared(job_id))
+        whole = over_budget or (handle.iteration == handle.spec.iterations and not notes and handle.end is None)
+        left = facts.Left(job_id, over_budget)
+        news: tuple[facts.Fact, ...] = (left,) if whole else (facts.Failed(job_id), facts.Cleared(job_id))
         run.log.say(f"{job_id}: done after {handle.iteration} iterations")
         run.tell(*news, notes=notes)
         handle.stand()

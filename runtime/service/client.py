@@ -55,7 +55,12 @@ class Client:
         Raises:
             InputError: it refuses them, or (NoService) is there no more; one line.
         """
-        self._ask("POST", "/v1/jobs", [spec.model_dump(mode="json", exclude_unset=True, by_alias=True) for spec in specs])
+        self._ask("POST", "/v1/jobs", _entries(specs))
+
+    def preview(self, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
+        """What would become of each of some jobs if it were submitted alone; nothing changes. Raises as `submit`."""
+        previews: list[dict[str, Any]] = self._ask("POST", "/v1/jobs?dry_run=true", _entries(specs))
+        return previews
 
     def cancel(self, job_id: str) -> None:
         """End a job, and wait until it has ended; raises as `submit`."""
@@ -102,6 +107,11 @@ class Client:
         if response.status < 400:
             return value
         raise InputError(str(value.get("error", response.status)))
+
+
+def _entries(specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
+    """Jobs as entries of a job file."""
+    return [spec.model_dump(mode="json", exclude_unset=True, by_alias=True) for spec in specs]
 
 
 def _path(job_id: str) -> str:

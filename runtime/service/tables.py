@@ -9,6 +9,7 @@ from rich.text import Text
 
 from rollmux_env.report.tables import heading, make_table
 from runtime.report.sharing import sharing_table
+from runtime.service.queue_tables import queue_table
 
 
 def status_tables(report: dict[str, Any]) -> list[RenderableType]:
@@ -54,7 +55,9 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     sharing: list[RenderableType] = [sharing_table(placed, "of its profile")] if placed else []
     if report["throughput_gain"] is not None:
         sharing.append(Text(f"throughput per node-hour of late: {report['throughput_gain']:.2f}x that of the jobs alone"))
-    return [heading(title + (", stopping" if report["stopping"] else "")), jobs, *sharing, groups, pools, *problems]
+    waiting = [job for job in report["jobs"] if job["position"] is not None]
+    queue = [queue_table(waiting, report["now_s"])] if waiting else []
+    return [heading(title + (", stopping" if report["stopping"] else "")), jobs, *queue, *sharing, groups, pools, *problems]
 
 
 def _number(value: float | None) -> str:

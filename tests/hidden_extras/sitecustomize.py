@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-HIDDEN = {"ray", "torch", "transformers", "tensorboard", "vllm", "stable_baselines3", "sb3_contrib", "trl"}
+HIDDEN = {"ray", "torch", "transformers", "tensorboard", "vllm", "stable_baselines3", "sb3_contrib", "trl", "starlette", "uvicorn"}
 _find = PathFinder.find_spec
 
 

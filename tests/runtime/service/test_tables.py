@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from rollmux_env.report.tables import show
+from rollmux_env.scheduler.preview import Preview
 from runtime.facts import Span
 from runtime.service.figures import Usage
+from runtime.service.queue_tables import preview_table
 from runtime.service.tables import status_tables
 
 JOB = {
@@ -26,6 +30,11 @@ JOB = {
     "at_risk": True,
     "metrics": {"reward": 0.5},
     "problem": None,
+    "user": "ann",
+    "priority": 2,
+    "position": None,
+    "eta_s": None,
+    "reason": None,
 }
 FAILED = {
     **JOB,
@@ -39,7 +48,9 @@ FAILED = {
     "usd_per_hour": None,
     "problem": "init: [no] model",
 }
+WAITS = {**FAILED, "state": "waiting", "problem": None, "position": 1, "eta_s": 7300.0, "reason": "needs [more] nodes"}
 REPORT = {
+    "now_s": 100.0,
     "folder": "/srv/x",
     "policy": "consolidate",
     "dispatch": "round-robin",
@@ -74,6 +85,24 @@ def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -
     assert "throughput per node-hour of late: 1.75x" in text
     assert "b 2.00 s" not in text, "a job without a place shares nothing"
     assert "0 1.50 2.00 3.50 rollout-0 training-0 a" in text and "rollout 2 1 0 1 0 26%" in text
+
+
+def test_the_queue_says_when_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    show(*status_tables(REPORT))
+    assert "waits" not in capsys.readouterr().out
+    later = {**WAITS, "id": "c", "position": 2, "eta_s": None, "user": "", "priority": -1, "reason": "waits behind b"}
+    show(*status_tables({**REPORT, "jobs": [JOB, later, WAITS]}))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1 b ann 2 in 2.0 h needs [more] nodes 2 c -1 unknown waits behind b" in text
+
+
+def test_a_dry_run_says_where_a_job_would_go_or_why_it_would_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    fits = Preview(True, "direct_packing", 3, 0.0, 20.0, {"new": 1.25, "other": 1.5}, None, 100.0, "")
+    waits = Preview(False, None, None, None, None, {}, 2, 190.0, "waits behind b")
+    show(preview_table({"new": asdict(fits), "late": asdict(waits)}, 100.0))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "new group 3, direct packing 0.00 20.0 1.25x now" in text
+    assert "late place 2 of the queue in 2 min waits behind b" in text
 
 
 def held(from_s: float, until_s: float, *names: str) -> list[Span]:

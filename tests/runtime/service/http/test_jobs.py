@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+from runtime.jobs.spec import JobSpec
 from runtime.journal import read_run
+from runtime.service.address import ServiceAddress
+from runtime.service.client import Client
 from runtime.service.operations import OPERATIONS
 from runtime.service.tokens import Right
 from tests.runtime.service.http.conftest import Served
@@ -95,6 +98,9 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
     unknown = served.ask("POST", "/v1/jobs?dry_run=true", {"id": "dry", **JOB, "class": "json:JSONEncoder"}).value
     assert (unknown["fits"], unknown["reason"]) == (False, "nobody knows yet how long its phases take: it is profiled first")
     assert served.ask("POST", "/v1/jobs?dry_run=true", {"id": "one", **JOB}).status == 409
+    client = Client(served.folder, ServiceAddress(served.server.url, served.token, None))
+    (same,) = client.preview([JobSpec.model_validate({"id": "dry", **ATTACHED})])
+    assert {**same, "eta_s": None} == {**answer.value, "eta_s": None}
     assert served.ask("GET", "/v1/events").value == before and served.ask("GET", "/v1/jobs/dry").status == 404
 
 
