@@ -105,6 +105,7 @@ class Tab:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
@@ -125,12 +126,10 @@ class Tab:
 
     def until(self, expression: str) -> None:
         """Wait until something holds in the page."""
-        look = f"const look = () => {{ let it = false; try {{ it = {expression}; }} catch {{}} if (it) yes(1); else setTimeout(look, 20); }};"
+        look = f"let it = false; try {{ it = {expression}; }} catch {{}} if (it) yes(1); else setTimeout(look, 20);"
         patience = f"setTimeout(() => yes(0), {1000 * _PATIENCE_S / 2});"
-        assert self.value(f"new Promise((yes) => {{ {look} look(); {patience} }})"), (
-            expression,
-            self.value("document.body.innerText"),
-        )
+        holds = self.value(f"new Promise((yes) => {{ const look = () => {{ {look} }}; look(); {patience} }})")
+        assert holds, (expression, self.value("document.body.innerText"))
 
     def type_into(self, selector: str, text: str) -> None:
         """Type into a field, as a user does."""

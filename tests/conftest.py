@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 import rollmux
+from tests.chromium import Browser, browsing
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -54,3 +55,10 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return int(left.value.code or 0), printed.out, printed.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests of pages; they are marked `needs_chromium`."""
+    with browsing(tmp_path_factory.mktemp("chromium")) as one:
+        yield one

@@ -108,6 +108,8 @@ def bench(
     assert target is not None
     if quick:
         raise typer.BadParameter("goes with --suite", param_hint="--quick")
+    from rich.console import Group, RenderableType
+
     from policies.dispatch import make_dispatch
     from policies.named import make_with
     from policies.registry import make_policy
@@ -115,9 +117,11 @@ def bench(
     from rollmux_env.bench.comparison import compare
     from rollmux_env.bench.harness import Task, run_tasks
     from rollmux_env.replay.failures import Failures
+    from rollmux_env.report.accounts import accounts_table
     from rollmux_env.report.folder import make_folder, write_bench
     from rollmux_env.report.progress import tracked
     from rollmux_env.report.results import bench_csv, bench_report, to_json
+    from rollmux_env.report.tables import comparison_table, show
 
     names = list(dict.fromkeys(policy or ["solo", "rollmux"]))
     base = baseline or names[0]
@@ -145,23 +149,22 @@ def bench(
     )
     rows = compare(results, base)
     report = bench_report(target, fidelity.value, results, base)
+    over = f"{seeds} seeds" if seeds and seeds > 1 else f"seed {seed}"
+    options = "".join(f", {pair.replace('=', ' ', 1)}" for pair in settings or [])
+    within = f", rollouts {rollout_policy}" if rollout_policy else ""
+    dies = f", failures {failures}" if failures else ""
+    replay = f"{order} event replay{within}{dies}" if rule else "fluid replay"
+    title = f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}"
+    tables: list[RenderableType] = [comparison_table(title, rows, base, seeds or 1)]
+    if scenarios[seed].queue_key is not None:
+        tables.append(accounts_table(results, scenarios[seed]))
     if out:
-        write_bench(out, report, scenarios, results, rows, base)
+        from rollmux_env.report.plots import bench_plots
+
+        write_bench(out, report, scenarios, results, bench_plots(scenarios[seed], results, rows, base), Group(*tables))
     if format is Format.json:
         typer.echo(to_json(report), nl=False)
     elif format is Format.csv:
         typer.echo(bench_csv(results), nl=False)
     else:
-        from rollmux_env.report.tables import comparison_table, show
-
-        over = f"{seeds} seeds" if seeds and seeds > 1 else f"seed {seed}"
-        options = "".join(f", {pair.replace('=', ' ', 1)}" for pair in settings or [])
-        within = f", rollouts {rollout_policy}" if rollout_policy else ""
-        dies = f", failures {failures}" if failures else ""
-        replay = f"{order} event replay{within}{dies}" if rule else "fluid replay"
-        title = f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}"
-        show(comparison_table(title, rows, base, seeds or 1))
-        if scenarios[seed].queue_key is not None:
-            from rollmux_env.report.accounts import accounts_table
-
-            show(accounts_table(results, scenarios[seed]))
+        show(*tables)

@@ -91,14 +91,18 @@ def _tell(
     """Print the results, and write them, with their plots where these say something."""
     from rollmux_env.files import write_whole
     from rollmux_env.report.results import to_json
+    from rollmux_env.report.results_page import results_page
     from rollmux_env.report.suites import suite_csv, suite_plots, suite_report, suite_table
 
     report = suite_report(suite, rows, numbers, quick)
     if out:
         write_whole(out / f"{suite.name}.json", to_json(report))
         write_whole(out / f"{suite.name}.csv", suite_csv(suite, rows))
-        for file, data in (suite_plots(suite, rows) if plots else {}).items():
+        pictures = suite_plots(suite, rows) if plots else {}
+        for file, data in pictures.items():
             write_whole(out / file, data)
+        page = results_page(suite.title, suite_table(suite, rows, numbers, quick), pictures)
+        write_whole(out / f"{suite.name}.html", page)
     if format is Format.json:
         typer.echo(to_json(report), nl=False)
     elif format is Format.csv:

@@ -93,6 +93,7 @@ class Outcome:
         time_s, rollout_nodes, training_nodes: (T,) nodes provisioned from each time on.
         decision_s: seconds of computing of each decision.
         extra: figures that only some policies have, by name (a bound and a gap, say).
+        usd_per_hour: of each job, what it was charged over the hours from its admission to its departure, $/h.
     """
 
     metrics: Metrics
@@ -101,6 +102,7 @@ class Outcome:
     training_nodes: list[int]
     decision_s: list[float]
     extra: dict[str, float] = field(default_factory=dict)
+    usd_per_hour: dict[str, float] = field(default_factory=dict)
 
 
 def outcome(run: Run, failures: Failures | None = None) -> Outcome:
@@ -110,7 +112,21 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
         failures: that it was replayed with.
     """
     extra = run.failures.figures(run.scenario, failures) if run.failures is not None and failures is not None else {}
-    return Outcome(metrics(run), run.time_s, run.rollout_nodes, run.training_nodes, run.decision_s, extra)
+    rates = _usd_per_hour(run)
+    return Outcome(metrics(run), run.time_s, run.rollout_nodes, run.training_nodes, run.decision_s, extra, rates)
+
+
+def _usd_per_hour(run: Run) -> dict[str, float]:
+    """What each job was charged, evenly with the other members of its groups, over its stay, $/h."""
+    admitted_s: dict[str, float] = {}
+    departed_s: dict[str, float] = {}
+    for event in run.log:
+        if isinstance(event, Admitted):
+            admitted_s.setdefault(event.job_id, event.at_s)
+        elif isinstance(event, Departed):
+            departed_s[event.job_id] = event.at_s
+    stays_h = {job_id: (departed_s[job_id] - at_s) / 3600 for job_id, at_s in admitted_s.items() if job_id in departed_s}
+    return {job_id: run.state.charged_usd(job_id) / hours for job_id, hours in stays_h.items() if hours > 0}
 
 
 def metrics(run: Run) -> Metrics:

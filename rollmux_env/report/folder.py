@@ -9,7 +9,8 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from rollmux_env.bench.comparison import Row
+from rich.console import RenderableType
+
 from rollmux_env.bench.harness import Result
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_folder, write_whole
@@ -43,19 +44,26 @@ def write_bench(
     report: Mapping[str, Any],
     scenarios: Mapping[int, Scenario],
     results: Sequence[Result],
-    rows: Sequence[Row],
-    baseline: str,
+    plots: Mapping[str, bytes],
+    table: RenderableType,
 ) -> None:
-    """Write `results.json` (the report with versions and the scenarios' hashes), `results.csv` and the plots.
+    """Write `results.json` (the report with versions and the scenarios' hashes), `results.csv`, the plots, and `results.html`: all.
+
+    Args:
+        plots: PNG by file name. table: what a terminal shows.
 
     Raises:
         InputError: a file cannot be written; one line.
     """
-    from rollmux_env.report.plots import bench_plots
+    from rollmux_env.report.results_page import bench_page
 
     made_by = {name: version(name) for name in _VERSIONS} | {"python": python_version()}
     hashes = {f"seed {seed}": scenario.sha256 for seed, scenario in scenarios.items()}
     write_whole(folder / "results.json", to_json({"versions": made_by, "scenario_sha256": hashes, **report}))
     write_whole(folder / "results.csv", bench_csv(results))
-    for name, data in bench_plots(scenarios[results[0].seed], results, rows, baseline).items():
+    for name, data in plots.items():
         write_whole(folder / name, data)
+    first = results[0].seed
+    own = [result for result in results if result.seed == first]
+    page = bench_page(f"RollMux bench: {report['scenario']}", table, scenarios[first], own, plots, made_by | hashes)
+    write_whole(folder / "results.html", page)

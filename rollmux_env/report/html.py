@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha256
+from html import escape
 from importlib.resources import files
+from itertools import pairwise
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 STYLE = "style.css"
 _STYLE_HERE, _POLICY_HERE = "/* style.css */", "<!-- policy -->"
@@ -26,3 +33,54 @@ def one_file(template: str) -> str:
     policy = f'<meta http-equiv="Content-Security-Policy" content="{rules}; form-action \'none\'">'
     style = files("rollmux_env.report").joinpath(STYLE).read_text(encoding="utf-8")
     return template.replace(_POLICY_HERE, policy, 1).replace(_STYLE_HERE, style, 1)
+
+
+def to_html(part: RenderableType) -> str:
+    """What `rollmux_env.report.tables` makes for a terminal, as HTML: headings, notes, and tables that can be sorted."""
+    if isinstance(part, Group):
+        return "".join(to_html(inner) for inner in part.renderables)
+    if isinstance(part, Table):
+        return _table(part)
+    assert isinstance(part, Text), part
+    tag = "h2" if "bold" in str(part.style) else "p"
+    return f"<{tag}{_class('dim' if 'dim' in str(part.style) else '')}>{escape(part.plain)}</{tag}>"
+
+
+def _table(table: Table) -> str:
+    numeric = ["n" if column.justify == "right" else "" for column in table.columns]
+    headings = [_plain(column.header) for column in table.columns]
+    rows = [list(row) for row in zip(*([_plain(cell) for cell in column.cells] for column in table.columns), strict=True)]
+    for above, row in pairwise(rows):
+        if not row[0]:
+            row[0] = above[0]  # said once in a terminal; where rows are sorted it has to be said again
+    styles = [_STYLES.get(str(row.style).rpartition(" ")[2], "") for row in table.rows]
+    head = "".join(
+        f'<th role="columnheader" scope="col"{_class(kind)}><button type="button">{escape(name)}</button></th>'
+        for name, kind in zip(headings, numeric, strict=True)
+    )
+    body = "".join(_row(row, headings, numeric, style) for row, style in zip(rows, styles, strict=True))
+    open_tag = '<div class="scroll cards"><table role="table" class="sortable">'
+    return f'{open_tag}<thead><tr role="row">{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+_STYLES = {"red": "bad", "green": "good", "dim": "dim"}
+
+
+def _row(cells: Sequence[str], headings: Sequence[str], numeric: Sequence[str], style: str) -> str:
+    inner = "".join(
+        f'<td role="cell"{_class(kind)} data-label="{escape(label)}">{_span(cell)}</td>'
+        for cell, label, kind in zip(cells, headings, numeric, strict=True)
+    )
+    return f'<tr role="row"{_class(style)}>{inner}</tr>'
+
+
+def _span(cell: str) -> str:
+    return f'<span class="name">{escape(cell)}</span>' if cell else ""
+
+
+def _class(name: str) -> str:
+    return f' class="{name}"' if name else ""
+
+
+def _plain(cell: RenderableType) -> str:
+    return cell.plain if isinstance(cell, Text) else str(cell)

@@ -6,9 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rollmux_env.scheduler.dispatcher import HoldName
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
-from runtime.lease_facts import HoldName, OwnProcess
+from runtime.lease_facts import OwnProcess
 from runtime.service.refusals import Conflict
 
 

@@ -41,7 +41,7 @@ def is_in_use(record: RunRecord, job_id: str) -> bool:
 def continue_leases(ledger: Ledger, record: RunRecord) -> None:
     """Jobs have their places again: let the scheduler know what they hold, before anything is granted."""
     run, now_s = ledger.run, ledger.run.log.now()
-    over = {fact.job_id for fact in (*record.failed, *record.cancelled)}
+    over = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled}
     for job_id, lease in [*ledger.recalled.items()]:  # of jobs that have no place
         del ledger.recalled[job_id]
         if not lease.ended:
@@ -91,7 +91,7 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
     own = [part for part in mine if not part.extra]
     lease.rollouts = max([number, *(part.iteration + 1 for part in own if part.phase == "rollout")])
     lease.trainings = max([number, *(part.iteration + 1 for part in own if part.phase == "training")])
-    lease.syncs = max([number, *(sync.iteration + 1 for sync in record.syncs if sync.job_id == job_id)])
+    lease.syncs = max([number, *(sync.iteration + 1 for sync in record.syncs if sync.job_id == job_id and sync.end_s >= began_s)])
     grant = next((fact for fact in reversed(record.granted) if fact.lease == lease.id), None)
     if grant is not None and not _is_over(record, grant):
         lease.open, lease.granted = Ask(grant.phase, grant.iteration, grant.extra), True
@@ -99,11 +99,10 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
 
 
 def _is_over(record: RunRecord, grant: Granted) -> bool:
-    """Whether the phase that an owner was told of has ended."""
+    """Whether the phase that an owner was told of has ended; one of the same number may have been before, of another lease."""
     if grant.phase == "sync":
-        return any(
-            sync.job_id == grant.job_id and sync.iteration == grant.iteration and sync.asked_s is not None for sync in record.syncs
-        )
+        mine = (sync for sync in reversed(record.syncs) if sync.job_id == grant.job_id and sync.asked_s is not None)
+        return any(sync.iteration == grant.iteration and sync.end_s >= grant.at_s for sync in mine)
     return any(_is_of(part, grant) for part in reversed(record.phases))
 
 

@@ -14,6 +14,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
 from rollmux_env.scheduler.nodes import NodePool
+from runtime.attach.confining import problem_of_names
 from runtime.attach.leases import Leases
 from runtime.attach.ledger import Ledger
 from runtime.attach.resuming import continue_leases, recall_leases
@@ -146,7 +147,9 @@ class RunDriver:
 
     def lacks(self, spec: JobSpec) -> str | None:
         """What a job needs that this run has not; None: nothing."""
-        return None if spec.is_attached or self._processes.has_own else "needs Ray, and this service was started with --no-ray"
+        if not spec.is_attached and not self._processes.has_own:
+            return "needs Ray, and this service was started with --no-ray"
+        return problem_of_names(self.run, spec)
 
     def stop(self) -> None:
         """Give no more permits: every job ends at its next phase boundary."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Sequence
+from typing import cast
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
+from runtime.attach.confining import confine
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Report
@@ -108,6 +110,8 @@ class Profiling:
         log = self._run.log
         job = handle.job = job_as_stated(handle.spec, log.now())
         log.write(Profiled(log.now(), job, True))
+        if handle.spec.nodes is not None:
+            confine(self._run, handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
 
     def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
         log = self._run.log
@@ -173,7 +177,7 @@ class Profiling:
         assert hold is not None
         if handle in self._probe_jobs:
             if hold.paired == (self._probe.mode == "paired"):
-                self._timings.add(self._probe.mode, handle.id, hold.pool, report.done_s - report.run_s)
+                self._timings.add(self._probe.mode, handle.id, cast("Pool", hold.pool), report.done_s - report.run_s)
             return
         cold_s = report.run_s - report.begun_s
         handle.measurements[hold.pool] = Measured(

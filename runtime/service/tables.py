@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from rollmux_env.report.sharing import sharing_table
 from rollmux_env.report.tables import heading, make_table
-from runtime.report.sharing import sharing_table
 from runtime.service.queue_tables import queue_table
 
 
@@ -52,7 +52,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
         return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
     title += f", {report['usd_per_hour']:.2f} $/h, {report['usd_per_hour_solo']:.2f} $/h if every job were alone"
     placed = [job for job in report["jobs"] if job["usd_per_hour"] is not None]
-    sharing: list[RenderableType] = [sharing_table(placed, "of its profile")] if placed else []
+    sharing: list[RenderableType] = [heading("Shared against alone, by profiles"), sharing_table(placed)] if placed else []
     if report["throughput_gain"] is not None:
         sharing.append(Text(f"throughput per node-hour of late: {report['throughput_gain']:.2f}x that of the jobs alone"))
     waiting = [job for job in report["jobs"] if job["position"] is not None]

@@ -100,6 +100,7 @@ class Pretended:
                 for pool in ("rollout", "training"):
                     await calls.acquire(job_id, pool)
                     now_s = run.log.now()
+                    await asyncio.sleep(handle.spec.options.get("phase_s", 0.0))
                     await calls.release(job_id, Report(pool, False, now_s, now_s, run.log.now(), host_gb=0.1))
                 await calls.synced(job_id, run.log.now(), run.log.now())
                 if order.profile:

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.table import Table
 
-from rollmux_env.report.tables import heading, make_table
+from rollmux_env.report.tables import make_table
 
 
-def sharing_table(jobs: Sequence[Mapping[str, Any]], alone: str) -> RenderableType:
-    """A line for each job.
+def sharing_table(jobs: Sequence[Mapping[str, Any]]) -> Table:
+    """A line for each job, red where its SLO is broken.
 
     Args:
         jobs: with `id`, seconds of an iteration shared (`iteration_s`) and alone (`alone_s`), `slowdown`, `slo`, and dollars per
             hour that the job is charged, an even part of its group's (`usd_per_hour`), and those of its own nodes
             (`usd_per_hour_solo`). What is None stays empty.
-        alone: where the time alone is from, for the heading.
     """
     table = make_table("job", "iteration", "alone", "slowdown", "SLO", "$/h", "alone $/h")
     for job in jobs:
-        broken = job["slowdown"] is not None and job["slo"] is not None and job["slowdown"] > job["slo"]
+        broken = job["slowdown"] is not None and job["slo"] is not None and job["slowdown"] > job["slo"] * (1 + 1e-6)
         cells = (
             _figure(job["iteration_s"], " s"),
             _figure(job["alone_s"], " s"),
@@ -31,7 +30,7 @@ def sharing_table(jobs: Sequence[Mapping[str, Any]], alone: str) -> RenderableTy
             _figure(job["usd_per_hour_solo"]),
         )
         table.add_row(job["id"], *cells, style="red" if broken else "")
-    return Group(heading(f"Shared against alone ({alone})"), table)
+    return table
 
 
 def _figure(value: float | None, unit: str = "") -> str:
