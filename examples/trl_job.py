@@ -1,177 +1,80 @@
-"""A job around an outside trainer: TRL's GRPO, whose own loop runs in a thread and stops where a phase ends.
+"""TRL's GRPO trainer as a job under its own launcher, which takes turns with others on the nodes of a service.
 
-    rollmux run examples/trl_job.yaml
+    rollmux exec examples/trl_job.yaml --job plain -- python examples/trl_job.py --out plain
+    rollmux exec examples/trl_job.yaml --job lora -- python examples/trl_job.py --out lora --lora --evaluate
 
-TRL keeps its loop to itself, so the cut between rollout and training is made with what TRL offers to everybody: the reward function
-is the last thing that happens in sampling, and a callback is told when an optimizer step is done.
+Without a service it runs as it is: `python examples/trl_job.py`. Needs `pip install trl ./clients/python`, and peft for `--lora`.
 """
 
 from __future__ import annotations
 
-import json
-import tempfile
-import threading
+import argparse
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import rollmux
+import rollmux_trl
+from datasets import Dataset
+from transformers.trainer_utils import get_last_checkpoint
+from trl import GRPOConfig
 
-if TYPE_CHECKING:
-    import torch
-
-ADAM, RATE = "adam.safetensors", "rate.json"  # files of a checkpoint
+from runtime.jobs.models import load_tokenizer, model_directory
+from runtime.jobs.spec import ModelSpec
 
 
-class TrlGrpo:
-    """TRL's GRPO trainer as a job of two phases; the whole of it lives in this one process.
+def reward(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[float]:
+    """The share of the first 32 characters that repeat the prompt's digit."""
+    return [text[:32].count(prompt) / 32 for prompt, text in zip(prompts, completions, strict=True)]
 
-    Args:
-        prompts: prompts of an iteration. group_size: responses to each. max_tokens: longest response. seed: of model and sampling.
-    """
 
-    def __init__(self, prompts: int = 8, group_size: int = 8, max_tokens: int = 32, seed: int = 0) -> None:
-        from datasets import Dataset
-        from transformers import TrainerCallback
-        from trl import GRPOConfig, GRPOTrainer
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", default="trl-job", help="folder of checkpoints, from which it goes on")
+    parser.add_argument("--iterations", type=int, default=10, help="as many as the job file says")
+    parser.add_argument("--prompts", type=int, default=8, help="prompts of an iteration, each with 8 responses")
+    parser.add_argument("--accumulate", type=int, default=1, help="gradients of so many batches in an optimizer step")
+    parser.add_argument("--epochs", type=int, default=1, help="optimizer steps of an iteration, each with all its samples")
+    parser.add_argument("--tokens", type=int, default=32, help="of the longest response")
+    parser.add_argument("--lora", action="store_true", help="train an adapter of rank 8")
+    parser.add_argument("--evaluate", action="store_true", help="every five iterations")
+    options = parser.parse_args()
+    model = model_directory(ModelSpec(), seed=0)
+    peft = None
+    if options.lora:
+        from peft import LoraConfig
 
-        from runtime.jobs.grpo_spec import ModelSpec
-        from runtime.jobs.models import load_tokenizer, model_directory
-
-        job = self
-
-        class StopAfterStep(TrainerCallback):
-            def on_train_begin(self, *arguments: Any, **options: Any) -> None:
-                job._take_up()
-
-            def on_step_begin(self, *arguments: Any, **options: Any) -> None:
-                job._undo_draws()
-
-            def on_step_end(self, *arguments: Any, **options: Any) -> None:
-                job._pause()
-
-        directory = model_directory(ModelSpec(), seed)
-        self._folder = tempfile.TemporaryDirectory(prefix="trl-job-")
-        self._trainer = GRPOTrainer(
-            model=str(directory),
-            processing_class=load_tokenizer(directory),
-            reward_funcs=self._reward,
+        peft = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    with rollmux_trl.attach() as job:
+        trainer = rollmux_trl.GRPOTrainer(
+            job=job,
+            model=str(model),
+            processing_class=load_tokenizer(model),
+            reward_funcs=reward,
             train_dataset=Dataset.from_list([{"prompt": str(digit % 4)} for digit in range(64)]),
-            callbacks=[StopAfterStep()],
+            eval_dataset=Dataset.from_list([{"prompt": str(digit)} for digit in range(4)]),
+            peft_config=peft,
             args=GRPOConfig(
-                output_dir=self._folder.name,
-                per_device_train_batch_size=prompts * group_size,
-                num_generations=group_size,
-                max_completion_length=max_tokens,
-                generation_kwargs={"min_new_tokens": max_tokens} if rollmux.runtime_hook.worst_case else None,
+                output_dir=options.out,
+                per_device_train_batch_size=8 * options.prompts // options.accumulate,
+                gradient_accumulation_steps=options.accumulate,
+                num_iterations=options.epochs,
+                num_generations=8,
+                max_completion_length=options.tokens,
                 learning_rate=2e-3,
-                max_steps=1_000_000,  # the job file says how many iterations there are
-                seed=seed,
+                max_steps=options.iterations * options.epochs,
+                eval_strategy="steps" if options.evaluate else "no",
+                eval_steps=5 * options.epochs,
+                save_steps=1,
+                save_total_limit=1,
                 use_cpu=True,
                 bf16=False,
                 gradient_checkpointing=False,
-                save_strategy="no",
-                logging_strategy="no",
+                logging_steps=1,
                 report_to=[],
                 disable_tqdm=True,
             ),
         )
-        self._checkpoint: Path | None = None  # to go on from
-        self._random: torch.Tensor | None = None  # the generator's state when the loop was begun again
-        self._error: BaseException | None = None
-        self._closing = False
-        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._loop, daemon=True)
-        self._thread.start()
+        trainer.train(resume_from_checkpoint=get_last_checkpoint(options.out))
 
-    @rollmux.phase("rollout")
-    def rollout(self) -> None:
-        """TRL samples and rewards."""
-        self._go_on()
 
-    @rollmux.phase("train")
-    def train(self) -> None:
-        """TRL makes its optimizer step. Sampler and trainer are one model: there is nothing to sync."""
-        self._go_on()
-
-    def checkpoint(self, folder: Path) -> None:
-        """Keep weights, Adam's moments, learning rate and position; the run keeps the states of the random generators."""
-        from safetensors.torch import save_file
-
-        trainer = self._trainer
-        trainer.model.save_pretrained(folder)
-        trainer.state.save_to_json(str(folder / "trainer_state.json"))
-        moments = trainer.optimizer.state_dict()["state"]
-        save_file({f"{place}.{name}": value for place, own in moments.items() for name, value in own.items()}, folder / ADAM)
-        rates = {name: value for name, value in trainer.lr_scheduler.state_dict().items() if name != "lr_lambdas"}
-        (folder / RATE).write_text(json.dumps(rates))
-
-    def restore(self, folder: Path) -> None:
-        """Let TRL's loop, when it begins, go on with the next step and the data that it has not seen."""
-        self._checkpoint = folder
-
-    def _take_up(self) -> None:
-        """In TRL's loop, which has loaded weights and position: take up the rest."""
-        from safetensors.torch import load_file
-
-        if self._checkpoint is None:
-            return
-        optimizer, moments = self._trainer.optimizer, dict[int, dict[str, Any]]()
-        for name, value in load_file(self._checkpoint / ADAM).items():
-            place, _, kind = name.partition(".")
-            moments.setdefault(int(place), {})[kind] = value
-        schedule, groups = self._trainer.lr_scheduler, optimizer.state_dict()["param_groups"]
-        schedule.load_state_dict({**schedule.state_dict(), **json.loads((self._checkpoint / RATE).read_text())})
-        for group, rate in zip(groups, schedule.get_last_lr(), strict=True):
-            group["lr"] = rate
-        optimizer.load_state_dict({"state": moments, "param_groups": groups})
-
-    def _undo_draws(self) -> None:
-        """Before the first step after a restart: what the start of the loop has drawn counts for nothing."""
-        import torch
-
-        if self._random is not None:
-            torch.set_rng_state(self._random)
-            self._random = None
-
-    def close(self) -> None:
-        """Let TRL's loop end."""
-        self._closing = True
-        self._go.release()
-        self._thread.join()
-        self._folder.cleanup()
-
-    def _reward(self, prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[float]:
-        """The share of the first 32 characters that repeat the prompt's digit."""
-        rewards = [text[:32].count(prompt) / 32 for prompt, text in zip(prompts, completions, strict=True)]
-        rollmux.runtime_hook.report(reward=sum(rewards) / len(rewards))
-        self._pause()
-        return rewards
-
-    def _loop(self) -> None:
-        import torch
-
-        self._go.acquire()
-        try:
-            if not self._closing:
-                self._random = torch.get_rng_state() if self._checkpoint else None
-                self._trainer.train(resume_from_checkpoint=str(self._checkpoint) if self._checkpoint else None)
-        except SystemExit:
-            pass
-        except BaseException as error:
-            self._error = error
-        self._stopped.release()
-
-    def _go_on(self) -> None:
-        """In a phase: let TRL's loop run to where the phase ends."""
-        self._go.release()
-        self._stopped.acquire()
-        if self._error is not None:
-            raise self._error
-
-    def _pause(self) -> None:
-        """In TRL's loop: a phase ends here; wait for the next one."""
-        self._stopped.release()
-        self._go.acquire()
-        if self._closing:
-            raise SystemExit
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,7 @@ from rollmux_env.validation_errors import field_error
 
 if TYPE_CHECKING:
     from rollmux_env.scenario import Cluster, Job
+    from rollmux_env.scheduler.nodes import PoolName
 
 
 class Budget(FileModel):
@@ -39,7 +40,7 @@ class Quota(FileModel):
     """Price of what they hold, $/h; null is no limit."""
 
 
-def beyond_quota(user: str, nodes: Mapping[str, int], cluster: Cluster) -> str | None:
+def beyond_quota(user: str, nodes: Mapping[PoolName, int], cluster: Cluster) -> str | None:
     """Why a job can never be placed alone, if its user's quota is in the way; in words.
 
     Args:
@@ -48,7 +49,8 @@ def beyond_quota(user: str, nodes: Mapping[str, int], cluster: Cluster) -> str |
     quota = cluster.quotas.get(user)
     if quota is None:
         return None
-    count, usd = sum(nodes.values()), sum(nodes[name] * cluster.pools[name].usd_per_node_hour for name in nodes)
+    count = sum(nodes.values())
+    usd = sum(nodes[name] * pool.usd_per_node_hour for name, pool in cluster.pools.items())
     who = f"user {user}" if user else "the user without a name"
     if quota.nodes is not None and count > quota.nodes:
         return f"asks for {count} nodes; {who} has a quota of {quota.nodes}"

@@ -301,8 +301,8 @@ class Scenario(FileModel):
                     problem = f"{who} {memory_gb:.10g} GB; a {name} node has {pool.node_memory_gb:.10g} GB"
                     raise field_error(problem, "jobs", k, name, "host_memory_gb")
             nodes = {name: getattr(job, name).nodes for name in self.cluster.pools}
-            if problem := beyond_quota(job.user, nodes, self.cluster):
-                raise field_error(problem, "jobs", k)
+            if beyond := beyond_quota(job.user, nodes, self.cluster):
+                raise field_error(beyond, "jobs", k)
         return self
 
 

@@ -31,6 +31,7 @@ from runtime.facts import (
     Bound,
     Cancelled,
     Checkpointed,
+    Drained,
     Fact,
     Failed,
     Iteration,
@@ -39,6 +40,7 @@ from runtime.facts import (
     Restarted,
     Returned,
     SyncSlice,
+    Undrained,
 )
 from runtime.journal import IMPOSSIBLE, JOURNAL, read_facts, record_of
 from runtime.record import RunRecord
@@ -168,9 +170,16 @@ def _nodes(facts: Sequence[Fact], record: RunRecord) -> list[str]:
     """A3: who has which node."""
     problems = []
     places: dict[str, tuple[int, str, int]] = {}
+    drained: set[str] = set()
     for fact in facts:
-        if isinstance(fact, Assigned):
+        if isinstance(fact, Drained):
+            drained.add(fact.node)
+        elif isinstance(fact, Undrained):
+            drained.discard(fact.node)
+        elif isinstance(fact, Assigned):
             place = fact.group, fact.pool, fact.number
+            if fact.node in drained:
+                problems.append(f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}, and it is drained")
             if fact.node in places or place in places.values():
                 problems.append(f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}, and one of them is taken")
             places[fact.node] = place

@@ -5,9 +5,11 @@ from __future__ import annotations
 import typer
 
 from runtime.commands.diagnostics import compare, doctor
+from runtime.commands.exec import execute
 from runtime.commands.export import export
 from runtime.commands.jobs import cancel, logs, submit
 from runtime.commands.journal import journal
+from runtime.commands.nodes import drain, undrain
 from runtime.commands.profile import profile
 from runtime.commands.run import run
 from runtime.commands.samples import samples
@@ -18,7 +20,8 @@ from runtime.commands.token import token
 
 def mount(app: typer.Typer) -> None:
     """Add the commands of this floor."""
-    for command in (run, compare, serve, submit, status, cancel, logs, samples, export, profile, doctor):
+    for command in (run, compare, serve, submit, status, cancel, logs, drain, undrain, samples, export, profile, doctor):
         app.command(rich_help_panel="Run")(command)
+    app.command("exec", rich_help_panel="Run")(execute)
     app.add_typer(journal, name="journal", rich_help_panel="Run")
     app.add_typer(token, name="token", rich_help_panel="Run")

@@ -109,6 +109,42 @@ class Submitted:
 
 
 @dataclass(frozen=True)
+class Drained:
+    """A node gets no new jobs, and those on it are to leave it.
+
+    Attributes:
+        node: its name.
+    """
+
+    at_s: float
+    node: str
+
+
+@dataclass(frozen=True)
+class Undrained:
+    """A node gets jobs again.
+
+    Attributes:
+        node: its name.
+    """
+
+    at_s: float
+    node: str
+
+
+@dataclass(frozen=True)
+class Joined:
+    """More nodes are there.
+
+    Attributes:
+        nodes: those alone that have come.
+    """
+
+    at_s: float
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
 class Cancelled:
     """A user wants a job no longer."""
 
@@ -316,6 +352,9 @@ Fact = (
     | Submitted
     | Relaunched
     | Cancelled
+    | Drained
+    | Undrained
+    | Joined
     | Profiled
     | Bound
     | Assigned

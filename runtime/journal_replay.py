@@ -25,6 +25,7 @@ from rollmux_env.cluster.events import (
     OverBudget,
     Progress,
     Reprofiled,
+    Requeued,
     Resized,
     Resumed,
     Withdrawn,
@@ -42,16 +43,19 @@ from runtime.facts import (
     Attached,
     Checkpointed,
     Continued,
+    Drained,
     Fact,
     Failed,
     Freed,
     Granted,
     Iteration,
+    Joined,
     LeaseEnded,
     PhaseSlice,
     Relaunched,
     Restarted,
     Suspected,
+    Undrained,
 )
 from runtime.jobs.spec import JobSpec
 from runtime.journal import record_of, state_of
@@ -171,12 +175,13 @@ def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: fl
     for event in past.log:
         apply(state, event)
     nodes.restore(fact for fact in before if isinstance(fact, Assigned | Returned))
+    nodes.drained |= past.drained_nodes
     over = {fact.job_id for fact in past.failed} | {fact.job_id for fact in past.cancelled} | past.over_budget
     for spec in (fact.spec for fact in past.submitted):
         if sum(done.job_id == spec.id for done in past.iterations) == spec.iterations:
             over.add(spec.id)
     scheduler = _scheduler(record, state, nodes)
-    scheduler.restore(now_s, record.started.cluster, over)
+    scheduler.restore(now_s, past.cluster, over)
     return scheduler
 
 
@@ -230,6 +235,12 @@ class _Timeline:
                 instants.append(self._iterated(number, fact))
             elif isinstance(fact, Absent):
                 instants.append(_Instant(fact.at_s, [core_facts.Absent(fact.job_id)]))
+            elif isinstance(fact, Drained):
+                instants.append(_Instant(fact.at_s, [core_facts.Drained(frozenset({fact.node}))]))
+            elif isinstance(fact, Undrained):
+                instants.append(_Instant(fact.at_s, [core_facts.Undrained(frozenset({fact.node}))]))
+            elif isinstance(fact, Joined):
+                instants.append(_Instant(fact.at_s, [core_facts.Joined(fact.nodes)]))
             elif isinstance(fact, Continued):
                 instants.append(_Instant(fact.at_s, [core_facts.Continued(fact.job_id, fact.phase, fact.runs)]))
             elif isinstance(fact, Restarted):
@@ -261,6 +272,7 @@ class _Timeline:
         last_s = [part.start_s for part in self._record.phases] + [
             event.at_s for event in self._record.log if isinstance(event, Admitted)
         ]
+        last_s += [sync.start_s for sync in self._record.syncs if sync.asked_s is not None]
         return [_Instant(max(last_s, default=0.0), [core_facts.Stop()])]
 
     def _phases(self) -> list[_Instant]:
@@ -333,7 +345,7 @@ class _Timeline:
             match entry:
                 case Arrived(job=job):
                     self._arrived[job.id] = job.iterations or 0
-                    facts.append(core_facts.Arrived(job))
+                    facts.append(core_facts.Arrived(job, isinstance(entry, Requeued)))
                 case Resumed(job_id=job_id) if job_id not in departures:
                     facts += [core_facts.Vacated(job_id), core_facts.Resumed(job_id)]
                 case OverBudget(job_id=job_id):
@@ -343,8 +355,8 @@ class _Timeline:
                     facts += [core_facts.Left(job_id)] if whole else [core_facts.Failed(job_id), core_facts.Cleared(job_id)]
                 case Withdrawn(job_id=job_id):
                     facts.append(core_facts.Failed(job_id))
-                case Resized():
-                    facts.insert(0, core_facts.Lost(self._lost(entries, entry.at_s)))
+                case Resized() if lost := self._lost(entries, entry.at_s):
+                    facts.insert(0, core_facts.Lost(lost))
         if lease:
             self._lent, self._guests = lease, self._on_lent(lease, entries[0].at_s)
             if self._guests:
@@ -363,6 +375,7 @@ class _Timeline:
         return {part.job_id for part in parts if from_s <= part.start_s < until_s}
 
     def _lost(self, entries: Sequence[Any], at_s: float) -> frozenset[str]:
-        """The nodes that were returned and never seen again."""
+        """The nodes that were returned and never seen again, but for those that are drained."""
+        drained = {fact.node for fact in self._record.drained if fact.at_s <= at_s}
         later = {fact.node for fact in self._facts if isinstance(fact, Assigned) and fact.at_s >= at_s}
-        return frozenset(entry.node for entry in entries if isinstance(entry, Returned) and entry.node not in later)
+        return frozenset(entry.node for entry in entries if isinstance(entry, Returned) and entry.node not in later | drained)

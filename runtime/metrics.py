@@ -22,7 +22,7 @@ class Definition(NamedTuple):
 
 
 DEFINITIONS = {
-    "rollmux_nodes": Definition("gauge", "nodes: busy in a phase, idle in a group, or free", ("pool", "state")),
+    "rollmux_nodes": Definition("gauge", "nodes: busy in a phase, idle in a group, free, or drained", ("pool", "state")),
     "rollmux_pool_utilization": Definition(
         "gauge", "share of the pool's node-seconds of late in which a phase held the node", ("pool",)
     ),

@@ -6,13 +6,14 @@ that every group had, and `RunRecord.phase_runs` the phases, so that whatever re
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from typing import get_args, get_origin, get_type_hints
 
 from rollmux_env.cluster.events import Event, OverBudget
 from rollmux_env.replay.run import PhaseRun
-from rollmux_env.scenario import Job
+from rollmux_env.scenario import Cluster, Job
 from runtime.facts import (
     LEASE,
     Absent,
@@ -22,11 +23,13 @@ from runtime.facts import (
     Cancelled,
     Checkpointed,
     Continued,
+    Drained,
     Ended,
     Failed,
     Freed,
     Granted,
     Iteration,
+    Joined,
     LeaseEnded,
     Node,
     PhaseSlice,
@@ -38,6 +41,7 @@ from runtime.facts import (
     Submitted,
     Suspected,
     SyncSlice,
+    Undrained,
 )
 
 
@@ -57,6 +61,9 @@ class RunRecord:
     log: tuple[Event, ...] = ()
     submitted: tuple[Submitted, ...] = ()
     cancelled: tuple[Cancelled, ...] = ()
+    drained: tuple[Drained, ...] = ()
+    undrained: tuple[Undrained, ...] = ()
+    joined: tuple[Joined, ...] = ()
     profiled: tuple[Profiled, ...] = ()
     assigned: tuple[Assigned, ...] = ()
     returned: tuple[Returned, ...] = ()
@@ -91,7 +98,22 @@ class RunRecord:
     @property
     def nodes(self) -> dict[str, Node]:
         """All nodes that the run ever had, by name, as they were last."""
-        return {node.name: node for nodes in (self.started.nodes, *(fact.nodes for fact in self.relaunched)) for node in nodes}
+        later = sorted((*self.relaunched, *self.joined), key=lambda fact: fact.at_s)
+        return {node.name: node for nodes in (self.started.nodes, *(fact.nodes for fact in later)) for node in nodes}
+
+    @property
+    def drained_nodes(self) -> set[str]:
+        """Names of the nodes that were drained, and have not been taken back since."""
+        last = {fact.node: fact for fact in sorted((*self.undrained, *self.drained), key=lambda fact: fact.at_s)}
+        return {name for name, fact in last.items() if isinstance(fact, Drained)}
+
+    @property
+    def cluster(self) -> Cluster:
+        """As the run was begun; nodes that have joined since come on top of what it may have."""
+        pools = {name: pool for name, pool in self.started.cluster.pools.items() if pool.max_nodes is not None}
+        more = Counter(node.pool for fact in self.joined for node in fact.nodes)
+        grown = {name: pool.model_copy(update={"max_nodes": pool.max_nodes + more[name]}) for name, pool in pools.items()}
+        return self.started.cluster.model_copy(update=grown)
 
     @property
     def last_s(self) -> float:

@@ -64,7 +64,8 @@ def check(text: str, known: dict[str, Any]) -> None:
             words[1] if len(words) > 1 else "", known[words[0]]
         )  # one of a group
         options = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
-        given = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
+        own = words[: words.index("--")] if "--" in words else words  # behind it is a command of somebody else
+        given = {word.partition("=")[0] for word in own if re.match("--?[a-z]", word)}
         assert given <= options | {"--help", "-h"}, f"rollmux {' '.join(words)}"
         settings = [words[k + 1].partition("=")[0] for k, word in enumerate(words) if word == "--set" and words[0] != "train"]
         assert {*settings} <= {*WORKLOAD_KEYS, "key"}, words
@@ -122,7 +123,7 @@ def test_the_index_leads_to_every_page() -> None:
 def test_every_page_named_in_code_exists() -> None:
     files = [
         path
-        for folder in ("rollmux_env", "policies", "trainers", "runtime", "benchmarks", "examples", "tests")
+        for folder in ("rollmux_env", "policies", "trainers", "runtime", "clients", "benchmarks", "examples", "tests")
         for path in (ROOT / folder).rglob("*")
     ]
     for path in files:

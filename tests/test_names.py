@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("rollmux_env", "policies", "runtime", "trainers", "benchmarks", "examples")
+PACKAGES = ("rollmux_env", "policies", "runtime", "trainers", "clients", "benchmarks", "examples")
 PARTICIPLES = {"seen", "told", "found", "kept", "held", "given"}  # of what? a noun says it
 REMOVED = {
     "complaint", "complain", "misfit", "presses", "heard", "undisturbed", "looks", "luck", "uncounted", "insides", "pass_on",

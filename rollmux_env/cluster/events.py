@@ -50,6 +50,11 @@ class Arrived:
 
 
 @dataclass(frozen=True)
+class Requeued(Arrived):
+    """A job that had to give up its place waits for another one, before all others of its priority."""
+
+
+@dataclass(frozen=True)
 class Admitted:
     """A waiting job has a place and runs."""
 
@@ -143,4 +148,6 @@ class Resized:
     training_nodes: int
 
 
-Event = Arrived | Admitted | Moved | Resumed | Departed | OverBudget | Withdrawn | Reprofiled | Progressed | Ticked | Resized
+Event = (
+    Arrived | Requeued | Admitted | Moved | Resumed | Departed | OverBudget | Withdrawn | Reprofiled | Progressed | Ticked | Resized
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import insort_left, insort_right
 from copy import copy
 from dataclasses import dataclass
 from typing import assert_never
@@ -21,6 +21,7 @@ from rollmux_env.cluster.events import (
     Placement,
     Progressed,
     Reprofiled,
+    Requeued,
     Resized,
     Resumed,
     Ticked,
@@ -288,7 +289,7 @@ class State:
         else:
             membership.settle(self._jobs, self._groups, group, self.now_s)
 
-    def _add_job(self, job: Job) -> None:
+    def _add_job(self, job: Job, first: bool) -> None:
         row = len(self._models)
         nodes, steps = demand_of(job, self.cluster).rollout_nodes, len(job.training.by_nodes)
         size, width, depth = len(self._jobs), self._jobs["pins"].shape[1], self._jobs["rescale_s"].shape[1]
@@ -303,7 +304,8 @@ class State:
         self._jobs["arrival_s"][row] = job.arrival_s
         self._jobs["duration_s"][row] = np.inf if job.duration_s is None else job.duration_s
         self._jobs["iterations"][row] = np.inf if job.iterations is None else job.iterations
-        insort(self.waiting, job.id, key=lambda job_id: -self.job(job_id).priority)
+        insert = insort_left if first else insort_right
+        insert(self.waiting, job.id, key=lambda job_id: -self.job(job_id).priority)
 
     def _describe(self, row: int, job: Job) -> None:
         """Write what is known of a job into its row."""
@@ -419,7 +421,7 @@ def apply(state: State, event: Event) -> None:
     state.now_s = event.at_s
     match event:
         case Arrived(job=job):
-            state._add_job(job)
+            state._add_job(job, isinstance(event, Requeued))
         case Admitted(at_s=at_s, job_id=job_id, placement=placement):
             row = state._rows[job_id]
             job = state._models[row]

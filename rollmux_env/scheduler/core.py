@@ -3,8 +3,8 @@
 A driver tells it facts and carries out its commands (`facts`, `commands`; `commands.ANSWERS` says which fact answers which).
 All facts of an instant are told first; what follows from them is decided in this order:
 
-    what jobs have done, pauses that end, departures and withdrawals (the policy is asked once), a tick, late jobs, the queue,
-    arrivals, nodes for the places of groups, guests; then permits, group by group
+    what jobs have done, pauses that end, departures and withdrawals (the policy is asked once), jobs on drained nodes, a tick, late
+    jobs, the queue, arrivals, nodes for the places of groups, guests; then permits, group by group
 
     step(now_s, facts) -> Step          all of it: what a run does
     placements(now_s), permits(now_s)   its two halves, and a method for each fact: what a replay does, which answers each
@@ -26,11 +26,13 @@ from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Cluster, Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName
+from rollmux_env.scheduler.draining import other_places
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.groups import Group, Seat, join, seating_of
 from rollmux_env.scheduler.guests import POOLS, Guests
 from rollmux_env.scheduler.holding import Holding
 from rollmux_env.scheduler.nodes import Assigned, NodePool, PoolName, PoolNode, Returned
+from rollmux_env.scheduler.nodes import Place as NodePlace
 from rollmux_env.scheduler.planner import INSTANT_S, Planner
 from rollmux_env.scheduler.review import Review
 from rollmux_env.scheduler.shares import Span
@@ -93,7 +95,10 @@ class Scheduler:
         self._resumed: list[str] = []
         self._departed: dict[str, bool] = {}
         self._withdrawn: list[str] = []
-        self._arriving: list[Job] = []
+        self._arriving: list[tuple[Job, bool]] = []
+        self._resizes = False  # there are more or fewer nodes in service
+        self._caps = {name: pool.max_nodes for name, pool in state.cluster.pools.items()}
+        self._make_policy = make_policy
         self._commands: list[Command] = []
         self._assignments: list[Assigned | Returned] = []
 
@@ -142,14 +147,17 @@ class Scheduler:
         running = [job_id for group in state.group_list() for job_id in group.jobs]
         departed = {job_id: False for job_id in running if job_id in gone}
         self.planner.leave(now_s, (), state.resuming(inf), departed, [job_id for job_id in [*state.waiting] if job_id in gone])
-        there = {pool: len(nodes.nodes(pool)) for pool in POOLS}
-        most = there | {pool: min(there[pool], limits.max_nodes or there[pool]) for pool, limits in cluster.pools.items()}
+        self._caps = {name: pool.max_nodes for name, pool in cluster.pools.items()}
+        self._assignments += nodes.take_back(self._places(), (), now_s)
+        most = self._most(nodes)
         again: list[str] = []
         while state.rollout_nodes > most["rollout"] or state.training_nodes > most["training"]:
             again += (last := state.group_list()[-1].jobs)
             self.planner.leave(now_s, (), (), dict.fromkeys(last, False), ())
-        if any(pool.max_nodes != most[name] for name, pool in state.cluster.pools.items()):
-            self.planner.resize(now_s, most["rollout"], most["training"])
+            self._assignments += nodes.take_back(self._places(), (), now_s)
+            most = self._most(nodes)
+        self._resize(nodes)
+        self._resizes = bool(nodes.drained)
         self._settle(nodes)
         for group in state.group_list():
             for job_id in group.jobs:
@@ -159,8 +167,8 @@ class Scheduler:
 
     # Facts.
 
-    def arrived(self, job: Job) -> None:
-        self._arriving.append(job)
+    def arrived(self, job: Job, again: bool = False) -> None:
+        self._arriving.append((job, again))
 
     def unprofiled(self, needs: Mapping[str, Mapping[PoolName, int]], rule: DispatchPolicy | None = None) -> None:
         self.guests.ask(needs, rule)
@@ -283,6 +291,23 @@ class Scheduler:
                 if not seat.failed:
                     self.failed(job_id)
 
+    def drained(self, names: frozenset[str]) -> None:
+        assert self.nodes is not None
+        self.nodes.drained |= names
+        self._resizes = True
+
+    def undrained(self, names: frozenset[str]) -> None:
+        assert self.nodes is not None
+        self.nodes.drained -= names
+        self._resizes = True
+
+    def joined(self, nodes: tuple[PoolNode, ...]) -> None:
+        assert self.nodes is not None
+        for node in nodes:
+            self._caps[node.pool] = None if (cap := self._caps.get(node.pool)) is None else cap + 1
+        self.nodes.add(nodes)
+        self._resizes = True
+
     def stop(self) -> None:
         self.stopped = True
 
@@ -304,7 +329,17 @@ class Scheduler:
     @property
     def stuck(self) -> bool:
         """Whether jobs wait that nothing will wake, unless others arrive."""
+        if self.nodes is not None and self.nodes.drained:
+            return False
         return bool(self.state.waiting) and not self.state.order.size and not self.guests.present and not self.stopped
+
+    def is_to_go(self, job_id: str) -> bool:
+        """Whether a job is on a drained node and there is no other place for it: it is to make room, and to wait for one.
+
+        A job that goes says so between two iterations, when what it has done is kept: it fails and arrives again.
+        """
+        seat = self.seats.get(job_id)
+        return seat is not None and not self.stopped and self._is_drained(seat) and not seat.moving
 
     def placements(self, now_s: float) -> Iterator[Command]:
         """Decide who goes where, then say it, one command after the other."""
@@ -326,7 +361,12 @@ class Scheduler:
             self._lose()
         if self.nodes is not None:
             self._settle(self.nodes)
+            if self._resizes or self.nodes.drained:
+                self._resize(self.nodes)
+                planner.hidden = self.nodes.drained_groups()
         asks = self.asks
+        if asks and planner.hidden:
+            self._relocate()
         planner.answer(now_s, asks)
         if self.review is not None:
             yield from self._review(self.review, asks)
@@ -346,7 +386,7 @@ class Scheduler:
                 case Moved(job_id=job_id):
                     self.seats[job_id].moving = True
                     yield Move(job_id)
-        for job in arriving:
+        for job, _ in arriving:
             if job.id in self.state.waiting:
                 yield Wait(job.id)
         if self.nodes is not None and not self.stopped:
@@ -380,6 +420,8 @@ class Scheduler:
         """Whether there is anything to decide about placements."""
         if self._resumed or self._departed or self._withdrawn or self._arriving or (self.missing and not self._uncleared):
             return True
+        if self._resizes:
+            return True
         if self.planner.ticks.next_s <= now_s + INSTANT_S or (self.planner.owes and self.asks):
             return True
         return (self.review is not None and self.review.is_due) or (self.guests.waiting and not self.guests.present)
@@ -391,29 +433,61 @@ class Scheduler:
             self.planner.note(event)
         for job_id in job_ids:
             seat = self.seats[job_id]
-            finding = review.look(self.state, job_id, asks and not seat.moving and not seat.failed)
+            movable = asks and not seat.moving and not seat.failed and seat.group.number not in self.planner.hidden
+            finding = review.look(self.planner.shown if movable else self.state, job_id, movable)
             moves = self.planner.move(finding.plan)
             if finding.risk is not None:
                 yield finding.risk if moves else finding.risk._replace(moved=False)
 
     def _lose(self) -> None:
         """Nodes that have gone are nobody's any more."""
-        nodes, cluster = self.nodes, self.state.cluster
+        nodes = self.nodes
         assert nodes is not None
         self._assignments += nodes.lose(self.missing, self.now_s)
         self.missing.clear()
-        left = {pool: len(nodes.nodes(pool)) for pool in POOLS}
-        most = {pool: min(left[pool], getattr(cluster, pool).max_nodes or left[pool]) for pool in POOLS}
+        most = self._most(nodes)
         self.planner.resize(self.now_s, most["rollout"], most["training"])
 
-    def _settle(self, nodes: NodePool) -> None:
-        """Let the nodes of groups be those that the state says."""
+    def _most(self, nodes: NodePool) -> dict[PoolName, int]:
+        """Nodes of each pool that the state may provision."""
+        there = {pool: nodes.in_service(pool) for pool in POOLS}
+        return {pool: min(there[pool], self._caps.get(pool) or there[pool]) for pool in POOLS}
+
+    def _resize(self, nodes: NodePool) -> None:
+        """Let the state know how many nodes are in service."""
+        most, changed = self._most(nodes), self._resizes
+        self._resizes = False
+        if any(pool.max_nodes != most[name] for name, pool in self.state.cluster.pools.items()):
+            self.planner.resize(self.now_s, most["rollout"], most["training"])
+        elif changed:
+            self.planner.wake()
+
+    def _relocate(self) -> None:
+        """Move jobs from drained nodes, as far as there is room."""
+        going = [job_id for job_id, seat in self.seats.items() if self._is_drained(seat) and not seat.moving]
+        if going:
+            policy = self._make_policy() if self._make_policy is not None else self.planner.policy
+            for move in other_places(self.state, going, self.planner.hidden, policy):
+                self.planner.note(move)
+
+    def _is_drained(self, seat: Seat) -> bool:
+        """Whether a job has a drained node, and can be moved."""
+        if self.nodes is None or seat.guest or seat.failed or not seat.nodes() & self.nodes.drained:
+            return False
+        return self.state.job(seat.job_id).movable and not self.state.is_paused(seat.job_id)
+
+    def _places(self) -> set[NodePlace]:
+        """The places that groups and guests have."""
         places = self.guests.places()
         for group in self.state.group_list():
             places |= {(group.id, "rollout", number) for number in group.rollout_nodes}
             places |= {(group.id, "training", number) for number in range(group.training_nodes)}
+        return places
+
+    def _settle(self, nodes: NodePool) -> None:
+        """Let the nodes of groups be those that the state says."""
         used = {name for seat in self.seats.values() for name in seat.nodes()}
-        self._assignments += nodes.settle(places, used, self.now_s)
+        self._assignments += nodes.settle(self._places(), used, self.now_s)
 
     def _lend(self, nodes: NodePool) -> Iterator[Command]:
         """Let the next jobs be profiled, if there are nodes for it."""

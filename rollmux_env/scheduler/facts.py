@@ -15,9 +15,14 @@ from rollmux_env.scheduler.nodes import PoolName, PoolNode
 
 
 class Arrived(NamedTuple):
-    """A job wants a place, and is known by its worst case."""
+    """A job wants a place, and is known by its worst case.
+
+    Attributes:
+        again: it had to give up its place, and waits before all others of its priority.
+    """
 
     job: Job
+    again: bool = False
 
 
 class Unprofiled(NamedTuple):
@@ -172,6 +177,24 @@ class Lost(NamedTuple):
     names: frozenset[str]
 
 
+class Drained(NamedTuple):
+    """Nodes get no new jobs. Those on them are moved, as far as there is room and they can be."""
+
+    names: frozenset[str]
+
+
+class Undrained(NamedTuple):
+    """Nodes get jobs again."""
+
+    names: frozenset[str]
+
+
+class Joined(NamedTuple):
+    """More nodes are there."""
+
+    nodes: tuple[PoolNode, ...]
+
+
 class Stop(NamedTuple):
     """Nothing more is to begin."""
 
@@ -195,5 +218,8 @@ Fact = (
     | Halted
     | Absent
     | Lost
+    | Drained
+    | Undrained
+    | Joined
     | Stop
 )

@@ -77,9 +77,8 @@ class Guests:
         if self.lent is not None or all(len(nodes.free(pool)) >= most[pool] for pool in POOLS):
             self.group, self.lent = LEASE, self.lent or most
         else:
-            hosts = (
-                g for g in state.group_list() if len(g.rollout_nodes) >= most["rollout"] and g.training_nodes >= most["training"]
-            )
+            groups = [group for group in state.group_list() if group.id not in nodes.drained_groups()]
+            hosts = (g for g in groups if len(g.rollout_nodes) >= most["rollout"] and g.training_nodes >= most["training"])
             host = None if batch.rule is not None else next(hosts, None)
             if host is None:
                 return None

@@ -58,10 +58,14 @@ class NodePool:
 
     Args:
         nodes: all there are.
+
+    Attributes:
+        drained: names of nodes that get no places any more, whether they are there or not.
     """
 
     def __init__(self, nodes: Iterable[PoolNode]) -> None:
         self._nodes = {node.name: node for node in nodes}
+        self.drained: set[str] = set()
         self._assigned: dict[Place, PoolNode] = {}
         self._holders: dict[tuple[str, int], str] = {}  # by node and device
         self._last: dict[str, str] = {}
@@ -71,9 +75,18 @@ class NodePool:
         return [node for node in self._nodes.values() if node.pool == pool]
 
     def free(self, pool: PoolName) -> list[PoolNode]:
-        """Nodes that no place has."""
+        """Nodes that no place has, and that are not drained."""
         assigned = {node.name for node in self._assigned.values()}
-        return [node for node in self.nodes(pool) if node.name not in assigned]
+        return [node for node in self.nodes(pool) if node.name not in assigned and node.name not in self.drained]
+
+    def in_service(self, pool: PoolName) -> int:
+        """How many nodes there are, without those that are drained and that no place has any more."""
+        idle = self.drained - {node.name for node in self._assigned.values()}
+        return sum(node.name not in idle for node in self.nodes(pool))
+
+    def drained_groups(self) -> set[int]:
+        """Groups that have a drained node."""
+        return {group for (group, _, _), node in self._assigned.items() if node.name in self.drained} if self.drained else set()
 
     def node(self, group: int, pool: PoolName, number: int) -> PoolNode:
         """The node of a place that has one."""
@@ -81,13 +94,24 @@ class NodePool:
 
     def assigned(self, group: int) -> list[str]:
         """Names of a group's nodes, rollout nodes first."""
-        return [self._assigned[place].name for place in sorted(self._assigned) if place[0] == group]
+        return self.assigned_by_group().get(group, [])
+
+    def assigned_by_group(self) -> dict[int, list[str]]:
+        """Names of the nodes of every group, rollout nodes first."""
+        names: dict[int, list[str]] = {}
+        for place in sorted(self._assigned):
+            names.setdefault(place[0], []).append(self._assigned[place].name)
+        return names
 
     def lose(self, names: Collection[str], now_s: float) -> list[Returned]:
         """Nodes are no longer there, and so no place has them."""
         self._nodes = {name: node for name, node in self._nodes.items() if name not in names}
         places = [place for place, node in self._assigned.items() if node.name in names]
         return [Returned(now_s, self._assigned.pop(place).name) for place in places]
+
+    def add(self, nodes: Iterable[PoolNode]) -> None:
+        """More nodes are there."""
+        self._nodes |= {node.name: node for node in nodes}
 
     def restore(self, entries: Iterable[Assigned | Returned]) -> None:
         """Repeat the assignments of an earlier pool, as far as its nodes are there by name."""
@@ -103,13 +127,9 @@ class NodePool:
         Raises:
             InvariantError: there are more places than nodes.
         """
-        places = sorted(set(wanted))
-        entries: list[Assigned | Returned] = []
-        for place, node in [*self._assigned.items()]:
-            if place not in places and node.name not in used:
-                del self._assigned[place]
-                entries.append(Returned(now_s, node.name))
-        for place in places:
+        places = set(wanted)
+        entries: list[Assigned | Returned] = [*self.take_back(places, used, now_s)]
+        for place in sorted(places):
             if place in self._assigned:
                 continue
             group, pool, number = place
@@ -119,6 +139,11 @@ class NodePool:
             self._assigned[place] = free[0]
             entries.append(Assigned(now_s, group, pool, number, free[0].name))
         return entries
+
+    def take_back(self, wanted: Collection[Place], used: Collection[str], now_s: float) -> list[Returned]:
+        """Free the nodes of places that nobody wants, unless a job still uses the node."""
+        places = [place for place, node in self._assigned.items() if place not in wanted and node.name not in used]
+        return [Returned(now_s, self._assigned.pop(place).name) for place in places]
 
     def take(self, job_id: str, nodes: Sequence[PoolNode]) -> bool:
         """A job holds nodes, or parts of nodes, from now on; whether one of them last ran another job.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import floor, inf
 from time import perf_counter
 
@@ -13,6 +13,7 @@ from rollmux_env.cluster.events import (
     OverBudget,
     Progress,
     Progressed,
+    Requeued,
     Resized,
     Resumed,
     Ticked,
@@ -23,6 +24,7 @@ from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler.asking import ask
+from rollmux_env.scheduler.draining import without
 from rollmux_env.scheduler.quotas import Bars, breaks
 
 INSTANT_S = 1e-6  # times this close are one instant
@@ -66,6 +68,7 @@ class Planner:
         ticks: when the policy wants to be woken.
         events: what has been applied, until somebody takes it.
         decision_s: seconds of computing of each call of the policy for a waiting job.
+        hidden: groups that the policy is not to see.
     """
 
     def __init__(self, state: State, policy: Policy) -> None:
@@ -74,6 +77,7 @@ class Planner:
         self.ticks = Ticks(policy)
         self.events: list[Event] = []
         self.decision_s: list[float] = []
+        self.hidden: Collection[int] = ()
         self._departed: Departed | None = None  # the last one that the policy has not been asked about
         self._ticked: Ticked | None = None  # likewise
         self._serves = False  # there may be a place for who waits
@@ -84,6 +88,15 @@ class Planner:
     def owes(self) -> bool:
         """Whether the policy has not been asked about everything yet."""
         return self._serves or self._departed is not None or self._ticked is not None
+
+    @property
+    def shown(self) -> State:
+        """The state as the policy is to see it."""
+        return without(self.state, self.hidden) if self.hidden else self.state
+
+    def wake(self) -> None:
+        """There may be a place for who waits."""
+        self._serves = True
 
     def note(self, event: Event) -> None:
         """Apply an event and keep it."""
@@ -135,25 +148,25 @@ class Planner:
         state, policy = self.state, self.policy
         if asks and self._departed is not None:
             departed, self._departed = self._departed, None
-            self.move(ask(policy, state, departed))
+            self.move(ask(policy, self.shown, departed))
         if self.ticks.next_s <= now_s + INSTANT_S and state.order.size:
             self._ticked, self._serves = Ticked(now_s), True
             self.note(self._ticked)
         if asks and self._ticked is not None:
             ticked, self._ticked = self._ticked, None
-            self.move(ask(policy, state, ticked))
+            self.move(ask(policy, self.shown, ticked))
 
-    def admit(self, now_s: float, arriving: Iterable[Job], asks: bool) -> None:
+    def admit(self, now_s: float, arriving: Iterable[tuple[Job, bool]], asks: bool) -> None:
         """The second half ends: the queue is served from its head, then come those who arrive.
 
         Args:
-            asks: as of `answer`.
+            arriving: jobs, and whether they had to give up their place. asks: as of `answer`.
         """
         state = self.state
         if asks and self._serves:
             self._serve(now_s)
-        for job in arriving:
-            self.note(Arrived(now_s, job))
+        for job, again in arriving:
+            self.note((Requeued if again else Arrived)(now_s, job))
             if not asks:
                 self._serves = True
             elif (place := self._turn(job.id)) is not None:
@@ -212,7 +225,7 @@ class Planner:
         """
         state = self.state
         began_s = perf_counter()
-        plan = ask(self.policy, state, event)
+        plan = ask(self.policy, self.shown, event)
         self.decision_s.append(perf_counter() - began_s)
         if state.cluster.quotas and (above := breaks(state, plan, self.policy)):
             return None if event.job.user in above else False

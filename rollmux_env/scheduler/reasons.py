@@ -40,7 +40,7 @@ def no_place(state: State, job_id: str) -> str:
 def _lacks(state: State, job_id: str) -> dict[str, tuple[int, int]]:
     """(asked, free) nodes, by pool, of the pools that have too few left for a group of the job's own."""
     job, used = state.job(job_id), {"rollout": state.rollout_nodes, "training": state.training_nodes}
-    lacks = {}
+    lacks: dict[str, tuple[int, int]] = {}
     for name, pool in state.cluster.pools.items():
         asked = getattr(job, name).nodes
         if pool.max_nodes is not None and asked > pool.max_nodes - used[name]:

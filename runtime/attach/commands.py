@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from time import strftime
 
@@ -101,6 +101,10 @@ class CommandProcesses:
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
         """They are processes of this machine."""
         return set()
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        """Commands run where the service's nodes are."""
+        return ()
 
     async def _run(self, handle: JobHandle, stay: Stay) -> None:
         """Start a command, or take it over from the coordinator before this one, and wait for its end."""

@@ -7,7 +7,7 @@ from runtime.attach.iterations import Iterations
 from runtime.attach.lease import Lease, Stay
 from runtime.attach.ledger import Ledger, wake
 from runtime.execution.job_handle import JobHandle
-from runtime.execution.lifecycle import JobLifecycle
+from runtime.execution.lifecycle import EVICTED, JobLifecycle
 from runtime.execution.messages import End
 
 
@@ -29,7 +29,9 @@ class Ending:
         handle = lease.handle
         if handle.iteration == handle.spec.iterations:
             self.done(lease)
-        elif lease.moves and lease.open is None and self._run.present(handle):
+        elif self._run.scheduler.is_to_go(handle.id) and lease.open is None:
+            self._ledger.end(lease, why, End(EVICTED, "step", "its node is drained"))
+        elif lease.moves and handle.moving and lease.open is None and self._run.present(handle):
             self._ledger.end(lease, why, None)
             lease.stay.since_s = self._run.log.now()
             self._run.tell(facts.Vacated(handle.id), facts.Resumed(handle.id))
@@ -48,6 +50,16 @@ class Ending:
         notes = self._lifecycle.interrupted_slice(handle)
         self._ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
         self._lifecycle.finish(handle, notes)
+
+    def end_spent(self, lease: Lease) -> None:
+        """End a job that is between two iterations and whose budget is spent."""
+        handle, state = lease.handle, self._run.scheduler.state
+        between = lease.open is None and lease.rollouts == lease.trainings == handle.iteration < handle.spec.iterations
+        if not between or lease.ended or not self._run.present(handle) or not state.is_running(handle.id):
+            return
+        if state.is_over_budget(handle.id, self._run.log.now()):
+            self._ledger.end(lease, "its budget is spent", End("done"))
+            self._lifecycle.finish(handle, (), over_budget=True)
 
     def finish(self, handle: JobHandle, stay: Stay) -> None:
         """A job that has no lease is done."""

@@ -28,10 +28,12 @@ class Iterations:
         self._calls = calls
 
     def ask(self, lease: Lease, ask: Ask) -> None:
-        """An owner wants a permit; raises as `Lease.check_turn`."""
+        """An owner wants a permit, and is in for it unless its budget is spent; raises as `Lease.check_turn`."""
         handle, now_s = lease.handle, self._run.log.now()
         if lease.check_turn(ask):
             self.iterated(lease)
+            if self._run.scheduler.state.is_over_budget(handle.id, now_s):
+                return
         if ask.phase == "rollout" and not ask.extra and handle.began_s is None:
             handle.began_s = now_s
         handle.asked_s, handle.parts = now_s, ()
@@ -95,4 +97,4 @@ class Iterations:
         iterated, notes = self._calls.record(handle, Done(lease.metrics, movable=handle.spec.movable))
         lease.metrics = {}
         self._run.tell(iterated, notes=notes)
-        lease.moves = handle.moving
+        lease.moves = handle.moving or self._run.scheduler.is_to_go(handle.id)

@@ -117,11 +117,14 @@ class Leases:
             await self._run.written()
             if lease.open != ask:
                 self._check_lives(lease)
+                lease.moves &= lease.handle.moving or self._run.scheduler.is_to_go(lease.handle.id)
                 if lease.moves and ask.phase == "rollout" and lease.open is None:
                     return {"granted": False, "move": True}
                 if self._run.stopping:
                     return {"granted": False}
                 self._iterations.ask(lease, ask)
+                self.ending.end_spent(lease)
+                self._check_lives(lease)
             permit = lease.handle.permit
             if permit is not None:
                 await asyncio.wait((permit,), timeout=wait_s)
@@ -168,6 +171,7 @@ class Leases:
             self._iterations.finish(lease)
             if lease.stops_s is not None:
                 self.ending.stopped(lease)
+            self.ending.end_spent(lease)
             await self._ledger.durable()
         return {}
 
@@ -188,6 +192,7 @@ class Leases:
             if number != lease.trainings - 1 or number < counted - 1:
                 raise Conflict(f"job {lease.handle.id}: iteration {number} has no training that is over and waits for its sync")
             self._iterations.synced(lease, number, took_s)
+            self.ending.end_spent(lease)
             await self._ledger.durable()
         return {}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from runtime.attach.lease import Stay
 from runtime.attach.ledger import Ledger, wake
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
+from runtime.facts import Node
 
 
 class AttachedProcesses:
@@ -52,9 +53,11 @@ class AttachedProcesses:
         stay.end(End("stopped"))
         stops = asyncio.ensure_future(self.ledger.stopped.wait())
         free = asyncio.ensure_future(stay.free.wait())
-        await asyncio.wait((free, stops), return_when=asyncio.FIRST_COMPLETED)
-        for waits in (free, stops):
-            waits.cancel()
+        try:
+            await asyncio.wait((free, stops), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waits in (free, stops):
+                waits.cancel()
 
     async def drop(self, handle: JobHandle) -> None:
         """Nothing is left of it."""
@@ -65,3 +68,7 @@ class AttachedProcesses:
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
         """Nobody watches the machines of owners."""
         return set()
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        """The nodes of owners are those of the cluster file."""
+        return ()

@@ -180,9 +180,16 @@ class JobCalls:
         leaves = handle.leaving and checkpoint.iterations == handle.iteration and handle.end is None and run.present(handle)
         if leaves and handle.over_budget:
             self._over_budget(handle, (), notes)
-        elif leaves:
+        elif leaves and handle.moving:
             handle.leaving = False
             run.tell(facts.Vacated(job_id), facts.Resumed(job_id), notes=notes)  # its new place says when it goes on
+        elif leaves:
+            handle.leaving = False
+            run.log.write(*notes)
+            if run.scheduler.is_to_go(job_id):
+                self._lifecycle.make_room(handle)
+            else:
+                run.order(handle)
         else:
             run.log.write(*notes)
         await run.written()
@@ -287,7 +294,8 @@ class JobCalls:
         else:
             leaves = handle.moving and done.movable
             run.tell(iterated, notes=notes)
-            handle.leaving = leaves and handle.moving
+            goes = done.keeps and done.movable and run.scheduler.is_to_go(handle.id)
+            handle.leaving = (leaves and handle.moving) or goes
             if handle.end is None:
                 run.order(handle)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from rollmux_env.errors import InputError
 from runtime.attach.commands import CommandProcesses
@@ -11,6 +11,7 @@ from runtime.attach.processes import AttachedProcesses
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.execution.processes import Processes
+from runtime.facts import Node
 
 
 class ProcessesByKind:
@@ -58,3 +59,6 @@ class ProcessesByKind:
 
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
         return set() if self._own is None else await self._own.dead_machines(machines)
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        return () if self._own is None else await self._own.joined_nodes(known)

@@ -15,11 +15,13 @@ from rollmux_env.scheduler import facts
 from runtime.checkpoints import ResumePoint, drop_above, newest
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.messages import End, Report, Stopped
+from runtime.execution.node_changes import NodeChanges
 from runtime.execution.nodes import POOLS
 from runtime.execution.processes import Processes
 from runtime.execution.run_state import RunState
 from runtime.facts import Cancelled, Fact, Failed, Node, Restarted
 
+EVICTED = "evicted"  # how a job ends that makes room, and waits for another place before those that have come since
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
 _PATROL_S = 0.5
 _STARTS_S = 120.0  # a process has this long to begin, however little a job is given otherwise
@@ -32,12 +34,16 @@ class JobLifecycle:
     Args:
         run: whose. processes: of its jobs.
         stays: the run does not end when its jobs have.
+
+    Attributes:
+        node_changes: the nodes that are drained, taken back, or join.
     """
 
     def __init__(self, run: RunState, processes: Processes, stays: bool) -> None:
         self._run = run
         self._processes = processes
         self._stays = stays
+        self.node_changes = NodeChanges(run, run.plan.nodes)
         self._watched = set[JobHandle]()  # those whose controllers have not ended
         run.start, run.evict = self.start, self.evict
 
@@ -62,8 +68,8 @@ class JobLifecycle:
         if end.outcome == "done" and end.problem:
             run.log.say(f"{handle.id}: {end.problem}")
         await run.written()
-        if end.outcome in ("failed", "died"):
-            await self.fail(handle, end, again=end.outcome == "died")
+        if end.outcome in ("failed", "died", EVICTED):
+            await self.fail(handle, end, again=end.outcome != "failed")
         elif not handle.gone and handle.end is None and not handle.resting:  # the run stops; the job keeps its place for then
             self._halt(handle)
         await self._processes.drop(handle)
@@ -133,6 +139,11 @@ class JobLifecycle:
         if not handle.spec.is_attached:  # its owner may take its time
             await handle.cleared.wait()
 
+    def make_room(self, handle: JobHandle) -> None:
+        """A job on a drained node gives up its place, between two iterations; it goes on from its last checkpoint elsewhere."""
+        handle.end, handle.again = End(EVICTED, "step", "its node is drained"), True
+        self._run.tell(facts.Failed(handle.id))
+
     def evict(self, handle: JobHandle) -> None:
         """A job's processes are to end, and it with them or only until it is made anew."""
         if handle.gone:  # it has been refused
@@ -171,7 +182,7 @@ class JobLifecycle:
             self._halt(handle, *slices)
         elif handle.spec.is_attached and handle.again and handle.iteration == handle.spec.iterations:
             self.finish(handle, slices)
-        elif handle.again and (handle.deaths + 1 < DEATHS or handle.spec.attach):
+        elif handle.again and (_deaths(handle) < DEATHS or handle.spec.attach):
             self._begin_anew(handle, resume, slices)
         else:
             self._give_up(handle, slices)
@@ -187,12 +198,13 @@ class JobLifecycle:
         spans = self._run.scheduler.spans(handle.id, now_s) if handle.hold.pool == "rollout" else ()
         return (handle.slice(report, now_s, spans, ok=False),)
 
-    def finish(self, handle: JobHandle, notes: tuple[Fact, ...]) -> None:
+    def finish(self, handle: JobHandle, notes: tuple[Fact, ...], over_budget: bool = False) -> None:
         """An attached job is done, perhaps before its last iteration."""
         run, job_id = self._run, handle.id
         handle.gone = True
-        whole = handle.iteration == handle.spec.iterations and not notes and handle.end is None
-        news: tuple[facts.Fact, ...] = (facts.Left(job_id),) if whole else (facts.Failed(job_id), facts.Cleared(job_id))
+        whole = over_budget or (handle.iteration == handle.spec.iterations and not notes and handle.end is None)
+        left = facts.Left(job_id, over_budget)
+        news: tuple[facts.Fact, ...] = (left,) if whole else (facts.Failed(job_id), facts.Cleared(job_id))
         run.log.say(f"{job_id}: done after {handle.iteration} iterations")
         run.tell(*news, notes=notes)
         handle.stand()
@@ -235,7 +247,7 @@ class JobLifecycle:
         notes = slices if handle.spec.is_attached else (*slices, note)  # its owner sets it back, if at all
         run.log.say(f"{job_id}: {why}; goes on at iteration {begins + 1}")
         successor = JobHandle(
-            handle.spec, job=handle.job, iteration=begins, begins=begins, done=handle.done, deaths=handle.deaths + 1
+            handle.spec, job=handle.job, iteration=begins, begins=begins, done=handle.done, deaths=_deaths(handle)
         )
         successor.checkpoint = str(resume.folder) if resume.folder is not None else None
         successor.recorded = {iterations for iterations in handle.recorded if iterations <= begins}
@@ -250,16 +262,20 @@ class JobLifecycle:
         if placed and successor.job is not None and not successor.parks:
             problem = run.beyond(successor.spec) or run.too_large(successor.job)
             if problem is None:
-                news.append(self.arrival(successor))
+                news.append(self.arrival(successor, handle.end.outcome == EVICTED))
         run.tell(*news, notes=notes)
         if problem is not None:
             run.refuse(successor, problem)
 
-    def arrival(self, handle: JobHandle) -> facts.Arrived:
-        """A job that is known wants a place, for the iterations that it has left."""
+    def arrival(self, handle: JobHandle, again: bool = False) -> facts.Arrived:
+        """A job that is known wants a place, for the iterations that it has left.
+
+        Args:
+            again: it had to give up the one that it had.
+        """
         assert handle.job is not None
         changes = {"arrival_s": self._run.log.now(), "iterations": handle.spec.iterations - handle.begins}
-        return facts.Arrived(handle.job.model_copy(update=changes))
+        return facts.Arrived(handle.job.model_copy(update=changes), again)
 
     def enlist(self, handle: JobHandle) -> None:
         """Hand a job to the policy, if there are nodes for it at all."""
@@ -317,6 +333,15 @@ class JobLifecycle:
                 await run.written()
                 if losses := self._losses(dead_machines):
                     run.tell(*losses)
+                if self._stays:
+                    await self._look_for_more()
+
+    async def _look_for_more(self) -> None:
+        """Take nodes that have joined."""
+        joined = await self._processes.joined_nodes([*self.node_changes.known.values()])
+        await self._run.written()
+        if joined:
+            self.node_changes.join(joined)
 
     def _deadline_s(self, handle: JobHandle) -> float:
         """How long a job may take for what it does now."""
@@ -329,3 +354,9 @@ class JobLifecycle:
         worst_s = {pool: phase.worst_case_s + phase.switch.warm_s + phase.switch.cold_s for pool, phase in phases.items()}
         own_s: float = worst_s[handle.hold.pool] if handle.hold else sum(worst_s.values()) + job.sync_s + handle.keeping_s
         return max(timeouts.least_s, timeouts.times * own_s)
+
+
+def _deaths(handle: JobHandle) -> int:
+    """Of a job that is ending, in a row; making room is none."""
+    assert handle.end is not None
+    return handle.deaths + (handle.end.outcome != EVICTED)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,46 @@ def find_nodes(machines: Sequence[Mapping[str, Any]], nodes_wanted: Mapping[Pool
         if not any(counts[pool] for _, counts in pools):
             raise InputError(f"--address: no machine of the cluster has the resource {RESOURCE[pool]}, so there is no {pool} node")
     return _carve(pools)
+
+
+def new_nodes(machines: Sequence[Mapping[str, Any]], pools: Collection[Pool], known: Collection[Node]) -> tuple[Node, ...]:
+    """The nodes of machines that have joined since.
+
+    Args:
+        machines: as `ray.nodes()` lists them. pools: that are used.
+        known: all nodes that the run ever had; the new ones get other names.
+    """
+    old = {node.machine for node in known}
+    counts = [
+        (machine, {pool: int(machine["Resources"].get(RESOURCE[pool], 0)) if pool in pools else 0 for pool in POOLS})
+        for machine in sorted(machines, key=lambda machine: str(machine["NodeID"]))
+        if machine["Alive"] and machine["NodeID"] not in old
+    ]
+    return _named(_carve([(machine, nodes) for machine, nodes in counts if any(nodes.values())]), {node.name for node in known})
+
+
+def keep_names(nodes: Sequence[Node], known: Collection[Node]) -> tuple[Node, ...]:
+    """The nodes of a run that goes on: those on machines that it knows are called as they were, so that what is said of them by
+    name (drained, a group's) is still said of them.
+
+    Args:
+        nodes: as they are found now, named by their order. known: all that the run ever had.
+    """
+    names: dict[tuple[str, Pool], list[str]] = {}
+    for node in known:
+        names.setdefault((node.machine, node.pool), []).append(node.name)
+    old = [replace(node, name=own.pop(0)) for node in nodes if (own := names.get((node.machine, node.pool)))]
+    if not old:
+        return tuple(nodes)
+    left = {(node.machine, node.cores, node.gpus, node.pool) for node in old}
+    new = [node for node in nodes if (node.machine, node.cores, node.gpus, node.pool) not in left]
+    return (*old, *_named(new, {node.name for node in old}))
+
+
+def _named(nodes: Sequence[Node], taken: Collection[str]) -> tuple[Node, ...]:
+    """Nodes under names that are not taken."""
+    free = {pool: (name for k in count() if (name := f"{pool}-{k}") not in taken) for pool in POOLS}
+    return tuple(replace(node, name=next(free[node.pool])) for node in nodes)
 
 
 def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]], here: bool = False) -> tuple[Node, ...]:

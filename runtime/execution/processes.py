@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
+from runtime.facts import Node
 
 
 class Processes(Protocol):
@@ -38,4 +39,8 @@ class Processes(Protocol):
         Raises:
             InputError: this one is among them; the jobs on it go on with the run.
         """
+        ...
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        """Nodes of machines that have joined since, none of which is `known`."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from runtime.execution.controller import Controller
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.job_processes import end_job_processes
 from runtime.execution.messages import End
-from runtime.execution.nodes import dead_machines
+from runtime.execution.nodes import dead_machines, new_nodes
 from runtime.execution.own_ray import is_alive
 from runtime.execution.ray_health import RayDied
+from runtime.facts import Node
 from runtime.output import LOGS
 
 _LOOKS_S = 2.0
@@ -114,3 +115,8 @@ class RayProcesses:
         if ray.get_runtime_context().get_node_id() in dead:
             raise RayDied("Ray's raylet on this machine has died")
         return dead
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        """Nodes of machines that have joined the Ray cluster; machines without one of the two resources have none."""
+        machines = await asyncio.to_thread(ray.nodes)
+        return new_nodes(machines, {node.pool for node in known}, known)

@@ -26,6 +26,7 @@ def recall(plan: RunPlan, nodes: NodePool) -> tuple[RunRecord, State]:
     entries = read_facts(Path(plan.folder) / JOURNAL)
     record = record_of(entries)
     nodes.restore(fact for fact in entries if isinstance(fact, Assigned | Returned))
+    nodes.drained |= record.drained_nodes
     return record, state_of(record)
 
 
@@ -38,13 +39,14 @@ def relaunch(plan: RunPlan, log: RunLog, record: RunRecord) -> None:
 def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
     """Groups and placements are as they were; every job that was placed begins there with its last checkpoint."""
     notes: list[Fact] = []
+    lifecycle.node_changes.known = record.nodes | lifecycle.node_changes.known
     for handle in run.handles.values():
         if problem := run.problem_of(_recall, run, handle, record, notes):
             handle.gone = True
             notes.append(Failed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
     gone = {handle.id for handle in run.handles.values() if handle.gone}
-    again = run.scheduler.restore(run.log.now(), record.started.cluster, gone)
+    again = run.scheduler.restore(run.log.now(), record.cluster, gone)
     run.tell(notes=tuple(notes))
     for job_id in again:
         lifecycle.enlist(run.handles[job_id])

@@ -21,6 +21,7 @@ from runtime.signals import check_signals
 
 ENDED = ("done", "failed", "cancelled", "over_budget")
 _ANSWERS_S = 60.0
+_MOST_BYTES = 1_000_000  # of the jobs in a request, which may have a little more
 _LOOKS_S = 0.2
 
 
@@ -50,12 +51,20 @@ class Client:
         self._address = address
 
     def submit(self, specs: Sequence[JobSpec]) -> None:
-        """Submit jobs: all of them or none.
+        """Submit jobs: all of them or none; of more than fit into one request, those that do.
 
         Raises:
             InputError: it refuses them, or (NoService) is there no more; one line.
         """
-        self._ask("POST", "/v1/jobs", _entries(specs))
+        taken = 0
+        for part in _parts(_entries(specs)):
+            try:
+                self._ask("POST", "/v1/jobs", part)
+            except InputError as error:
+                if not taken:
+                    raise
+                raise InputError(f"{error}; the {taken} jobs before are submitted") from None
+            taken += len(part)
 
     def preview(self, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
         """What would become of each of some jobs if it were submitted alone; nothing changes. Raises as `submit`."""
@@ -68,6 +77,15 @@ class Client:
         while self.job(job_id)["state"] not in ENDED:
             check_signals()
             sleep(_LOOKS_S)
+
+    def drain(self, node: str) -> dict[str, Any]:
+        """Let jobs leave a node; raises as `submit`."""
+        answer: dict[str, Any] = self._ask("POST", f"/v1/nodes/{quote(node, safe='')}/drain")
+        return answer
+
+    def undrain(self, node: str) -> None:
+        """Let jobs come to a node again; raises as `submit`."""
+        self._ask("POST", f"/v1/nodes/{quote(node, safe='')}/undrain")
 
     def job(self, job_id: str) -> dict[str, Any]:
         """What a job does; raises as `submit`."""
@@ -103,6 +121,20 @@ class Client:
 def _entries(specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
     """Jobs as entries of a job file."""
     return [spec.model_dump(mode="json", exclude_unset=True, by_alias=True) for spec in specs]
+
+
+def _parts(entries: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Entries of as many requests as they take."""
+    part: list[dict[str, Any]] = []
+    size = 0
+    for entry in entries:
+        length = len(json.dumps(entry)) + 2
+        if part and size + length > _MOST_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(entry)
+        size += length
+    yield part
 
 
 def _path(job_id: str) -> str:

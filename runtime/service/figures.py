@@ -14,6 +14,7 @@ from runtime.metrics import Metrics
 from runtime.record import RunRecord
 
 _SPAN_S = 300.0  # that utilization is over
+_ORDER_S = 60.0  # by so much spans may come later than others that ended after them
 
 
 class Usage:
@@ -25,13 +26,14 @@ class Usage:
 
     def __init__(self) -> None:
         self.since_s = 0.0
-        self._spans: deque[tuple[Pool, Span]] = deque()
+        self._pools: dict[Pool, _Held] = {}
 
     def add(self, pool: Pool, spans: Iterable[Span], now_s: float) -> None:
         """A phase is over that held nodes, or parts of them."""
-        self._spans += ((pool, span) for span in spans)
-        while self._spans and self._spans[0][1].until_s < now_s - _SPAN_S:
-            self._spans.popleft()
+        held = self._pools.setdefault(pool, _Held())
+        for span in spans:
+            held.add(span)
+        held.forget(now_s - _SPAN_S)
 
     def share(self, pool: Pool, nodes: int, holding: Iterable[Span], now_s: float) -> float:
         """Share of the last minutes' node-seconds of a pool.
@@ -40,9 +42,38 @@ class Usage:
             nodes: all of the pool's. holding: what the phases that run have held until now.
         """
         from_s = max(self.since_s, now_s - _SPAN_S)
-        spans = [*(span for other, span in self._spans if other == pool), *holding]
-        busy_s = sum(span.share * max(0.0, span.until_s - max(span.from_s, from_s)) for span in spans)
+        held = self._pools.setdefault(pool, _Held())
+        held.forget(now_s - _SPAN_S)
+        busy_s = held.after(from_s) + sum(span.share * max(0.0, span.until_s - max(span.from_s, from_s)) for span in holding)
         return min(1.0, busy_s / (nodes * (now_s - from_s))) if nodes and now_s > from_s else 0.0
+
+
+class _Held:
+    """Spans of a pool that are over, in the order of their ends; all of them are not looked at each time."""
+
+    def __init__(self) -> None:
+        self._spans: deque[Span] = deque()
+        self._total_s = 0.0
+        self._longest_s = 0.0
+
+    def add(self, span: Span) -> None:
+        self._spans.append(span)
+        self._total_s += span.share * (span.until_s - span.from_s)
+        self._longest_s = max(self._longest_s, span.until_s - span.from_s)
+
+    def forget(self, until_s: float) -> None:
+        while self._spans and self._spans[0].until_s < until_s:
+            span = self._spans.popleft()
+            self._total_s -= span.share * (span.until_s - span.from_s)
+
+    def after(self, from_s: float) -> float:
+        """Node-seconds after a time: all of them but what the first spans had before."""
+        before_s = 0.0
+        for span in self._spans:
+            if span.until_s - self._longest_s > from_s + _ORDER_S:
+                break
+            before_s += span.share * max(0.0, min(span.until_s, from_s) - span.from_s)
+        return max(0.0, self._total_s - before_s)
 
 
 class Figures:

@@ -49,7 +49,7 @@ class QueueForecast:
             version = (state.arrived, state.departed, state.rollout_nodes, state.training_nodes, tuple(state.waiting))
             if now_s >= self._next_s and (version != self._version or now_s >= self._stale_s):
                 try:
-                    found = await self._ahead(waiting)
+                    found = await self._ahead(waiting) if state.waiting else ()
                 except PlanError:
                     found = ()
                 self._known, self._version = {one.job_id: one for one in found}, version
@@ -87,7 +87,7 @@ class QueueForecast:
             policy = deepcopy(scheduler.planner.policy)
         except Exception as error:  # of a user's class
             raise PlanError(f"the policy cannot be copied: {type(error).__name__}") from None
-        return await asyncio.to_thread(look, scheduler.state.copy(), policy)
+        return await asyncio.to_thread(look, scheduler.planner.shown.copy(), policy)
 
 
 def _job_of(spec: JobSpec, nodes: tuple[Node, ...], pools: tuple[str, ...]) -> Job | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster
 from runtime.commands.options import DISPATCH, planning_switches
+from runtime.execution.nodes import keep_names
 from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
 from runtime.execution.run_plan import LeaseRules, RunPlan
 from runtime.facts import Node, Pool
@@ -66,7 +67,7 @@ def service_plan(folder: Path, wish: ServiceOptions, find: Callable[[dict[Pool, 
             raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and goes on with it")
     if wish.cluster is not None:
         raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")
-    nodes = find(nodes_wanted(start.cluster, ()))
+    nodes = keep_names(find(nodes_wanted(start.cluster, ())), record.nodes.values())
     check_pools(start.cluster, nodes)
     specs = tuple(fact.spec for fact in record.submitted)
     return RunPlan(

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, get_args
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, TypeVar, get_args
 
 from rollmux_env.scheduler.preview import Waiting
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.run_state import RunState
 from runtime.service.figures import Figures
-from runtime.service.snapshot import GroupView, JobState, JobView, Overview, state_of_job, take_job_view, take_overview
+from runtime.service.snapshot import (
+    GroupView,
+    JobState,
+    JobView,
+    state_of_job,
+    take_groups,
+    take_job_view,
+    take_overview,
+    throughput_gain,
+)
 
 STATES: tuple[str, ...] = get_args(JobState)
 ENDED = ("done", "failed", "cancelled", "over_budget")
-_TOGETHER = 50  # jobs that are looked at before others have their turn: a permit is not to wait for all of them
+_TOGETHER = 25
+
+T = TypeVar("T")
 
 
 class Reports:
@@ -37,14 +48,25 @@ class Reports:
             queue: what is known of jobs that wait.
         """
         overview = take_overview(self._run, self._figures)
+        groups = [group async for group in _in_steps(take_groups(self._run))]
         positions = {job_id: position for position, job_id in enumerate(overview.queue, 1)}
-        jobs = []
-        for count, handle in enumerate([*self._run.handles.values()], 1):
-            jobs.append(self._job(handle, positions.get(handle.id), queue.get(handle.id)))
-            if count % _TOGETHER == 0:
-                await asyncio.sleep(0)
+        handles = (*self._run.handles.values(),)
+        looks = (self._job(handle, positions.get(handle.id), queue.get(handle.id)) for handle in handles)
+        jobs = [job async for job in _in_steps(looks)]
         counts = Counter(job["state"] for job in jobs)
-        return report_of(overview) | {"states": {state: counts.get(state, 0) for state in STATES}, "jobs": jobs}
+        return vars(overview) | {
+            "queue": [*overview.queue],
+            "pools": {pool: vars(view) for pool, view in overview.pools.items()},
+            "usd_per_hour_solo": sum(group.usd_per_hour_solo for group in groups),
+            "throughput_gain": throughput_gain(self._run, (group for group in groups if self._is_there(group))),
+            "groups": [view_report(group) for group in groups],
+            "states": {state: counts.get(state, 0) for state in STATES},
+            "jobs": jobs,
+        }
+
+    def _is_there(self, group: GroupView) -> bool:
+        """Whether a group still has the members that it had."""
+        return all(self._run.scheduler.state.is_running(job_id) for job_id in group.jobs)
 
     def job(self, handle: JobHandle, known: Waiting | None) -> dict[str, Any]:
         """One job.
@@ -74,10 +96,12 @@ class Reports:
         return report
 
 
-def report_of(overview: Overview) -> dict[str, Any]:
-    """An overview as JSON has it."""
-    views = {"groups": [view_report(group) for group in overview.groups], "queue": [*overview.queue]}
-    return vars(overview) | views | {"pools": {pool: vars(view) for pool, view in overview.pools.items()}}
+async def _in_steps(looks: Iterable[T]) -> AsyncIterator[T]:
+    """Look at one thing after the other, and let others have their turn now and then: a permit is not to wait for all of them."""
+    for count, look in enumerate(looks, 1):
+        yield look
+        if count % _TOGETHER == 0:
+            await asyncio.sleep(0)
 
 
 def view_report(view: JobView | GroupView) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
     before: tuple[Node, ...] = ()
     if is_begun(folder / JOURNAL):
         record = read_run(folder)
-        before = (record.relaunched[-1] if record.relaunched else record.started).nodes
+        before = tuple(record.nodes.values())
         own = next((fact.spec.id for fact in record.submitted if not fact.spec.is_attached), None)
         if own is not None:
             raise InputError(f"--no-ray: the service in {folder} has had job {own}, which needs Ray")

@@ -202,6 +202,18 @@ class Service:
         await lives.cancel(handle)
         lives.check_over()
 
+    async def drain(self, node: str) -> dict[str, Any]:
+        """Let jobs leave a node; see `runtime.execution.node_changes.NodeChanges.drain`."""
+        return self._running()[0].lifecycle.node_changes.drain(node)
+
+    async def undrain(self, node: str) -> dict[str, Any]:
+        """Let jobs come to a node again; see `runtime.execution.node_changes.NodeChanges.undrain`."""
+        return self._running()[0].lifecycle.node_changes.undrain(node)
+
+    async def clear(self, node: str) -> dict[str, Any]:
+        """Somebody says that no lost lease uses a node; see `runtime.attach.leases.Leases.clear`."""
+        return {"node": node, "jobs": [*self.leases.clear(node)]}
+
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; see `runtime.service.report.Reports.all`."""
         self._running()
@@ -286,7 +298,7 @@ class Service:
         run, metrics = self._running()[1], self._figures.metrics
         overview = take_overview(run, self._figures)
         for pool, view in overview.pools.items():
-            for state in ("busy", "idle", "free"):
+            for state in ("busy", "idle", "free", "draining"):
                 metrics.write("rollmux_nodes", getattr(view, state), pool=pool, state=state)
             metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
         metrics.write("rollmux_queue_length", len(overview.queue))

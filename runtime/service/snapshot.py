@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
-from rollmux_env.cluster.state import Group
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler.preview import Waiting
 from runtime.execution.job_handle import PROFILE, JobHandle
@@ -71,23 +70,22 @@ class GroupView:
 
 @dataclass(frozen=True)
 class PoolView:
-    """Nodes of a pool: those that run a phase, those of groups that do not, and those of no group."""
+    """Nodes of a pool: those that run a phase, those of groups that do not, those of no group, and those that are drained, whatever
+    they do until they are empty."""
 
     nodes: int
     busy: int
     idle: int
     free: int
+    draining: int
     utilization: float
 
 
 @dataclass(frozen=True)
 class Overview:
-    """A service without its jobs.
+    """A service without its jobs and groups.
 
     Attributes:
-        usd_per_hour_solo: of all jobs that have a place, each on its own nodes.
-        throughput_gain: work of late per node-hour against solo, where an iteration is worth the node-seconds that it takes alone;
-            of groups of which every member's pace is known, None where there are none.
         paused: why its journal cannot be written, and so nothing is granted; None where it can.
     """
 
@@ -98,17 +96,13 @@ class Overview:
     stopping: bool
     paused: str | None
     queue: tuple[str, ...]
-    groups: tuple[GroupView, ...]
     pools: dict[Pool, PoolView]
     usd_per_hour: float
-    usd_per_hour_solo: float
-    throughput_gain: float | None
 
 
 def take_overview(run: RunState, figures: Figures) -> Overview:
-    """Look at all of a run but its jobs."""
-    plan, state, now_s = run.plan, run.scheduler.state, run.log.now()
-    groups = tuple(_group(run, group) for group in state.group_list())
+    """Look at all of a run but its jobs and groups."""
+    plan, now_s = run.plan, run.log.now()
     return Overview(
         folder=plan.folder,
         policy=plan.policy,
@@ -116,13 +110,18 @@ def take_overview(run: RunState, figures: Figures) -> Overview:
         now_s=now_s,
         stopping=run.stopping,
         paused=run.log.problem,
-        queue=tuple(state.waiting),
-        groups=groups,
+        queue=tuple(run.scheduler.state.waiting),
         pools={pool: _pool(run, figures, pool, now_s) for pool in POOLS},
-        usd_per_hour=state.usd_per_hour,
-        usd_per_hour_solo=sum(group.usd_per_hour_solo for group in groups),
-        throughput_gain=_throughput_gain(run, groups),
+        usd_per_hour=run.scheduler.state.usd_per_hour,
     )
+
+
+def take_groups(run: RunState) -> Iterator[GroupView]:
+    """Look at groups, one after the other."""
+    state, names = run.scheduler.state, run.nodes.assigned_by_group()
+    for group in state.group_list():
+        solo_usd = sum(solo_usd_per_hour(state.job(job_id), run.plan.cluster) for job_id in group.jobs)
+        yield GroupView(group.id, group.jobs, tuple(names.get(group.id, ())), group.period_s, group.usd_per_hour, solo_usd)
 
 
 def state_of_job(run: RunState, figures: Figures, handle: JobHandle) -> JobState:
@@ -137,19 +136,16 @@ def state_of_job(run: RunState, figures: Figures, handle: JobHandle) -> JobState
     return "moving" if handle.moving or state.is_paused(handle.id) else "running"
 
 
-def _group(run: RunState, group: Group) -> GroupView:
-    state = run.scheduler.state
-    solo_usd = sum(solo_usd_per_hour(state.job(job_id), run.plan.cluster) for job_id in group.jobs)
-    nodes = tuple(run.nodes.assigned(group.id))
-    return GroupView(group.id, group.jobs, nodes, group.period_s, group.usd_per_hour, solo_usd)
-
-
-def _throughput_gain(run: RunState, groups: Sequence[GroupView]) -> float | None:
+def throughput_gain(run: RunState, groups: Iterable[GroupView]) -> float | None:
+    """Work of late per node-hour against solo, where an iteration is worth the node-seconds that it takes alone; of groups of which
+    every member's pace is known, None where there are none.
+    """
     worth = nodes = 0.0
     for group in groups:
-        paces = [(job_id, pace) for job_id in group.jobs if (pace := _slowdown(run, run.scheduler.state.job(job_id)))]
-        if len(paces) == len(group.jobs):
-            demands = ((demand_of(run.scheduler.state.job(job_id), run.plan.cluster), pace) for job_id, pace in paces)
+        jobs = [run.scheduler.state.job(job_id) for job_id in group.jobs]
+        paces = [(job, pace) for job in jobs if (pace := _slowdown(run, job))]
+        if len(paces) == len(jobs):
+            demands = ((demand_of(job, run.plan.cluster), pace) for job, pace in paces)
             worth += sum((demand.rollout_nodes + demand.training_nodes) / pace for demand, pace in demands)
             nodes += len(group.nodes)
     return worth / nodes if nodes else None
@@ -231,5 +227,8 @@ def _pool(run: RunState, figures: Figures, pool: Pool, now_s: float) -> PoolView
         if handle.hold is not None and any(node.pool == pool for node in handle.nodes_of(handle.hold.pool)):
             names = {node.name for node in handle.nodes_of(handle.hold.pool) if node.pool == pool}
             holding += (span for span in held_spans(run, handle, now_s) if span.node in names)
-    busy = len({span.node for span in holding if span.until_s == now_s})
-    return PoolView(nodes, busy, nodes - free - busy, free, figures.usage.share(pool, nodes, holding, now_s))
+    drained = run.nodes.drained
+    draining = sum(node.name in drained for node in run.nodes.nodes(pool))
+    busy = len({span.node for span in holding if span.until_s == now_s} - drained)
+    share = figures.usage.share(pool, nodes, holding, now_s)
+    return PoolView(nodes, busy, nodes - free - busy - draining, free, draining, share)

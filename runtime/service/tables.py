@@ -38,9 +38,9 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
             " ".join(group["nodes"]),
             ", ".join(group["jobs"]),
         )
-    pools = make_table("pool", "nodes", "busy", "idle", "free", "utilization")
+    pools = make_table("pool", "nodes", "busy", "idle", "free", "draining", "utilization")
     for name, pool in report["pools"].items():
-        counts = (str(pool[key]) for key in ("nodes", "busy", "idle", "free"))
+        counts = (str(pool[key]) for key in ("nodes", "busy", "idle", "free", "draining"))
         pools.add_row(name, *counts, f"{100 * pool['utilization']:.0f}%")
     problems = [Text(f"{job['id']}: {job['problem']}") for job in report["jobs"] if job["problem"]]
     if report["paused"]:

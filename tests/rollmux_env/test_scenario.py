@@ -14,7 +14,7 @@ from rollmux_env.scenario import Job, Scenario, load_scenario, parse_scenario
 from rollmux_env.validation_errors import describe
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = [ROOT / "examples" / name for name in ("max_nodes.yaml", "quickstart.yaml")]  # the others are job files
+EXAMPLES = [ROOT / "examples" / name for name in ("max_nodes.yaml", "queue.yaml", "quickstart.yaml")]  # the others are job files
 
 
 def small() -> dict[str, Any]:
@@ -267,6 +267,39 @@ def test_a_job_that_no_empty_cluster_could_hold_is_refused() -> None:
         parse_scenario(placed(data, f"jobs.0.{pool}.host_memory_gb", 100 * (1 + 1e-10)))
         message = error_of(placed(data, f"jobs.0.{pool}.host_memory_gb", 101))
         assert message == f"jobs[0].{pool}.host_memory_gb: asks for 101 GB; a {pool} node has 100 GB"
+
+
+def test_a_job_that_is_alone_above_its_users_quota_is_refused() -> None:
+    for quota, said in (
+        ({"nodes": 1}, "asks for 2 nodes; user ann has a quota of 1"),
+        ({"usd_per_hour": 31}, "asks for nodes of 32 $/h; user ann has a quota of 31"),
+    ):
+        data = placed(placed(small(), "cluster.quotas", {"ann": quota}), "jobs.0.user", "ann")
+        assert error_of(data) == f"jobs[0]: {said}"
+        parse_scenario(placed(data, "jobs.0.user", "bob"))
+    nobody = placed(small(), "cluster.quotas", {"": {"nodes": 1}})
+    assert error_of(nobody) == "jobs[0]: asks for 2 nodes; the user without a name has a quota of 1"
+
+
+def test_keys_of_the_queue_are_checked() -> None:
+    assert error_of(placed(small(), "jobs.0.budget", {})) == "jobs[0].budget: needs usd, hours or both"
+    assert error_of(placed(small(), "jobs.0.budget", {"usd": 0})) == "jobs[0].budget.usd: must be above 0, not 0"
+    assert error_of(placed(small(), "jobs.0.priority", 1.5)).startswith("jobs[0].priority: ")
+    assert "quote it" in error_of(placed(small(), "jobs.0.user", 7))
+    assert "letters" in error_of(placed(small(), "jobs.0.user", "a b"))
+    assert "letters" in error_of(placed(small(), "cluster.quotas", {"a b": {"nodes": 3}}))
+    job = parse_scenario(placed(small(), "jobs.0.user", "ann.b+c@example.org")).jobs[0]
+    assert (job.user, job.priority, job.budget) == ("ann.b+c@example.org", 0, None)
+
+
+def test_files_without_keys_of_the_queue_say_nothing_of_it() -> None:
+    spelled = placed(placed(placed(small(), "jobs.0.user", ""), "jobs.0.priority", 0), "jobs.0.budget", None)
+    spelled = placed(spelled, "cluster.quotas", {})
+    assert parse_scenario(spelled).sha256 == parse_scenario(small()).sha256
+    assert parse_scenario(spelled).queue_key is None
+    keyed = placed(placed(small(), "jobs.0.budget.hours", 2), "jobs.0.priority", -1)
+    assert parse_scenario(keyed).queue_key == "jobs[0].priority"
+    assert parse_scenario(json.loads(parse_scenario(keyed).canonical_json())) == parse_scenario(keyed)
 
 
 @pytest.mark.parametrize("version", [2, 0, 10**5000], ids=describe)

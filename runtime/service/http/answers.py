@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from math import isfinite
@@ -15,6 +16,7 @@ from runtime.journal import Unwritable
 from runtime.service.refusals import Conflict, NotAllowed, NotFound, TooMany, Unprocessable
 
 JSON = "application/json"
+_TOGETHER = 100  # parts of a list
 _LONGEST = 1000  # characters of an error
 _STATUS: dict[type[InputError], int] = {
     NotAllowed: 403,
@@ -28,11 +30,23 @@ _STATUS: dict[type[InputError], int] = {
 
 def answer(value: Any, status: int = 200) -> Response:
     """A value as JSON; what is no finite number is null."""
+    return Response(_text(value), status, media_type=JSON)
+
+
+async def answer_in_steps(value: dict[str, Any], name: str) -> Response:
+    """A mapping as JSON, of which one list is long: others have their turn meanwhile."""
+    rest, parts = {key: part for key, part in value.items() if key != name}, []
+    for first in range(0, len(value[name]), _TOGETHER):
+        parts.append(_text(value[name][first : first + _TOGETHER])[1:-1])
+        await asyncio.sleep(0)
+    return Response(f'{_text(rest)[:-1]},"{name}":[{",".join(parts)}]}}', media_type=JSON)
+
+
+def _text(value: Any) -> str:
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        text = json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
-    return Response(text, status, media_type=JSON)
+        return json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
 
 
 def error(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -29,6 +29,7 @@ _MEANINGS = {
     431: "The headers are too large.",
     503: "The journal cannot be written now.",
 }
+_TYPES = {JSON: "object"}
 _ALWAYS = (400, 401, 403, 429, 431, 503)
 _WITH_BODY = (408, 413)
 _ERROR = {
@@ -64,10 +65,11 @@ def _described(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     answers = {str(status): _refused(status) for status in sorted(statuses) if status >= 400}
     for status in sorted(statuses):
         if status < 400:
-            schema = {"type": "object"} if operation.media == JSON else {"type": "string"}
-            answers[str(status)] = _answer(_MEANINGS[status], schema, operation.media)
+            answers[str(status)] = _answer(_MEANINGS[status], {"type": _TYPES.get(operation.media, "string")}, operation.media)
     names = re.findall(r"{(\w+)}", operation.path)
-    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}} for name in names
+    ]
     if operation.query is not None:
         parameters += _parameters(operation.query)
     described = {

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 from starlette.responses import Response
 
-from runtime.service.http.answers import JSON, answer
+from runtime.service.http.answers import JSON, answer, answer_in_steps
 from runtime.service.http.operations import Call, Operation, Query, WaitS
 from runtime.service.prometheus import CONTENT_TYPE, to_text
 from runtime.service.tokens import Right
@@ -23,7 +23,7 @@ class After(Query):
 
 
 async def _status(call: Call) -> Response:
-    return answer(await call.service.report())
+    return await answer_in_steps(await call.service.report(), "jobs")
 
 
 async def _events(call: Call) -> Response:

@@ -62,6 +62,7 @@ class Worker:
     past: bool = False  # the threshold of its rollout
     evicted: bool = False
     again: bool = False  # after the eviction it arrives anew
+    goes: bool = False  # it makes room for a drain
     gone: bool = False
     nodes: dict[str, set[str]] = field(default_factory=dict)
     granted: int = 0
@@ -83,7 +84,8 @@ class Driver:
     ) -> None:
         self.cluster = make_cluster(pairs)
         self.nodes = make_nodes(pairs)
-        self.scheduler = Scheduler(State(self.cluster, observed=True), policy, dispatch, NodePool(self.nodes), make_policy)
+        self.pool = NodePool(self.nodes)
+        self.scheduler = Scheduler(State(self.cluster, observed=True), policy, dispatch, self.pool, make_policy)
         self.twin = State(self.cluster, observed=True)  # what replaying the journal gives
         self.workers: dict[str, Worker] = {}
         self.entries: list[Entry] = []
@@ -100,7 +102,7 @@ class Driver:
         withdrawn = 0
         for entry in step.entries:
             if isinstance(entry, Assigned):
-                assert entry.node not in self.owners
+                assert entry.node not in self.owners and entry.node not in self.pool.drained
                 self.owners[entry.node] = entry.group
             elif isinstance(entry, Returned):
                 del self.owners[entry.node]
@@ -207,6 +209,9 @@ class Driver:
             return [iterated, facts.Left(name)]
         if worker.moving:
             return [iterated, self._answers(commands.Move, facts.Vacated(name)), facts.Resumed(name)]
+        if self.scheduler.is_to_go(name):
+            worker.again = worker.goes = True
+            return [iterated, facts.Failed(name)]
         return [iterated]
 
     def _cleared(self, worker: Worker) -> list[Fact]:
@@ -218,7 +223,7 @@ class Driver:
             left = worker.job.iterations - worker.done if worker.job.iterations else None
             job = worker.job.model_copy(update={"iterations": left})
             self.workers[name] = Worker(job, worker.profiled, worker.parts)
-            told.append(facts.Arrived(job) if worker.profiled else self._unprofiled(job))
+            told.append(facts.Arrived(job, worker.goes) if worker.profiled else self._unprofiled(job))
         assert placed or worker.guest or not worker.placed
         return told
 
@@ -237,6 +242,12 @@ class Driver:
             return []
         worker.past = True
         return [self._answers(commands.Grant, facts.Threshold(name))]
+
+    def join(self, pool: PoolName) -> Step:
+        """A node joins."""
+        node = Node(f"{pool}-{100 + len(self.nodes)}", pool)
+        self.nodes += (node,)
+        return self.tell(facts.Joined((node,)))
 
     def shrink(self, name: str) -> list[Fact]:
         """A tail has left what it was to leave."""

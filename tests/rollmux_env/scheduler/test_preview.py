@@ -89,7 +89,7 @@ def test_a_preview_is_what_an_arrival_gives(scenario: dict[str, Any]) -> None:
 
 
 def test_reasons_say_who_is_ahead_and_what_it_needs() -> None:
-    wide = {"rollout": {"nodes": 2}}
+    wide: dict[str, Any] = {"rollout": {"nodes": 2}}
     state = of(make_job("a", slo=1), make_job("b", slo=1, priority=2, **wide), make_job("c", slo=1), max_group_size=1)
     assert [(one.job_id, one.eta_s, one.reason) for one in waiting(state, Solo())] == [
         ("b", 200, "needs 2 rollout nodes for a group of its own; 1 is free; 1 group: the group is full"),

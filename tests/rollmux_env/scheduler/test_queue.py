@@ -144,7 +144,7 @@ def test_a_higher_priority_goes_first_and_preempts_nobody() -> None:
 
 
 def test_a_job_that_comes_first_by_its_priority_makes_room_for_who_waits_behind_it() -> None:
-    big = {"rollout": {"nodes": 2}, "training": {"nodes": 2}}
+    big: dict[str, Any] = {"rollout": {"nodes": 2}, "training": {"nodes": 2}}
     run = replay(
         scenario_of(
             make_job("a", slo=1), make_job("wide", slo=2, arrival_s=1, **big), make_job("b", slo=2, arrival_s=2, priority=1)

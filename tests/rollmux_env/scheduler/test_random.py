@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from rollmux_env.scheduler import commands, facts
+from rollmux_env.scheduler.nodes import PoolName
 from tests.oracle.draw import examples
 from tests.rollmux_env.replay.restless import Restless
 from tests.rollmux_env.scheduler.driver import Driver, make_job
@@ -18,7 +19,7 @@ RULES = ("round-robin", "round-robin,migrate=0.5", "fifo,migrate=0.5", "least-re
 
 
 class Runs(RuleBasedStateMachine):
-    """Jobs that come, run, fail, move and leave, on nodes that may be lost."""
+    """Jobs that come, run, fail, move and leave, on nodes that may be lost, are drained, and join."""
 
     @initialize(
         seed=st.integers(0, 2**16),
@@ -75,6 +76,19 @@ class Runs(RuleBasedStateMachine):
             worker.again = not self.driver.scheduler.stopped
         self.driver.tell(facts.Lost(names))
 
+    @rule(names=st.sets(st.sampled_from([f"{pool}-{k}" for pool in ("rollout", "training") for k in range(4)]), min_size=1))
+    def drain(self, names: set[str]) -> None:
+        self.driver.tell(facts.Drained(frozenset(names)))
+
+    @rule(names=st.sets(st.sampled_from([f"{pool}-{k}" for pool in ("rollout", "training") for k in range(4)]), min_size=1))
+    def undrain(self, names: set[str]) -> None:
+        self.driver.tell(facts.Undrained(frozenset(names)))
+
+    @precondition(lambda self: len(self.driver.nodes) < 12)
+    @rule(pool=st.sampled_from(["rollout", "training"]))
+    def join(self, pool: PoolName) -> None:
+        self.driver.join(pool)
+
     @invariant()
     def grants_are_to_those_who_asked(self) -> None:
         """The driver asserts everything else with every command."""
@@ -85,6 +99,7 @@ class Runs(RuleBasedStateMachine):
         if not hasattr(self, "driver"):
             return
         driver = self.driver
+        driver.tell(facts.Undrained(frozenset(driver.pool.drained)))
         seats = {name: seat for name, seat in driver.scheduler.seats.items() if not seat.failed}
         members = {name: driver.workers[name].granted for name in seats}
         waits_for = {name: {other: driver.workers[other].granted for other in members} for name in members}

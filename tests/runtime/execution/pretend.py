@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,17 @@ class Pretended:
     Args:
         loses: id of the job that loses a process in its third iteration, once.
         stops_after: iterations, of all jobs together, after which the user stops the run.
+        then: what an operator does after so many iterations of all jobs together.
     """
 
-    def __init__(self, loses: str = "", stops_after: int = -1) -> None:
+    def __init__(
+        self, loses: str = "", stops_after: int = -1, then: Mapping[int, Callable[[RunDriver], None]] | None = None
+    ) -> None:
         self.driver: RunDriver | None = None
         self.loses, self.stops_after = loses, stops_after
+        self.then, self.done = then or {}, 0
         self.died = False
+        self.joining: tuple[Node, ...] = ()
         self.living: dict[JobHandle, asyncio.Task[End]] = {}
 
     def start(self, handle: JobHandle) -> None:
@@ -58,6 +63,9 @@ class Pretended:
 
     async def close(self) -> None:
         return
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        return tuple(node for node in self.joining if node not in known)
 
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
         return await asyncio.to_thread(nodes.dead_machines, machines) if self.died else set()
@@ -114,6 +122,10 @@ class Pretended:
 
     def _iterated(self) -> None:
         """A job has done an iteration."""
+        assert self.driver is not None
+        self.done += 1
+        if self.done in self.then:
+            asyncio.get_running_loop().call_soon(self.then[self.done], self.driver)
 
     async def _keep(self, handle: JobHandle, folder: Path, state: int) -> None:
         assert self.driver is not None

@@ -26,7 +26,6 @@ from tests.runtime.execution.conftest import Running, nodes, run
 
 __all__ = ["nodes", "run"]
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
 
 SMALL: dict[str, Any] = {
     "model": {"name": "tiny", "hidden_size": 64, "layers": 1},
@@ -157,15 +156,3 @@ def test_what_is_wrong_with_a_job_is_said_of_that_job(run: Running) -> None:
     assert "finite" in problems["diverges"][1] or "nan" in problems["diverges"][1]
     assert sum(done.job_id == "good" for done in record.iterations) == 3
     check_run(record)
-
-
-@pytest.mark.long
-def test_an_outside_trainer_takes_turns(run: Running) -> None:
-    wrapped = {"id": "trl", "class": "trl_job:TrlGrpo", "folder": str(EXAMPLES), "iterations": 2, "slo": 1000.0}
-    small = {"prompts": 2, "group_size": 2, "max_tokens": 8}
-    _, record, _ = run([{**wrapped, "options": small}, toy("other", 0.02, 8)])
-    assert not record.failed
-    check_run(record)
-    mine = [part for part in record.phases if part.job_id == "trl" and not part.profile]
-    assert [part.phase for part in mine] == ["init", "rollout", "training", "rollout", "training"]
-    assert all("reward" in done.metrics for done in record.iterations if done.job_id == "trl")

@@ -38,6 +38,7 @@ def test_of_a_request_with_too_many_jobs_none_is_taken(tmp_path: Path, monkeypat
     async def main() -> set[str]:
         service, processes = Service(plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}])), Pretended()
         await service.serve(processes)
+        processes.driver = service.driver
         await service.submit(specs(3))
         with pytest.raises(InputError, match="2 jobs are too many"):
             await service.submit(specs(2, first=3))
@@ -54,6 +55,7 @@ def test_a_job_whose_checkpoints_the_disk_has_no_room_for_is_refused_alone(tmp_p
     async def main() -> set[str]:
         service, processes = Service(plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}])), Pretended()
         await service.serve(processes)
+        processes.driver = service.driver
         large = {"id": "large", "iterations": 1, "slo": 1, "task": "echo", "checkpoint": {"keep": 1 << 30}}
         with pytest.raises(InputError, match=r"^job large: .* is on a disk with .* GB free; checkpoints need \d+.\d GB: those"):
             await service.submit(parse_jobs({"version": 1, "jobs": [large]}, "test", Path("/")).jobs)

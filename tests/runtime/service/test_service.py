@@ -124,7 +124,7 @@ def true_throughout(reports: list[dict[str, Any]]) -> None:
         held = [node for group in report["groups"] for node in group["nodes"]]
         assert len(held) == len(set(held))
         for pool in report["pools"].values():
-            assert pool["busy"] + pool["idle"] + pool["free"] == pool["nodes"] and min(pool.values()) >= 0
+            assert pool["busy"] + pool["idle"] + pool["free"] + pool["draining"] == pool["nodes"] and min(pool.values()) >= 0
             assert pool["utilization"] <= 1
         for name, job in jobs.items():
             assert 0 <= job["iteration"] <= job["iterations"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from runtime.jobs.spec import JobSpec
 from runtime.journal import read_run
@@ -76,9 +77,12 @@ def test_the_status_has_every_job_group_and_pool(served: Served) -> None:
     assert all(job.keys() >= KEYS for job in status["jobs"])
 
 
-ATTACHED = {"attach": True, "slo": 1.1, "iterations": 10, "rollout": {"worst_case_s": 2.0, "host_memory_gb": 1.0}} | {
-    "training": {"worst_case_s": 2.0, "host_memory_gb": 1.0}
-}
+ATTACHED: dict[str, Any] = {
+    "attach": True,
+    "slo": 1.1,
+    "iterations": 10,
+    "rollout": {"worst_case_s": 2.0, "host_memory_gb": 1.0},
+} | {"training": {"worst_case_s": 2.0, "host_memory_gb": 1.0}}
 
 
 def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: Served) -> None:

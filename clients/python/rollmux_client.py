@@ -1,0 +1,571 @@
+"""The client of a RollMux service, for jobs under launchers of their own: they take turns with others on the service's nodes.
+
+    with rollmux_client.attach() as job:
+        for k in job.iterations(100):
+            with job.phase("rollout") as phase:
+                phase.report(reward=sample())
+            with job.phase("training"):
+                train()
+
+`async with` works the same. Where ROLLMUX_URL is not set, nobody is asked and nothing waits: the script runs as it would alone.
+
+Environment: ROLLMUX_URL and ROLLMUX_TOKEN of the service, ROLLMUX_JOB, the job's id. `rollmux exec` sets them, and the lease that
+it holds for its command: ROLLMUX_LEASE, ROLLMUX_TTL_S, ROLLMUX_ITERATION, and ROLLMUX_NODES as JSON.
+
+A client fences itself. A thread of it asks the service several times in each `ttl_s` of the lease. Without an answer for half of
+that it warns; without one for `ttl_s`, or where the service says that the lease is lost, it ends its process group by SIGKILL,
+since somebody else may be given the devices. Time goes on while a process is stopped or its machine sleeps, and it is looked at
+before and after every phase.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import json
+import logging
+import math
+import os
+import random
+import signal
+import socket
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+__all__ = ["Interrupted", "Job", "Phase", "Refused", "Service", "attach"]
+
+_LOG = logging.getLogger("rollmux_client")
+_WAIT_S = 30.0  # that a request stays open at most
+_ANSWERS_S = 10.0  # beyond that the answer is lost
+_TTL_S = 30.0  # of a lease, until the service has said it
+_SOON_S = 1.0  # an answer in less time has waited for nothing
+_OLD_LEASE_S = 45.0  # in which the lease of a process that has died runs out
+_AGAIN = frozenset({429, 500, 502, 503, 504})  # the same request may be granted later
+_ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine sleeps
+_BACKOFF_S = 2.0  # longest pause between repetitions
+
+
+class Refused(Exception):
+    """The service has said no.
+
+    Attributes:
+        status: of HTTP: 400 malformed, 401 wrong token, 403 not allowed, 404 unknown, 409 not possible now, 422 cannot be.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Interrupted(SystemExit):
+    """The service wants this process to end between two phases; with status 75, unless it is caught.
+
+    Attributes:
+        reason: `stop`: the job or the service is being stopped. `move`: the job goes on on other nodes.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(75)
+        self.reason = reason
+
+
+class Service:
+    """A service as its clients see it: requests and answers of JSON, over as many connections as are used at a time.
+
+    Args:
+        url: http:// or https://, maybe with a path. token: of the user.
+
+    Raises:
+        ValueError: the URL is none.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"ROLLMUX_URL: must be http://HOST:PORT or https://HOST:PORT, not {url!r}")
+        self.url, self.token = url, token
+        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._idle: list[http.client.HTTPConnection] = []
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = _ANSWERS_S) -> dict[str, Any]:
+        """Make one request.
+
+        Args:
+            path: from the root of the service. body: sent as JSON. timeout_s: that nothing may come for.
+
+        Returns:
+            The answer's object; empty where it has none.
+
+        Raises:
+            Refused: the answer says no. OSError: no answer came, or it was none.
+        """
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._kind(self._host, self._port)
+        content = None if body is None else json.dumps(body).encode()
+        reused = connection.sock is not None
+        try:
+            try:
+                status, text = self._exchange(connection, method, path, content, timeout_s)
+            except (ConnectionResetError, BrokenPipeError):  # RemoteDisconnected too: the server has closed it, being idle
+                if not reused:
+                    raise
+                connection.close()
+                status, text = self._exchange(connection, method, path, content, timeout_s)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise ConnectionError(f"{self._host}: {str(error) or type(error).__name__}") from error
+        except BaseException:  # an interrupt, with half an answer on the way
+            connection.close()
+            raise
+        self._idle.append(connection)
+        try:
+            answer = json.loads(text) if text.strip() else {}
+        except ValueError as error:
+            if status < 400:
+                raise ConnectionError(f"{self._host}: the answer is no JSON") from error
+            answer = {}
+        if status >= 400:
+            said = answer.get("error") if isinstance(answer, dict) else None
+            raise Refused(status, str(said or f"{method} {path}: status {status}"))
+        if not isinstance(answer, dict):
+            raise ConnectionError(f"{self._host}: the answer is no object")
+        return answer
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, method: str, path: str, content: bytes | None, timeout_s: float
+    ) -> tuple[int, bytes]:
+        connection.timeout = timeout_s
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
+        connection.request(method, self._path + path, content, self._headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    def close(self) -> None:
+        """Close what is open; the next request opens it again."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)
+
+
+def pids_of(group: int) -> list[int]:
+    """The processes of a process group, as far as /proc tells; they may hold devices."""
+    pids = []
+    try:
+        names = [name for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        names = []
+    for name in names:
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                state, _, its_group = file.read().rpartition(b")")[2].split()[:3]
+            if int(its_group) == group and state != b"Z":
+                pids.append(int(name))
+        except (OSError, ValueError, IndexError):  # noqa: PERF203 (it has just ended)
+            continue
+    return pids
+
+
+def own_pids() -> list[int]:
+    """The processes of this process's group, itself among them."""
+    return sorted({os.getpid(), *pids_of(os.getpgrp())})
+
+
+def end_process_group(why: str) -> None:
+    """Say why, and end this process with all of its group, at once."""
+    os.write(2, f"rollmux_client: {why}: this process group ends\n".encode())
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _report_wait(line: str) -> None:
+    _LOG.warning("%s", line)
+
+
+class Phase:
+    """A turn on the nodes of one pool, as a context; with `async with` too. Left by an exception, it is not over.
+
+    Attributes:
+        switched: whether others have used the nodes since this job's last turn there.
+        device_gb: that the job keeps on each device afterwards; None where it has not been measured.
+    """
+
+    def __init__(self, job: Job, name: str, iteration: int, extra: bool) -> None:
+        self.name, self.iteration, self.extra = name, iteration, extra
+        self.switched = False
+        self.asked_s = 0.0
+        self.device_gb: float | None = None
+        self.metrics: dict[str, float] = {}
+        self.given_up = False  # the task that waits for it was cancelled
+        self._job = job
+
+    def report(self, **metrics: float) -> None:
+        """Give the service numbers of this phase, as reward and loss; they go with its end."""
+        self.metrics.update(metrics)
+
+    def __enter__(self) -> Phase:
+        self._job.acquire(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self._job.release(self)
+
+    async def __aenter__(self) -> Phase:
+        waiting = asyncio.ensure_future(asyncio.to_thread(self._job.acquire, self))
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            self.given_up = True  # the thread sees it after its present request
+            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            await asyncio.to_thread(self._job.release, self)
+
+
+class Job:
+    """A job that is attached between the start and the end of its context. Of `attach`; `async with` works too.
+
+    Attributes:
+        iteration: the one that the service waits for, from 0; `iterations` counts it on.
+        nodes: by pool, where the job runs: `{"rollout": [{"name", "host", "gpus", "cores"}], "training": [...]}`.
+        lease: None where there is no service, or it is not attached.
+        stopping: the service has asked it to end.
+    """
+
+    def __init__(
+        self,
+        service: Service | None,
+        name: str,
+        host: str | None = None,
+        pids: Callable[[], list[int]] = own_pids,
+        fence: Callable[[str], None] = end_process_group,
+        say: Callable[[str], None] = _report_wait,
+        moved: Callable[[Job], None] | None = None,
+    ) -> None:
+        self._moved = moved
+        self.name, self.iteration = name, 0
+        self.nodes: dict[str, list[dict[str, Any]]] = {}
+        self.lease: str | None = None
+        self.stopping = False
+        self.ttl_s = _TTL_S
+        self._service, self._host, self._pids, self._fence, self._say = service, host, pids, fence, say
+        self._handed_over = False  # the lease is that of `rollmux exec`, which ends it
+        self._answered_s = _now()
+        self._progress: dict[str, int] | None = None
+        self._wake, self._over = threading.Event(), False
+        self._heart: threading.Thread | None = None
+
+    # the lease
+
+    def __enter__(self) -> Job:
+        if self._service is not None:
+            if "ROLLMUX_LEASE" in os.environ:
+                self._take_over(os.environ)
+            else:
+                try:
+                    self.attach()
+                except BaseException:
+                    self._service.close()
+                    raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end(done=kind is None)
+
+    async def __aenter__(self) -> Job:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
+
+    def attach(self) -> None:
+        """Wait for a placement, and take the job's lease.
+
+        Raises:
+            Refused: the service knows no such job, it is over, or somebody else has its lease and keeps it.
+        """
+        assert self._service is not None
+        path, since_s, reason, pause_s = f"/v1/jobs/{urllib.parse.quote(self.name, safe='')}", _now(), "", 0.0
+        while True:
+            asked_s = _now()
+            body = {"wait_s": _WAIT_S, "host": self._host or socket.gethostname(), "pids": self._pids()}
+            try:
+                answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
+            except OSError as error:
+                why, pause_s = str(error), _longer(pause_s)
+            except Refused as error:
+                if error.status not in _AGAIN and not (error.status == 409 and self._lease_may_end(path, since_s)):
+                    raise
+                why, pause_s = str(error), max(1.0, _longer(pause_s))
+            else:
+                if "lease" in answer:
+                    return self._begin(answer, asked_s, handed_over=False)
+                since_s, pause_s = _now(), 0.0
+                place = answer.get("position")
+                why = str(answer.get("reason") or "no nodes yet") + (f" (place {place} in the queue)" if place else "")
+            if why != reason:
+                self._say(f"job {self.name} waits: {why}")
+                reason = why
+            time.sleep(pause_s)
+
+    def _lease_may_end(self, path: str, since_s: float) -> bool:
+        """Whether another lease may be that of a process of this job which has died."""
+        assert self._service is not None
+        try:
+            state = self._service.ask("GET", path).get("state")
+        except (OSError, Refused):
+            state = None
+        return state not in _ENDED and _now() - since_s < _OLD_LEASE_S
+
+    def _take_over(self, environment: Any) -> None:
+        """Use the lease that `rollmux exec` has, and goes on with when this process has ended."""
+        nodes = json.loads(environment.get("ROLLMUX_NODES") or "{}")
+        ttl_s, iteration = float(environment.get("ROLLMUX_TTL_S") or _TTL_S), int(environment.get("ROLLMUX_ITERATION") or 0)
+        answer = {"lease": environment["ROLLMUX_LEASE"], "ttl_s": ttl_s, "iteration": iteration, "nodes": nodes}
+        self._begin(answer, _now(), handed_over=True)
+
+    def _begin(self, answer: dict[str, Any], asked_s: float, handed_over: bool) -> None:
+        self.lease, self._handed_over = str(answer["lease"]), handed_over
+        self.ttl_s, self.iteration = float(answer.get("ttl_s", _TTL_S)), int(answer.get("iteration", 0))
+        self.nodes = answer.get("nodes") or {}
+        self._answered_s, self.stopping, self._over = asked_s, False, False
+        self._heart = threading.Thread(target=self._beat, name="rollmux-heartbeat", daemon=True)
+        self._heart.start()
+
+    def end(self, done: bool) -> None:
+        """Give the lease back.
+
+        Args:
+            done: the job is over; else it may attach again, and goes on after its last whole iteration.
+        """
+        if self.lease is None or self._service is None:
+            return
+        lease, self._over = self.lease, True
+        self._wake.set()
+        if self._heart is not None and self._heart is not threading.current_thread():
+            self._heart.join()
+        self.lease = None
+        if not self._handed_over:
+            self._give_back(lease, "?done=true" if done else "")
+        self._service.close()
+
+    def _give_back(self, lease: str, how: str) -> None:
+        assert self._service is not None
+        pause_s = 0.0
+        while _now() - self._answered_s < self.ttl_s:  # longer there is none to end
+            try:
+                self._service.ask("DELETE", f"/v1/leases/{lease}{how}")
+            except (OSError, Refused) as error:  # noqa: PERF203 (it is asked again)
+                if isinstance(error, Refused) and error.status not in _AGAIN:
+                    return  # it has ended already
+                pause_s = _longer(pause_s)
+                time.sleep(pause_s)
+            else:
+                return
+
+    # what a script does with it
+
+    def iterations(self, total: int | None = None) -> Iterator[int]:
+        """Iterations from the one that the service waits for.
+
+        Args:
+            total: of the whole job; None: as many as its file says, without a service for ever.
+
+        Raises:
+            Interrupted: between two of them, the service wants the job to stop.
+        """
+        if total is None and self._service is not None:
+            count = self._service.ask("GET", f"/v1/jobs/{urllib.parse.quote(self.name, safe='')}").get("iterations")
+            total = None if count is None else int(count)
+        for k in itertools.count(self.iteration) if total is None else range(self.iteration, total):
+            self._check_stop()
+            self.iteration = k
+            yield k
+        self.iteration += 1
+
+    def phase(self, name: str, iteration: int | None = None, extra: bool = False) -> Phase:
+        """A turn, as a context that is entered when the turn has come.
+
+        Args:
+            name: `rollout`, `training`, or `sync`: both sides at once. iteration: where it is not the present one.
+            extra: a rollout that counts no iteration, as an evaluation.
+        """
+        return Phase(self, name, self.iteration if iteration is None else iteration, extra)
+
+    def synced(self, seconds: float, iteration: int | None = None) -> None:
+        """Say that new weights are where they are sampled from, and how long it took. The end of a phase `sync` says so itself."""
+        body = {"iteration": self.iteration if iteration is None else iteration, "seconds": seconds}
+        self._ask("synced", body)
+
+    def progress(self, done: int, total: int, tokens: int = 0) -> None:
+        """Say how far the rollout is: responses that are done, of how many, and tokens so far. Returns at once."""
+        if self.lease is not None:
+            self._progress = {"done": done, "total": total, "tokens": tokens}
+            self._wake.set()
+
+    def acquire(self, phase: Phase) -> None:
+        """Wait for a turn; what entering a phase does.
+
+        Raises:
+            Interrupted: it has to stop or to move. Refused: it is not the job's turn for this phase.
+        """
+        if self.lease is None:
+            return
+        body = {"phase": phase.name, "iteration": phase.iteration, "wait_s": _WAIT_S}
+        if phase.extra:
+            body["extra"] = True
+        phase.asked_s = _now()
+        while True:
+            self._check_stop()
+            asked_s = _now()
+            try:
+                answer = self._ask("acquire", body, _WAIT_S)
+            except Refused as error:
+                if error.status == 409:  # because it has to stop?
+                    self._ask("heartbeat", {"pids": self._pids()})
+                    self._check_stop()
+                raise
+            if answer.get("move"):
+                self._move()
+            elif answer.get("granted"):
+                break
+            if phase.given_up:
+                return
+            if _now() - asked_s < _SOON_S:  # a service that is about to end lets nobody wait
+                time.sleep(_SOON_S)
+        phase.switched = bool(answer.get("switched"))
+        self.nodes = answer.get("nodes") or self.nodes
+        if phase.given_up:
+            self.release(phase)
+
+    def release(self, phase: Phase) -> None:
+        """Give the nodes to the next one; what leaving a phase does."""
+        if self.lease is None:
+            return
+        metrics = {name: float(value) for name, value in phase.metrics.items() if math.isfinite(value)}  # JSON has no others
+        body: dict[str, Any] = {"phase": phase.name, "iteration": phase.iteration, "metrics": metrics}
+        if phase.device_gb is not None:
+            body["device_gb"] = phase.device_gb
+        self._ask("release", body)
+        if phase.name == "sync":
+            self.synced(_now() - phase.asked_s, phase.iteration)
+
+    def _move(self) -> None:
+        """Go on on other nodes: here where the script knows how, else in another process."""
+        if self._moved is None or self._handed_over:
+            raise Interrupted("move")
+        self.end(done=False)
+        self.attach()
+        self._moved(self)
+
+    def _check_stop(self) -> None:
+        if self.stopping:
+            raise Interrupted("stop")
+
+    # requests of the lease
+
+    def _ask(self, request: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
+        """Ask until there is an answer: the same iteration and phase has the same one. Does nothing without a lease."""
+        if self.lease is None or self._service is None:
+            return {}
+        pause_s = 0.0
+        while True:
+            self._check_fence()
+            try:
+                answer = self._once(request, body, wait_s + _ANSWERS_S)
+            except (OSError, Refused) as error:
+                if isinstance(error, Refused) and error.status not in _AGAIN:
+                    raise
+                pause_s = _longer(pause_s)
+            else:
+                self._check_fence()  # the process may have been stopped with the answer on its way
+                return answer
+            time.sleep(pause_s)
+
+    def _once(self, request: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        assert self._service is not None
+        asked_s = _now()
+        self._check_fence(asked_s)  # an answer that comes after this process was stopped does not make up for that
+        try:
+            answer = self._service.ask("POST", f"/v1/leases/{self.lease}/{request}", body, timeout_s)
+        except Refused as error:
+            if error.status == 404:
+                self._fence(f"the service has no lease of job {self.name} any more")
+            raise
+        self._answered_s = max(self._answered_s, asked_s)  # the service counts from then, or from later
+        self.stopping = self.stopping or bool(answer.get("stop"))
+        return answer
+
+    def _check_fence(self, now_s: float | None = None) -> None:
+        silent_s = (_now() if now_s is None else now_s) - self._answered_s
+        if silent_s >= self.ttl_s:
+            self._fence(f"no answer from the service for {silent_s:.0f} s, and the lease of job {self.name} lasts {self.ttl_s:g} s")
+
+    def _beat(self) -> None:
+        """Keep the lease; in a thread of its own."""
+        period_s, warned, next_s = self.ttl_s / 6, False, _now()
+        while not self._over:
+            silent_s = _now() - self._answered_s
+            if silent_s < self.ttl_s / 2:
+                warned = False
+            elif not warned:
+                warned = True
+                _LOG.warning("no answer from the service for %.0f s; at %g s this process ends", silent_s, self.ttl_s)
+            self._check_fence()
+            timeout_s = min(period_s, max(0.05, self.ttl_s - silent_s))
+            progress, self._progress = self._progress, None
+            try:
+                if progress is not None:
+                    self._once("progress", progress, timeout_s)
+                if _now() >= next_s:
+                    self._once("heartbeat", {"pids": self._pids()}, timeout_s)
+                    next_s = _now() + period_s
+            except (OSError, Refused):
+                next_s = _now() + min(1.0, period_s)
+            silent_s = _now() - self._answered_s
+            self._wake.wait(max(0.05, min(next_s - _now(), self.ttl_s - silent_s)))
+            if self._progress is not None:
+                time.sleep(0.05)  # several words of progress are one
+            self._wake.clear()
+
+
+def _longer(pause_s: float) -> float:
+    """The next pause between repetitions, seconds; some of them drawn, so that clients do not come back all at once."""
+    return min(_BACKOFF_S, max(0.05, 2 * pause_s)) * random.uniform(0.7, 1.0)
+
+
+def attach(job: str | None = None, host: str | None = None, moved: Callable[[Job], None] | None = None) -> Job:
+    """Attach to the service of the environment, as a context.
+
+    Args:
+        job: its id; None: that of ROLLMUX_JOB. host: the machine's name where it is not this one's host name, as in a container.
+        moved: brings the job's state to its new `nodes`, after a move; without it, and under `rollmux exec`, a move ends this
+            process by `Interrupted`, and the next one goes on.
+
+    Raises:
+        ValueError: ROLLMUX_URL is set, and it is no URL, or there is no ROLLMUX_TOKEN, or no id.
+    """
+    url, token, name = os.environ.get("ROLLMUX_URL"), os.environ.get("ROLLMUX_TOKEN"), job or os.environ.get("ROLLMUX_JOB")
+    if not url:
+        return Job(None, name or "")
+    if not token:
+        raise ValueError("ROLLMUX_URL is set, and ROLLMUX_TOKEN is not")
+    if not name:
+        raise ValueError("ROLLMUX_URL is set: the job's id is missing, as ROLLMUX_JOB or attach(job)")
+    return Job(Service(url, token), name, host, moved=moved)

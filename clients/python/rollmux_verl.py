@@ -1,0 +1,100 @@
+"""verl's synchronous PPO trainer as a job that takes turns: `trainer.v1.trainer_mode=rollmux`, and nothing else changes.
+
+`pip install rollmux-client` is enough: verl (0.9) loads this module by its entry point of the group `verl.plugins`.
+
+- The turn of `rollout` begins with a step, since prompts are sent to the engines before anything is sampled, and ends when all
+  samples are there and the engines sleep.
+- The turn of `training` goes from there to the end of the step, checkpoint included. Both are an iteration.
+- verl wakes its engines at the end of a step, to give them new weights. Here they get them when the next turn of `rollout` has
+  begun: their memory is not taken before.
+- A validation is a rollout that counts no iteration. The engines sleep after it.
+
+Trainer and engines share their GPUs in this mode, so the service's cluster has one pool (`one_device: true`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+import rollmux_client
+from omegaconf import open_dict
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils.debug import marked_timer
+
+__all__ = ["PPOTrainerInTurns"]
+
+
+@register_trainer("rollmux")
+class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
+    """As `PPOTrainerSync`, in turns with other jobs. It is attached from `init` to the end of `fit`."""
+
+    def __init__(self, config: Any) -> None:
+        with open_dict(config):
+            config.trainer.v1.trainer_mode = "sync"  # which the replay buffer and others ask for
+        super().__init__(config)
+        self._job = rollmux_client.attach()
+        self._turn: rollmux_client.Phase | None = None
+        self._weights: int | None = None  # the step whose weights the engines do not have yet
+
+    def init(self) -> None:
+        """Wait for the job's nodes, and load everything."""
+        self._job.__enter__()
+        try:
+            super().init()
+        except BaseException:
+            self._job.__exit__(*sys.exc_info())
+            raise
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        """Train, in turns."""
+        with contextlib.ExitStack() as stack:
+            stack.push(self._job)
+            super().fit(agent_loop_manager)
+
+    def on_init_end(self) -> None:
+        self._weights = self.global_steps
+
+    def on_step_begin(self) -> None:
+        super().on_step_begin()
+        self._begin("rollout")
+        self._wake()
+
+    def on_sample_end(self) -> None:
+        super().on_sample_end()  # the engines sleep
+        self._end()
+        self._begin("training")
+
+    def on_step_end(self) -> None:
+        self._weights = self.global_steps
+        self._end()
+        self._job.iteration += 1
+
+    def on_validate_begin(self) -> None:
+        super().on_validate_begin()
+        self._begin("rollout", extra=True)
+        self._wake()
+
+    def on_validate_end(self) -> None:
+        super().on_validate_end()
+        self.checkpoint_manager.sleep_replicas()
+        self._weights = self._loaded
+        self._end()
+
+    def _wake(self) -> None:
+        """Wake the engines with the weights that they do not have yet."""
+        self._loaded, self._weights = self._weights, None
+        with marked_timer("update_weights", getattr(self, "timing_raw", {}), color="red"):
+            self.checkpoint_manager.update_weights(self._loaded)
+
+    def _begin(self, phase: str, extra: bool = False) -> None:
+        turn = self._job.phase(phase, extra=extra)
+        self._job.acquire(turn)
+        self._turn = turn
+
+    def _end(self) -> None:
+        turn, self._turn = self._turn, None
+        assert turn is not None
+        self._job.release(turn)

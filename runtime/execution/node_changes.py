@@ -1,0 +1,91 @@
+"""Nodes of a run that are drained, taken back, or join: what an operator asks for, and what is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from rollmux_env.scheduler import facts
+from rollmux_env.validation_errors import one_line
+from runtime.execution.nodes import POOLS
+from runtime.execution.run_state import RunState
+from runtime.facts import Drained, Joined, Node, Undrained
+from runtime.service.refusals import Conflict, NotFound
+
+
+class NodeChanges:
+    """Changes which nodes a run has and uses. On return a change is in the journal.
+
+    Args:
+        run: whose. known: all nodes that it ever had.
+    """
+
+    def __init__(self, run: RunState, known: Sequence[Node]) -> None:
+        self._run = run
+        self.known = {node.name: node for node in known}
+
+    def drain(self, name: str) -> dict[str, Any]:
+        """Let jobs leave a node at the end of their iteration, and no others come.
+
+        Returns:
+            `moves`: ids of jobs that go to other nodes; `queues`: of those for which there is no place now, which will wait first
+            in the queue; `waits_for`: of those that cannot leave before their end.
+
+        Raises:
+            NotFound: there is no such node. Conflict: it is drained already, or the journal cannot be written; one line.
+        """
+        run = self._run
+        self._check(name)
+        if name in run.nodes.drained:
+            raise Conflict(f"{name}: is drained already")
+        run.log.say(f"{name}: is drained")
+        run.tell(facts.Drained(frozenset({name})), notes=(Drained(run.log.now(), name),))
+        seats = [seat for seat in run.scheduler.seats.values() if name in seat.nodes()]
+        moves = [seat.job_id for seat in seats if seat.moving or seat.guest]
+        queues = [seat.job_id for seat in seats if run.scheduler.is_to_go(seat.job_id)]
+        waits_for = [seat.job_id for seat in seats if seat.job_id not in (*moves, *queues)]
+        return {"node": name, "drained": not seats, "moves": moves, "queues": queues, "waits_for": waits_for}
+
+    def undrain(self, name: str) -> dict[str, Any]:
+        """Let jobs come to a node again.
+
+        Raises:
+            NotFound: there is no such node. Conflict: it is not drained, or the journal cannot be written; one line.
+        """
+        run = self._run
+        if name not in run.nodes.drained:
+            self._check(name)
+            raise Conflict(f"{name}: is not drained")
+        run.log.say(f"{name}: is used again")
+        run.tell(facts.Undrained(frozenset({name})), notes=(Undrained(run.log.now(), name),))
+        return {"node": name, "drained": False}
+
+    def join(self, nodes: Sequence[Node]) -> None:
+        """Nodes have joined; those that are unlike the others of their pool are left out, and a line says so."""
+        run = self._run
+        fits = []
+        for node in nodes:
+            self.known[node.name] = node
+            if problem := self._misfits(node):
+                run.log.say(f"{node.name} has joined, and is not used: {problem}")
+            else:
+                run.log.say(f"{node.name} has joined: {node.device}, {node.memory_gb:g} GB")
+                fits.append(node)
+        if fits:
+            run.tell(facts.Joined(tuple(fits)), notes=(Joined(run.log.now(), tuple(fits)),))
+
+    def _check(self, name: str) -> None:
+        if self._run.log.problem is not None:
+            raise Conflict(self._run.log.problem)
+        if not any(node.name == name for pool in POOLS for node in self._run.nodes.nodes(pool)):
+            raise NotFound(f"{one_line(name, 80)}: this service has no such node")
+
+    def _misfits(self, node: Node) -> str | None:
+        """Why jobs that were profiled on the others cannot be expected to run on a node as they did."""
+        others = [cast("Node", other) for other in self._run.nodes.nodes(node.pool)]
+        least_gb = min((other.memory_gb for other in others), default=0.0)
+        if others and node.device != others[0].device:
+            return f"it has {node.device}, and the others of its pool {others[0].device}"
+        if node.memory_gb < least_gb:
+            return f"it has {node.memory_gb:g} GB of host memory, and the others of its pool {least_gb:g}"
+        return None

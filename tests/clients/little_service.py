@@ -1,0 +1,213 @@
+"""A service of leases for tests of clients: the requests of jobs that run elsewhere, over HTTP, with one node for each pool.
+
+It has the states of the protocol (who holds a node, who waits for it, what of an iteration is over, how long a lease lasts), and
+answers from them. It plans nothing and forgets everything at its end.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+TOKEN = "secret"
+POOLS = {"rollout": ("rollout",), "training": ("training",), "sync": ("rollout", "training")}
+NODES = {pool: [{"name": f"{pool}-0", "host": socket.gethostname(), "gpus": [], "cores": [0]}] for pool in ("rollout", "training")}
+Answer = tuple[int, dict[str, Any]]
+
+
+class Turn(NamedTuple):
+    """A phase that holds its nodes, or waits for them."""
+
+    job: str
+    phase: str
+    iteration: int
+    extra: bool
+
+
+@dataclass
+class Job:
+    """What there is to know of a job.
+
+    Attributes:
+        over: phases of the present iteration that are over. heard_s: the last request of its lease.
+    """
+
+    iterations: int
+    lease: str | None = None
+    heard_s: float = 0.0
+    iteration: int = 0
+    over: set[str] = field(default_factory=set)
+    state: str = "queued"
+
+
+class LittleService:
+    """The states, and what tests do to them.
+
+    Attributes:
+        granted: turns in the order in which they began. requests: names of requests, with their bodies.
+        silent: it answers nobody. lost_answers: so many of the next answers are not sent, though the request is carried out.
+        stop, move: what heartbeats and requests for turns are told.
+    """
+
+    def __init__(self, jobs: dict[str, int], ttl_s: float) -> None:
+        self.jobs, self.ttl_s = {name: Job(iterations) for name, iterations in jobs.items()}, ttl_s
+        self.held: dict[str, Turn] = {}
+        self.waiting: list[Turn] = []
+        self.granted: list[Turn] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.changed = threading.Condition()
+        self.silent, self.lost_answers, self.stop, self.move = threading.Event(), 0, False, False
+        self.url = ""
+        self._leases = 0
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> Answer:
+        """Carry a request out."""
+        match method, path.partition("?")[0].split("/")[2:], path.partition("?")[2]:
+            case "GET", ["jobs", name], _ if name in self.jobs:
+                job = self.jobs[name]
+                return 200, {"id": name, "state": job.state, "iteration": job.iteration, "iterations": job.iterations}
+            case "POST", ["jobs"], _ if (name := body["id"]) not in self.jobs:
+                self.jobs[name] = Job(body["iterations"])
+                return 201, {"id": name}
+            case "POST", ["jobs"], _:
+                return 409, {"error": f"job {body['id']}: names are used once"}
+            case "POST", ["jobs", name, "attach"], _ if name in self.jobs:
+                return self._attach(self.jobs[name])
+            case "POST", ["leases", lease, request], _ if name := self._name_of(lease):
+                self.requests.append((request, body))
+                return self._ask(name, request, body)
+            case "DELETE", ["leases", lease], query if name := self._name_of(lease):
+                job = self.jobs[name]
+                job.lease, job.state = None, "done" if query == "done=true" else "queued"
+                self._free([pool for pool, turn in self.held.items() if turn.job == name])
+                return 200, {}
+        return 404, {"error": f"there is no {path}"}
+
+    def _name_of(self, lease: str) -> str | None:
+        for name, job in self.jobs.items():
+            if job.lease == lease and time.monotonic() - job.heard_s < self.ttl_s:
+                return name
+        return None
+
+    def _attach(self, job: Job) -> Answer:
+        if job.state == "done":
+            return 409, {"error": "the job is over"}
+        if job.lease is not None and time.monotonic() - job.heard_s < self.ttl_s:
+            return 409, {"error": "another lease of the job lives"}
+        self._leases += 1
+        if "training" in job.over:  # the iteration is whole
+            job.iteration += 1
+        job.over = set()
+        job.lease, job.heard_s, job.state = f"lease-{self._leases}", time.monotonic(), "running"
+        return 200, {"lease": job.lease, "ttl_s": self.ttl_s, "iteration": job.iteration, "nodes": NODES}
+
+    def _ask(self, name: str, request: str, body: dict[str, Any]) -> Answer:
+        job = self.jobs[name]
+        job.heard_s = time.monotonic()
+        match request:
+            case "acquire":
+                return self._acquire(job, Turn(name, body["phase"], body["iteration"], body.get("extra", False)), body["wait_s"])
+            case "release":
+                phase, iteration = body["phase"], body["iteration"]
+                mine = [pool for pool, turn in self.held.items() if turn[:3] == (name, phase, iteration)]
+                if not mine and not (iteration < job.iteration or phase in job.over):
+                    return 409, {"error": f"the job does not hold {phase} of iteration {iteration}"}
+                if mine and not self.held[mine[0]].extra:
+                    job.over.add(phase)
+                self._free(mine)
+            case "heartbeat":
+                return 200, {"stop": self.stop}
+        return 200, {}
+
+    def _acquire(self, job: Job, turn: Turn, wait_s: float) -> Answer:
+        if turn in self.held.values():
+            return 200, {"granted": True, "iteration": turn.iteration, "switched": False, "nodes": NODES, "move": False}
+        if any(turn.job == other.job for other in self.held.values()):
+            return 409, {"error": "release what is held first"}
+        if turn[1:] == ("rollout", job.iteration + 1, False) and "training" in job.over:
+            job.iteration, job.over = turn.iteration, set()
+        between = "rollout" not in job.over or "training" in job.over
+        fits = {
+            "rollout": between and (turn.extra or turn.phase not in job.over),
+            "training": not between,
+            "sync": "training" in job.over and turn.phase not in job.over,
+        }
+        if not fits[turn.phase] or (turn.iteration != job.iteration and not turn.extra):
+            return 409, {"error": f"it is not the turn of {turn.phase} of iteration {turn.iteration}"}
+        if turn not in self.waiting:
+            self.waiting.append(turn)
+            self.changed.notify_all()
+        pools = POOLS[turn.phase]
+
+        def is_free() -> bool:
+            ahead = self.waiting[: self.waiting.index(turn)]
+            return not any(pool in self.held or any(pool in POOLS[other.phase] for other in ahead) for pool in pools)
+
+        if self.move:
+            job.state = "moving"
+        if self.move or not self.changed.wait_for(is_free, wait_s):
+            return 200, {"granted": False, "move": self.move}
+        self.waiting.remove(turn)
+        self.held |= dict.fromkeys(pools, turn)
+        self.granted.append(turn)
+        self.changed.notify_all()
+        job.heard_s = time.monotonic()
+        switched = len(self.granted) > 1
+        return 200, {"granted": True, "iteration": turn.iteration, "switched": switched, "nodes": NODES, "move": False}
+
+    def _free(self, pools: list[str]) -> None:
+        for pool in pools:
+            del self.held[pool]
+        self.changed.notify_all()
+
+
+@contextmanager
+def serving(jobs: dict[str, int], ttl_s: float = 30.0) -> Iterator[LittleService]:
+    """A service with such jobs, by their iterations, on a port of its own."""
+    service = LittleService(jobs, ttl_s)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def _handle(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+            if service.silent.is_set():
+                self.close_connection = True
+                return
+            if self.headers["Authorization"] != f"Bearer {TOKEN}":
+                status, answer = 401, {"error": "the token is wrong"}
+            else:
+                with service.changed:
+                    status, answer = service.answer(self.command, self.path, body)
+                    if service.lost_answers and "leases" in self.path:
+                        service.lost_answers -= 1
+                        self.close_connection = True
+                        return
+            text = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_GET = do_POST = do_DELETE = _handle
+
+        def log_message(self, format: str, *arguments: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        service.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield service
+        finally:
+            server.shutdown()
+            thread.join()

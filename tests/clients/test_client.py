@@ -1,0 +1,232 @@
+"""The client against a service of leases: turns, what is repeated, what is given back, and what it is without a service."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+import rollmux_client
+
+from tests.clients.little_service import LittleService, Turn
+
+
+def iterate(job: rollmux_client.Job) -> None:
+    for k in job.iterations():
+        with job.phase("rollout") as phase:
+            phase.report(reward=float(k), loss=float("nan"))
+        with job.phase("training"):
+            pass
+
+
+def test_a_script_runs_the_same_without_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROLLMUX_URL", raising=False)
+    done = []
+    with rollmux_client.attach() as job:
+        for k in job.iterations(2):
+            with job.phase("rollout") as phase:
+                phase.report(reward=1.0)
+                job.progress(1, 2, 3)
+            with job.phase("training"):
+                done.append(k)
+            job.synced(0.1)
+    assert done == [0, 1]
+
+
+def test_phases_are_asked_for_and_given_back_in_order(service: LittleService) -> None:
+    with rollmux_client.attach() as job:
+        assert job.nodes["rollout"][0]["name"] == "rollout-0"
+        iterate(job)
+    assert service.granted == [Turn("one", phase, k, False) for k in range(3) for phase in ("rollout", "training")]
+    released = [body for name, body in service.requests if name == "release"]
+    assert [body["metrics"] for body in released if body["phase"] == "rollout"] == [
+        {"reward": 0.0},
+        {"reward": 1.0},
+        {"reward": 2.0},
+    ]
+    assert service.jobs["one"].state == "done" and not service.held
+
+
+def test_two_jobs_take_turns(service: LittleService) -> None:
+    inside, most = [0], [0]
+
+    def run(name: str) -> None:
+        with rollmux_client.attach(name) as job:
+            for _ in job.iterations(3):
+                with job.phase("rollout"):
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                    inside[0] -= 1
+                with job.phase("training"):
+                    pass
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "other")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert {job.state for job in service.jobs.values()} == {"done"}
+
+
+def test_an_answer_that_got_lost_is_asked_for_again_and_counts_once(service: LittleService) -> None:
+    with rollmux_client.attach() as job:
+        for _ in job.iterations(3):
+            for name in ("rollout", "training"):
+                service.lost_answers = 2
+                with job.phase(name):
+                    service.lost_answers = 2
+    assert [(turn.phase, turn.iteration) for turn in service.granted] == [(p, k) for k in range(3) for p in ("rollout", "training")]
+
+
+def test_a_phase_that_fails_is_not_over_and_the_next_process_goes_on_with_it(service: LittleService) -> None:
+    with pytest.raises(ZeroDivisionError), rollmux_client.attach() as job:
+        for k in job.iterations():
+            with job.phase("rollout"):
+                assert 1 / (1 - k)
+            with job.phase("training"):
+                pass
+    assert service.jobs["one"].state == "queued" and not service.held
+    with rollmux_client.attach() as job:
+        assert [*job.iterations()] == [1, 2]
+
+
+def test_an_evaluation_waits_for_its_turn_and_counts_no_iteration(service: LittleService) -> None:
+    with rollmux_client.attach() as job:
+        with job.phase("rollout", extra=True), pytest.raises(rollmux_client.Refused, match="release what is held"):
+            job.acquire(job.phase("rollout"))
+        for _ in job.iterations(1):
+            with job.phase("rollout"):
+                pass
+            with job.phase("training"):
+                pass
+        with job.phase("rollout", extra=True):
+            pass
+    assert [turn.extra for turn in service.granted] == [True, False, False, True]
+
+
+def test_a_sync_has_both_sides_at_once_and_ends_the_iteration(service: LittleService) -> None:
+    with rollmux_client.attach() as job:
+        for _ in job.iterations(1):
+            with job.phase("rollout"):
+                pass
+            with job.phase("training"):
+                pass
+            with job.phase("sync"):
+                assert {*service.held} == {"rollout", "training"}
+    ends = [(name, body["iteration"]) for name, body in service.requests if name in ("release", "synced")]
+    assert ends == [("release", 0), ("release", 0), ("release", 0), ("synced", 0)]
+    with rollmux_client.attach("other") as job:
+        job.synced(0.5)
+    assert ("synced", {"iteration": 0, "seconds": 0.5}) in service.requests
+
+
+def test_progress_is_sent_beside_the_rollout(service: LittleService) -> None:
+    with rollmux_client.attach() as job, job.phase("rollout"):
+        job.progress(3, 8, 100)
+        while not any(name == "progress" for name, _ in service.requests):
+            threading.Event().wait(0.01)
+    assert ("progress", {"done": 3, "total": 8, "tokens": 100}) in service.requests
+
+
+def test_a_job_that_is_asked_to_stop_ends_between_phases_and_can_go_on(service: LittleService) -> None:
+    with pytest.raises(rollmux_client.Interrupted) as ended, rollmux_client.attach() as job:
+        for k in job.iterations():
+            with job.phase("rollout"):
+                if k == 1:
+                    service.stop = True
+                    job.progress(1, 1, 1)
+                    while not job.stopping:
+                        threading.Event().wait(0.01)
+                        job._wake.set()  # noqa: SLF001 (the next heartbeat is some seconds off)
+                        job._once("heartbeat", {"pids": []}, 1.0)  # noqa: SLF001
+            with job.phase("training"):
+                pass
+    assert (ended.value.reason, ended.value.code) == ("stop", 75)
+    assert service.granted[-1] == Turn("one", "rollout", 1, False) and service.jobs["one"].state == "queued"
+
+
+def test_a_move_ends_the_process_or_attaches_anew(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.move = True
+    with pytest.raises(rollmux_client.Interrupted, match="75") as ended, rollmux_client.attach() as job, job.phase("rollout"):
+        pass
+    assert ended.value.reason == "move"
+    leases = []
+
+    def bring(job: rollmux_client.Job) -> None:
+        leases.append(job.lease)
+        service.move = False
+
+    with rollmux_client.attach(moved=bring) as job, job.phase("rollout"):
+        assert leases == [job.lease]
+    assert [turn.phase for turn in service.granted] == ["rollout"]
+
+
+def test_the_lease_of_another_process_is_used_and_left_to_it(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rollmux_client.attach() as launcher:
+        monkeypatch.setenv("ROLLMUX_LEASE", str(launcher.lease))
+        monkeypatch.setenv("ROLLMUX_NODES", '{"rollout": [{"name": "here"}]}')
+        with rollmux_client.attach() as job:
+            assert (job.lease, job.nodes) == (launcher.lease, {"rollout": [{"name": "here"}]})
+            iterate(job)
+        assert service.jobs["one"].state == "running"
+    assert service.jobs["one"].state == "done"
+
+
+def test_what_the_service_refuses_is_said(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(rollmux_client.Refused, match="there is no"), rollmux_client.attach("nobody"):
+        pass
+    with rollmux_client.attach():
+        pass
+    with pytest.raises(rollmux_client.Refused, match="the job is over"), rollmux_client.attach():
+        pass
+    monkeypatch.setenv("ROLLMUX_TOKEN", "wrong")
+    with pytest.raises(rollmux_client.Refused, match="the token is wrong"), rollmux_client.attach():
+        pass
+    monkeypatch.delenv("ROLLMUX_TOKEN")
+    with pytest.raises(ValueError, match="ROLLMUX_TOKEN"):
+        rollmux_client.attach()
+    monkeypatch.setenv("ROLLMUX_TOKEN", "secret")
+    monkeypatch.setenv("ROLLMUX_URL", "10.0.0.1:80")
+    with pytest.raises(ValueError, match="http://HOST:PORT"):
+        rollmux_client.attach()
+
+
+def test_a_task_waits_without_holding_up_others(service: LittleService) -> None:
+    async def run(name: str) -> None:
+        async with rollmux_client.attach(name) as job:
+            for _ in job.iterations(3):
+                async with job.phase("rollout"):
+                    await asyncio.sleep(0)
+                async with job.phase("training"):
+                    await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(run("one"), run("other"))
+
+    asyncio.run(both())
+    assert {job.state for job in service.jobs.values()} == {"done"} and len(service.granted) == 12
+
+
+def test_a_turn_that_comes_after_its_task_was_cancelled_is_given_back(service: LittleService) -> None:
+    async def scenario() -> None:
+        async with rollmux_client.attach("one") as one, rollmux_client.attach("other") as other:
+
+            async def wait() -> None:
+                async with other.phase("rollout"):
+                    raise AssertionError("it was cancelled")
+
+            async with one.phase("rollout"):
+                waiting = asyncio.create_task(wait())
+                while not service.waiting:
+                    await asyncio.sleep(0.01)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            async with one.phase("training"):
+                pass
+            async with one.phase("rollout", iteration=1):  # comes when the other has given its turn back
+                pass
+
+    asyncio.run(scenario())
+    assert [turn.job for turn in service.granted if turn.phase == "rollout"] == ["one", "other", "one"]

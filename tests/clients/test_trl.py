@@ -1,0 +1,121 @@
+"""The trainer for TRL: real runs of its GRPOTrainer whose turns are those that a service granted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rollmux_client
+
+from runtime.jobs.models import load_tokenizer, model_directory
+from runtime.jobs.spec import ModelSpec
+from tests.clients.little_service import LittleService, Turn
+
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of other people's packages about each other
+pytest.importorskip("trl")
+ROOT = Path(__file__).parents[2]
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def make(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes a trainer whose rewards and optimizer steps see that they have their turn."""
+    import rollmux_trl
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    model = model_directory(ModelSpec(), 0)
+
+    def reward(completions: list[str], **_: Any) -> list[float]:
+        assert len(service.held) == 1 and all(turn.job == "one" for turn in service.held.values())
+        return [float(len(text)) for text in completions]
+
+    class HasItsTurn(TrainerCallback):  # type: ignore[misc]
+        def on_pre_optimizer_step(self, *arguments: Any, **options: Any) -> None:
+            assert {*service.held} == {"training"}
+
+    def trainer(job: rollmux_client.Job, **options: Any) -> Any:
+        digits = Dataset.from_list([{"prompt": str(digit)} for digit in range(8)])
+        usual = {
+            "per_device_train_batch_size": 2,
+            "per_device_eval_batch_size": 2,
+            "num_generations": 2,
+            "max_completion_length": 4,
+        }
+        quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "use_cpu": True, "bf16": False}
+        config = GRPOConfig(output_dir=str(tmp_path), gradient_checkpointing=False, **(usual | quiet | options))
+        return rollmux_trl.GRPOTrainer(
+            job=job,
+            model=str(model),
+            processing_class=load_tokenizer(model),
+            reward_funcs=reward,
+            train_dataset=digits,
+            eval_dataset=digits.select(range(2)),
+            callbacks=[HasItsTurn()],
+            args=config,
+        )
+
+    return trainer
+
+
+def iteration(k: int) -> list[Turn]:
+    return [Turn("one", "rollout", k, False), Turn("one", "training", k, False)]
+
+
+def test_an_iteration_is_a_generation_and_all_optimizer_steps_up_to_the_next_one(service: LittleService, make: Make) -> None:
+    options = {"gradient_accumulation_steps": 4, "num_iterations": 2, "max_steps": 4, "eval_strategy": "steps", "eval_steps": 1}
+    with rollmux_client.attach() as job:
+        trainer = make(job, **options)
+        trainer.train()
+    evaluation = [Turn("one", "rollout", k, True) for k in range(3)]  # after two steps; after one it is in the training
+    assert service.granted == [*iteration(0), evaluation[1], *iteration(1), evaluation[2]]
+    released = [body for name, body in service.requests if name == "release" and body["phase"] == "rollout"]
+    assert [body["iteration"] for body in released if "reward" in body["metrics"]] == [0, 1]
+    assert trainer.state.global_step == 4 and service.jobs["one"].state == "done"
+
+
+def test_a_generation_in_the_middle_of_an_optimizer_step_is_an_iteration_too(service: LittleService, make: Make) -> None:
+    with rollmux_client.attach() as job:
+        make(job, gradient_accumulation_steps=4, steps_per_generation=2, max_steps=1).train()
+    assert service.granted == [*iteration(0), *iteration(1)]
+
+
+def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(service: LittleService, make: Make, tmp_path: Path) -> None:
+    with pytest.raises(rollmux_client.Interrupted), rollmux_client.attach() as job:
+        trainer = make(job, gradient_accumulation_steps=2, max_steps=3)
+        job.stopping = True  # as a heartbeat would say
+        trainer._job._check_stop = lambda: None  # noqa: SLF001 (it is said between the turn and the end of the step)
+        trainer.train()
+    assert service.granted == iteration(0) and (tmp_path / "checkpoint-1").exists() and service.jobs["one"].state == "queued"
+    with rollmux_client.attach() as job:
+        trainer = make(job, gradient_accumulation_steps=2, max_steps=3)
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert service.granted == [*iteration(0), *iteration(1), *iteration(2)] and trainer.state.global_step == 3
+
+
+def test_several_processes_wait_for_the_turn_of_the_first(service: LittleService, tmp_path: Path) -> None:
+    script = ROOT / "examples" / "trl_job.py"
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "clients" / "python")))
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        "0",
+        "--rdzv-backend",
+        "c10d",
+    ]
+    words = [*launcher, "--rdzv-endpoint", "127.0.0.1:0", str(script), "--iterations", "2", "--prompts", "1", "--tokens", "4"]
+    environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, start_new_session=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert service.granted == [*iteration(0), *iteration(1)]

@@ -1,0 +1,115 @@
+"""The client and the service that it is for: turns, evaluations, syncs, ends, and journals without a gap."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import rollmux_client
+
+from runtime.facts import PhaseSlice, Suspected
+from runtime.journal import JOURNAL, read_facts
+from tests.clients.real_service import RealService, real_service
+
+CLIENT = str(Path(rollmux_client.__file__).parent)
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealService]:
+    with real_service(tmp_path) as real:
+        monkeypatch.setenv("ROLLMUX_URL", real.url)
+        monkeypatch.setenv("ROLLMUX_TOKEN", real.token)
+        monkeypatch.delenv("ROLLMUX_LEASE", raising=False)
+        yield real
+
+
+def test_jobs_take_turns_and_their_journal_says_so(service: RealService) -> None:
+    service.submit("a", "b")
+
+    def run(name: str) -> None:
+        with rollmux_client.attach(name) as job:
+            for k in job.iterations():
+                with job.phase("rollout") as phase:
+                    phase.report(reward=k)
+                with job.phase("training"):
+                    pass
+                with job.phase("rollout", extra=True):
+                    pass
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("a", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: service.state(name)["state"] for name in ("a", "b")} == {"a": "done", "b": "done"}
+    assert service.state("a")["metrics"]["reward"] == 2.0
+    slices = [fact for fact in service.close() if isinstance(fact, PhaseSlice)]
+    for pool in ("rollout-0", "training-0"):
+        mine = sorted((fact.start_s, fact.end_s) for fact in slices if pool in fact.nodes)
+        assert len(mine) == (12 if pool == "rollout-0" else 6)
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(mine))
+
+
+def test_a_script_that_ends_early_is_gone_on_with_after_its_last_whole_iteration(service: RealService) -> None:
+    service.submit("a", sync_s=1.0)
+    iterations = []
+    for ends in (1, None):
+        with rollmux_client.attach("a") as job:
+            for k in job.iterations():
+                with job.phase("rollout"):
+                    iterations.append(k)
+                if k == ends:
+                    with pytest.raises(ZeroDivisionError), job.phase("training"):
+                        assert 1 / 0
+                    job.end(done=False)
+                    break
+                with job.phase("training"):
+                    pass
+                with job.phase("sync"):
+                    pass
+    assert iterations == [0, 1, 1, 2] and service.state("a")["state"] == "done"
+
+
+def test_a_job_that_is_cancelled_ends_between_two_phases(service: RealService) -> None:
+    service.submit("a")
+    with pytest.raises(rollmux_client.Interrupted) as ended, rollmux_client.attach("a") as job:
+        for _ in job.iterations():
+            with job.phase("rollout"):
+                service.client.ask("DELETE", "/v1/jobs/a")
+            with job.phase("training"):
+                raise AssertionError("it was cancelled")
+    assert ended.value.reason == "stop"
+    with pytest.raises(rollmux_client.Refused, match="has ended"), rollmux_client.attach("a"):
+        pass
+
+
+def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_path: Path) -> None:
+    turn = "with rollmux_client.attach() as job, job.phase('rollout'):"
+    script = f"import time, rollmux_client\n{turn}\n    print('in', flush=True); time.sleep(60)"
+    with real_service(tmp_path, ttl_s=1.0) as service:
+        service.submit("a", "b")
+        environment = os.environ | {"PYTHONPATH": CLIENT, "ROLLMUX_URL": service.url, "ROLLMUX_TOKEN": service.token}
+        words = [sys.executable, "-c", script]
+        start = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+        with subprocess.Popen(words, env=environment | {"ROLLMUX_JOB": "a"}, **start) as process:  # type: ignore[call-overload]
+            assert process.stdout.readline() == b"in\n"
+            with rollmux_client.Job(service.client, "b") as job:
+                turns: list[bool] = []
+                waiting = threading.Thread(target=lambda: turns.append(job.acquire(job.phase("rollout")) is None))
+                waiting.start()
+                os.killpg(process.pid, signal.SIGSTOP)
+                while not any(isinstance(fact, Suspected) for fact in read_facts(tmp_path / JOURNAL)):
+                    assert not turns
+                assert not turns
+                os.killpg(process.pid, signal.SIGCONT)
+                assert process.wait() == -signal.SIGKILL
+                waiting.join()
+                assert turns == [True]
+                job.end(done=False)

@@ -1,0 +1,154 @@
+"""`rollmux exec`: a command on the nodes that a service gives its job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import rollmux_client
+
+from tests.clients.little_service import TOKEN, LittleService, serving
+from tests.conftest import Command
+
+ROOT = Path(__file__).parents[3]
+CLIENT = str(Path(rollmux_client.__file__).parent)
+ENTRY = "{id: %s, attach: true, iterations: 3, slo: 2, rollout: {worst_case_s: 1}, training: {worst_case_s: 1}}"
+SCRIPT = """
+import os, sys, rollmux_client
+
+def say(*words):
+    with open("log", "a") as file:
+        print(*words, file=file)
+
+say("starts")
+with rollmux_client.attach() as job:
+    for k in job.iterations():
+        with job.phase("rollout"):
+            say(os.environ["ROLLMUX_JOB"], k, sorted(os.sched_getaffinity(0)), repr(os.environ["CUDA_VISIBLE_DEVICES"]))
+        with job.phase("training"):
+            if sys.argv[1:] == [str(k)]:
+                sys.exit(3)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTHONPATH", CLIENT)
+    monkeypatch.chdir(tmp_path)
+    for name in ("ROLLMUX_LEASE", "ROLLMUX_URL", "ROLLMUX_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "job.yaml").write_text(f"version: 1\njobs:\n  - {ENTRY % 'mine'}\n")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return tmp_path / "job.yaml"
+
+
+def point_to(little: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLMUX_URL", little.url)
+    monkeypatch.setenv("ROLLMUX_TOKEN", TOKEN)
+
+
+def test_a_command_goes_on_after_its_last_whole_iteration_and_ends_the_job_when_it_succeeds(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        words = ("exec", str(file), "--", sys.executable, "script.py")
+        status, _, said = command(*words, "1")
+        assert status == 3 and "job mine runs on rollout-0 training-0" in said
+        assert little.jobs["mine"].state == "queued" and not little.held
+        status, _, _ = command(*words)
+        assert status == 0 and little.jobs["mine"].state == "done"
+        status, _, said = command(*words)
+        assert (status, said.count("\n")) == (2, 1) and "has ended already: done" in said
+    turns = [f"mine {k} [0] ''" for k in range(3)]
+    assert Path("log").read_text().splitlines() == ["starts", *turns[:2], "starts", *turns[1:]]
+
+
+def test_signals_are_passed_on_and_what_a_command_leaves_behind_ends(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "trap 'echo caught; exit 7' USR1; sleep 60 & echo ready; wait"
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", "sh", "-c", script]
+        with subprocess.Popen(
+            start, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": CLIENT}
+        ) as process:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGUSR1)
+            assert process.stdout.read() == "caught\n"  # nobody has the pipe any more
+        assert process.returncode == 7 and little.jobs["mine"].lease is None
+
+
+def test_a_signal_while_it_waits_for_a_placement_ends_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({"mine": 3}) as little:
+        point_to(little, monkeypatch)
+        with little.changed:
+            little._attach(little.jobs["mine"])  # noqa: SLF001 (somebody else has the job)
+        start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", "true"]
+        with subprocess.Popen(
+            start, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": CLIENT}
+        ) as process:
+            assert process.stderr is not None and "another lease of the job lives" in process.stderr.readline()
+            process.terminate()
+        assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_command_is_started_again_where_its_job_moves(command: Command, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        attach = little._attach  # noqa: SLF001
+
+        def attach_and_move(job: object) -> object:
+            little.move = not little.move  # the first time it has to move, the second time not
+            return attach(job)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(little, "_attach", attach_and_move)
+        status, _, said = command("exec", str(file), "--", sys.executable, "script.py")
+    assert status == 0 and "job mine moves" in said
+    assert len(little.granted) == 6 and Path("log").read_text().count("starts") == 2
+
+
+def test_a_lost_lease_ends_the_command(command: Command, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({}, ttl_s=0.6) as little:
+        point_to(little, monkeypatch)
+        answer = little.answer
+
+        def until_it_is_on(method: str, path: str, body: dict[str, object]) -> tuple[int, dict[str, object]]:
+            if Path("on").exists():
+                little.silent.set()
+            return answer(method, path, body)
+
+        monkeypatch.setattr(little, "answer", until_it_is_on)
+        status, _, said = command("exec", str(file), "--", "sh", "-c", "touch on; sleep 60")
+    assert status == 128 + signal.SIGKILL and "no answer from the service" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "problem"),
+    [
+        (f"[{ENTRY % 'a'}, {ENTRY % 'b'}]", (), "has 2 jobs; --job says which: a, b"),
+        (f"[{ENTRY % 'a'}]", ("--job", "c"), "has no such job; it has a"),
+        ("[{id: a, task: echo, iterations: 3, slo: 2}]", (), "job a: is no job to attach"),
+        (f"[{ENTRY % 'a'}]", ("--at", "nowhere"), "no service runs there"),
+        (f"[{ENTRY % 'a'}]", (), "the token is wrong"),
+    ],
+)
+def test_what_cannot_be_started_is_said_in_one_line(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch, text: str, options: tuple[str, ...], problem: str
+) -> None:
+    file.write_text(f"version: 1\njobs: {text}\n")
+    with serving({}) as little:
+        monkeypatch.setenv("ROLLMUX_URL", little.url)
+        monkeypatch.setenv("ROLLMUX_TOKEN", "wrong")
+        status, out, err = command("exec", str(file), *options, "--", "true")
+    assert (status, out, err.count("\n")) == (2, "", 1) and problem in err
+
+
+def test_a_command_that_there_is_not_is_named(command: Command, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        status, _, err = command("exec", str(file), "--", "no-such-program")
+    assert status == 2 and "no-such-program: No such file" in err.splitlines()[-1] and little.jobs["mine"].lease is None
