@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, OverBudget
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.portable import dot
@@ -93,7 +93,7 @@ class Outcome:
         time_s, rollout_nodes, training_nodes: (T,) nodes provisioned from each time on.
         decision_s: seconds of computing of each decision.
         extra: figures that only some policies have, by name (a bound and a gap, say).
-        usd_per_hour: of each job, what it was charged over the hours from its admission to its departure, $/h.
+        usd_per_hour: of each job, what it was charged over the hours in which it had a place, $/h.
     """
 
     metrics: Metrics
@@ -112,21 +112,26 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
         failures: that it was replayed with.
     """
     extra = run.failures.figures(run.scenario, failures) if run.failures is not None and failures is not None else {}
-    rates = _usd_per_hour(run)
+    rates = charged_usd_per_hour(run.log, run.state)
     return Outcome(metrics(run), run.time_s, run.rollout_nodes, run.training_nodes, run.decision_s, extra, rates)
 
 
-def _usd_per_hour(run: Run) -> dict[str, float]:
-    """What each job was charged, evenly with the other members of its groups, over its stay, $/h."""
-    admitted_s: dict[str, float] = {}
-    departed_s: dict[str, float] = {}
-    for event in run.log:
+def charged_usd_per_hour(log: Iterable[Event], state: State) -> dict[str, float]:
+    """What each job was charged, evenly with the other members of its groups, over the time that it had a place, $/h.
+
+    Args:
+        log: that has led to the state. Jobs that still have a place have it until the state's time.
+    """
+    placed_s: dict[str, float] = {}
+    since_s: dict[str, float] = {}
+    for event in log:
         if isinstance(event, Admitted):
-            admitted_s.setdefault(event.job_id, event.at_s)
-        elif isinstance(event, Departed):
-            departed_s[event.job_id] = event.at_s
-    stays_h = {job_id: (departed_s[job_id] - at_s) / 3600 for job_id, at_s in admitted_s.items() if job_id in departed_s}
-    return {job_id: run.state.charged_usd(job_id) / hours for job_id, hours in stays_h.items() if hours > 0}
+            since_s[event.job_id] = event.at_s
+        elif isinstance(event, Departed) and event.job_id in since_s:
+            placed_s[event.job_id] = placed_s.get(event.job_id, 0.0) + event.at_s - since_s.pop(event.job_id)
+    for job_id, at_s in since_s.items():
+        placed_s[job_id] = placed_s.get(job_id, 0.0) + state.now_s - at_s
+    return {job_id: 3600 * state.charged_usd(job_id) / seconds for job_id, seconds in placed_s.items() if seconds > 0}
 
 
 def metrics(run: Run) -> Metrics:

@@ -8,16 +8,17 @@ group is as full as it gets, and nothing starts cold.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollmux_env.cluster.demand import demand_of
+from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.queue_keys import queue_key
+from rollmux_env.replay.metrics import charged_usd_per_hour
 from rollmux_env.report.lanes import POOLS, Lane, follow, shares
 from runtime.facts import Iteration, PhaseSlice
 from runtime.journal import state_of
@@ -40,6 +41,7 @@ def figures(record: RunRecord) -> dict[str, Any]:
     """All figures of a run, as `results.json` has them; docs/reference/runs.md defines them. None: not measured."""
     lanes, _ = follow(record.started.cluster, record.log)
     span_s = _span(record)
+    charged = charged_usd_per_hour(record.log, state_of(record))
     return {
         "policy": record.started.policy,
         "dispatch": record.started.dispatch,
@@ -47,7 +49,9 @@ def figures(record: RunRecord) -> dict[str, Any]:
         "seconds": span_s[1],
         "versions": record.started.versions,
         "nodes": [{"name": node.name, "pool": node.pool, "device": node.device} for node in record.started.nodes],
-        "jobs": {job_id: _job(record, job_id) for job_id in _job_ids(record)},
+        "jobs": {job_id: _job(record, job_id) | _dollars_of(record, job_id, charged) for job_id in _job_ids(record)},
+        "usd": sum(_usd(record, lane) for lane in lanes),
+        "usd_solo": _usd_solo(record),
         "pools": {pool: _pool(record, lanes, pool, span_s) for pool in POOLS},
         "groups": [_group(record, lanes, shared) for shared in shared_times(record)],
         "throughput": throughput(record, lanes),
@@ -183,6 +187,7 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "eval_reward_last": _finite(evaluations[-1]) if evaluations else None,
         "iteration_s": own_s,
         "solo_iteration_s": alone_s,
+        "profiled_iteration_s": job.solo_s if job else None,
         "slowdown": own_s / alone_s if own_s and alone_s else None,
         "slo": job.slo if job else None,
         "worst_case_s": {phase: getattr(job, phase).worst_case_s for phase in PHASES} if job else None,
@@ -194,6 +199,28 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "checkpoint_gb": _mean(checkpoint.gb for checkpoint in record.checkpointed if checkpoint.job_id == job_id),
         "host_gb": {phase: max((part.host_gb for part in _phases(record, job_id, phase)), default=None) for phase in PHASES},
     }
+
+
+def _dollars_of(record: RunRecord, job_id: str, charged: Mapping[str, float]) -> dict[str, float | None]:
+    """What a job was charged an hour while it had a place, and what nodes of its own would have cost."""
+    job = record.jobs.get(job_id)
+    solo = solo_usd_per_hour(job, record.started.cluster) if job else None
+    return {"usd_per_hour": charged.get(job_id), "usd_per_hour_solo": solo}
+
+
+def _usd(record: RunRecord, lane: Lane) -> float:
+    """The price of a node for as long as it was provisioned."""
+    return (lane.until_s - lane.from_s) / 3600 * record.started.cluster.pools[lane.pool].usd_per_node_hour  # type: ignore[index]
+
+
+def _usd_solo(record: RunRecord) -> float:
+    """What all iterations would have cost on nodes of their jobs' own: by the solo runs, else by the profiles."""
+    usd = 0.0
+    for job_id, job in record.jobs.items():
+        solo = record.solo.get(job_id)
+        alone_s = (iteration_s(iterations_of(solo, job_id)) if solo else None) or job.solo_s
+        usd += len(iterations_of(record, job_id)) * alone_s / 3600 * solo_usd_per_hour(job, record.started.cluster)
+    return usd
 
 
 def _pool(record: RunRecord, lanes: Sequence[Lane], pool: str, span_s: tuple[float, float]) -> dict[str, float] | None:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rollmux_env.report.sharing import sharing_table
 from rollmux_env.report.tables import heading, make_table
 
 
@@ -24,30 +25,35 @@ def summary(figures: Mapping[str, Any]) -> RenderableType:
     ]
     if users := figures.get("usd_by_user"):
         parts.append(Text("charged: " + ", ".join(f"{user or 'no user'} {usd:,.2f} $" for user, usd in users.items())))
+    parts += _sharing(figures)
     parts += [heading("Pools, shares of provisioned node time"), _pools(figures), heading("Switches"), _switches(figures)]
     parts += [Text(line) for line in _lines(figures)]
     return Group(*parts)
 
 
 def _jobs(figures: Mapping[str, Any]) -> RenderableType:
-    compared = any(job["solo_iteration_s"] for job in figures["jobs"].values())
     evaluated = any(job["eval_reward_last"] is not None for job in figures["jobs"].values())
-    columns = (*(("held out",) if evaluated else ()), "iteration", *(("alone", "slowdown") if compared else ()))
-    table = make_table("job", "iterations", "reward", *columns, "SLO", "placed")
+    table = make_table("job", "iterations", "reward", *(("held out",) if evaluated else ()), "placed")
     for job_id, job in figures["jobs"].items():
-        alone = (_seconds(job["solo_iteration_s"]), _times(job["slowdown"])) if compared else ()
         held_out = (_change(job["eval_reward_first"], job["eval_reward_last"]),) if evaluated else ()
+        rewards = _change(job["reward_first"], job["reward_last"])
         table.add_row(
-            job_id,
-            f"{job['iterations']}/{job['of'] or '?'}",
-            _change(job["reward_first"], job["reward_last"]),
-            *held_out,
-            _seconds(job["iteration_s"]),
-            *alone,
-            _times(job["slo"]),
-            (job["strategy"] or "").replace("_", " "),
+            job_id, f"{job['iterations']}/{job['of'] or '?'}", rewards, *held_out, (job["strategy"] or "").replace("_", " ")
         )
     return table
+
+
+def _sharing(figures: Mapping[str, Any]) -> list[RenderableType]:
+    """Shared against alone: as the jobs were alone in the same run, or, where they were not, as their profiles have it."""
+    compared = any(job["solo_iteration_s"] for job in figures["jobs"].values())
+    rows = []
+    for job_id, job in figures["jobs"].items():
+        alone_s = job["solo_iteration_s" if compared else "profiled_iteration_s"]
+        slowdown = job["iteration_s"] / alone_s if job["iteration_s"] and alone_s else None
+        rows.append({"id": job_id, **job, "alone_s": alone_s, "slowdown": slowdown})
+    title = "Shared against alone" if compared else "Shared against alone, by profiles"
+    whole = f"dollars: {figures['usd']:.3f} in all, {figures['usd_solo']:.3f} for the same iterations of the jobs alone"
+    return [heading(title), sharing_table(rows), Text(whole)]
 
 
 def _change(first: float | None, last: float | None) -> str:

@@ -35,6 +35,28 @@ def test_two_balanced_jobs_double_the_throughput_of_a_node_hour() -> None:
     assert group["pools"]["rollout"] == pytest.approx({"running": 1, "switching": 0, "bubble": 0}, abs=1e-9)
 
 
+def test_two_jobs_that_share_nodes_pay_half_of_them_each(capsys: pytest.CaptureFixture[str]) -> None:
+    found = figures(recorded(scenario_of({"id": "a"}, {"id": "b", "slo": 1.6}), alone=True))
+    # while both are there a node hour costs each 1 $; the one that ends last is alone with its training for 10 s, at 2 $/h
+    rates = sorted(job["usd_per_hour"] for job in found["jobs"].values())
+    assert rates == [pytest.approx(1.0), pytest.approx((400 * 1 + 10 * 2) / 410)]
+    assert [job["usd_per_hour_solo"] for job in found["jobs"].values()] == [2.0, 2.0]
+    assert found["usd"] == pytest.approx(410 * 2 / 3600) and found["usd_solo"] == pytest.approx(800 * 2 / 3600)
+    show(summary(found))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Shared against alone job iteration alone slowdown SLO $/h alone $/h" in out
+    assert "b 20.00 s 20.00 s 1.00x 1.60x 1.02 2.00" in out
+    assert "dollars: 0.228 in all, 0.444 for the same iterations of the jobs alone" in out
+
+
+def test_without_solo_runs_jobs_are_held_against_their_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+    found = figures(recorded(scenario_of({"id": "a", "sync_s": 5})))
+    assert found["jobs"]["a"]["slowdown"] is None and found["jobs"]["a"]["profiled_iteration_s"] == 25
+    show(summary(found))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Shared against alone, by profiles" in out and "a 25.00 s 25.00 s 1.00x 1.50x 2.00 2.00" in out
+
+
 def test_a_job_alone_leaves_each_pool_idle_half_of_the_time_and_gains_nothing() -> None:
     found = figures(recorded(scenario_of({"id": "a"}), alone=True))
     assert found["throughput"]["gain"] == pytest.approx(1)
