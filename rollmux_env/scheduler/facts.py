@@ -67,12 +67,14 @@ class Finished(NamedTuple):
 
     Attributes:
         seconds: how long it took. cold: it began with a cold start.
+        device_gb: memory that the job keeps on each GPU of a node until its next phase there, GB.
     """
 
     job_id: str
     phase: PhaseName
     seconds: float
     cold: bool = False
+    device_gb: float = 0.0
 
 
 class Synced(NamedTuple):
