@@ -18,6 +18,7 @@ from rollmux_env.scheduler.nodes import PoolName
 from rollmux_env.scheduler.nodes import Returned as Returned
 from rollmux_env.scheduler.shares import Span as Span
 from runtime.jobs.spec import JobSpec
+from runtime.residency.choice import Waits
 
 Pool = PoolName
 
@@ -114,11 +115,13 @@ class Profiled:
 
     Attributes:
         job: as the policy sees it. cached: no pass was needed, it had been measured before.
+        waits: how its state may wait between phases, by pool.
     """
 
     at_s: float
     job: Job
     cached: bool
+    waits: dict[Pool, Waits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,8 @@ class PhaseSlice:
         permit_s: how long the permit took to reach the job. load_s, offload_s: state onto the device, and off it.
         cold: the job's first phase of the kind in its placement. switched: a node last ran another job.
         stages: parts of loading and offloading that the job named, seconds.
-        host_gb: measured host memory of the job on a node afterwards, the largest of the nodes.
+        host_gb: measured host memory of the job on a node afterwards, the largest of the nodes. device_gb: of each GPU.
+        stays: the job's state is still on the devices afterwards; else it has been offloaded.
         core_wait_s: how long, since its last phase there, the process that did the work was ready to run and had no core: the
             machine was shared. The longest of several; 0 where the system does not say.
         ok: False where the phase failed or was cut short.
@@ -163,6 +167,8 @@ class PhaseSlice:
     switched: bool = False
     stages: dict[str, float] = field(default_factory=dict)
     host_gb: float = 0.0
+    device_gb: float = 0.0
+    stays: bool = False
     core_wait_s: float = 0.0
     ok: bool = True
     spans: tuple[Span, ...] = ()
@@ -170,6 +176,23 @@ class PhaseSlice:
     def node_spans(self) -> tuple[Span, ...]:
         """What it held of its nodes and when."""
         return self.spans or tuple(Span(node, self.start_s, self.end_s, 1.0, False) for node in self.nodes)
+
+
+@dataclass(frozen=True)
+class Offloaded:
+    """State that had stayed on the devices of a phase has left them, since somebody needs the room.
+
+    Attributes:
+        pool: of the phase. nodes: names. seconds: it took. host_gb, device_gb: as of `PhaseSlice`, since then.
+    """
+
+    at_s: float
+    job_id: str
+    pool: Pool
+    nodes: tuple[str, ...]
+    seconds: float
+    host_gb: float
+    device_gb: float
 
 
 @dataclass(frozen=True)
@@ -309,6 +332,7 @@ Fact = (
     | Assigned
     | Returned
     | PhaseSlice
+    | Offloaded
     | SyncSlice
     | Iteration
     | Checkpointed

@@ -137,12 +137,12 @@ def profile(spec: JobSpec, rounds: int) -> EngineProfile:
         prompt = max(len(ids) for prompts, _ in checks for ids in prompts)
         figures = measure(measurer, Grid.up_to(batch, prompt, settings.max_tokens), rounds, checks)
         gpu = torch.cuda.is_available()
-        device_bytes = int(torch.cuda.mem_get_info()[1] if gpu else memory().total_gb * 1e9)
-        switches = _switches(engine, measurer, dict(files.tensors()), cold_s, rounds, device_bytes)
+        device_gb = torch.cuda.mem_get_info()[1] / 1e9 if gpu else memory().total_gb
+        switches = _switches(engine, measurer, dict(files.tensors()), cold_s, rounds, device_gb)
     finally:
         engine.close()
     share = spec.rollout.engine_options.gpu_memory or USUAL
-    number_bytes, memory_gb = (2.0, share * device_bytes / 1e9) if gpu else (4.0, _HOST_SHARE * device_bytes / 1e9)
+    number_bytes, memory_gb = (2.0, share * device_gb) if gpu else (4.0, _HOST_SHARE * device_gb)
     weights_gb = shape.parameters * number_bytes / 1e9
     kv_tokens = int((memory_gb * spec.rollout.tensor_parallel - weights_gb) * 1e9 / (shape.cached * number_bytes))
     timing = fit(figures, kv_tokens)
@@ -190,9 +190,9 @@ def _compared(timing: ReplicaTiming, rollouts: tuple[Rollout, ...], cap: int) ->
 
 
 def _switches(
-    engine: Engine, measurer: Measurer, weights: dict[str, Any], cold_s: float, rounds: int, device_bytes: int
+    engine: Engine, measurer: Measurer, weights: dict[str, Any], cold_s: float, rounds: int, device_gb: float
 ) -> Switches:
-    keep, drop, sync = [], [], []
+    stay, keep, drop, sync = [], [], [], []
     awake = engine.restore()
     for number in range(rounds):
 
@@ -201,16 +201,17 @@ def _switches(
             engine.restore(weights, version)
 
         sync.append(measurer.seconds(lambda version=2 * number + 2: engine.update_weights(weights, version)))  # type: ignore[misc]
+        stay.append(measurer.seconds(lambda: (engine.stay(), engine.restore())))
         keep.append(measurer.seconds(lambda: (engine.offload(), engine.restore())))
         drop.append(measurer.seconds(switch))
     asleep = engine.offload()
     engine.restore()
     levels = (
-        Level("stay", 0.0, awake.device),
-        Level("keep", median(keep), asleep.device),
-        Level("drop", median(drop) - median(sync), asleep.device),  # new weights come in any case
+        Level("stay", median(stay), awake.device / 1e9),
+        Level("keep", median(keep), asleep.device / 1e9, asleep.host / 1e9),
+        Level("drop", median(drop) - median(sync), asleep.device / 1e9),  # new weights come in any case
     )
-    best = cheapest(levels, device_bytes, awake.device)
+    best = cheapest(levels, device_gb, awake.device / 1e9)
     return Switches(cold_s, median(keep), median(sync), asleep.host / 1e9, levels, best.name if best else None)
 
 
@@ -238,7 +239,7 @@ def profile_tables(profile: EngineProfile) -> RenderableType:
     others.add_row("sync: new weights into the engine", f"{switches.sync_s:.3f}")
     for level in switches.levels:
         best = ", the cheapest beside a job of this size" if level.name == switches.cheapest else ""
-        others.add_row(f"{_WAITING[level.name]}: {level.device_bytes / 1e9:.3f} GB of the device{best}", f"{level.seconds:.3f}")
+        others.add_row(f"{_WAITING[level.name]}: {level.device_gb:.3f} GB of the device{best}", f"{level.seconds:.3f}")
     note = "responses end by themselves; the fit saw none of them. Seconds of computing time on a CPU, of the clock on a GPU"
     title = f"{profile.job} in {profile.engine}: {profile.hardware.name}"
     return Group(heading(title), parts, heading("Prediction against rollouts"), checks, Text(note, style="dim"), others)

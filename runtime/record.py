@@ -24,6 +24,7 @@ from runtime.facts import (
     Failed,
     Iteration,
     Node,
+    Offloaded,
     PhaseSlice,
     Profiled,
     Relaunched,
@@ -55,6 +56,7 @@ class RunRecord:
     assigned: tuple[Assigned, ...] = ()
     returned: tuple[Returned, ...] = ()
     phases: tuple[PhaseSlice, ...] = ()
+    offloaded: tuple[Offloaded, ...] = ()
     syncs: tuple[SyncSlice, ...] = ()
     iterations: tuple[Iteration, ...] = ()
     repeated: tuple[Iteration, ...] = ()

@@ -127,6 +127,10 @@ class Engine(Protocol):
         """
         ...
 
+    def stay(self) -> Footprint:
+        """Stay on the device until the next phase; what is not needed for that is given back, where the engine can."""
+        ...
+
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
         """Come back to the device: weights, then `weights` staged meanwhile (as `update_weights`), then room for the KV cache.
 

@@ -98,6 +98,10 @@ class TorchEngine:
                 storage.resize_(0)
         return self._offloader.offload()
 
+    def stay(self) -> Footprint:
+        """See `Engine.stay`: a KV cache has gone with its batch."""
+        return self._offloader.stay()
+
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
         """See `Engine.restore`."""
         if weights is not None:

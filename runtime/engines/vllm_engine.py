@@ -206,6 +206,10 @@ class VllmEngine:
             self._level, self._given_back = 2 if drop else 1, awake_bytes - self._device_bytes
         return self._footprint()
 
+    def stay(self) -> Footprint:
+        """See `Engine.stay`: weights and KV cache keep all that they have."""
+        return self._footprint()
+
     @dies_with_its_processes
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
         """See `Engine.restore`."""
@@ -223,6 +227,8 @@ class VllmEngine:
             if self._level:
                 self._llm.wake_up(tags=["kv_cache"])
                 self._level = 0
+        if not self._level:
+            self._given_back = 0
         return self._footprint()
 
     def close(self) -> None:
@@ -245,7 +251,11 @@ class VllmEngine:
     def _footprint(self) -> Footprint:
         host = self._weight_bytes if self._level == 1 else 0
         grown = max(int((resident_gb() - self._resident_gb) * 1e9), 0)
-        return Footprint(self._device_bytes, host, min(host, grown))  # page-locked by this process, or by others of the engine
+        mapped = min(host, grown)  # page-locked by this process, or by others of the engine
+        if not self._gpu:
+            return Footprint(self._device_bytes, host, mapped)
+        peak, capacity = self._device_bytes + self._given_back, self._devices * torch.cuda.mem_get_info()[1]
+        return Footprint(self._device_bytes, host, mapped, peak, capacity)
 
     def _must_fit(self) -> None:
         """Refuse to wake where vLLM would run out of memory."""

@@ -113,6 +113,7 @@ class CheckpointWriter:
                     raise error
                 problem = one_line(" ".join(str(error).split()), 500)
                 note(f"its checkpoint cannot be written, and is tried again when there is room: {problem}")
+                self._session.leave_devices()
                 self._session.ask("full", problem)
             began = monotonic()
             try:

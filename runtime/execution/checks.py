@@ -13,7 +13,7 @@ from collections import defaultdict
 from rollmux_env.cluster.events import Departed
 from rollmux_env.errors import InvariantError
 from rollmux_env.replay.checks import check_clock
-from runtime.facts import PhaseSlice, Span
+from runtime.facts import Offloaded, PhaseSlice, Span
 from runtime.record import RunRecord
 
 
@@ -45,12 +45,17 @@ def _check_memory(record: RunRecord) -> None:
     """Assert R4, of what jobs kept on a node after their last phase there, until they left."""
     limits = {name: getattr(record.started.cluster, node.pool).node_memory_gb for name, node in record.nodes.items()}
     departures = [(event.at_s, event.job_id) for event in record.log if isinstance(event, Departed)]
-    resident: dict[tuple[str, str], PhaseSlice] = {}  # by job and pool
+    resident: dict[tuple[str, str], PhaseSlice | Offloaded] = {}  # by job and phase
+    offloaded = sorted(record.offloaded, key=lambda fact: fact.at_s)
     for part in sorted(record.phases, key=lambda part: part.end_s):
-        while departures and departures[0][0] <= part.start_s:
+        while departures and departures[0][0] <= part.end_s:
             _, job_id = departures.pop(0)
             resident = {key: other for key, other in resident.items() if key[0] != job_id}
-        resident[part.job_id, part.pool] = part
+        while offloaded and offloaded[0].at_s <= part.end_s:
+            fact = offloaded.pop(0)
+            if (fact.job_id, fact.pool) in resident:
+                resident[fact.job_id, fact.pool] = fact
+        resident[part.job_id, "training" if part.phase == "training" else "rollout"] = part
         for node in part.nodes:
             held_gb = sum(other.host_gb for other in resident.values() if node in other.nodes)
             if limits[node] is not None and held_gb > limits[node]:

@@ -109,6 +109,7 @@ class Controller:
     def _carry_out(self, order: Order) -> Done | None:
         session = self._session
         if order.keep:
+            session.leave_devices()
             self._writer.write_now(self._job)
             return None
         if self._job is not None and self._keeps(self._job):

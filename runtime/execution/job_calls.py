@@ -13,7 +13,7 @@ from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Ord
 from runtime.execution.profiling import Profiling
 from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
-from runtime.facts import Absent, Checkpointed, Fact, Iteration, Node, Pool, SyncSlice
+from runtime.facts import Absent, Checkpointed, Fact, Iteration, Node, Offloaded, Pool, SyncSlice
 from runtime.machine import boot_id
 
 
@@ -63,11 +63,14 @@ class JobCalls:
             raise Stopped("stops with the run")
         return order
 
-    async def acquire(self, job_id: str, pool: Pool, parts: tuple[Node, ...] = ()) -> None:
+    async def acquire(self, job_id: str, pool: Pool, parts: tuple[Node, ...] = ()) -> tuple[Pool, ...]:
         """Wait for the permit of a phase.
 
         Args:
             parts: of a rollout: what its nodes are cut into, if it can do with a part of them.
+
+        Returns:
+            Nothing: it has the permit. Else the pools on whose nodes its state is to leave the devices before it waits on.
 
         Raises:
             Stopped: the run stops.
@@ -84,32 +87,56 @@ class JobCalls:
         handle.permit = asyncio.get_running_loop().create_future()
         if run.present(handle):
             run.tell(facts.Ready(job_id, pool, parts))
-        await handle.permit
+        return await self.permit(job_id)
 
-    async def release(self, job_id: str, report: Report) -> None:
-        """A phase is over."""
+    async def permit(self, job_id: str) -> tuple[Pool, ...]:
+        """Wait on, as `acquire` does."""
+        handle = self._run.handles[job_id]
+        assert handle.permit is not None
+        return self._run.residents.leaving(handle) or await handle.permit
+
+    async def may_stay(self, job_id: str, pool: Pool) -> bool:
+        """Whether the state of a phase that is over may stay on its devices."""
+        run, handle = self._run, self._run.handles[job_id]
+        return not run.stopping and run.present(handle) and run.residents.may_stay(handle, pool, run.plan.cluster)
+
+    async def offloaded(self, job_id: str, pool: Pool, seconds: float, host_gb: float, device_gb: float) -> None:
+        """State that had stayed has left its devices."""
+        run, handle = self._run, self._run.handles[job_id]
+        await run.written()
+        nodes = tuple(node.name for node in handle.nodes[pool])
+        run.log.write(Offloaded(run.log.now(), job_id, pool, nodes, seconds, host_gb, device_gb))
+        run.went(handle, (pool,))
+
+    async def release(self, job_id: str, report: Report) -> tuple[Pool, ...]:
+        """A phase is over. Returns the pools on whose nodes the job's state is to leave the devices."""
         run = self._run
         await run.written()
         handle, hold = run.handles[job_id], run.handles[job_id].hold
         if hold is None:
-            return  # the job has failed meanwhile
+            return ()  # the job has failed meanwhile
         now_s = handle.since_s = run.log.now()
         done = handle.slice(report, now_s, run.scheduler.spans(job_id, now_s) if report.phase == "rollout" else ())
         if report.keeps:
             hold.start_s = hold.asked_s = now_s
             run.log.write(done)
-            return
+            return ()
         seconds = report.done_s - report.run_s
         if handle.iteration == PROFILE:
             self._profiling.add_measurement(handle, report)
         else:
             handle.busy_s[handle.pool_of(hold.pool)] += busy_s(done)
         handle.hold = None
+        if report.stays:
+            run.residents.stays(handle, hold.pool, report.host_gb, report.device_gb)
+        else:
+            run.residents.went(handle, (hold.pool,))
         run.tell(facts.Finished(job_id, hold.pool, seconds, report.cold), notes=(done,))
         handle.notify()
+        return run.residents.leaving(handle)
 
-    async def synced(self, job_id: str, start_s: float, end_s: float) -> None:
-        """A sync is over."""
+    async def synced(self, job_id: str, start_s: float, end_s: float) -> tuple[Pool, ...]:
+        """A sync is over. Returns as `release`."""
         run = self._run
         handle = run.handles[job_id]
         await run.written()
@@ -120,6 +147,7 @@ class JobCalls:
         beside = tuple(holder for holder in run.nodes.holders(names) if holder != job_id)
         note = SyncSlice(job_id, profile, handle.iteration, names, start_s, end_s, beside)
         run.tell(*([facts.Synced(job_id, end_s - start_s)] if run.present(handle) else []), notes=(note,))
+        return run.residents.leaving(handle)
 
     async def progress(self, job_id: str, done: int, total: int, tokens: int, who: str) -> None:
         """How far the phase in hand is.

@@ -14,6 +14,7 @@ from runtime.execution.messages import End, Nodes, Order, Report
 from runtime.execution.profiles import Measured
 from runtime.facts import Node, PhaseSlice, Pool, Span
 from runtime.jobs.spec import JobSpec
+from runtime.residency.choice import Waits
 
 PROFILE = -1  # in place of an iteration's number
 
@@ -42,12 +43,14 @@ class JobHandle:
             took. leaving: it writes one before it leaves its place. deaths: since it had done as many. restarted: why it is made
             anew. busy_s: node-seconds of its phases, by pool.
         since_s: it has had no need to wait since; None while it waits. began_s: when its rollout was ready.
-        hold: its permit. asked_s: when it asked for one. permit, next: the permit and the order that it waits for.
+        hold: its permit. asked_s: when it asked for one. permit, next: the permit and the order that it waits for. A permit that
+            names pools is none: the job is first to leave what it has on their nodes.
         parts: what its rollout nodes are cut into, of a job that can do with a part of them. uses: numbers of those that its
             rollout is to use; knows: of those that it knows of. past_threshold: its rollout has reached that of migration.
         changed: is set, and made anew, when these change or the rollout is over. progress: of the phase, by who counts.
         warnings: that its processes have told the user.
         interrupted: the iteration in hand has waited for room on a disk. full: its checkpoint finds none; what the system says.
+        waits: how its state may wait between phases, by pool. to_leave: pools on whose nodes its state is no longer to stay.
         passes: of the profiler, that it still has to make. profile_over: they are over, or it has ended. measurements, sync_s,
             movable: what they have shown.
         end: why its processes are being ended, if they are. again: whether it is then made anew. cleared: they have ended.
@@ -76,7 +79,7 @@ class JobHandle:
     began_s: float | None = None
     hold: Hold | None = None
     asked_s: float = 0.0
-    permit: asyncio.Future[None] | None = None
+    permit: asyncio.Future[tuple[Pool, ...]] | None = None
     next: asyncio.Future[Order | None] | None = None
     parts: tuple[Node, ...] = ()
     uses: tuple[int, ...] = ()
@@ -88,6 +91,8 @@ class JobHandle:
     warnings: set[str] = field(default_factory=set)
     interrupted: bool = False
     full: str | None = None
+    waits: dict[Pool, Waits] = field(default_factory=dict)
+    to_leave: set[Pool] = field(default_factory=set)
     passes: int = 0
     profile_over: asyncio.Future[None] | None = None
     measurements: dict[str, Measured] = field(default_factory=dict)
@@ -135,6 +140,13 @@ class JobHandle:
         """Let those who watch its rollout know that its parts have changed, or that it is over."""
         self.changed.set()
         self.changed = asyncio.Event()
+
+    def ask_to_leave(self, pools: tuple[Pool, ...]) -> None:
+        """Wake it where it waits for a permit, so that its state leaves some nodes; it will wait again."""
+        waits = self.permit
+        if pools and waits is not None and not waits.done():
+            self.permit = asyncio.get_running_loop().create_future()
+            waits.set_result(pools)
 
     def refuse(self, error: Exception) -> None:
         """Wake it where it waits, with an error."""
@@ -185,6 +197,8 @@ class JobHandle:
             switched=hold.switched,
             stages=report.stages,
             host_gb=report.host_gb,
+            device_gb=report.device_gb,
+            stays=report.stays,
             core_wait_s=report.core_wait_s,
             ok=ok,
             spans=spans if report.phase == "rollout" else (),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 import ray
 
+from runtime.execution.leaving import Used, measure, park, timed
 from runtime.execution.messages import Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process
 from runtime.execution.plain import plain
@@ -39,8 +41,10 @@ class JobSession:
         self._next: PhaseOfJob = "rollout"
         self._prepared = False
         self._pools_loaded: set[str] = set()  # pools on which the job's state has been since it was made
+        self._staying: dict[Pool, Any] = {}  # the job, by the pool of nodes on which its state has stayed
         self._waited_s: dict[_Handle | None, float] = {}  # what was last known of how long workers, or this process, had no core
         self.parts: tuple[int, ...] = ()
+        self._own_gb: dict[Pool, float] = {}  # of this process, by the pool that it counts for
         self._reporter, self._watch = ProgressReporter(coordinator, spec.id, "job"), Watch(coordinator, spec.id)
         self.progress, self.stops = self._reporter.tell, self._watch.stops
         self.warn = Warner(coordinator, spec.id).warn
@@ -73,6 +77,8 @@ class JobSession:
     def place(self, nodes: Nodes) -> bool:
         """Take up a placement; whether it is another one."""
         changed = nodes != self._nodes
+        if changed:
+            self._staying.clear()  # what was there ends, or comes along
         self._nodes = nodes
         return changed
 
@@ -92,7 +98,7 @@ class JobSession:
     def initialise(self) -> Iterator[None]:
         """Hold the permit of the first rollout while the job is made, and keep it for that rollout."""
         self.where = "init"
-        self.ask("acquire", "rollout")
+        self._acquire("rollout", ())
         begun_s = self.now()
         here = self._nodes["rollout"]
         if not self._prepared:
@@ -115,7 +121,7 @@ class JobSession:
         if phase == "sync":
             start_s = self.now()
             yield
-            self.ask("synced", start_s, self.now())
+            self._leave(self.ask("synced", start_s, self.now()))
             self._next = "rollout"
             self.where = ""
             return
@@ -125,7 +131,7 @@ class JobSession:
         if self._has_permit or self.worst_case or len(parts) < 2:  # the first rollout, and a measured one, have all of their nodes
             parts = ()
         if not self._has_permit:
-            self.ask("acquire", pool, parts)
+            self._acquire(pool, parts)
         if parts:
             self.parts = self.ask("parts")
             self._watch.renew()
@@ -136,24 +142,44 @@ class JobSession:
         runtime_hook.stages = {}
         cold = pool not in self._pools_loaded
         self._pools_loaded.add(pool)
-        load_s = self._timed(job, "load", phase)[0]
+        load_s = timed(job, "load", phase)[0]
         run_s = self.now()
         yield
         done_s = self.now()
         self._reporter.flush()
-        offload_s, footprint = self._timed(job, "offload", phase)
-        warm_s = 0.0
-        if self.worst_case:  # a warm switch is measured, beside the cold one
-            warm_s = self._timed(job, "load", phase)[0]
-            again_s, footprint = self._timed(job, "offload", phase)
-            warm_s += again_s
-            offload_s += warm_s
-        host_gb, waited_s = self._usage(pool, footprint)
-        stages, device_gb = dict(runtime_hook.stages), self._device_gb(pool, footprint)
-        switch = (load_s, offload_s, warm_s)
-        self._release(Report(pool, False, begun_s, run_s, done_s, *switch, cold, stages, host_gb, device_gb, waited_s))
+        if self.worst_case:
+            parked = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
+        else:
+            parked = park(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
+        usage = self._usage(pool)
+        waited_s, (host_gb, device_gb) = self._waited(usage), self._used(pool, parked.footprint, usage)
+        self._staying.pop(pool, None)
+        if parked.stays:
+            self._staying[pool] = job
+        report = Report(pool, False, begun_s, run_s, done_s, load_s, parked.seconds, parked.warm_s, cold, dict(runtime_hook.stages))
+        self._release(
+            replace(report, host_gb=host_gb, device_gb=device_gb, core_wait_s=waited_s, stays=parked.stays, waits=parked.waits)
+        )
         self._next = "train" if phase == "rollout" else "sync"
         self.where = ""
+
+    def leave_devices(self) -> None:
+        """Take off its devices what has stayed there: the job may wait for long."""
+        self._leave(tuple(self._staying))
+
+    def _acquire(self, pool: Pool, parts: tuple[Node, ...]) -> None:
+        """Wait for a permit; on other nodes of the job somebody may need the room meanwhile that its state there takes."""
+        pools = self.ask("acquire", pool, parts)
+        while pools:
+            self._leave(pools)
+            pools = self.ask("permit")
+
+    def _leave(self, pools: tuple[Pool, ...]) -> None:
+        """Offload what has stayed on the nodes of some pools."""
+        for pool in pools:
+            if (job := self._staying.pop(pool, None)) is not None:
+                seconds, footprint = timed(job, "offload", "rollout" if pool == "rollout" else "train")
+                self.ask("offloaded", pool, seconds, *self._used(pool, footprint))
 
     def nodes(self, pool: Pool) -> tuple[Node, ...]:
         return self._nodes.get(pool, ())
@@ -167,6 +193,7 @@ class JobSession:
             actor.remote(node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options),
             node,
             target,
+            self.where,
         )
         self.workers.append(handle)
         self.ask("started_worker", handle.actor)
@@ -204,25 +231,43 @@ class JobSession:
             handle.close()
         self.workers.clear()
 
-    def _usage(self, pool: Pool, footprint: Any) -> tuple[float, float]:
-        """Host memory of the job on a node, GB: what its processes there have, and what they keep for the next phase; and how long
-        one of them has been without a core since this was last asked, at most, seconds."""
-        names = {node.name for node in self._nodes[pool]}
-        mine = [handle for handle in self.workers if handle.node.name in names]  # a worker may have a part of a node
-        by_node = {handle.node.name: 0.0 for handle in mine}
-        waits_s: dict[_Handle | None, float] = {} if mine else {None: core_wait_s()}
-        for handle, (own_gb, waited_s) in zip(mine, ray.get([handle.actor.usage.remote() for handle in mine]), strict=True):
-            by_node[handle.node.name] += own_gb
-            waits_s[handle] = waited_s
+    def _usage(self, pool: Pool) -> _Usage:
+        """Of the job's processes for a phase on its nodes: memory of their own, GB, and seconds that they were without a core."""
+        names, others = ({node.name for node in self._nodes[one]} for one in (pool, _OTHER[pool]))
+        mine = []
+        for handle in self.workers:
+            started_for: Pool = "training" if handle.where == "training" else "rollout"
+            name = handle.node.name  # a worker may have a part of a node, and a node may run both phases
+            if name in names and (name not in others or started_for == pool):
+                mine.append(handle)
+        return dict(zip(mine, ray.get([handle.actor.usage.remote() for handle in mine]), strict=True))
+
+    def _used(self, pool: Pool, footprint: Any, usage: _Usage | None = None) -> Used:
+        """Host memory of the job on a node: what its processes there have, and what they keep for the next phase; and memory of
+        each GPU, where the node has any: else the device is host memory."""
+        by_node: dict[str, float] = {}
+        for handle, (own_gb, _) in (self._usage(pool) if usage is None else usage).items():
+            by_node[handle.node.name] = by_node.get(handle.node.name, 0.0) + own_gb
+        own_gb = max(by_node.values(), default=0.0)
+        if not by_node and not self.workers:
+            counted = self._own_gb.get(_OTHER[pool], 0.0) if self._nodes[pool] == self._nodes[_OTHER[pool]] else 0.0
+            own_gb = self._own_gb[pool] = max(0.0, resident_gb() - counted)
+        if not isinstance(footprint, Footprint):
+            return own_gb, 0.0
+        gpus = self._gpus(pool)
+        return own_gb + (footprint.host - footprint.mapped) / 1e9, footprint.device / 1e9 / gpus if gpus else 0.0
+
+    def _gpus(self, pool: Pool) -> int:
+        """GPUs of a node of a phase."""
+        return min(len(node.gpus) for node in self._nodes[pool])
+
+    def _waited(self, usage: _Usage) -> float:
+        """How long one of those processes has been without a core since this was last asked, at most, seconds."""
+        waits_s: dict[_Handle | None, float] = {handle: waited_s for handle, (_, waited_s) in usage.items()}
+        waits_s = waits_s or {None: core_wait_s()}
         longest_s = max(waited_s - self._waited_s.get(who, 0.0) for who, waited_s in waits_s.items())
         self._waited_s |= waits_s
-        kept_gb = (footprint.host - footprint.mapped) / 1e9 if isinstance(footprint, Footprint) else 0.0
-        return kept_gb + (max(by_node.values()) if by_node else resident_gb()), longest_s
-
-    def _device_gb(self, pool: Pool, footprint: Any) -> float:
-        """Memory of a node's GPUs that the job keeps; on a node without any, the device is host memory."""
-        gpus = isinstance(footprint, Footprint) and any(node.gpus for node in self._nodes[pool])
-        return footprint.device / 1e9 if gpus else 0.0
+        return longest_s
 
     def _check_order(self, phase: PhaseOfJob) -> None:
         expected = self._next
@@ -230,16 +275,8 @@ class JobSession:
             return
         raise OutOfOrder(f"the phase '{phase}' came where '{expected}' was due; an iteration is rollout, train, sync")
 
-    @staticmethod
-    def _timed(job: Any, method: str, phase: PhaseOfJob) -> tuple[float, Any]:
-        if not hasattr(job, method):
-            return 0.0, None
-        began = monotonic()
-        result = getattr(job, method)(phase)
-        return monotonic() - began, result
-
     def _release(self, report: Report) -> None:
-        self.ask("release", report)  # and wait, since calls of an asynchronous actor may overtake each other
+        self._leave(self.ask("release", report))  # and wait, since calls of an asynchronous actor may overtake each other
 
 
 def _how(error: Exception) -> str:
@@ -262,10 +299,11 @@ class _Call:
 class _Handle:
     """A worker, as the job sees it (see `runtime.phases.WorkerHandle`)."""
 
-    def __init__(self, actor: Any, node: Node, target: str) -> None:
+    def __init__(self, actor: Any, node: Node, target: str, where: str) -> None:
         self.actor = actor
         self.node = node
         self.target = target
+        self.where = where  # what was being done when it was started
 
     def call(self, method: str, *arguments: Any) -> _Call:
         values = [argument.reference if isinstance(argument, _Call) else argument for argument in arguments]
@@ -275,3 +313,7 @@ class _Handle:
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(self.actor.close.remote(), timeout=10)
         ray.kill(self.actor)
+
+
+_Usage = dict[_Handle, tuple[float, float]]
+_OTHER: dict[Pool, Pool] = {"rollout": "training", "training": "rollout"}

@@ -59,6 +59,7 @@ class JobLifecycle:
         """Wait for a controller's end, whatever it is."""
         run = self._run
         end = await self._processes.wait(handle)
+        run.went(handle)
         if end.outcome == "done" and end.problem:
             run.log.say(f"{handle.id}: {end.problem}")
         await run.written()
@@ -149,6 +150,7 @@ class JobLifecycle:
         """End a job's processes, and then let the scheduler know."""
         run, job_id = self._run, handle.id
         await self._processes.kill(handle)
+        run.went(handle)
         folder = run.checkpoints(job_id)
         resume = await asyncio.to_thread(newest, folder, max(0, handle.iteration), handle.recorded)
         await asyncio.to_thread(drop_above, folder, resume.iterations)
@@ -206,7 +208,7 @@ class JobLifecycle:
         )
         successor.checkpoint = str(resume.folder) if resume.folder is not None else None
         successor.recorded = {iterations for iterations in handle.recorded if iterations <= begins}
-        successor.restarted, successor.warnings = note.why, handle.warnings
+        successor.restarted, successor.warnings, successor.waits = note.why, handle.warnings, handle.waits
         placed = run.scheduler.state.is_running(job_id)
         handle.gone = True
         handle.stand()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from runtime.facts import Node, Pool
+from runtime.residency.choice import Waits
 
 Nodes = dict[Pool, tuple[Node, ...]]
 MOST_WARNINGS = 20
@@ -70,8 +71,9 @@ class Report:
         begun_s: the permit had reached the job. run_s: the method began. done_s: it was over. All by the coordinator's clock.
         load_s, offload_s, warm_s: seconds of loading, of offloading, and (of a profile) of both in a warm switch.
         cold: the first phase of the kind since the job was made. stages: named parts of loading and offloading, seconds.
-        host_gb: host memory of the job on a node afterwards. device_gb: memory that its processes keep of the node's GPUs.
+        host_gb: host memory of the job on a node afterwards. device_gb: memory that its processes keep of each of the node's GPUs.
         core_wait_s: as of `runtime.facts.PhaseSlice`.
+        stays: the state has not been offloaded. waits: of a profile, how it may wait.
     """
 
     phase: str
@@ -87,6 +89,8 @@ class Report:
     host_gb: float = 0.0
     device_gb: float = 0.0
     core_wait_s: float = 0.0
+    stays: bool = False
+    waits: Waits | None = None
 
 
 @dataclass(frozen=True)

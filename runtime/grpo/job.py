@@ -69,12 +69,18 @@ class Grpo:
 
     def offload(self, phase: PhaseOfJob) -> Footprint:
         """Move their state to host memory; returns what the fullest node keeps of it."""
+        return self._park(phase, "offload")
+
+    def stay(self, phase: PhaseOfJob) -> Footprint:
+        """Leave it on the devices until the phase comes again; returns as `offload`."""
+        return self._park(phase, "stay")
+
+    def _park(self, phase: PhaseOfJob, method: str) -> Footprint:
         workers = self._engines if phase == "rollout" else self._ranks
-        footprints = self._stages([worker.call("offload") for worker in workers])
+        footprints = self._stages([worker.call(method) for worker in workers])
         share = len(workers) // len(runtime_hook.nodes(POOL_OF[phase]))  # workers of a node come one after the other
-        return max(
-            (sum(footprints[k : k + share], Footprint()) for k in range(0, len(footprints), share)), key=lambda part: part.host
-        )
+        nodes = [sum(footprints[k : k + share], Footprint()) for k in range(0, len(footprints), share)]
+        return max(nodes, key=lambda part: part.device + part.host)
 
     @phase("rollout")
     def rollout(self) -> None:

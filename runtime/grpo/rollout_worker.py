@@ -103,8 +103,18 @@ class RolloutWorker:
         with stage("offload"):
             footprint = self._engine.offload(drop)
         self._dropped = self._dropped or drop
+        return footprint + self._stage_footprint(), stage.seconds
+
+    def stay(self) -> Timed:
+        """Leave it on the device until the next rollout."""
+        stage = Stages()
+        with stage("stay"):
+            footprint = self._engine.stay()
+        return footprint + self._stage_footprint(), stage.seconds
+
+    def _stage_footprint(self) -> Footprint:
         staged = self._staged.footprint()
-        return footprint + (staged if staged.host else Footprint(host=self._stage_bytes)), stage.seconds
+        return staged if staged.host else Footprint(host=self._stage_bytes)
 
     def begin(self, iteration: int, worst_case: bool, total: int, round: Round, anchors: Mapping[str, float]) -> None:
         """Take up this engine's share of a round.

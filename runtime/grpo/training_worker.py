@@ -99,9 +99,17 @@ class TrainingWorker:
         stage = Stages()
         with stage("offload"):
             footprint = self._trainer.offload()
-        if self._buffer is not None:
-            footprint += self._buffer.footprint()
-        return footprint, stage.seconds
+        return self._with_buffer(footprint), stage.seconds
+
+    def stay(self) -> Timed:
+        """Leave it on the device until the next training."""
+        stage = Stages()
+        with stage("stay"):
+            footprint = self._trainer.stay()
+        return self._with_buffer(footprint), stage.seconds
+
+    def _with_buffer(self, footprint: Footprint) -> Footprint:
+        return footprint if self._buffer is None else footprint + self._buffer.footprint()
 
     def update(self, *parts: Sequence[Sampled]) -> dict[str, float]:
         """Train on an iteration's responses, as each engine has them.
@@ -164,6 +172,7 @@ class TrainingWorker:
         """
         if self._writing is not None:
             wait([self._writing])  # where another rank could not begin, nobody has waited for it
+        self._trainer.offload()  # it may have stayed: what is read on the device would be copied
         reading = ExitStack()
         shards, info = reading.enter_context(self._trainer.shards())
 

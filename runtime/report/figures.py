@@ -217,6 +217,7 @@ def _switches(record: RunRecord, job_id: str) -> dict[str, Any]:
         by_phase[phase] = {
             "cold_s": cold_s,
             "warm_s": warm_s,
+            "stays": _mean(part.stays for part in ready),
             "times_faster": cold_s / warm_s if cold_s and warm_s else None,
             "cold_stages_s": _stages([*inits, *cold]),
             "warm_stages_s": _stages(ready) | _parts(ready),

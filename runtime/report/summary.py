@@ -64,16 +64,16 @@ def _add_shares(table: Any, name: str, shares: Mapping[str, float] | None) -> No
 
 
 def _switches(figures: Mapping[str, Any]) -> RenderableType:
-    table = make_table("job", "phase", "cold", "warm", "faster", "stages of the cold one, of the warm one", left=2)
+    table = make_table("job", "phase", "cold", "warm", "faster", "stays", "stages of the cold one, of the warm one", left=2)
     table.columns[-1].justify = "left"
     for job_id, phases in figures["switches"].items():
         for phase, switches in phases.items():
             if switches["cold_s"] is None and switches["warm_s"] is None:
                 continue  # it failed before
             stages = "; ".join(filter(None, (_stages(switches["cold_stages_s"]), _stages(switches["warm_stages_s"]))))
-            table.add_row(
-                job_id, phase, _short(switches["cold_s"]), _short(switches["warm_s"]), _times(switches["times_faster"], 0), stages
-            )
+            stays = "" if switches["stays"] is None else f"{100 * switches['stays']:.0f}%"
+            seconds = _short(switches["cold_s"]), _short(switches["warm_s"])
+            table.add_row(job_id, phase, *seconds, _times(switches["times_faster"], 0), stays, stages)
     return table
 
 

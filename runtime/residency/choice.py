@@ -1,9 +1,14 @@
-"""Which way of waiting between phases is the cheapest that leaves room on the device for whoever runs meanwhile."""
+"""How state waits between phases: the cheapest way that leaves room for whoever runs meanwhile, from what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+STAY = "stay"
+_SPARE = 0.01  # of a GPU: what the rounding of allocators may take
 
 
 @dataclass(frozen=True)
@@ -14,19 +19,94 @@ class Level:
         name: `stay` (nothing is given back), `keep` (weights wait in host memory, vLLM's level 1) or `drop` (staged weights will
             come in their place, level 2).
         seconds: of leaving the device and coming back together.
-        device_bytes: that stay on the device meanwhile.
+        device_gb: that stay on each GPU meanwhile; 0 where there is none.
+        host_gb: of a node's host memory meanwhile, with all else that the job's processes have there.
     """
 
     name: str
     seconds: float
-    device_bytes: int
+    device_gb: float
+    host_gb: float = 0.0
 
 
-def cheapest(levels: Sequence[Level], device_bytes: int, needed_bytes: int) -> Level | None:
+@dataclass(frozen=True)
+class Waits:
+    """How the state of a job's phase may wait on its nodes.
+
+    Attributes:
+        levels: those that were measured; the last one takes least.
+        peak_gb: of each GPU while the phase runs. gpu_gb: that a GPU has. Both 0 where there is none, or nobody says.
+    """
+
+    levels: tuple[Level, ...]
+    peak_gb: float = 0.0
+    gpu_gb: float = 0.0
+
+    @property
+    def least(self) -> Level:
+        """Where all is given back that can be."""
+        return self.levels[-1]
+
+    @property
+    def can_stay(self) -> bool:
+        """Whether staying was measured."""
+        return self.levels[0].name == STAY
+
+
+class Place(NamedTuple):
+    """What waits, and where.
+
+    Attributes:
+        nodes: names of them. has_gpus: they have GPUs.
+    """
+
+    waits: Waits
+    nodes: tuple[str, ...]
+    has_gpus: bool
+
+
+def cheapest(levels: Sequence[Level], device_gb: float, needed_gb: float) -> Level | None:
     """The quickest of some ways that fits; of equally quick ones the one that keeps least. None: none does.
 
     Args:
-        levels: measured on this device. device_bytes: of the device. needed_bytes: of all others on it, when one of them runs.
+        levels: measured on this device. device_gb: of the device. needed_gb: of all others on it, when one of them runs.
     """
-    fitting = [level for level in levels if level.device_bytes + needed_bytes <= device_bytes]
-    return min(fitting, key=lambda level: (level.seconds, level.device_bytes), default=None)
+    fitting = [level for level in levels if level.device_gb + needed_gb <= device_gb]
+    return min(fitting, key=lambda level: (level.seconds, level.device_gb), default=None)
+
+
+def fits(places: Sequence[Place], levels: Sequence[Level], host_gb: Mapping[str, float | None]) -> bool:
+    """Whether there is room on all nodes: for all who wait, and on GPUs for each of them to run while the others do.
+
+    Args:
+        levels: how each of them waits. host_gb: of nodes by name, for jobs; None: nobody says.
+    """
+    for node in {node: None for place in places for node in place.nodes}:
+        here = [(place, level) for place, level in zip(places, levels, strict=True) if node in place.nodes]
+        limit = host_gb[node]
+        if limit is not None and sum(level.host_gb for _, level in here) > limit:
+            return False
+        if not any(place.has_gpus for place, _ in here):
+            continue
+        kept_gb = sum(level.device_gb for _, level in here)
+        gpu_gb = min(place.waits.gpu_gb or inf for place, _ in here) * (1 - _SPARE)
+        for place, level in here:
+            peak_gb = place.waits.peak_gb or inf  # of one that nobody knows
+            if kept_gb - level.device_gb + max(peak_gb, level.device_gb) > gpu_gb:
+                return False
+    return True
+
+
+def choose(places: Sequence[Place], host_gb: Mapping[str, float | None]) -> list[Level]:
+    """How each of some who share nodes waits: those to whom it saves most seconds stay first, as long as there is room.
+
+    Args:
+        places: of all of them, in an order that breaks ties. host_gb: as `fits` takes it.
+    """
+    levels = [place.waits.least for place in places]
+    able = [k for k, place in enumerate(places) if place.waits.can_stay]
+    for k in sorted(able, key=lambda k: levels[k].seconds - places[k].waits.levels[0].seconds, reverse=True):
+        stay = places[k].waits.levels[0]
+        if stay.seconds < levels[k].seconds and fits(places, [*levels[:k], stay, *levels[k + 1 :]], host_gb):
+            levels[k] = stay
+    return levels

@@ -125,13 +125,24 @@ class Offloader:
             else:
                 segment.close()
 
+    def stay(self) -> Footprint:
+        """Stay where it is; memory that nothing uses is given back to the device."""
+        if any(tensor.device.type == "cuda" for tensor in _local(self._tensors().values())):
+            torch.cuda.empty_cache()
+        else:
+            release_free_memory()
+        return self.footprint()
+
     def footprint(self) -> Footprint:
         """Bytes on the device, and of the host memory held for it."""
-        moving, staying = (sum(storage.nbytes() for storage in _storages(part)) for part in _moving(self._tensors().values()))
+        moves, stays = _moving(self._tensors().values())
+        moving, staying = (sum(storage.nbytes() for storage in _storages(part)) for part in (moves, stays))
+        on_gpu = any(tensor.device.type == "cuda" for tensor in moves)
+        peak, capacity = (torch.cuda.max_memory_reserved(), torch.cuda.mem_get_info()[1]) if on_gpu else (0, 0)
         with self._lock:
             segments = {id(one): one for one in (self._segment, self._read, self._spare) if one is not None}
             host = sum((segment.footprint() for segment in segments.values()), Footprint())
-        return host + Footprint(0 if self.offloaded else moving, staying, staying)
+        return host + Footprint(0 if self.offloaded else moving, staying, staying, peak, capacity)
 
     def close(self) -> None:
         """Give the host memory back. Tensors that are offloaded are lost."""

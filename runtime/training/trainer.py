@@ -288,6 +288,12 @@ class Trainer:
             reshard(model)
         return self._offloader.offload()
 
+    def stay(self) -> Footprint:
+        """Stay on the device; what is left of the last update is given back."""
+        for model in self._models():
+            reshard(model)
+        return self._offloader.stay()
+
     def restore(self) -> Footprint:
         """Bring them back in place; again: no effect."""
         return self._offloader.restore()

@@ -17,8 +17,9 @@ from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import Checkpoint, Done, End, Report, Stopped
 from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
-from runtime.facts import Node
+from runtime.facts import Node, Pool
 from runtime.jobs.spec import parse_jobs
+from runtime.residency.choice import STAY, Level, Waits
 
 NODES = tuple(Node(f"{pool}-{k}", pool, "m", (k,), (), 8.0, "1 core") for pool in ("rollout", "training") for k in range(2))
 
@@ -41,6 +42,7 @@ class Pretended(Processes):
         self.loses, self.stops_after = loses, stops_after
         self.died = False
         self.living: dict[JobHandle, asyncio.Task[End]] = {}
+        self.staying: dict[JobHandle, set[Pool]] = {}
 
     def start(self, handle: JobHandle) -> None:
         handle.controller = object()
@@ -81,6 +83,8 @@ class Pretended(Processes):
                 folder, done = Path(order.folder), None
                 if state < 0:
                     state = taken = int((Path(order.checkpoint) / "count").read_text()) if order.checkpoint else 0
+                if order.keep:
+                    await self._leave(handle, ("rollout", "training"))
                 if order.keep or (keeps and state - taken >= every):
                     writes = True
                     await self._keep(handle, folder, state)
@@ -92,10 +96,20 @@ class Pretended(Processes):
                     self.loses, self.died = "", True
                     return End("died", "step", "its process has died")
                 for pool in ("rollout", "training"):
-                    await calls.acquire(job_id, pool)
-                    now_s = run.log.now()
-                    await calls.release(job_id, Report(pool, False, now_s, now_s, run.log.now(), host_gb=0.1))
-                await calls.synced(job_id, run.log.now(), run.log.now())
+                    leaves = await calls.acquire(job_id, pool)
+                    while leaves:
+                        await self._leave(handle, leaves)
+                        leaves = await calls.permit(job_id)
+                    await asyncio.sleep(handle.spec.options.get("phase_s", 0.0))
+                    stays = not order.profile and await calls.may_stay(job_id, pool)
+                    now_s, waits = run.log.now(), waits_of(handle)
+                    host_gb = waits.levels[0 if stays else -1].host_gb if waits else 0.1
+                    self.staying.setdefault(handle, set()).discard(pool)
+                    if stays:
+                        self.staying[handle].add(pool)
+                    report = Report(pool, False, now_s, now_s, run.log.now(), host_gb=host_gb, stays=stays, waits=waits)
+                    await self._leave(handle, await calls.release(job_id, report))
+                await self._leave(handle, await calls.synced(job_id, run.log.now(), run.log.now()))
                 if order.profile:
                     done = Done({}, movable=handle.spec.options.get("profiled", keeps))
                     continue
@@ -113,6 +127,14 @@ class Pretended(Processes):
                 await self._keep(handle, folder, state)
             return End("stopped")
 
+    async def _leave(self, handle: JobHandle, pools: tuple[Pool, ...]) -> None:
+        assert self.driver is not None
+        waits = waits_of(handle)
+        for pool in self.staying.get(handle, set()) & {*pools}:
+            assert waits is not None
+            self.staying[handle].discard(pool)
+            await self.driver.calls.offloaded(handle.id, pool, 0.0, waits.least.host_gb, 0.0)
+
     def _iterated(self) -> None:
         """A job has done an iteration."""
 
@@ -120,6 +142,12 @@ class Pretended(Processes):
         assert self.driver is not None
         await self.driver.calls.checkpointed(handle.id, write(folder, state))
         drop(folder, handle.spec.checkpoint.keep)
+
+
+def waits_of(handle: JobHandle) -> Waits | None:
+    """Of a job with the option `stay_gb`: it keeps 1 GB of a node when it is offloaded, and so much when it stays."""
+    stay_gb = handle.spec.options.get("stay_gb")
+    return Waits((Level(STAY, 0.0, 0.0, stay_gb), Level("keep", 1.0, 0.0, 1.0))) if stay_gb else None
 
 
 def write(folder: Path, state: int) -> Checkpoint:

@@ -1,0 +1,122 @@
+"""Whose state stays on its nodes between phases, and that it is gone before somebody needs the room.
+
+A job asks at the end of each phase whether it may stay (`may_stay`). That depends on all who share its nodes then; when others have
+come, a permit that finds too little room is held back until those who may stay no longer have left (`admit`, `went`). A job can be
+asked to leave wherever it waits for a permit, and whenever it says that something is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rollmux_env.scenario import Cluster
+from runtime.execution.job_handle import PROFILE, JobHandle
+from runtime.execution.nodes import POOLS
+from runtime.facts import Pool
+from runtime.residency.choice import STAY, Level, Place, Waits, choose, fits
+
+_Key = tuple[JobHandle, Pool]
+
+
+class Residents:
+    """The residents of a run.
+
+    Args:
+        handles: its jobs by id.
+    """
+
+    def __init__(self, handles: Mapping[str, JobHandle]) -> None:
+        self._handles = handles
+        self._staying: dict[_Key, tuple[str, ...]] = {}  # names of the nodes
+        self._held_back: dict[JobHandle, None] = {}
+
+    def may_stay(self, handle: JobHandle, pool: Pool, cluster: Cluster) -> bool:
+        """Whether the state of a phase that is over may stay where it is."""
+        waits = handle.waits.get(pool)
+        if waits is None or not waits.can_stay or handle.iteration == PROFILE or handle.moving or handle.end is not None:
+            return False
+        places = self._sharing(handle)
+        if any(other.iteration == PROFILE for other, _ in places):  # nobody knows what it needs
+            return False
+        return _chosen(places, cluster)[handle, pool].name == STAY
+
+    def stays(self, handle: JobHandle, pool: Pool, host_gb: float, device_gb: float) -> None:
+        """It has stayed, and takes so much; where that is more than was known, that is known from now on."""
+        self._staying[handle, pool] = tuple(node.name for node in handle.nodes[pool])
+        waits = handle.waits[pool]
+        stay = waits.levels[0]
+        more = replace(stay, host_gb=max(stay.host_gb, host_gb), device_gb=max(stay.device_gb, device_gb))
+        handle.waits[pool] = replace(waits, levels=(more, *waits.levels[1:]))
+
+    def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
+        """It is there no longer."""
+        for pool in pools:
+            self._staying.pop((handle, pool), None)
+            handle.to_leave.discard(pool)
+
+    def leaving(self, handle: JobHandle) -> tuple[Pool, ...]:
+        """Where a job has to leave now; all that it has, if it moves."""
+        staying = [pool for pool in POOLS if (handle, pool) in self._staying]
+        return tuple(pool for pool in staying if handle.moving or pool in handle.to_leave)
+
+    def admit(self, handle: JobHandle, cluster: Cluster) -> bool:
+        """Give a job the permit that it has been granted, or hold it back until there is room; whether it has it."""
+        self._held_back.pop(handle, None)
+        if handle.hold is None or handle.permit is None or handle.permit.done():
+            return False
+        in_the_way = self._in_the_way(handle, handle.hold.pool, cluster)
+        if not in_the_way:
+            handle.permit.set_result(())
+            return True
+        self._held_back[handle] = None
+        for other, pool in in_the_way:
+            other.to_leave.add(pool)
+            other.ask_to_leave(self.leaving(other))
+        return False
+
+    def held_back(self) -> list[JobHandle]:
+        """Jobs whose permits are."""
+        return [*self._held_back]
+
+    def _sharing(self, handle: JobHandle) -> dict[_Key, Place]:
+        """All phases, of a job's group and of guests, that use nodes which the job uses too; its own among them."""
+        mine = {node.name for nodes in handle.nodes.values() for node in nodes}
+        places: dict[_Key, Place] = {}
+        for other in self._handles.values():
+            present = not other.gone and other.group is not None
+            for pool, nodes in other.nodes.items():
+                names = tuple(node.name for node in nodes)
+                if mine & {*names} and (present or (other, pool) in self._staying):
+                    gpus = any(node.gpus for node in nodes)
+                    places[other, pool] = Place(other.waits.get(pool) or _unknown(other, pool), names, gpus)
+        return places
+
+    def _in_the_way(self, handle: JobHandle, pool: Pool, cluster: Cluster) -> list[_Key]:
+        """Who has to leave before a job's phase begins."""
+        names = {node.name for node in handle.nodes[pool]}
+        here = [key for key, nodes in self._staying.items() if names & {*nodes} and key != (handle, pool)]
+        if not here:
+            return []
+        guest = handle.iteration == PROFILE
+        places = self._sharing(handle)
+        chosen = {} if guest else _chosen(places, cluster)
+        now = [place.waits.levels[0] if key in self._staying else place.waits.least for key, place in places.items()]
+        if not guest and fits([*places.values()], now, _host_gb(places, cluster)):
+            return []
+        return [key for key in here if key not in chosen or chosen[key].name != STAY]
+
+
+def _unknown(handle: JobHandle, pool: Pool) -> Waits:
+    """Of a job about which nothing but what the policy knows is known: it does not stay."""
+    host_gb = getattr(handle.job, pool).host_memory_gb if handle.job is not None else 0.0
+    return Waits((Level("keep", 0.0, 0.0, host_gb),))
+
+
+def _chosen(places: Mapping[_Key, Place], cluster: Cluster) -> dict[_Key, Level]:
+    return dict(zip(places, choose([*places.values()], _host_gb(places, cluster)), strict=True))
+
+
+def _host_gb(places: Mapping[_Key, Place], cluster: Cluster) -> dict[str, float | None]:
+    """What the nodes have for jobs."""
+    return {node.name: getattr(cluster, node.pool).node_memory_gb for handle, pool in places for node in handle.nodes[pool]}
