@@ -243,7 +243,8 @@ class _Timeline:
         for part in self._record.phases:
             if part.group != LEASE and part.ok and part.phase != "init":
                 seconds = part.done_s - part.run_s
-                instants.append(_Instant(part.end_s, [core_facts.Finished(part.job_id, part.phase, seconds, part.cold)]))
+                device_gb = 0.0 if part.stays else part.device_gb
+                instants.append(_Instant(part.end_s, [core_facts.Finished(part.job_id, part.phase, seconds, part.cold, device_gb)]))
         for sync in self._record.syncs:
             guest = any(part.group != LEASE and part.profile and part.job_id == sync.job_id for part in self._record.phases)
             if sync.profile and guest:

@@ -9,7 +9,9 @@ from rich.text import Text
 
 from rollmux_env.report.tables import heading, make_table
 from runtime.doctor import find_gpus
+from runtime.engines.device_share import USUAL
 from runtime.execution.forecast import Forecast, Limits, check_memory, forecasts, limits
+from runtime.execution.nodes import POOLS
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
 
@@ -32,10 +34,33 @@ def foresee(specs: Sequence[JobSpec], nodes: Sequence[Node], here: bool, say: Ca
     expected = forecasts(specs, nodes)
     if not expected:
         return None
-    gpus = find_gpus() if here and any(node.gpus for node in nodes) else []
-    there = limits(nodes, min((gpu.memory_gb * _GIB / 1e9 for gpu in gpus), default=None))
+    there = limits(nodes, gpu_memory_gb(nodes, here))
     check_memory(expected, there, say)
     return memory_tables(expected, there)
+
+
+def device_room(specs: Sequence[JobSpec], nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, float]:
+    """GB of each GPU for what jobs keep there between their phases, by pool; nothing of CPU nodes, or where nobody knows.
+
+    Of rollout nodes it is what an awake engine leaves (`rollout.engine_options.gpu_memory`); of training nodes all of a GPU, since
+    what an update takes is not known before.
+
+    Args:
+        gpu_gb: of the smallest GPU; None where it is not known.
+    """
+    if gpu_gb is None:
+        return {}
+    share = max((spec.rollout.engine_options.gpu_memory or USUAL for spec in specs), default=USUAL)
+    shared = {"rollout": (1 - share) * gpu_gb, "training": gpu_gb}
+    if all(node.pool == "training" for node in nodes):  # engines run there
+        shared = {"training": shared["rollout"]}
+    return {pool: shared[pool] for pool in POOLS if pool in shared and any(node.gpus for node in nodes if node.pool == pool)}
+
+
+def gpu_memory_gb(nodes: Sequence[Node], here: bool) -> float | None:
+    """GB of the smallest GPU; None where there is none, or the nodes are on other machines."""
+    gpus = find_gpus() if here and any(node.gpus for node in nodes) else []
+    return min((gpu.memory_gb * _GIB / 1e9 for gpu in gpus), default=None)
 
 
 def memory_tables(expected: Sequence[Forecast], there: dict[Pool, Limits]) -> RenderableType:

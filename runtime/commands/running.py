@@ -13,7 +13,7 @@ from rollmux_env.files import private_folder
 from rollmux_env.report.tables import show
 from rollmux_env.scenario import Cluster, Scenario
 from rollmux_env.scenario import Pool as PoolSpec
-from runtime.commands.memory import foresee
+from runtime.commands.memory import device_room, foresee, gpu_memory_gb
 from runtime.execution.ray_session import RAY, end_all_left, execute, ray_session
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.space import check_space
@@ -45,7 +45,7 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
         end_all_left(folder, typer.echo)
         check_space([spec for spec in jobs.jobs for _ in range(1 + compare)], folder, "--out")  # alone it writes them once more
         with ray_session(address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
-            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo)
+            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo, gpu_memory_gb(nodes, address is None))
             foresee(jobs.jobs, nodes, address is None, typer.echo)
             plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare, models=keep)
             outcome = execute(plan, typer.echo)
@@ -135,7 +135,7 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     with take_lock(folder / DRIVER_LOCK):
         end_all_left(folder, typer.echo)
         with ray_session(address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
-            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo)
+            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo, gpu_memory_gb(nodes, address is None))
             if needed := foresee(jobs.jobs, nodes, address is None, typer.echo):
                 show(needed)
             execute(RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), only_profile=True), typer.echo)
@@ -162,14 +162,18 @@ def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool,
 
 
 def cluster_of(
-    cluster: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[Node], say: Callable[[str], None] = lambda _: None
+    cluster: Cluster | None,
+    jobs: Sequence[JobSpec],
+    nodes: Sequence[Node],
+    say: Callable[[str], None] = lambda _: None,
+    gpu_gb: float | None = None,
 ) -> Cluster:
     """What the policy sees: the given prices and limits, with as many nodes and as much memory as there is.
 
     Without any a node costs 1 $/h, so that dollars are node-hours.
 
     Args:
-        say: takes a line where there is one pool, and nobody has asked for that.
+        say: takes a line where there is one pool, and nobody has asked for that. gpu_gb: of the smallest GPU, where it is known.
 
     Raises:
         InputError: a job asks for more nodes than there are; one line.
@@ -180,6 +184,7 @@ def cluster_of(
         say("one GPU: rollouts and trainings take turns on it, as with one_device: true")
         cluster = cluster.model_copy(update={"one_device": True})
     pools: dict[str, PoolSpec] = {}
+    room = device_room(jobs, nodes, gpu_gb)
     for pool, spec in cluster.pools.items():
         own = [node for node in nodes if node.pool == pool]
         for job in jobs:
@@ -190,6 +195,7 @@ def cluster_of(
         limits = {
             "max_nodes": min(spec.max_nodes or len(own), len(own)),
             "node_memory_gb": memory_gb if spec.node_memory_gb is None else min(memory_gb, spec.node_memory_gb),
+            "device_memory_gb": spec.device_memory_gb if spec.device_memory_gb is not None else room.get(pool),
         }
         pools[pool] = spec.model_copy(update=limits)
     return cluster.model_copy(update=pools)

@@ -13,6 +13,7 @@ import ray
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster
 from runtime.answers import result_of
+from runtime.commands.memory import gpu_memory_gb
 from runtime.commands.options import DISPATCH, planning_switches
 from runtime.commands.running import check_pools, cluster_of, nodes_wanted
 from runtime.execution.nodes import find_nodes
@@ -117,7 +118,8 @@ def _plan(folder: Path, wish: ServiceOptions) -> RunPlan:
     """
     if not is_begun(folder / JOURNAL):
         nodes = _nodes(nodes_wanted(wish.cluster, ()))
-        cluster = cluster_of(wish.cluster, (), nodes)
+        one_machine = len({node.machine for node in nodes}) == 1
+        cluster = cluster_of(wish.cluster, (), nodes, gpu_gb=gpu_memory_gb(nodes, one_machine))
         return RunPlan(
             (), cluster, nodes, planning_switches(wish.policy), wish.dispatch or DISPATCH, wish.seed, str(folder), models=True
         )
