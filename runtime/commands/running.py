@@ -79,9 +79,12 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
         started = record.started
         if not over:
             ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled}
-            check_space([spec for spec in specs if spec.id not in ended], folder, "--resume")
+            left = [spec for spec in specs if spec.id not in ended]
+            check_space(left, folder, "--resume")
         with ray_session(address, nodes_wanted(started.cluster, specs), folder / RAY) as nodes:
             check_pools(started.cluster, nodes)
+            if not over:
+                foresee(left, nodes, address is None, typer.echo)
             plan = RunPlan(
                 specs,
                 started.cluster,

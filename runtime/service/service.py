@@ -11,6 +11,7 @@ import ray
 
 from rollmux_env.errors import InputError
 from runtime.execution.driver import RunDriver
+from runtime.execution.forecast import check_memory, forecasts, limits
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
@@ -94,6 +95,7 @@ class Service:
                 raise InputError(f"job {spec.id}: this service has had a job of that name; names are used once")
             if problem := run.beyond(spec):
                 raise InputError(f"job {spec.id}: {problem}")
+        check_memory(forecasts(specs, self._plan.nodes), limits(self._plan.nodes, None), run.log.say)
         present = [handle.spec for handle in run.handles.values() if not handle.gone]
         check_limits(specs, len(present))
         for count, spec in enumerate(specs, 1):
