@@ -11,8 +11,9 @@ import pytest
 from policies.placement.optimal import Optimal
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
+from rollmux_env.cluster.plan import Policy
 from rollmux_env.replay.fluid import replay
-from rollmux_env.replay.metrics import metrics
+from rollmux_env.replay.metrics import Metrics, metrics
 from rollmux_env.scenario import Scenario, parse_scenario
 
 MOVING = ("consolidate", "regroup")
@@ -39,16 +40,17 @@ def _scenario(seed: int, rollout_gb: float | None, training_gb: float | None, co
     return parse_scenario({"version": 1, "cluster": {**pools, "migration_s": 1.0}, "jobs": jobs})
 
 
+def _metrics(scenario: Scenario, policy: Policy) -> Metrics:
+    return metrics(replay(scenario, policy, check=True))
+
+
 @pytest.mark.parametrize("name", ["rollmux", "random", "most-idle", "solo", "colocated", "gavel", "optimal", *MOVING])
 def test_no_plan_of_any_policy_keeps_more_on_a_gpu_than_there_is(name: str) -> None:
     """Plans are checked when they are made (P4), and states after every event by sums over their jobs (R4)."""
     for seed in range(3):
         for rollout_gb, training_gb in ((5, None), (None, 5), (7, 6)):
             scenario, policy = _scenario(seed, rollout_gb, training_gb), make_policy(name)
-            if isinstance(policy, OwnReplay):
-                found = policy.replay(scenario, check=True).metrics
-            else:
-                found = metrics(replay(scenario, policy, check=True))
+            found = policy.replay(scenario, check=True).metrics if isinstance(policy, OwnReplay) else _metrics(scenario, policy)
             assert len(found.slowdown) == 6
 
 
@@ -57,7 +59,7 @@ def test_more_device_memory_never_makes_the_optimum_dearer() -> None:
     for seed in range(4):
         for pool in (0, 1):
             plans = [
-                Optimal().plan(_scenario(seed, *((gb, None) if pool == 0 else (None, gb)), count=5)).usd_per_hour
+                Optimal().plan(_scenario(seed, gb if pool == 0 else None, gb if pool == 1 else None, 5)).usd_per_hour
                 for gb in (4, 5, 6, 8, 20, None)
             ]
             assert all(more <= less + 1e-9 for less, more in pairwise(plans))

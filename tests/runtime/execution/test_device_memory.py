@@ -25,7 +25,7 @@ def _plan(folder: Path, *options: dict[str, Any]) -> tuple[RunPlan, list[dict[st
     jobs = [{"id": name, "iterations": 3, "options": one} for name, one in zip("abc", options, strict=False)]
     folder.mkdir(exist_ok=True)
     plan = plan_of(folder, jobs, policy="rollmux,prune=false")
-    pools = {name: pool.model_copy(update={"device_memory_gb": 6.0}) for name, pool in plan.cluster.pools.items()}
+    pools: dict[str, Any] = {name: pool.model_copy(update={"device_memory_gb": 6.0}) for name, pool in plan.cluster.pools.items()}
     return replace(plan, cluster=plan.cluster.model_copy(update=pools)), jobs
 
 

@@ -24,13 +24,14 @@ JOBS = [
 
 
 def _learned(folder: Path, record: RunRecord) -> list[object]:
-    """What every iteration measured, but for times, and the digests of the last checkpoint."""
-    metrics = [
-        (done.job_id, done.number, done.metrics) for done in sorted(record.iterations, key=lambda one: (one.job_id, one.number))
-    ]
-    last = sorted(folder.glob("checkpoints/*/*/checkpoint.json"))
-    files = [(path.parent.parent.name, json.loads(path.read_text())) for path in last]
-    return [metrics, [(name, entry["files"]) for name, entry in files if entry["iterations"] == 2]]
+    """What every iteration measured, and the digests of weights, moments and counts after the last one."""
+    learned: list[object] = sorted((done.job_id, done.number, sorted(done.metrics.items())) for done in record.iterations)
+    for path in sorted(folder.glob("checkpoints/*/*/checkpoint.json")):
+        kept = json.loads(path.read_text())
+        if kept["iterations"] == 2:
+            learned.append((path.parts[-3], kept["files"]["rank-0.safetensors"], kept["files"]["training.json"]))
+    assert len(learned) == 6
+    return learned
 
 
 @pytest.mark.long
