@@ -132,7 +132,7 @@ class JobCalls:
         else:
             run.residents.went(handle, (hold.pool,))
         device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
-        run.tell(facts.Finished(job_id, hold.pool, seconds, report.cold, device_gb), notes=(done,))
+        run.tell(facts.Finished(job_id, hold.pool, seconds, report.cold, device_gb=device_gb), notes=(done,))
         handle.notify()
         return run.residents.leaving(handle)
 
