@@ -52,6 +52,8 @@ class Pool(FileModel):
     """Price of one GPU, $/h."""
     node_memory_gb: NonNegative | None = None
     """Host memory of a node, GB; null is unlimited."""
+    device_memory_gb: NonNegative | None = None
+    """Memory of each GPU for what jobs keep there between their phases, GB; null is unlimited."""
     max_nodes: Count | None = None
     """Most nodes that can be provisioned at once; null is unlimited."""
 
@@ -122,6 +124,8 @@ class Phase(FileModel):
     """Its longest duration on that many nodes, seconds."""
     host_memory_gb: NonNegative = 0.0
     """Host memory that keeps the job resident, GB per node at any number of nodes."""
+    device_gb: Annotated[NonNegative, Field(exclude_if=lambda device_gb: not device_gb)] = 0.0
+    """Memory that the job keeps on each GPU of a node between its phases, GB."""
     actual: Actual | None = None
     """What really happens, for event replays; without it every iteration takes the worst case."""
     switch: Switch = Switch()
@@ -295,11 +299,13 @@ class Scenario(FileModel):
                     problem = f"asks for {phase.nodes} nodes; the {name} pool has at most {pool.max_nodes}"
                     raise field_error(problem, "jobs", k, name, "nodes")
                 both = self.cluster.one_device
-                memory_gb = phase.host_memory_gb + (job.rollout.host_memory_gb if both else 0.0)
-                if pool.node_memory_gb is not None and memory_gb > pool.node_memory_gb * (1 + 1e-9):
-                    who = "the job asks for" if both else "asks for"
-                    problem = f"{who} {memory_gb:.10g} GB; a {name} node has {pool.node_memory_gb:.10g} GB"
-                    raise field_error(problem, "jobs", k, name, "host_memory_gb")
+                memories = (("host_memory_gb", pool.node_memory_gb, "node"), ("device_gb", pool.device_memory_gb, "GPU"))
+                for field, limit_gb, what in memories:
+                    memory_gb = getattr(phase, field) + (getattr(job.rollout, field) if both else 0.0)
+                    if limit_gb is not None and memory_gb > limit_gb * (1 + 1e-9):
+                        who = "the job asks for" if both else "asks for"
+                        problem = f"{who} {memory_gb:.10g} GB; a {name} {what} has {limit_gb:.10g} GB"
+                        raise field_error(problem, "jobs", k, name, field)
             nodes = {name: getattr(job, name).nodes for name in self.cluster.pools}
             if beyond := beyond_quota(job.user, nodes, self.cluster):
                 raise field_error(beyond, "jobs", k)

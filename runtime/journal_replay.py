@@ -290,7 +290,8 @@ class _Timeline:
         for part in self._record.phases:
             if part.group != LEASE and part.ok and part.phase != "init":
                 seconds = part.done_s - part.run_s
-                finished = core_facts.Finished(part.job_id, part.phase, seconds, part.cold, not part.extra)
+                device_gb = 0.0 if part.stays else part.device_gb
+                finished = core_facts.Finished(part.job_id, part.phase, seconds, part.cold, not part.extra, device_gb)
                 instants.append(_Instant(part.end_s, [finished]))
         for sync in self._record.syncs:
             if sync.asked_s is not None:

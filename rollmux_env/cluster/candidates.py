@@ -20,8 +20,8 @@ REASONS = (
     "feasible",
     "the group is full",
     "the group has too few training nodes",
-    "host memory of a rollout node",
-    "host memory of the training nodes",
+    "memory of a rollout node",
+    "memory of the training nodes",
     "max_nodes of a pool",
     "an SLO would be broken",
 )

@@ -16,7 +16,8 @@ class Demand(NamedTuple):
 
     Attributes:
         rollout_nodes, training_nodes: nodes that they ask for. rollout_s, training_s: worst cases on so many, seconds.
-        rollout_gb, training_gb: host memory per node, GB. by_nodes: ((nodes, training seconds from so many on), ...), ascending.
+        rollout_gb, training_gb: host memory per node, GB. rollout_device_gb, training_device_gb: memory that the job keeps on each
+            GPU between its phases, GB. by_nodes: ((nodes, training seconds from so many on), ...), ascending.
         rollout_warm_s, training_warm_s: warm starts, seconds.
     """
 
@@ -26,6 +27,8 @@ class Demand(NamedTuple):
     training_s: float
     rollout_gb: float
     training_gb: float
+    rollout_device_gb: float
+    training_device_gb: float
     by_nodes: tuple[tuple[int, float], ...]
     rollout_warm_s: float
     training_warm_s: float
@@ -35,12 +38,14 @@ def demand_of(job: Job, cluster: Cluster | None) -> Demand:
     """What a job asks of the pools of a cluster, by default of one with two."""
     rollout, training = job.rollout, job.training
     times, memory_gb = (rollout.worst_case_s, training.worst_case_s), (rollout.host_memory_gb, training.host_memory_gb)
+    device_gb = (rollout.device_gb, training.device_gb)
     if cluster is None or not cluster.one_device:
         warm_s = (rollout.switch.warm_s, training.switch.warm_s)
-        return Demand(rollout.nodes, training.nodes, *times, *memory_gb, tuple(training.by_nodes.items()), *warm_s)
+        return Demand(rollout.nodes, training.nodes, *times, *memory_gb, *device_gb, tuple(training.by_nodes.items()), *warm_s)
     by_nodes = tuple((nodes, rollout.worst_case_s + seconds) for nodes, seconds in training.by_nodes.items())
     # A training comes behind its own rollout, and finds its job there.
-    return Demand(0, training.nodes, 0.0, sum(times), 0.0, sum(memory_gb), by_nodes, 0.0, rollout.switch.warm_s)
+    memory = (0.0, sum(memory_gb), 0.0, sum(device_gb))
+    return Demand(0, training.nodes, 0.0, sum(times), *memory, by_nodes, 0.0, rollout.switch.warm_s)
 
 
 def solo_usd_per_hour(job: Job, cluster: Cluster) -> float:

@@ -185,6 +185,11 @@ def _check_group(state: State, job_id: str, keeps_slo: bool) -> None:
         raise PlanError(f"P4: a rollout node of job {job_id} would hold {fullest_gb:g} GB")
     if group["training_gb"] > limits.training_node_gb * (1 + TOLERANCE):
         raise PlanError(f"P4: the training nodes of job {job_id} would hold {group['training_gb']:g} GB")
+    kept_gb = group["node_device_gb"][: group["n_nodes"]].max(initial=0.0)
+    if kept_gb > limits.rollout_device_gb * (1 + TOLERANCE):
+        raise PlanError(f"P4: jobs would keep {kept_gb:g} GB on each GPU of a rollout node of job {job_id}")
+    if group["training_device_gb"] > limits.training_device_gb * (1 + TOLERANCE):
+        raise PlanError(f"P4: jobs would keep {group['training_device_gb']:g} GB on each GPU of the training nodes of job {job_id}")
     if keeps_slo and group["period_s"] > group["limit_s"] * (1 + TOLERANCE):
         raise PlanError(f"P6: a member of the group of job {job_id} would break its SLO")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort_left, insort_right
 from copy import copy
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Literal, assert_never
 
 import numpy as np
 
@@ -311,8 +311,9 @@ class State:
         """Write what is known of a job into its row."""
         record = self._jobs[row]
         demand = demand_of(job, self.cluster)
-        for name in ("rollout_s", "training_s", "rollout_gb", "training_gb", "rollout_nodes", "training_nodes"):
-            record[name] = getattr(demand, name)
+        for phase in ("rollout", "training"):
+            for name in ("s", "gb", "device_gb", "nodes"):
+                record[f"{phase}_{name}"] = getattr(demand, f"{phase}_{name}")
         record["sync_s"] = job.sync_s
         record["solo_s"] = job.solo_s
         for name in LIMITS:
@@ -481,6 +482,16 @@ def apply(state: State, event: Event) -> None:
         promise(state.view, len(state._models), state.observed, state.cluster.migration_s)
 
 
+def device_room_gb(state: State, job_id: str, pool: Literal["rollout", "training"]) -> float:
+    """Memory that is left for more on each GPU of the nodes of a running job's phase, GB; infinite where there is no limit."""
+    view = state.view
+    group = view.groups[view.jobs["group"][state.row(job_id)]]
+    if pool == "training" or state.cluster.one_device or group["exclusive"]:
+        return float(state.limits.training_device_gb - group["training_device_gb"])
+    pinned = np.isin(group["node_number"][: group["n_nodes"]], state.pins(job_id))
+    return float(state.limits.rollout_device_gb - group["node_device_gb"][: group["n_nodes"]][pinned].max())
+
+
 def limits_of(cluster: Cluster) -> Limits:
     """What holds for the whole cluster, as the kernel wants it."""
     return Limits(
@@ -491,6 +502,8 @@ def limits_of(cluster: Cluster) -> Limits:
         rollout_usd=cluster.rollout.usd_per_node_hour,
         training_usd=cluster.training.usd_per_node_hour,
         group_size_max=cluster.max_group_size,
+        rollout_device_gb=_or_infinite(cluster.rollout.device_memory_gb),
+        training_device_gb=_or_infinite(cluster.training.device_memory_gb),
     )
 
 

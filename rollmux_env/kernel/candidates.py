@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import node_positions, training_seconds, write_phases
+from rollmux_env.kernel.membership import (
+    node_positions,
+    rollout_memory_fits,
+    training_memory_fits,
+    training_seconds,
+    write_phases,
+)
 from rollmux_env.kernel.period import add_warm_starts, exact_period, period_bound
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Ints, Limits, Records, View, constant
 
@@ -141,7 +147,7 @@ def _group_reason(group: Records, job: Records, limits: Limits) -> int:
         return GROUP_FULL
     if group.training_nodes < job.training_nodes:
         return FEW_TRAINING_NODES
-    if group.training_gb + job.training_gb > limits.training_node_gb * (1.0 + TOLERANCE):
+    if not training_memory_fits(group, job, limits):
         return TRAINING_MEMORY
     return FEASIBLE
 
@@ -189,7 +195,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
             continue
         n_nodes = g.n_nodes
         for v in range(n_nodes):
-            full = g.node_gb[v] + j.rollout_gb > limits.rollout_node_gb * (1.0 + TOLERANCE)
+            full = not rollout_memory_fits(g, v, j, limits)
             # No subset with such a node is feasible, so none need be tried.
             barred = only_improving and (full or g.node_load_s[v] + j.rollout_s > limit)
             before[v] = _BARRED if barred else g.node_before[v]
@@ -203,7 +209,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
             while more:
                 reason = MAX_NODES if k > 0 and view.clock.rollout_nodes + k > limits.rollout_nodes_max else FEASIBLE
                 for i in range(size):
-                    if g.node_gb[chosen[i]] + j.rollout_gb > limits.rollout_node_gb * (1.0 + TOLERANCE):
+                    if not rollout_memory_fits(g, chosen[i], j, limits):
                         reason = ROLLOUT_MEMORY
                         break
                 if not only_improving or reason == FEASIBLE:

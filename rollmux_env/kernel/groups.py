@@ -40,6 +40,7 @@ def load_members(jobs: Records, members: Ints, n: int, training_nodes: int, p: P
             p.training_s[i] += jobs[job].training_warm_s
         p.sync_s[i] = jobs[job].sync_s
         p.gb[i] = jobs[job].rollout_gb
+        p.device_gb[i] = jobs[job].rollout_device_gb
         p.nodes[i] = jobs[job].rollout_nodes
 
 
@@ -59,26 +60,34 @@ def group_columns(
     """
     limit = np.inf
     training_gb = 0.0
+    training_device_gb = 0.0
     nodes_least = 0
     nodes_most = 0
     load = 0.0
     load_gb = 0.0
+    load_device_gb = 0.0
     t = 0
     for i in range(n):
         job = members[i]
         limit = min(limit, jobs[job].limit_s)
         training_gb += jobs[job].training_gb
+        training_device_gb += jobs[job].training_device_gb
         nodes = jobs[job].rollout_nodes
         nodes_least = max(nodes_least, nodes)
         nodes_most += nodes
         load += nodes * jobs[job].rollout_s
         load_gb += nodes * jobs[job].rollout_gb
+        load_device_gb += nodes * jobs[job].rollout_device_gb
         t = max(t, jobs[job].training_nodes)
     if training_gb > limits.training_node_gb * (1.0 + TOLERANCE):
+        return 0
+    if training_device_gb > limits.training_device_gb * (1.0 + TOLERANCE):
         return 0
     nodes_least = max(nodes_least, int(np.ceil(load / limit - 1e-6)))
     if load_gb > 0.0:
         nodes_least = max(nodes_least, int(np.ceil(load_gb / limits.rollout_node_gb - 1e-6)))
+    if load_device_gb > 0.0:
+        nodes_least = max(nodes_least, int(np.ceil(load_device_gb / limits.rollout_device_gb - 1e-6)))
     nodes_out, period_out = columns.nodes, columns.period_s
     rows = nodes_out.shape[0]
     count = 0
@@ -95,7 +104,7 @@ def group_columns(
             best_here = np.inf
             r = nodes_least
             while r <= min(nodes_most, limits.rollout_nodes_max) and (all_periods or r < fewest):
-                period = least_period(p, n, r, limits.rollout_node_gb, limit)
+                period = least_period(p, n, r, limits, limit)
                 if period < best_here:
                     best_here = period
                     beaten = False

@@ -13,7 +13,7 @@ import numpy as np
 from rollmux_env.kernel.candidates import FEASIBLE, entry_limit, enumerate_candidates
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.lns_value import Regrouping, group_usd, job_worth, nodes_in_use, nodes_left
-from rollmux_env.kernel.membership import attach, detach, open_group, refresh, training_seconds
+from rollmux_env.kernel.membership import attach, detach, memory_kept, open_group, refresh, training_seconds
 from rollmux_env.kernel.tables import NO, NOWHERE, TOLERANCE, ZERO, Clock, Floats, Ints, Limits, Records, View
 
 OVERLOOKED = 0.1  # share of the groups, while a job is put back
@@ -71,9 +71,7 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
     put_back(jobs, groups, job, home)
     home.rank = rank
     limit = min(g.limit_s, g.joined_limit_s) if g.visitors > 0 else g.limit_s
-    fits = g.period_s <= limit * (1.0 + TOLERANCE) and g.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
-    for v in range(g.n_nodes):
-        fits = fits and g.node_gb[v] <= limits.rollout_node_gb * (1.0 + TOLERANCE)
+    fits = g.period_s <= limit * (1.0 + TOLERANCE) and memory_kept(g, limits)
     if not fits:
         detach(jobs, groups, job)
     return bool(fits)

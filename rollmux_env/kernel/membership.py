@@ -9,7 +9,7 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.period import add_warm_starts, exact_period, load_bound, period_bound
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Records
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Limits, Records
 
 
 @compiled(arrays=False)
@@ -34,6 +34,31 @@ def node_positions(jobs: Records, groups: Records, job: int, group: int, pinned:
         if at < j.n_pins and j.pins[at] == g.node_number[v]:
             pinned[v] = 1
             at += 1
+
+
+@compiled(arrays=False)
+def training_memory_fits(group: Records, job: Records, limits: Limits) -> bool:
+    """Whether the training nodes of a group have room for one more job; both are records."""
+    fits = group.training_gb + job.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
+    return bool(fits and group.training_device_gb + job.training_device_gb <= limits.training_device_gb * (1.0 + TOLERANCE))
+
+
+@compiled(arrays=False)
+def rollout_memory_fits(group: Records, node: int, job: Records, limits: Limits) -> bool:
+    """Whether the rollout node at a position of a group has room for one more job."""
+    fits = group.node_gb[node] + job.rollout_gb <= limits.rollout_node_gb * (1.0 + TOLERANCE)
+    return bool(fits and group.node_device_gb[node] + job.rollout_device_gb <= limits.rollout_device_gb * (1.0 + TOLERANCE))
+
+
+@compiled(arrays=False)
+def memory_kept(group: Records, limits: Limits) -> bool:
+    """Whether no node of a group has more to keep than it has memory for."""
+    fits = group.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
+    fits = fits and group.training_device_gb <= limits.training_device_gb * (1.0 + TOLERANCE)
+    for v in range(group.n_nodes):
+        fits = fits and group.node_gb[v] <= limits.rollout_node_gb * (1.0 + TOLERANCE)
+        fits = fits and group.node_device_gb[v] <= limits.rollout_device_gb * (1.0 + TOLERANCE)
+    return bool(fits)
 
 
 @compiled(arrays=False)
@@ -63,6 +88,7 @@ def _load_nodes(jobs: Records, groups: Records, group: int) -> None:
     for v in range(n_nodes):
         g.node_load_s[v] = 0.0
         g.node_gb[v] = 0.0
+        g.node_device_gb[v] = 0.0
     for i in range(g.n_members):
         job = g.members[i]
         j = jobs[job]
@@ -72,6 +98,7 @@ def _load_nodes(jobs: Records, groups: Records, group: int) -> None:
                 at += 1
                 g.node_load_s[v] += j.placed_rollout_s
                 g.node_gb[v] += j.rollout_gb
+                g.node_device_gb[v] += j.rollout_device_gb
 
 
 @compiled(arrays=False)
@@ -102,6 +129,7 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
     _load_nodes(jobs, groups, group)
     training_load = 0.0
     training_gb = 0.0
+    training_device_gb = 0.0
     cycle = 0.0
     placed_cycle = 0.0
     limit = np.inf
@@ -112,6 +140,7 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
         j = jobs[job]
         training_load += j.placed_training_s
         training_gb += j.training_gb
+        training_device_gb += j.training_device_gb
         cycle = max(cycle, j.solo_s)
         placed_cycle = max(placed_cycle, j.placed_rollout_s + j.placed_training_s + j.placed_sync_s)
         limit = min(limit, j.limit_s)
@@ -124,6 +153,7 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
         g.node_before[v] = -1
     g.training_load_s = training_load
     g.training_gb = training_gb
+    g.training_device_gb = training_device_gb
     g.cycle_s = cycle
     g.load_s = load
     g.limit_s = limit

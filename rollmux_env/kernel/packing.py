@@ -18,21 +18,22 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.period import exact_period
-from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits
 
 
 class Packing(NamedTuple):
     """Room for the search, and what it found. Shapes: M members, C classes of rollout nodes.
 
     Attributes:
-        rollout_s, training_s, sync_s, gb: (M,) the members' phases, seconds, and rollout memory, GB.
+        rollout_s, training_s, sync_s, gb, device_gb: (M,) the members' phases, seconds, and rollout memory of a node and of each of
+            its GPUs, GB.
         nodes: (M,) rollout nodes that each member asks for.
         order: (M,) best order found, as positions in the arrays above.
         classes: (1,) how many classes of rollout nodes the best pinning has.
         best_mask, best_nodes: (C,) members of each class as bits, and how many nodes it has.
         mask, class_nodes, take: (M + 1, C) classes before the member of that level is placed, their nodes, and how many of them it
             takes.
-        load_s, load_gb: (M + 1, C) rollout seconds and memory on a node of each class.
+        load_s, load_gb, load_device_gb: (M + 1, C) rollout seconds and memory on a node of each class.
         n_classes, used, new: (M + 1,) classes, rollout nodes, and the member's own new nodes of each level.
         top_s: (M + 1,) largest load of each level.
         sequence: (M + 1, M) partial orders; place: (M + 1,) where the last member was put.
@@ -43,6 +44,7 @@ class Packing(NamedTuple):
     training_s: Floats
     sync_s: Floats
     gb: Floats
+    device_gb: Floats
     nodes: Ints
     order: Ints
     classes: Ints
@@ -53,6 +55,7 @@ class Packing(NamedTuple):
     take: Ints
     load_s: Floats
     load_gb: Floats
+    load_device_gb: Floats
     n_classes: Ints
     used: Ints
     new: Ints
@@ -79,6 +82,7 @@ def packing(members: int, rollout_nodes: int) -> Packing:
         training_s=floats(m),
         sync_s=floats(m),
         gb=floats(m),
+        device_gb=floats(m),
         nodes=ints(m),
         order=ints(m),
         classes=ints(1),
@@ -89,6 +93,7 @@ def packing(members: int, rollout_nodes: int) -> Packing:
         take=ints(m + 1, c),
         load_s=floats(m + 1, c),
         load_gb=floats(m + 1, c),
+        load_device_gb=floats(m + 1, c),
         n_classes=ints(m + 1),
         used=ints(m + 1),
         new=ints(m + 1),
@@ -101,11 +106,11 @@ def packing(members: int, rollout_nodes: int) -> Packing:
 
 
 @compiled(arrays=False)
-def least_period(p: Packing, n: int, r: int, node_gb: float, limit_s: float) -> float:
+def least_period(p: Packing, n: int, r: int, limits: Limits, limit_s: float) -> float:
     """Least period of the first `n` jobs in `p` on at most `r` rollout nodes.
 
     Args:
-        node_gb: host memory of a rollout node, GB.
+        limits: of which the memory of a rollout node counts.
         limit_s: longest period that is of use.
 
     Returns:
@@ -130,7 +135,7 @@ def least_period(p: Packing, n: int, r: int, node_gb: float, limit_s: float) -> 
     level = 0
     _begin(p, 0)
     while level >= 0:
-        if not _next_take(p, level, r, node_gb, longest):
+        if not _next_take(p, level, r, limits, longest):
             level -= 1
             continue
         _place(p, level)
@@ -168,7 +173,7 @@ def _begin(p: Packing, level: int) -> None:
 
 
 @compiled(arrays=False)
-def _next_take(p: Packing, level: int, r: int, node_gb: float, longest: float) -> bool:
+def _next_take(p: Packing, level: int, r: int, limits: Limits, longest: float) -> bool:
     """Advance to the next way to place the member of this level; False at the end."""
     k = p.n_classes[level]
     wanted = p.nodes[level]
@@ -186,7 +191,8 @@ def _next_take(p: Packing, level: int, r: int, node_gb: float, longest: float) -
                 taken < wanted
                 and p.take[level, c] < p.class_nodes[level, c]
                 and p.load_s[level, c] + p.rollout_s[level] <= longest
-                and p.load_gb[level, c] + p.gb[level] <= node_gb * (1.0 + TOLERANCE)
+                and p.load_gb[level, c] + p.gb[level] <= limits.rollout_node_gb * (1.0 + TOLERANCE)
+                and p.load_device_gb[level, c] + p.device_gb[level] <= limits.rollout_device_gb * (1.0 + TOLERANCE)
             )
             if fits:
                 p.take[level, c] += 1
@@ -216,6 +222,7 @@ def _place(p: Packing, level: int) -> None:
             p.class_nodes[above, k] = taken
             p.load_s[above, k] = p.load_s[level, c] + p.rollout_s[level]
             p.load_gb[above, k] = p.load_gb[level, c] + p.gb[level]
+            p.load_device_gb[above, k] = p.load_device_gb[level, c] + p.device_gb[level]
             top = max(top, p.load_s[above, k])
             k += 1
         if taken < p.class_nodes[level, c]:
@@ -223,12 +230,14 @@ def _place(p: Packing, level: int) -> None:
             p.class_nodes[above, k] = p.class_nodes[level, c] - taken
             p.load_s[above, k] = p.load_s[level, c]
             p.load_gb[above, k] = p.load_gb[level, c]
+            p.load_device_gb[above, k] = p.load_device_gb[level, c]
             k += 1
     if p.new[level] > 0:
         p.mask[above, k] = bit
         p.class_nodes[above, k] = p.new[level]
         p.load_s[above, k] = p.rollout_s[level]
         p.load_gb[above, k] = p.gb[level]
+        p.load_device_gb[above, k] = p.device_gb[level]
         k += 1
     p.n_classes[above] = k
     p.used[above] = p.used[level] + p.new[level]

@@ -46,6 +46,8 @@ _JOB = (
     ("visits", "i8", ""),  # 1 where its place is one of a plan that is being made, which it has not entered yet
     ("rollout_gb", "f8", ""),  # host memory per node, GB
     ("training_gb", "f8", ""),
+    ("rollout_device_gb", "f8", ""),  # memory that the job keeps on each GPU between its phases, GB
+    ("training_device_gb", "f8", ""),
     ("rollout_nodes", "i8", ""),  # nodes that the phases ask for
     ("training_nodes", "i8", ""),
     ("rescale_nodes", "i8", "K"),  # training seconds from so many nodes on, ascending; unused steps come last
@@ -81,9 +83,11 @@ _GROUP = (
     ("next_number", "i8", ""),  # of the next new node
     ("node_load_s", "f8", "N"),  # rollout seconds pinned to a node in a meta-iteration, without warm starts
     ("node_gb", "f8", "N"),  # host memory in use on a node, GB
+    ("node_device_gb", "f8", "N"),  # memory that its members keep on each GPU of a node, GB
     ("node_before", "i8", "N"),  # position of the last node before this one with the same pinned members, or -1
     ("training_load_s", "f8", ""),  # training seconds in a meta-iteration, without warm starts
     ("training_gb", "f8", ""),  # host memory in use on each training node, GB
+    ("training_device_gb", "f8", ""),  # memory that its members keep on each GPU of a training node, GB
     ("cycle_s", "f8", ""),  # T_cycle, seconds
     ("load_s", "f8", ""),  # T_load, seconds
     ("limit_s", "f8", ""),  # longest period that keeps every member's SLO, seconds
@@ -107,6 +111,7 @@ class Limits(NamedTuple):
         rollout_nodes_max, training_nodes_max: nodes that can be provisioned at once.
         rollout_usd, training_usd: price of a node, $/h.
         group_size_max: most jobs in a group.
+        rollout_device_gb, training_device_gb: of each GPU, for what jobs keep there between their phases, GB.
     """
 
     rollout_node_gb: float
@@ -116,6 +121,8 @@ class Limits(NamedTuple):
     rollout_usd: float
     training_usd: float
     group_size_max: int
+    rollout_device_gb: float
+    training_device_gb: float
 
 
 class Clock(NamedTuple):

@@ -44,18 +44,23 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
             continue  # co-located: both phases in turn on nodes of the job's own
         load_s = sum(job.training_s(group.training_nodes) for job in jobs)
         memory_gb = sum(job.training.host_memory_gb for job in jobs)
+        device_gb = sum(job.training.device_gb for job in jobs)
         if state.cluster.one_device:
             load_s = sum(sum(state.planned_s(job.id)[:2]) for job in jobs)
             memory_gb += sum(job.rollout.host_memory_gb for job in jobs)
+            device_gb += sum(job.rollout.device_gb for job in jobs)
         for node in (None, *group.rollout_nodes):
             if node is not None:
                 pinned = [job for job in jobs if node in state.pins(job.id)]
                 _require(bool(pinned), f"R5: no job is pinned to rollout node {node} of group {group.id}")
                 load_s = sum(job.rollout.worst_case_s for job in pinned)
                 memory_gb = sum(job.rollout.host_memory_gb for job in pinned)
-            limit_gb = state.limits.training_node_gb if node is None else state.limits.rollout_node_gb
+                device_gb = sum(job.rollout.device_gb for job in pinned)
+            pool = "training" if node is None else "rollout"
+            limit_gb, device_limit_gb = (getattr(state.limits, f"{pool}_{name}_gb") for name in ("node", "device"))
             _require(load_s <= group.period_s * (1 + 1e-9), f"R3: group {group.id} asks too much of a node")
             _require(memory_gb <= limit_gb * (1 + 1e-9), f"R4: a node of group {group.id} holds {memory_gb:g} GB")
+            _require(device_gb <= device_limit_gb * (1 + 1e-9), f"R4: a GPU of group {group.id} keeps {device_gb:g} GB")
         for job in jobs:
             in_time = group.period_s <= job.slo * job.solo_s * (1 + 1e-9)
             _require(in_time or not keeps_slo, f"R6: job {job.id} breaks its SLO in group {group.id}")

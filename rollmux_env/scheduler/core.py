@@ -35,10 +35,10 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.cluster.state import State
+from rollmux_env.cluster.state import State, device_room_gb
 from rollmux_env.scenario import Cluster, Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
-from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName
+from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName, PhaseName
 from rollmux_env.scheduler.draining import other_places
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.groups import Group, Seat, join, seating_of
@@ -52,6 +52,7 @@ from rollmux_env.scheduler.shares import Span
 from rollmux_env.timing.migration import migration_of
 
 Entry = Event | Assigned | Returned
+_CHANGE = 0.01  # of what a job keeps on a GPU; less is how exactly that is measured
 
 _KEEPS_NODES = (Arrived, Progressed, Reprofiled, Requeued, Ticked, Withdrawn)  # after them groups have as many nodes as before
 
@@ -225,7 +226,9 @@ class Scheduler:
         if runs and self._holding is not None:
             self._holding.begin(seat, phase, self.now_s)
 
-    def finished(self, job_id: str, phase: HoldName, seconds: float, cold: bool = False, counts: bool = True) -> None:
+    def finished(
+        self, job_id: str, phase: HoldName, seconds: float, cold: bool = False, counts: bool = True, device_gb: float = 0.0
+    ) -> None:
         seat = self.seats[job_id]
         if self._holding is not None:
             self._holding.give(seat)
@@ -233,6 +236,8 @@ class Scheduler:
         self._touched[seat.group] = None
         if self.review is not None and not seat.guest and phase != "sync" and counts:
             self.review.pace(job_id).phase(phase, seconds, cold)
+        if device_gb and not seat.guest:
+            self._keeps(job_id, phase, device_gb)
 
     def synced(self, job_id: str, seconds: float) -> None:
         if self.review is not None and not self.seats[job_id].guest:
@@ -598,6 +603,16 @@ class Scheduler:
             self.planner.note(Reprofiled(self.now_s, job.model_copy(update={"movable": False})))
         if self.seats[job_id].moving:
             self.failed(job_id)
+
+    def _keeps(self, job_id: str, phase: PhaseName, device_gb: float) -> None:
+        """Where a job keeps more on GPUs than is planned, plan with that, as far as there is memory: nobody else gets it."""
+        state, job = self.state, self.state.job(job_id)
+        part = getattr(job, phase)
+        more_gb = min(device_gb - part.device_gb, device_room_gb(state, job_id, phase))
+        if more_gb > _CHANGE * device_gb:
+            state.now_s = self.now_s
+            known = part.model_copy(update={"device_gb": part.device_gb + more_gb})
+            self.planner.note(Reprofiled(self.now_s, job.model_copy(update={phase: known})))
 
     def _forget(self, job_id: str) -> None:
         if self.review is not None:

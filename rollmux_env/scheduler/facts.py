@@ -80,6 +80,7 @@ class Finished(NamedTuple):
     Attributes:
         seconds: how long it took. cold: it began with a cold start.
         counts: False of a rollout beside the job's iterations: that of the iteration is still to come.
+        device_gb: memory that the job keeps on each GPU of a node until its next phase there, GB.
     """
 
     job_id: str
@@ -87,6 +88,7 @@ class Finished(NamedTuple):
     seconds: float
     cold: bool = False
     counts: bool = True
+    device_gb: float = 0.0
 
 
 class Continued(NamedTuple):

@@ -8,12 +8,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rollmux_env.report.tables import heading, make_table
-from runtime.doctor import find_gpus
 from runtime.execution.forecast import Forecast, Limits, check_memory, forecasts, limits
+from runtime.execution.pools import gpu_memory_gb
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
 
-_GIB = 1 << 30
 _NOTE = (
     "predicted for responses as long as they may be, beside what a process and CUDA take for themselves; "
     "KV cache: of one response; vLLM takes a fixed share of the device"
@@ -32,8 +31,7 @@ def foresee(specs: Sequence[JobSpec], nodes: Sequence[Node], here: bool, say: Ca
     expected = forecasts(specs, nodes)
     if not expected:
         return None
-    gpus = find_gpus() if here and any(node.gpus for node in nodes) else []
-    there = limits(nodes, min((gpu.memory_gb * _GIB / 1e9 for gpu in gpus), default=None))
+    there = limits(nodes, gpu_memory_gb(nodes, here))
     check_memory(expected, there, say)
     return memory_tables(expected, there)
 

@@ -13,7 +13,7 @@ from rollmux_env.report.tables import show
 from rollmux_env.scenario import Scenario
 from runtime.commands.memory import foresee
 from runtime.execution.nodes import POOLS
-from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
+from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.ray_session import RAY, end_all_left, execute, ray_session
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.space import check_space
@@ -41,7 +41,7 @@ def run_all(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
         end_all_left(folder, typer.echo)
         check_space([spec for spec in jobs.jobs for _ in range(1 + compare)], folder, "--out")  # alone it writes them once more
         with ray_session(address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
-            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo)
+            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo, gpu_memory_gb(nodes, address is None))
             foresee(jobs.jobs, nodes, address is None, typer.echo)
             plan = RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), not compare, bounds=compare, models=keep)
             outcome = execute(plan, typer.echo)
@@ -75,9 +75,12 @@ def resume_all(folder: Path, address: str | None, compare: bool) -> str:
         started = record.started
         if not over:
             ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled} | record.over_budget
-            check_space([spec for spec in specs if spec.id not in ended], folder, "--resume")
+            left = [spec for spec in specs if spec.id not in ended]
+            check_space(left, folder, "--resume")
         with ray_session(address, nodes_wanted(started.cluster, specs), folder / RAY) as nodes:
             check_pools(started.cluster, nodes)
+            if not over:
+                foresee(left, nodes, address is None, typer.echo)
             plan = RunPlan(
                 specs,
                 started.cluster,
@@ -131,7 +134,7 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     with take_lock(folder / DRIVER_LOCK):
         end_all_left(folder, typer.echo)
         with ray_session(address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
-            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo)
+            cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo, gpu_memory_gb(nodes, address is None))
             if needed := foresee(jobs.jobs, nodes, address is None, typer.echo):
                 show(needed)
             execute(RunPlan(jobs.jobs, cluster, nodes, policy, dispatch, seed, str(folder), only_profile=True), typer.echo)

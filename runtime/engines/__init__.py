@@ -39,13 +39,14 @@ def make_engine(
 
     from runtime.engines.model_files import read_model_files
 
-    longest = read_model_files(model_dir).longest
+    files, cuda = read_model_files(model_dir), torch.cuda.is_available()
+    longest = files.longest
     asked = max(max_length, (options or {}).get("max_model_len", 0))
     if asked > longest:
         raise InputError(f"{model_dir}: {asked} tokens are asked for, the model attends to {longest}")
     if tensor_parallel > max(1, torch.cuda.device_count()):
         raise InputError(f"tensor_parallel: {tensor_parallel} GPUs are asked for, {torch.cuda.device_count()} are here")
-    problem = vllm_problem(torch.cuda.is_available()) if kind != "torch" else None
+    problem = vllm_problem(cuda, files.head) if kind != "torch" else None
     if kind == "vllm" and problem is not None:
         raise InputError(f"engine vllm: {problem}")
     if kind != "torch" and problem is None:
@@ -66,14 +67,22 @@ def make_engine(
     return TorchEngine(model_dir, max_length=max_length, threads=threads)
 
 
-def why_torch(kind: Kind, cuda: bool) -> str | None:
-    """Why `auto` falls back to the torch engine here, one line for the user; None where it does not."""
-    problem = vllm_problem(cuda) if kind == "auto" else None
+def why_torch(kind: Kind, cuda: bool, head: int | None = None) -> str | None:
+    """Why `auto` falls back to the torch engine here, one line for the user; None where it does not. `head` as `vllm_problem`'s."""
+    problem = vllm_problem(cuda, head) if kind == "auto" else None
     return None if problem is None else f"engine auto samples with torch, not vLLM: {problem}"
 
 
-def vllm_problem(cuda: bool) -> str | None:
-    """Why vLLM cannot be used here, one line; None if it can. Imports neither vLLM nor torch."""
-    from runtime.engines.probe import probe_vllm
+def vllm_problem(cuda: bool, head: int | None = None) -> str | None:
+    """Why vLLM cannot be used here, one line; None if it can. Imports neither vLLM nor torch.
 
-    return probe_vllm(cuda).problem
+    Args:
+        head: size of the model's attention heads, where it is about a model.
+    """
+    from runtime.engines.probe import CPU_HEADS, probe_vllm
+
+    problem = probe_vllm(cuda).problem
+    if problem is None and not cuda and head is not None and head not in CPU_HEADS:
+        sizes = ", ".join(map(str, CPU_HEADS))
+        return f"on CPUs vLLM has no kernel for attention heads of {head} numbers (head_dim); it has for {sizes}"
+    return problem

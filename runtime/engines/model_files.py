@@ -29,7 +29,7 @@ class ModelFiles:
         tied: the output matrix is the input embedding.
         end_ids: tokens that end a response.
         longest: tokens that the model can attend to.
-        cached: numbers that the KV cache holds a token.
+        cached: numbers that the KV cache holds a token. head: size of an attention head.
     """
 
     directory: Path
@@ -39,6 +39,7 @@ class ModelFiles:
     end_ids: tuple[int, ...]
     longest: int
     cached: int
+    head: int
 
     @property
     def vocabulary(self) -> int:
@@ -118,7 +119,7 @@ def read_model_files(directory: Path) -> ModelFiles:
         heads, longest = config["num_attention_heads"], config["max_position_embeddings"]
         head = config.get("head_dim") or config["hidden_size"] // heads
         cached = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head
-        counts = [int(number) for number in (longest, cached)]
+        counts = [int(number) for number in (longest, cached, head)]
     except KeyError as error:
         raise InputError(f"{directory / 'config.json'}: {error.args[0]} is missing") from None
     except (TypeError, ValueError, ZeroDivisionError):

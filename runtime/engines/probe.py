@@ -16,6 +16,8 @@ from importlib.util import find_spec
 
 FIRST, LAST = (0, 25), (0, 33)  # versions that the engine was written for
 
+CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)  # sizes of an attention head that its kernels for CPUs have
+
 METHODS = (
     "collective_rpc",
     "start_weight_update",

@@ -131,7 +131,8 @@ class JobCalls:
             run.residents.stays(handle, hold.pool, report.host_gb, report.device_gb)
         else:
             run.residents.went(handle, (hold.pool,))
-        run.tell(facts.Finished(job_id, hold.pool, seconds, report.cold), notes=(done,))
+        device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
+        run.tell(facts.Finished(job_id, hold.pool, seconds, report.cold, device_gb=device_gb), notes=(done,))
         handle.notify()
         return run.residents.leaving(handle)
 

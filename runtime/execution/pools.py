@@ -7,10 +7,13 @@ from collections.abc import Callable, Collection, Sequence
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
+from runtime.doctor import find_gpus
+from runtime.engines.device_share import USUAL
 from runtime.execution.nodes import POOLS
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
 
+_GIB = 1 << 30
 _USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
 _MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
 
@@ -26,14 +29,18 @@ def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool,
 
 
 def cluster_of(
-    cluster: Cluster | None, jobs: Sequence[JobSpec], nodes: Sequence[Node], say: Callable[[str], None] = lambda _: None
+    cluster: Cluster | None,
+    jobs: Sequence[JobSpec],
+    nodes: Sequence[Node],
+    say: Callable[[str], None] = lambda _: None,
+    gpu_gb: float | None = None,
 ) -> Cluster:
     """What the policy sees: the given prices and limits, with as many nodes and as much memory as there is.
 
     Without any a node costs 1 $/h, so that dollars are node-hours.
 
     Args:
-        say: takes a line where there is one pool, and nobody has asked for that.
+        say: takes a line where there is one pool, and nobody has asked for that. gpu_gb: of the smallest GPU, where it is known.
 
     Raises:
         InputError: a job asks for more nodes than there are; one line.
@@ -44,6 +51,7 @@ def cluster_of(
         say("one GPU: rollouts and trainings take turns on it, as with one_device: true")
         cluster = cluster.model_copy(update={"one_device": True})
     pools: dict[str, PoolSpec] = {}
+    room = device_room(jobs, nodes, gpu_gb)
     for pool, spec in cluster.pools.items():
         own = [node for node in nodes if node.pool == pool]
         for job in jobs:
@@ -52,7 +60,11 @@ def cluster_of(
                 raise InputError(f"job {job.id}: {pool}.nodes: asks for {nodes_asked} nodes; there are {len(own)} of this pool")
         memory_gb = [_USABLE * node.memory_gb for node in own if node.memory_gb]  # of other hosts nobody may know it
         memory_gb += [spec.node_memory_gb] if spec.node_memory_gb is not None else []
-        limits = {"max_nodes": min(spec.max_nodes or len(own), len(own)), "node_memory_gb": min(memory_gb, default=None)}
+        limits = {
+            "max_nodes": min(spec.max_nodes or len(own), len(own)),
+            "node_memory_gb": min(memory_gb, default=None),
+            "device_memory_gb": spec.device_memory_gb if spec.device_memory_gb is not None else room.get(pool),
+        }
         pools[pool] = spec.model_copy(update=limits)
     return cluster.model_copy(update=pools)
 
@@ -66,3 +78,27 @@ def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:
     for pool in cluster.pools:
         if not any(node.pool == pool for node in nodes):
             raise InputError(f"there is no {pool} node now: this machine has one GPU, and the run was begun with two pools")
+
+
+def device_room(specs: Sequence[JobSpec], nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, float]:
+    """GB of each GPU for what jobs keep there between their phases, by pool; nothing of CPU nodes, or where nobody knows.
+
+    Of rollout nodes it is what an awake engine leaves (`rollout.engine_options.gpu_memory`); of training nodes all of a GPU, since
+    what an update takes is not known before.
+
+    Args:
+        gpu_gb: of the smallest GPU; None where it is not known.
+    """
+    if gpu_gb is None:
+        return {}
+    share = max((spec.rollout.engine_options.gpu_memory or USUAL for spec in specs), default=USUAL)
+    shared = {"rollout": (1 - share) * gpu_gb, "training": gpu_gb}
+    if all(node.pool == "training" for node in nodes):  # engines run there
+        shared = {"training": shared["rollout"]}
+    return {pool: shared[pool] for pool in POOLS if pool in shared and any(node.gpus for node in nodes if node.pool == pool)}
+
+
+def gpu_memory_gb(nodes: Sequence[Node], here: bool) -> float | None:
+    """GB of the smallest GPU; None where there is none, or the nodes are on other machines."""
+    gpus = find_gpus() if here and any(node.gpus for node in nodes) else []
+    return min((gpu.memory_gb * _GIB / 1e9 for gpu in gpus), default=None)

@@ -46,7 +46,8 @@ class Measured(BaseModel):
         """As a scenario file has it."""
         switch = Switch(warm_s=self.warm_s, cold_s=self.cold_s)
         seconds = max(self.seconds, _LEAST_S)
-        return {"nodes": nodes, "worst_case_s": seconds, "host_memory_gb": self.host_gb, "switch": switch}
+        memory = {"host_memory_gb": self.host_gb, "device_gb": self.device_gb}
+        return {"nodes": nodes, "worst_case_s": seconds, **memory, "switch": switch}
 
 
 class Profile(BaseModel):

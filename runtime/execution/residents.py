@@ -44,6 +44,7 @@ class Residents:
     def stays(self, handle: JobHandle, pool: Pool, host_gb: float, device_gb: float) -> None:
         """It has stayed, and takes so much; where that is more than was known, that is known from now on."""
         self._staying[handle, pool] = tuple(node.name for node in handle.nodes[pool])
+        handle.to_leave.discard(pool)  # it was asked before it was decided anew
         waits = handle.waits[pool]
         stay = waits.levels[0]
         more = replace(stay, host_gb=max(stay.host_gb, host_gb), device_gb=max(stay.device_gb, device_gb))

@@ -135,8 +135,18 @@ class RunState:
             group = self.scheduler.state.group_of(entry.job_id)
             self.log.say(f"{entry.job_id}: {entry.placement.strategy.replace('_', ' ')}, group {group.id}")
         elif isinstance(entry, Reprofiled):
-            job = self.handles[entry.job.id].job = entry.job
+            handle, job = self.handles[entry.job.id], entry.job
+            former, handle.job = handle.job, job
             if not job.movable:
+                return
+            if former is not None and (former.rollout.device_gb, former.training.device_gb) != (
+                job.rollout.device_gb,
+                job.training.device_gb,
+            ):
+                self.log.say(
+                    f"{job.id}: keeps more of its GPUs than its profile says: {job.rollout.device_gb:.2f} and "
+                    f"{job.training.device_gb:.2f} GB of each from now on"
+                )
                 return
             self.log.say(
                 f"{job.id}: takes longer than its profile says: rollout {job.rollout.worst_case_s:.2f} s, "
@@ -216,6 +226,9 @@ class RunState:
             need_gb, limit_gb = getattr(demand, f"{pool}_gb"), limits.node_memory_gb
             if limit_gb is not None and need_gb > limit_gb:
                 return f"it keeps {need_gb:.2f} GB of host memory on a {pool} node, which has {limit_gb:.2f} GB for jobs"
+            need_gb, limit_gb = getattr(demand, f"{pool}_device_gb"), limits.device_memory_gb
+            if limit_gb is not None and need_gb > limit_gb:
+                return f"it keeps {need_gb:.2f} GB of each GPU of a {pool} node, where jobs may keep {limit_gb:.2f} GB"
         return None
 
     def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:

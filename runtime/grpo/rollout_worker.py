@@ -59,8 +59,9 @@ class RolloutWorker:
             self._tokenizer = load_tokenizer(directory)
             self._prompts = Prompts(spec, self._tokenizer, self._rewards)
             number_bytes = 2 if self._node.gpus else 4  # as `Trainer.weights` gives them, whatever the files hold
-            self._stage_bytes = read_model_files(directory).parameters * number_bytes
-        if why := why_torch(spec.rollout.engine, cuda=bool(self._node.gpus)):
+            files = read_model_files(directory)
+            self._stage_bytes = files.parameters * number_bytes
+        if why := why_torch(spec.rollout.engine, bool(self._node.gpus), files.head):
             runtime_hook.warn(why)
         with stage("engine"):
             self._engine = make_engine(

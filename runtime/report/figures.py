@@ -198,6 +198,7 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "checkpoint_s": _mean(checkpoint.seconds for checkpoint in record.checkpointed if checkpoint.job_id == job_id),
         "checkpoint_gb": _mean(checkpoint.gb for checkpoint in record.checkpointed if checkpoint.job_id == job_id),
         "host_gb": {phase: max((part.host_gb for part in _phases(record, job_id, phase)), default=None) for phase in PHASES},
+        "device_gb": {phase: max((part.device_gb for part in _phases(record, job_id, phase)), default=None) for phase in PHASES},
     }
 
 

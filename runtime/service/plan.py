@@ -10,7 +10,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.scenario import Cluster
 from runtime.commands.options import DISPATCH, planning_switches
 from runtime.execution.nodes import keep_names
-from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
+from runtime.execution.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.execution.run_plan import LeaseRules, RunPlan
 from runtime.facts import Node, Pool
 from runtime.journal import JOURNAL, is_begun, read_run
@@ -47,7 +47,8 @@ def service_plan(folder: Path, wish: ServiceOptions, find: Callable[[dict[Pool, 
     rules = LeaseRules(grace_s=wish.grace_s)
     if not is_begun(folder / JOURNAL):
         nodes = find(nodes_wanted(wish.cluster, ()))
-        cluster = cluster_of(wish.cluster, (), nodes)
+        one_machine = len({node.machine for node in nodes}) == 1
+        cluster = cluster_of(wish.cluster, (), nodes, gpu_gb=gpu_memory_gb(nodes, one_machine))
         return RunPlan(
             (),
             cluster,

@@ -12,6 +12,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.attach.leases import Leases
 from runtime.execution.driver import RunDriver
+from runtime.execution.forecast import check_memory, forecasts, limits
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
@@ -179,6 +180,7 @@ class Service:
         """
         driver, run = self._running()
         self._check(specs)
+        check_memory(forecasts(specs, self._plan.nodes), limits(self._plan.nodes, None), run.log.say)
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
         run.log.take(*(Submitted(now_s, spec) for spec in dated))

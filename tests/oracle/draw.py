@@ -44,6 +44,7 @@ def clusters(draw: st.DrawFn, limited: bool = True) -> Dict:
         pools[name] = {"gpus_per_node": draw(st.sampled_from([1, 8])), "usd_per_gpu_hour": draw(st.sampled_from([usd, usd, 0, 1]))}
         if limited:
             pools[name]["node_memory_gb"] = draw(st.sampled_from([None, 600, 900]))
+            pools[name]["device_memory_gb"] = draw(st.sampled_from([None, None, 4, 6]))
             pools[name]["max_nodes"] = draw(st.none() | st.integers(fewest, 8))
     return {**pools, "max_group_size": draw(st.integers(1, 5)), "migration_s": draw(st.sampled_from([0, 5, 300]))}
 
@@ -55,6 +56,7 @@ def jobs(draw: st.DrawFn, job_id: str, latest_s: int = 200, fine: bool = False) 
         "nodes": draw(st.sampled_from([1, 1, 1, 2])),
         "worst_case_s": draw(seconds(fine)),
         "host_memory_gb": draw(st.sampled_from([0, 150, 300, 600])),
+        "device_gb": draw(st.sampled_from([0, 0, 1, 2, 4])),
     }
     if draw(st.booleans()):
         more = st.integers(training["nodes"] + 1, 4)
@@ -69,6 +71,7 @@ def jobs(draw: st.DrawFn, job_id: str, latest_s: int = 200, fine: bool = False) 
             "nodes": draw(st.sampled_from([1, 1, 1, 2, 3])),
             "worst_case_s": draw(seconds(fine)),
             "host_memory_gb": draw(st.sampled_from([0, 150, 300, 600])),
+            "device_gb": draw(st.sampled_from([0, 0, 1, 2, 4])),
         },
         "training": training,
         "sync_s": draw(st.sampled_from([0, 0, 0, 2, 15])),
@@ -78,8 +81,7 @@ def jobs(draw: st.DrawFn, job_id: str, latest_s: int = 200, fine: bool = False) 
 def on_one_device(scenario: Dict) -> Dict:
     """The same jobs where one pool runs both phases; what a job keeps of either phase fits a node together."""
     training = scenario["cluster"]["training"]
-    memory_gb = training.get("node_memory_gb")
-    pool = {**training, **({"node_memory_gb": 2 * memory_gb} if memory_gb else {})}
+    pool = {**training, **{name: 2 * training[name] for name in ("node_memory_gb", "device_memory_gb") if training.get(name)}}
     return {**scenario, "cluster": {**scenario["cluster"], "training": pool, "one_device": True}}
 
 

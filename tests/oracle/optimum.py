@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 
 from rollmux_env.kernel.period import exact_period, period_bound
-from tests.oracle.planner import Dict, at_most, node_usd_per_hour, solo_s, training_s
+from tests.oracle.planner import MEMORY, Dict, at_most, node_usd_per_hour, solo_s, training_s
 
 Way = tuple[int, int, float]  # rollout nodes, training nodes, period
 
@@ -61,7 +61,7 @@ def ways(cluster: Dict, jobs: list[Dict]) -> list[Way]:
     limit_s = min(job["slo"] * solo_s(job) for job in jobs) * (1 + 1e-9)
     if len(jobs) > cluster["max_group_size"]:
         return []
-    if not _fits(cluster, "training", [sum(job["training"]["host_memory_gb"] for job in jobs)]):
+    if not all(_fits(cluster, "training", key, [sum(job["training"][key] for job in jobs)]) for key in MEMORY):
         return []
     least = max(job["training"]["nodes"] for job in jobs)
     most = max([least, *(nodes for job in jobs for nodes in job["training"]["by_nodes"])])
@@ -69,16 +69,19 @@ def ways(cluster: Dict, jobs: list[Dict]) -> list[Way]:
     for training_nodes in range(least, most + 1):
         for pins in pinnings(jobs):
             nodes = 1 + max(node for numbers in pins for node in numbers)
-            held = [sum(j["rollout"]["host_memory_gb"] for j, at in zip(jobs, pins, strict=True) if v in at) for v in range(nodes)]
-            if _fits(cluster, "rollout", held):
+            held = {
+                key: [sum(j["rollout"][key] for j, at in zip(jobs, pins, strict=True) if v in at) for v in range(nodes)]
+                for key in MEMORY
+            }
+            if all(_fits(cluster, "rollout", key, held[key]) for key in MEMORY):
                 known = best.get((nodes, training_nodes), inf)
                 found = least_period(jobs, pins, training_nodes, min(known, np.nextafter(limit_s, inf)))
                 best[nodes, training_nodes] = min(known, found)
     return [(r, t, period) for (r, t), period in best.items() if period < inf]
 
 
-def _fits(cluster: Dict, pool: str, held_gb: list[float]) -> bool:
-    limit_gb = cluster[pool]["node_memory_gb"]
+def _fits(cluster: Dict, pool: str, key: str, held_gb: list[float]) -> bool:
+    limit_gb = cluster[pool][MEMORY[key]]
     return limit_gb is None or all(at_most(gb, limit_gb) for gb in held_gb)
 
 

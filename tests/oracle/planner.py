@@ -15,6 +15,7 @@ from tests.oracle.period import period, period_of_one_device
 
 TOLERANCE = 1e-9
 Dict = dict[str, Any]
+MEMORY = {"host_memory_gb": "node_memory_gb", "device_gb": "device_memory_gb"}  # of a phase, and of a pool
 
 
 def read(scenario: Dict) -> tuple[Dict, list[Dict]]:
@@ -22,7 +23,7 @@ def read(scenario: Dict) -> tuple[Dict, list[Dict]]:
     free = {"gpus_per_node": 1, "usd_per_gpu_hour": 0}
     cluster = {"max_group_size": 5, "migration_s": 300, "one_device": False, "rollout": free, **scenario["cluster"]}
     for pool in ("rollout", "training"):
-        cluster[pool] = {"node_memory_gb": None, "max_nodes": None, **cluster[pool]}
+        cluster[pool] = {"node_memory_gb": None, "device_memory_gb": None, "max_nodes": None, **cluster[pool]}
     jobs = [read_job(merged(scenario.get("defaults", {}), job)) for job in scenario["jobs"]]
     for job in jobs:
         job["one_device"] = cluster["one_device"]
@@ -39,7 +40,7 @@ def merged(below: Any, above: Any) -> Any:
 def read_job(job: Dict) -> Dict:
     full = {"sync_s": 0, "iterations": None, "duration_s": None, **job}
     for phase in ("rollout", "training"):
-        full[phase] = {"nodes": 1, "host_memory_gb": 0, **full[phase]}
+        full[phase] = {"nodes": 1, "host_memory_gb": 0, "device_gb": 0, **full[phase]}
     by_nodes = full["training"].get("by_nodes") or {}
     full["training"]["by_nodes"] = {int(nodes): seconds for nodes, seconds in by_nodes.items()}
     return full
@@ -103,15 +104,17 @@ def is_saturated(group: Dict) -> bool:
 
 def fits_memory(cluster: Dict, group: Dict, pool: str) -> bool:
     """Whether the members of a group may all stay resident on its nodes of one pool."""
-    limit = cluster[pool]["node_memory_gb"]
     sides = ("rollout", "training") if _one_device(group) else ("training",)
-    used = [sum(m["job"][side]["host_memory_gb"] for m in group["members"] for side in sides)]
-    if pool == "rollout":
-        used = [
-            sum(m["job"]["rollout"]["host_memory_gb"] for m in group["members"] if node in m["nodes"])
-            for node in group["rollout_nodes"]
-        ]
-    return limit is None or all(at_most(x, limit) for x in used)
+    for key, name in MEMORY.items():
+        limit = cluster[pool][name]
+        used = [sum(m["job"][side][key] for m in group["members"] for side in sides)]
+        if pool == "rollout":
+            used = [
+                sum(m["job"]["rollout"][key] for m in group["members"] if node in m["nodes"]) for node in group["rollout_nodes"]
+            ]
+        if limit is not None and not all(at_most(x, limit) for x in used):
+            return False
+    return True
 
 
 def keeps_slos(group: Dict) -> bool:
@@ -264,7 +267,7 @@ def table(cluster: Dict, groups: list[Dict], job: Dict) -> list[Dict]:
         elif group["training"] < job["training"]["nodes"]:
             rows.append({**row, "reason": "the group has too few training nodes"})
         elif not fits_memory(cluster, after, "training"):
-            rows.append({**row, "reason": "host memory of the training nodes"})
+            rows.append({**row, "reason": "memory of the training nodes"})
         else:
             for new in range(n + 1):
                 for old in subsets(group, n - new):
@@ -281,7 +284,7 @@ def table(cluster: Dict, groups: list[Dict], job: Dict) -> list[Dict]:
 def _priced(cluster: Dict, groups: list[Dict], after: Dict, old: tuple[int, ...], new: int) -> Dict:
     reason = "feasible"
     if not fits_memory(cluster, after, "rollout"):
-        reason = "host memory of a rollout node"
+        reason = "memory of a rollout node"
     elif not fits_pool(cluster, groups, "rollout", new):
         reason = "max_nodes of a pool"
     elif not keeps_slos(after):

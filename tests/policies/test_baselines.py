@@ -18,6 +18,7 @@ from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
+from tests.oracle.planner import MEMORY
 
 
 def scenario(*jobs: dict[str, object], **cluster: object) -> Scenario:
@@ -91,10 +92,11 @@ def test_blind_policies_keep_what_is_physical_and_nothing_else(policy: Random | 
 
 @pytest.mark.parametrize("policy", [Random(seed=3), MostIdle()])
 def test_blind_policies_wait_for_nodes(policy: Random | MostIdle) -> None:
-    full = {"node_memory_gb": 100, "max_nodes": 1}
-    heavy: dict[str, object] = {"rollout": {"worst_case_s": 5, "host_memory_gb": 80}, "training": {"worst_case_s": 5}}
-    run = replay(scenario(heavy, heavy, rollout=full), policy, check=True)
-    assert metrics(run).wait_s == pytest.approx({"j1": 1e4 - 1})
+    for key, limit in MEMORY.items():
+        full = {limit: 100, "max_nodes": 1}
+        heavy: dict[str, object] = {"rollout": {"worst_case_s": 5, key: 80}, "training": {"worst_case_s": 5}}
+        run = replay(scenario(heavy, heavy, rollout=full), policy, check=True)
+        assert metrics(run).wait_s == pytest.approx({"j1": 1e4 - 1})
 
 
 def test_random_is_uniform_over_groups_and_a_new_one() -> None:

@@ -118,6 +118,12 @@ def test_host_memory_limits_who_shares_a_set() -> None:
     assert solved(scenario(*jobs, rollout={"node_memory_gb": 1000})).nodes == (3, 3)
 
 
+def test_device_memory_does_too() -> None:
+    jobs = [{"colocated": SLOW, "rollout": {"worst_case_s": 60, "device_gb": 6}}] * 3
+    assert solved(scenario(*jobs, rollout={"device_memory_gb": 12})).nodes == (2, 2)
+    assert solved(scenario(*jobs, rollout={"device_memory_gb": 10})).nodes == (3, 3)
+
+
 def test_both_phases_on_one_node_need_the_memory_of_both() -> None:
     memory = {"host_memory_gb": 600, "worst_case_s": 50}
     job = {"rollout": memory, "training": memory}

@@ -24,7 +24,7 @@ from tests.oracle import draw
 from tests.oracle.draw import Dict
 from tests.oracle.optimum import Optimum
 from tests.oracle.period import period
-from tests.oracle.planner import at_most, read, solo_s, training_s
+from tests.oracle.planner import MEMORY, at_most, read, solo_s, training_s
 
 
 def assert_best(data: Dict) -> None:
@@ -67,8 +67,9 @@ def assert_valid(plan: OptimalPlan, cluster: Dict, jobs: list[Dict]) -> None:
         assert all(at_most(group.period_s, job["slo"] * solo_s(job)) for job in members)
         for v in {v for at in group.rollout_nodes for v in at}:
             pinned = [job for job, at in zip(members, group.rollout_nodes, strict=True) if v in at]
-            limit_gb = cluster["rollout"]["node_memory_gb"]
-            assert limit_gb is None or at_most(sum(job["rollout"]["host_memory_gb"] for job in pinned), limit_gb)
+            for key, name in MEMORY.items():
+                limit_gb = cluster["rollout"][name]
+                assert limit_gb is None or at_most(sum(job["rollout"][key] for job in pinned), limit_gb)
 
 
 @given(draw.scenarios(max_jobs=5))

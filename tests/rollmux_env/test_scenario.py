@@ -135,7 +135,9 @@ NOT_NEGATIVE = [
     "cluster.migration_s",
     "cluster.rollout.usd_per_gpu_hour",
     "cluster.training.node_memory_gb",
+    "cluster.rollout.device_memory_gb",
     "jobs.0.rollout.host_memory_gb",
+    "jobs.0.training.device_gb",
     "jobs.0.training.switch.warm_s",
     "jobs.0.training.switch.cold_s",
 ]
@@ -267,6 +269,16 @@ def test_a_job_that_no_empty_cluster_could_hold_is_refused() -> None:
         parse_scenario(placed(data, f"jobs.0.{pool}.host_memory_gb", 100 * (1 + 1e-10)))
         message = error_of(placed(data, f"jobs.0.{pool}.host_memory_gb", 101))
         assert message == f"jobs[0].{pool}.host_memory_gb: asks for 101 GB; a {pool} node has 100 GB"
+        data = placed(placed(small(), f"cluster.{pool}.device_memory_gb", 7), f"jobs.0.{pool}.device_gb", 8)
+        assert error_of(data) == f"jobs[0].{pool}.device_gb: asks for 8 GB; a {pool} GPU has 7 GB"
+
+
+def test_a_file_without_device_memory_is_the_same_problem_as_before_there_was_any() -> None:
+    assert "device" not in parse_scenario(small()).canonical_json()
+    named = placed(placed(small(), "cluster.rollout.device_memory_gb", None), "jobs.0.training.device_gb", 0)
+    assert parse_scenario(named).sha256 == parse_scenario(small()).sha256
+    more = placed(placed(small(), "cluster.rollout.device_memory_gb", 10), "jobs.0.rollout.device_gb", 1.5)
+    assert parse_scenario(json.loads(parse_scenario(more).canonical_json())) == parse_scenario(more)
 
 
 def test_a_job_that_is_alone_above_its_users_quota_is_refused() -> None:

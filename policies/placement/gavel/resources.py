@@ -24,12 +24,15 @@ class RunMode:
     Attributes:
         iteration_s: seconds of an iteration.
         rollout_gb, training_gb: host memory that keeps the job resident, GB on each node of either pool.
+        rollout_device_gb, training_device_gb: memory that it keeps on each of their GPUs, GB.
         rollout_busy_s, training_busy_s: node-seconds of its phases in an iteration, by the pool whose nodes they run on.
     """
 
     iteration_s: float
     rollout_gb: float
     training_gb: float
+    rollout_device_gb: float
+    training_device_gb: float
     rollout_busy_s: float
     training_busy_s: float
 
@@ -47,7 +50,7 @@ def shapes(jobs: Sequence[Job], training_slowdown: float | None) -> list[Shape]:
 
 def fastest_mode(job: Job, shape: Shape, limits: Limits, training_slowdown: float | None) -> RunMode | None:
     """The fastest mode of a job on a worker set; None where it has none or a node has too little memory."""
-    modes = [mode for mode in _modes(job, shape, training_slowdown) if _fits(mode, limits)]
+    modes = [mode for mode in _modes(job, shape, training_slowdown) if fits([mode], limits)]
     return min(modes, key=lambda mode: mode.iteration_s, default=None)
 
 
@@ -62,24 +65,31 @@ def _modes(job: Job, shape: Shape, training_slowdown: float | None) -> list[RunM
     rollout_nodes, training_nodes = shape
     rollout, training = job.rollout, job.training
     both_gb = rollout.host_memory_gb + training.host_memory_gb
+    own_gb, both_device_gb = (rollout.device_gb, training.device_gb), rollout.device_gb + training.device_gb
     modes = []
     if rollout_nodes >= rollout.nodes and training_nodes >= training.nodes:
         training_s = job.training_s(training_nodes)
         iteration_s = rollout.worst_case_s + training_s + job.sync_s
         busy_s = (rollout.worst_case_s * rollout.nodes, training_s * training_nodes)
-        modes.append(RunMode(iteration_s, rollout.host_memory_gb, training.host_memory_gb, *busy_s))
+        modes.append(RunMode(iteration_s, rollout.host_memory_gb, training.host_memory_gb, *own_gb, *busy_s))
     alone = job.colocated.nodes if job.colocated else training.nodes
     if training_nodes >= alone:
         block = job.colocated
         iteration_s = block.rollout_s + block.training_s if block else rollout.worst_case_s + training.worst_case_s
-        modes.append(RunMode(iteration_s, 0.0, both_gb, 0.0, iteration_s * alone))
+        modes.append(RunMode(iteration_s, 0.0, both_gb, 0.0, both_device_gb, 0.0, iteration_s * alone))
     if training_slowdown is not None and rollout_nodes >= rollout.nodes:
         training_s = training.worst_case_s * training_slowdown * training.nodes / rollout.nodes
         iteration_s = rollout.worst_case_s + training_s
-        modes.append(RunMode(iteration_s, both_gb, 0.0, iteration_s * rollout.nodes, 0.0))
+        modes.append(RunMode(iteration_s, both_gb, 0.0, both_device_gb, 0.0, iteration_s * rollout.nodes, 0.0))
     return modes
 
 
-def _fits(mode: RunMode, limits: Limits) -> bool:
-    slack = 1 + TOLERANCE
-    return mode.rollout_gb <= limits.rollout_node_gb * slack and mode.training_gb <= limits.training_node_gb * slack
+def fits(modes: Sequence[RunMode], limits: Limits) -> bool:
+    """Whether jobs can be resident on the same nodes."""
+    limits_gb = {
+        "rollout_gb": limits.rollout_node_gb,
+        "training_gb": limits.training_node_gb,
+        "rollout_device_gb": limits.rollout_device_gb,
+        "training_device_gb": limits.training_device_gb,
+    }
+    return all(sum(getattr(mode, name) for mode in modes) <= limit_gb * (1 + TOLERANCE) for name, limit_gb in limits_gb.items())

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from policies.placement.gavel.program import Fractions
-from policies.placement.gavel.resources import RunMode
-from rollmux_env.kernel.tables import TOLERANCE, Limits
+from policies.placement.gavel.resources import RunMode, fits
+from rollmux_env.kernel.tables import Limits
 
 LEAST_SHARE = 1e-8  # of a set's time; less is the solver's rounding
 
@@ -24,19 +24,16 @@ class WorkerSet:
     Attributes:
         kind: number of its type.
         shares: fraction of its time of each job that is resident, by the job's number.
-        rollout_gb, training_gb: host memory of all of them, GB on a node of either pool.
+        modes: how they run.
     """
 
     kind: int
     shares: dict[int, float] = field(default_factory=dict)
-    rollout_gb: float = 0.0
-    training_gb: float = 0.0
+    modes: list[RunMode] = field(default_factory=list)
 
     def takes(self, mode: RunMode, limits: Limits) -> bool:
         """Return whether another job can be resident."""
-        rollout_gb, training_gb = self.rollout_gb + mode.rollout_gb, self.training_gb + mode.training_gb
-        slack = 1 + TOLERANCE
-        return rollout_gb <= limits.rollout_node_gb * slack and training_gb <= limits.training_node_gb * slack
+        return fits([*self.modes, mode], limits)
 
     @property
     def free(self) -> float:
@@ -47,8 +44,7 @@ class WorkerSet:
         """Keep a job resident for a share of the time, or for as much as is free; returns which."""
         share = min(share, self.free)
         self.shares[job] = share
-        self.rollout_gb += mode.rollout_gb
-        self.training_gb += mode.training_gb
+        self.modes.append(mode)
         return share
 
 

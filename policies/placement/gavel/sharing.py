@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.placement.gavel.allocation import Allocation, allocate
+from policies.placement.gavel.resources import fits
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError
-from rollmux_env.kernel.tables import TOLERANCE
 from rollmux_env.scenario import Job, Scenario
 
 SLACK = 1e-6  # of shares and speeds: the solver's tolerance and the shares too small to give out
@@ -120,9 +120,7 @@ class SharingJobs:
             for time_share in time_shares:
                 time[time_share.job_id] += time_share.share
             _require(sum(time_share.share for time_share in time_shares) <= 1 + SLACK, "R3: a worker set has more turns than time")
-            rollout_gb, training_gb = sum(t.mode.rollout_gb for t in time_shares), sum(t.mode.training_gb for t in time_shares)
-            _require(rollout_gb <= limits.rollout_node_gb * (1 + TOLERANCE), f"R4: a rollout node holds {rollout_gb:g} GB")
-            _require(training_gb <= limits.training_node_gb * (1 + TOLERANCE), f"R4: a training node holds {training_gb:g} GB")
+            _require(fits([one.mode for one in time_shares], limits), "R4: a node holds more than it has memory for")
         _require(len(time) == len(self.running), "R1: a job runs that is not there")
         _require(max(time.values(), default=0.0) <= 1 + SLACK, "R1: a job is in two places at once")
         rollout_nodes, training_nodes = self.allocation.nodes

@@ -102,7 +102,7 @@ class ColumnPool:
         jobs, limits = self.state.jobs, self.state.limits
         room = packing(len(rows), int(jobs.rollout_nodes[rows].sum()))
         load_members(self.state.view.jobs, np.array(rows), len(rows), int(self.nodes[column, 1]), room)
-        least_period(room, len(rows), int(self.nodes[column, 0]), limits.rollout_node_gb, float(jobs.limit_s[rows].min()))
+        least_period(room, len(rows), int(self.nodes[column, 0]), limits, float(jobs.limit_s[rows].min()))
         order = room.order.tolist()
         classes = [
             (tuple(k for k, i in enumerate(order) if mask >> i & 1), nodes)

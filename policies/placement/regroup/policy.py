@@ -23,6 +23,7 @@ _BROKEN_USD = 1e3  # for leaving a group whose observed durations break an SLO a
 _OUT_OF_REACH_USD = 1e5  # of a job alone that may not move: the solver starts from single jobs
 _NODE_LIMIT = 1000
 _MAX_COLUMNS = 300_000
+_PLANNED = ("rollout_s", "training_s", "limit_s", "rollout_gb", "training_gb", "rollout_device_gb", "training_device_gb")
 _ROUNDS = 20
 
 
@@ -151,11 +152,7 @@ class Regroup:
         if pool is None:
             pool = self._pool = ColumnPool(view, all_periods=False, max_columns=_MAX_COLUMNS)
         before, now = pool.state.jobs, view.jobs
-        same = {
-            row
-            for row in set(rows) & set(pool.active)
-            if all(getattr(before, name)[row] == getattr(now, name)[row] for name in ("rollout_s", "training_s", "limit_s"))
-        }
+        same = {row for row in set(rows) & set(pool.active) if all(before[name][row] == now[name][row] for name in _PLANNED)}
         for row in [row for row in pool.active if row not in same]:
             pool.drop(row)
         pool.state = view

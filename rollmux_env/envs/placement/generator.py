@@ -111,6 +111,8 @@ class Workload:
             slo=np.array(slos),
             rollout_gb=gb[:, 0],
             training_gb=gb[:, 1],
+            rollout_device_gb=np.zeros(len(slos)),
+            training_device_gb=np.zeros(len(slos)),
             rollout_nodes=nodes[:, 0],
             training_nodes=nodes[:, 1],
             rescale_nodes=np.zeros((n, 0), dtype=np.int64),

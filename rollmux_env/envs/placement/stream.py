@@ -22,6 +22,7 @@ class Stream(NamedTuple):
     Attributes:
         arrival_s, rollout_s, training_s, sync_s: seconds. duration_s: fixed stay, or infinite. iterations: or infinite.
         slo: multiple of T_solo. rollout_gb, training_gb: host memory per node, GB. rollout_nodes, training_nodes: asked for.
+        rollout_device_gb, training_device_gb: memory that the job keeps on each GPU between its phases, GB.
         rescale_nodes, rescale_s: (n, K) training seconds from so many nodes on, ascending; unused steps have NO_STEP nodes.
         movable: 0 where the job stays in its first place, else 1.
     """
@@ -35,6 +36,8 @@ class Stream(NamedTuple):
     slo: Floats
     rollout_gb: Floats
     training_gb: Floats
+    rollout_device_gb: Floats
+    training_device_gb: Floats
     rollout_nodes: Ints
     training_nodes: Ints
     rescale_nodes: Ints
@@ -111,6 +114,8 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
         slo=floats(*(job.slo for job in jobs)),
         rollout_gb=floats(*(demand.rollout_gb for demand in demands)),
         training_gb=floats(*(demand.training_gb for demand in demands)),
+        rollout_device_gb=floats(*(demand.rollout_device_gb for demand in demands)),
+        training_device_gb=floats(*(demand.training_device_gb for demand in demands)),
         rollout_nodes=np.array([demand.rollout_nodes for demand in demands], dtype=np.int64),
         training_nodes=np.array([demand.training_nodes for demand in demands], dtype=np.int64),
         rescale_nodes=rescale_nodes,

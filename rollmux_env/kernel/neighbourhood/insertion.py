@@ -8,7 +8,7 @@ import numpy as np
 
 from rollmux_env.kernel.candidates import complete, entry_limit, next_subset, period_with
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import refresh, training_seconds
+from rollmux_env.kernel.membership import refresh, rollout_memory_fits, training_memory_fits, training_seconds
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Floats, Ints, Limits, Records, View
 from rollmux_env.kernel.valuation import N_VALUES, Valuation, net_usd, value_group, value_members
 
@@ -28,7 +28,7 @@ def place_type(nodes: int) -> np.dtype[Any]:
 @compiled(arrays=False)
 def _loads_fit(group: Records, job: Records, limits: Limits, chosen: Ints, size: int, limit: float) -> bool:
     for k in range(size):
-        if group.node_gb[chosen[k]] + job.rollout_gb > limits.rollout_node_gb * (1.0 + TOLERANCE):
+        if not rollout_memory_fits(group, chosen[k], job, limits):
             return False
         if group.node_load_s[chosen[k]] + job.rollout_s > limit:
             return False
@@ -44,7 +44,7 @@ def may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool
         0 < group.n_members < limits.group_size_max
         and group.exclusive == 0
         and group.training_nodes >= job.training_nodes
-        and group.training_gb + job.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
+        and training_memory_fits(group, job, limits)
     )
 
 

@@ -166,12 +166,13 @@ def test_saturation_allows_a_relative_error_of_1e_9(nudge: float, saturated: boo
 
 
 @pytest.mark.parametrize("pool", ["rollout", "training"])
+@pytest.mark.parametrize(("key", "limit"), [*planner.MEMORY.items()])
 @pytest.mark.parametrize(("nudge", "fits"), [(0, True), (5e-10, True), (2e-9, False)])
-def test_residency_allows_a_relative_error_of_1e_9(pool: str, nudge: float, fits: bool) -> None:
+def test_residency_allows_a_relative_error_of_1e_9(pool: str, key: str, limit: str, nudge: float, fits: bool) -> None:
     def keys(gb: float) -> dict[str, Any]:
-        return {pool: {"host_memory_gb": gb}}
+        return {pool: {key: gb}}
 
-    twin = Twin({**CLUSTER, pool: {**CLUSTER[pool], "node_memory_gb": 0.3}})
+    twin = Twin({**CLUSTER, pool: {**CLUSTER[pool], limit: 0.3}})
     place_all(twin, (make_job("a", slo=4, **keys(0.1)), Placement(None, (), 1, 1)))
     twin.arrive(make_job("b", 5, 5, slo=4, **keys(0.2 + 0.3 * nudge)))
     assert (cheapest(twin.state, "b", prune=True) == Placement(0, (0,), 0)) == fits

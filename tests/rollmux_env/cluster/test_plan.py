@@ -11,6 +11,7 @@ from rollmux_env.cluster.events import Admitted, Departed, Moved, Placement, Res
 from rollmux_env.cluster.plan import Move, Place, Plan, Wait, carry_out, may_move
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
+from tests.oracle.planner import MEMORY
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job
 
 OWN = Placement(None, (), 1, 1)
@@ -118,9 +119,10 @@ def test_p3_group_size() -> None:
 
 
 @pytest.mark.parametrize("pool", ["rollout", "training"])
-def test_p4_memory(pool: str) -> None:
-    cluster = {**CLUSTER, pool: {**CLUSTER[pool], "node_memory_gb": 500}}
-    memory: dict[str, Any] = {pool: {"host_memory_gb": 250.1}}
+@pytest.mark.parametrize(("key", "limit"), [*MEMORY.items()])
+def test_p4_memory(pool: str, key: str, limit: str) -> None:
+    cluster = {**CLUSTER, pool: {**CLUSTER[pool], limit: 500}}
+    memory: dict[str, Any] = {pool: {key: 250.1}}
     jobs = [make_job(name, slo=9, **memory) for name in "ab"]
     state = started((jobs[0], OWN), waiting=jobs[1:], cluster=cluster)
     assert refused(state, Place("b", JOIN)) == "P4"

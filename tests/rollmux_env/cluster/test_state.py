@@ -46,11 +46,13 @@ def check_row(state: State, group: dict[str, Any]) -> None:
     row, table = state.group_row(group["id"]), state.groups
     assert table.next_number[row] == group["next_node"]
     assert table.limit_s[row] == pytest.approx(min(m["job"]["slo"] * planner.solo_s(m["job"]) for m in group["members"]))
-    assert table.training_gb[row] == pytest.approx(sum(m["job"]["training"]["host_memory_gb"] for m in group["members"]))
+    for kind, key in (("gb", "host_memory_gb"), ("device_gb", "device_gb")):
+        assert table[f"training_{kind}"][row] == pytest.approx(sum(m["job"]["training"][key] for m in group["members"]))
     for v, node in enumerate(group["rollout_nodes"]):
         pinned = [m["job"] for m in group["members"] if node in m["nodes"]]
         assert table.node_number[row, v] == node
-        assert table.node_gb[row, v] == pytest.approx(sum(job["rollout"]["host_memory_gb"] for job in pinned))
+        for kind, key in (("gb", "host_memory_gb"), ("device_gb", "device_gb")):
+            assert table[f"node_{kind}"][row, v] == pytest.approx(sum(job["rollout"][key] for job in pinned))
         assert table.node_load_s[row, v] == pytest.approx(sum(job["rollout"]["worst_case_s"] for job in pinned))
         alike = [w for w, other in enumerate(group["rollout_nodes"][:v]) if members_on(group, other) == members_on(group, node)]
         assert table.node_before[row, v] == (alike[-1] if alike else -1)

@@ -78,6 +78,7 @@ def random_cluster(rng: np.random.Generator) -> dict[str, Any]:
             "gpus_per_node": 1,
             "usd_per_gpu_hour": float(rng.choice([usd, 1.0, 0.0], p=[0.6, 0.3, 0.1])),
             "node_memory_gb": rng.choice(np.array([None, 600, 900])),
+            "device_memory_gb": rng.choice(np.array([None, 4, 6])),
             "max_nodes": rng.choice(np.array([None, fewest, fewest + 1, fewest + 3])),
         }
         for name, usd, fewest in (("rollout", 1.85, 3), ("training", 5.28, 2))
@@ -92,6 +93,7 @@ def random_scenario(rng: np.random.Generator, cluster: dict[str, Any]) -> Scenar
         if rng.random() < 0.3:
             training["by_nodes"] = {training["nodes"] + 1: float(rng.integers(1, 7) * 5)}
         training["host_memory_gb"] = int(rng.choice([0, 150, 300, 600]))
+        training["device_gb"] = int(rng.choice([0, 1, 2, 4]))
         fixed = rng.random() < 0.5
         jobs.append(
             {
@@ -103,6 +105,7 @@ def random_scenario(rng: np.random.Generator, cluster: dict[str, Any]) -> Scenar
                     "nodes": int(rng.choice([1, 1, 1, 2, 3])),
                     "worst_case_s": float(rng.integers(1, 13) * 5),
                     "host_memory_gb": int(rng.choice([0, 150, 300, 600])),
+                    "device_gb": int(rng.choice([0, 1, 2, 4])),
                 },
                 "training": training,
                 "sync_s": float(rng.choice([0, 0, 0, 5])),

@@ -20,7 +20,10 @@ LIMITED = {pool: {**CLUSTER[pool], "node_memory_gb": 1000, "max_nodes": 9} for p
 def healthy(**cluster: Any) -> State:
     """Two groups, three running jobs and one that waits."""
     twin = Twin({**LIMITED, **cluster})
-    heavy: dict[str, Any] = {"rollout": {"host_memory_gb": 400, "nodes": 2}, "training": {"host_memory_gb": 400}}
+    heavy: dict[str, Any] = {
+        "rollout": {"host_memory_gb": 400, "device_gb": 4, "nodes": 2},
+        "training": {"host_memory_gb": 400, "device_gb": 4},
+    }
     twin.admit(twin.arrive(make_job("a", slo=4, **heavy)), Placement(None, (), 2, 1))
     twin.admit(twin.arrive(make_job("b", slo=4, **heavy)), Placement(0, (1,), 1))
     twin.admit(twin.arrive(make_job("c", slo=1)), OWN)
@@ -83,9 +86,10 @@ def test_r3_more_phases_than_fit_in_a_period(period_s: float) -> None:
 
 
 @pytest.mark.parametrize("pool", ["rollout", "training"])
-def test_r4_memory(pool: str) -> None:
+@pytest.mark.parametrize(("kind", "limit_gb"), [("node", 799.0), ("device", 7.9)])
+def test_r4_memory(pool: str, kind: str, limit_gb: float) -> None:
     state = healthy()
-    limits: dict[str, Any] = {f"{pool}_node_gb": 799.0}
+    limits: dict[str, Any] = {f"{pool}_{kind}_gb": limit_gb}
     state.limits = state.limits._replace(**limits)
     assert broken(state) == "R4"
 

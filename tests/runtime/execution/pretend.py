@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,10 @@ class Pretended:
                     if stays:
                         self.staying[handle].add(pool)
                     report = Report(pool, False, begun_s, begun_s, run.log.now(), host_gb=host_gb, stays=stays, waits=waits)
+                    device_gb = handle.spec.options.get("device_gb", 0.0)
+                    if not order.profile:
+                        device_gb = handle.spec.options.get("later_gb", device_gb)
+                    report = replace(report, device_gb=device_gb)
                     await self._leave(handle, await calls.release(job_id, report))
                 await self._leave(handle, await calls.synced(job_id, run.log.now(), run.log.now()))
                 if order.profile:

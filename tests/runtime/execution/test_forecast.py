@@ -14,6 +14,7 @@ from rollmux_env.report.fitting import fitted
 from rollmux_env.report.tables import WIDTH
 from runtime.commands.memory import memory_tables
 from runtime.execution.forecast import Forecast, check_memory, forecasts, limits
+from runtime.execution.pools import cluster_of, device_room
 from runtime.facts import Node, Pool
 from runtime.jobs.grpo_spec import Algorithm
 from runtime.jobs.spec import JobSpec, parse_jobs
@@ -107,3 +108,17 @@ def test_nodes_of_one_machine_are_its_memory() -> None:
     assert limits(nodes, None)["training"] == (3.0, 3.0, 6.0)
     apart = [nodes[0], replace(nodes[1], machine="there")]
     assert limits(apart, None)["training"].machine_gb == 3.0
+
+
+def test_gpus_have_room_for_what_an_awake_engine_leaves() -> None:
+    nodes, own = _nodes(64.0, gpus=2), {"id": "a", "iterations": 1, "slo": 2, "task": "echo"}
+    sized = parse_jobs({"version": 1, "jobs": [{**own, "rollout": {"engine_options": {"gpu_memory": 0.5}}}]}, "", Path()).jobs
+    assert device_room(sized, nodes, 80.0) == {"rollout": pytest.approx(40.0), "training": 80.0}
+    assert device_room((_spec(), *sized), nodes, 80.0) == {"rollout": pytest.approx(16.0), "training": 80.0}
+    assert device_room(sized, nodes[1:], 80.0) == {"training": pytest.approx(40.0)}  # one GPU runs both
+    assert device_room(sized, _nodes(64.0), 80.0) == device_room(sized, nodes, None) == {}
+    found = cluster_of(None, sized, nodes, gpu_gb=80.0)
+    assert found.rollout.device_memory_gb == pytest.approx(40.0) and found.training.device_memory_gb == 80.0
+    given = found.model_copy(update={"rollout": found.rollout.model_copy(update={"device_memory_gb": 7.0})})
+    assert cluster_of(given, sized, nodes, gpu_gb=80.0).rollout.device_memory_gb == 7.0
+    assert cluster_of(None, sized, _nodes(64.0)).rollout.device_memory_gb is None

@@ -60,7 +60,7 @@ def test_two_jobs_share_nodes_and_stay_on_policy(run: Running, tmp_path: Path) -
         assert all(0 <= done.metrics["reward"] <= 1 and done.metrics["logprob_gap"] < 1e-4 for done in mine)
     warm = [part for part in record.phases if not part.profile]
     assert not any(part.cold for part in warm)
-    assert all(part.stages.keys() == {"restore", "offload"} for part in warm)
+    assert all(part.stages.keys() == {"restore", "stay" if part.stays else "offload"} for part in warm)
     cold = [part for part in record.phases if part.profile and part.cold and part.phase != "init"]
     assert all({"process", "import", "model"} <= part.stages.keys() for part in cold) and len(cold) == 4
     assert all(part.host_gb > 0.05 for part in warm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rollmux_env.errors import InputError
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.service import limits
 from runtime.service.service import Service
-from tests.runtime.execution.pretend import Pretended, plan_of
+from tests.runtime.execution.pretend import NODES, Pretended, plan_of
 
 
 def specs(count: int, first: int = 0, **more: Any) -> tuple[JobSpec, ...]:
@@ -66,3 +67,21 @@ def test_a_job_whose_checkpoints_the_disk_has_no_room_for_is_refused_alone(tmp_p
         return known
 
     assert asyncio.run(main()) == {"first", "j0"}
+
+
+def test_a_job_for_which_no_node_has_memory_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    async def main() -> set[str]:
+        nodes = tuple(replace(node, memory_gb=0.5) for node in NODES)
+        plan = plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}], nodes)
+        service, processes = Service(plan), Pretended()
+        await service.serve(processes)
+        model = {"name": "tiny", "hidden_size": 1024, "layers": 16}
+        large = {"id": "large", "iterations": 1, "slo": 1, "task": "echo", "model": model, "checkpoint": None}
+        with pytest.raises(InputError, match=r"^job large: training on a rank takes \d+\.\d GB at least; there are \d+\.\d"):
+            await service.submit(parse_jobs({"version": 1, "jobs": [large]}, "test", Path("/")).jobs)
+        known = {job["id"] for job in (await service.report())["jobs"]}
+        await service.stop()
+        await service.ended()
+        return known
+
+    assert asyncio.run(main()) == {"first"}
