@@ -242,7 +242,8 @@ class Scheduler:
         seat.group, seat.seating = self._seated(job_id)
 
     def resumed(self, job_id: str) -> None:
-        self._resumed.append(job_id)
+        if job_id not in self._resumed:  # it may have left at the same instant
+            self._resumed.append(job_id)
 
     def left(self, job_id: str, over_budget: bool = False) -> None:
         if self._dispatch is not None:

@@ -101,8 +101,8 @@ def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_
         with subprocess.Popen(words, env=environment | {"ROLLMUX_JOB": "a"}, **start) as process:  # type: ignore[call-overload]
             assert process.stdout.readline() == b"in\n"
             with rollmux_client.Job(service.client, "b") as job:
-                turns: list[bool] = []
-                waiting = threading.Thread(target=lambda: turns.append(job.acquire(job.phase("rollout")) is None))
+                turns: list[rollmux_client.Phase] = []
+                waiting = threading.Thread(target=lambda: turns.append(job.phase("rollout").__enter__()))
                 waiting.start()
                 os.killpg(process.pid, signal.SIGSTOP)
                 while not any(isinstance(fact, Suspected) for fact in read_facts(tmp_path / JOURNAL)):
@@ -111,5 +111,5 @@ def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_
                 os.killpg(process.pid, signal.SIGCONT)
                 assert process.wait() == -signal.SIGKILL
                 waiting.join()
-                assert turns == [True]
+                assert len(turns) == 1
                 job.end(done=False)

@@ -140,11 +140,11 @@ def _parsed(data: bytes, model: type[BaseModel]) -> Any:
 
 def _query_of(request: Request, model: type[BaseModel]) -> BaseModel:
     pairs = request.query_params.multi_items()
-    given = dict(pairs)
-    if len(given) < len(pairs):
+    parameters = dict(pairs)
+    if len(parameters) < len(pairs):
         raise InputError("a parameter is given twice")
     try:
-        return model.model_validate(given)
+        return model.model_validate(parameters)
     except ValidationError as wrong:
         raise InputError(_problem_of(wrong, model)) from None
 
