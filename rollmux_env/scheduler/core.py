@@ -236,7 +236,7 @@ class Scheduler:
         self._touched[seat.group] = None
         if self.review is not None and not seat.guest and phase != "sync" and counts:
             self.review.pace(job_id).phase(phase, seconds, cold)
-        if device_gb and not seat.guest:
+        if device_gb and not seat.guest and phase != "sync":
             self._keeps(job_id, phase, device_gb)
 
     def synced(self, job_id: str, seconds: float) -> None:
