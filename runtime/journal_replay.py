@@ -42,6 +42,7 @@ from runtime.facts import (
     Absent,
     Attached,
     Checkpointed,
+    Confined,
     Continued,
     Drained,
     Fact,
@@ -177,10 +178,13 @@ def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: fl
     nodes.restore(fact for fact in before if isinstance(fact, Assigned | Returned))
     nodes.drained |= past.drained_nodes
     over = {fact.job_id for fact in past.failed} | {fact.job_id for fact in past.cancelled} | past.over_budget
+    over |= {fact.job_id for fact in past.leases_ended if fact.done}
     for spec in (fact.spec for fact in past.submitted):
         if sum(done.job_id == spec.id for done in past.iterations) == spec.iterations:
             over.add(spec.id)
     scheduler = _scheduler(record, state, nodes)
+    for confined in past.confined:
+        scheduler.confined(confined.job_id, frozenset(confined.nodes))
     scheduler.restore(now_s, past.cluster, over)
     return scheduler
 
@@ -241,6 +245,8 @@ class _Timeline:
                 instants.append(_Instant(fact.at_s, [core_facts.Undrained(frozenset({fact.node}))]))
             elif isinstance(fact, Joined):
                 instants.append(_Instant(fact.at_s, [core_facts.Joined(fact.nodes)]))
+            elif isinstance(fact, Confined):
+                instants.append(_Instant(fact.at_s, [core_facts.Confined(fact.job_id, frozenset(fact.nodes))]))
             elif isinstance(fact, Continued):
                 instants.append(_Instant(fact.at_s, [core_facts.Continued(fact.job_id, fact.phase, fact.runs)]))
             elif isinstance(fact, Restarted):
@@ -260,7 +266,7 @@ class _Timeline:
                 if not restores:  # else it follows from going on
                     instants.append(_Instant(fact.at_s, self._happened(entries)))
                 number = last
-            restores &= isinstance(fact, Entry | Relaunched | Restarted | Failed | Continued)
+            restores &= isinstance(fact, Entry | Relaunched | Restarted | Failed | Continued | Confined)
             number += 1
         instants += self._stop()
         return sorted(instants, key=lambda instant: instant.at_s)

@@ -19,6 +19,7 @@ from typing import Any, cast, get_args
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.dispatcher import HoldName
 from rollmux_env.validation_errors import describe, one_line
+from runtime.attach.confining import confine, nodes_of_host
 from runtime.attach.ending import Ending
 from runtime.attach.iterations import Iterations
 from runtime.attach.lease import Ask, Lease
@@ -28,6 +29,7 @@ from runtime.attach.watch import LeaseWatch
 from runtime.execution.job_calls import JobCalls
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
+from runtime.execution.messages import End
 from runtime.execution.run_state import RunState
 from runtime.service.refusals import Conflict, NotFound
 
@@ -80,6 +82,7 @@ class Leases:
                 continue
             if lease is not None and lease.suspects:
                 self.watch.speak_for(lease, named)
+            self._bring_to(host, handle)
             if handle.parks and handle.end is None and not run.stopping:
                 self._lifecycle.unpark(handle)
             if stay is not None and not stay.over.done() and handle.end is None and not run.stopping and run.present(handle):
@@ -296,6 +299,18 @@ class Leases:
         finally:
             lease.requests -= 1
             lease.sign_s = self._run.log.now()
+
+    def _bring_to(self, host: str, handle: JobHandle) -> None:
+        """See that a job gets nodes of its owner's host; it gives up a place elsewhere that nobody has attached to yet."""
+        run, stay = self._run, self._ledger.stay(handle)
+        names = nodes_of_host(run, handle.spec, host)
+        if names is None or handle.end is not None or run.stopping or (stay is not None and stay.lease is not None):
+            return
+        if run.present(handle) and {node.name for node in handle.nodes_of("sync")} <= names:
+            return
+        confine(run, handle, names)
+        if stay is not None and run.present(handle):
+            stay.end(End("died", "step", f"its owner is on {one_line(host, 80)}"))
 
     def _attached(self, job_id: str) -> JobHandle:
         handle = self._run.handles.get(job_id)

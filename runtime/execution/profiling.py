@@ -13,6 +13,7 @@ from typing import cast
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
+from runtime.attach.confining import confine
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Report
@@ -109,6 +110,8 @@ class Profiling:
         log = self._run.log
         job = handle.job = job_as_stated(handle.spec, log.now())
         log.write(Profiled(log.now(), job, True))
+        if handle.spec.nodes is not None:
+            confine(self._run, handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
 
     def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
         log = self._run.log
