@@ -63,6 +63,8 @@ class Endpoints:
                         self._go(lease)
             except InputError as refused:
                 response = refusal(refused)
+            except asyncio.CancelledError:  # the server closes
+                response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
             except _Unread as unread:
                 response = error(unread.status, str(unread), {"Connection": "close"})
             if operation.logged:
