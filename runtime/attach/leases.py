@@ -24,6 +24,7 @@ from runtime.attach.ending import Ending
 from runtime.attach.iterations import Iterations
 from runtime.attach.lease import Ask, Lease
 from runtime.attach.ledger import Ledger, described
+from runtime.attach.measuring import ask_to_measure
 from runtime.attach.owner import boot_of, own_processes
 from runtime.attach.watch import LeaseWatch
 from runtime.execution.job_calls import JobCalls
@@ -34,6 +35,7 @@ from runtime.execution.run_state import RunState
 from runtime.service.refusals import Conflict, NotFound
 
 _MOST_WAIT_S = 60.0
+_AGAIN_S = 0.05
 _MOST = 10_000  # processes, or metrics
 
 
@@ -51,7 +53,7 @@ class Leases:
         self._run = run
         self._lifecycle = lifecycle
         self._ledger = ledger
-        self._iterations = Iterations(ledger, calls)
+        self._iterations = Iterations(ledger, calls, lifecycle)
         self.ending = Ending(ledger, lifecycle, self._iterations)
         self.watch = LeaseWatch(ledger, lifecycle)
 
@@ -80,11 +82,14 @@ class Leases:
                     raise Conflict(f"job {job_id}: another lease of it lives")
                 self.ending.leave(lease, "its owner has attached anew")
                 continue
-            if lease is not None and lease.suspects:
-                self.watch.speak_for(lease, named)
+            if (suspected := self._ledger.suspected.get(job_id)) is not None:
+                self.watch.speak_for(suspected, named)
             self._bring_to(host, handle)
+            if handle.spec.profile is not None:
+                ask_to_measure(run, handle)
             if handle.parks and handle.end is None and not run.stopping:
                 self._lifecycle.unpark(handle)
+            stay = self._ledger.stay(handle)  # it may have got its place just now
             if stay is not None and not stay.over.done() and handle.end is None and not run.stopping and run.present(handle):
                 break
             if clock.time() >= until_s or run.stopping:
@@ -123,7 +128,7 @@ class Leases:
                 lease.moves &= lease.handle.moving or self._run.scheduler.is_to_go(lease.handle.id)
                 if lease.moves and ask.phase == "rollout" and lease.open is None:
                     return {"granted": False, "move": True}
-                if self._run.stopping:
+                if self._run.stopping or not await self._has_place(lease, wait_s):
                     return {"granted": False}
                 self._iterations.ask(lease, ask)
                 self.ending.end_spent(lease)
@@ -319,6 +324,17 @@ class Leases:
         if not handle.spec.is_attached:
             raise Conflict(f"job {job_id}: is run by the service itself; nobody attaches to it")
         return handle
+
+    async def _has_place(self, lease: Lease, wait_s: float) -> bool:
+        """Wait until a job has a place; one that has been measured may have to wait for its own."""
+        clock = asyncio.get_running_loop()
+        until_s = clock.time() + wait_s
+        while not self._run.present(lease.handle):
+            self._check_lives(lease)
+            if clock.time() >= until_s or self._run.stopping:
+                return False
+            await asyncio.sleep(_AGAIN_S)
+        return True
 
     def _check_lives(self, lease: Lease) -> None:
         if lease.ended:

@@ -98,7 +98,8 @@ class Profiling:
         if handle.job is not None:
             return
         if handle.spec.is_attached:
-            self._state(handle)
+            if handle.spec.profile is None:
+                self._state(handle)
             return
         key = keys[handle.id] = profile_key(handle.spec, self._node_types())
         profile = load_profile(key) if self._run.plan.cached else None
@@ -136,6 +137,8 @@ class Profiling:
 
     def _is_unknown(self, handle: JobHandle) -> bool:
         """Whether a job still has to be profiled."""
+        if handle.spec.profile is not None:  # it is measured when its owner comes
+            return False
         return handle.job is None and not handle.gone and not self._run.stopping
 
     async def _profile(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
