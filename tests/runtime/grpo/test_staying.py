@@ -25,7 +25,7 @@ JOBS = [
 
 def _learned(folder: Path, record: RunRecord) -> list[object]:
     """What every iteration measured, and the digests of weights, moments and counts after the last one."""
-    learned: list[object] = sorted((done.job_id, done.number, sorted(done.metrics.items())) for done in record.iterations)
+    learned: list[object] = [*sorted((done.job_id, done.number, sorted(done.metrics.items())) for done in record.iterations)]
     for path in sorted(folder.glob("checkpoints/*/*/checkpoint.json")):
         kept = json.loads(path.read_text())
         if kept["iterations"] == 2:
