@@ -13,7 +13,7 @@ from rollmux_env.scenario import Job, Scenario
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.planner import INSTANT_S
-from rollmux_env.scheduler.quotas import Bars, held_words
+from rollmux_env.scheduler.quotas import Quotas, held_words
 
 
 class PhaseRun(NamedTuple):
@@ -117,5 +117,5 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
 def waits_for_ever(state: State) -> str:
     """What to say when jobs wait and nothing will happen any more."""
     first = state.job(state.waiting[0])
-    why = f": {held_words(state, first.user)}" if Bars(state).bars(first) else ""
+    why = f": {held_words(state, first.user)}" if Quotas(state).bars(first) else ""
     return f"{len(state.waiting)} jobs wait for ever, the first is {first.id}{why}"

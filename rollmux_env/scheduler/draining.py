@@ -12,7 +12,7 @@ from rollmux_env.cluster.plan import Place, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
 from rollmux_env.scheduler.asking import ask
-from rollmux_env.scheduler.quotas import breaks
+from rollmux_env.scheduler.quotas import Quotas
 
 
 def without(state: State, groups: Collection[int]) -> State:
@@ -50,7 +50,7 @@ def other_places(state: State, job_ids: Iterable[str], groups: Collection[int], 
         plan = tuple(one for one in ask(policy, twin, arrived) if isinstance(one, Place) and one.job_id == job_id)
         trial = twin.copy()
         try:
-            if not plan or (state.cluster.quotas and breaks(twin, plan, policy)):
+            if not plan or (state.cluster.quotas and Quotas(twin).broken(plan, policy)):
                 raise PlanError("there is no place for it")
             carry_out(trial, plan, policy.keeps_slo)
         except PlanError:  # or only together with moves of others

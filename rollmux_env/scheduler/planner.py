@@ -27,7 +27,7 @@ from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.confined import confined_plan
 from rollmux_env.scheduler.draining import without
 from rollmux_env.scheduler.nodes import NodePool
-from rollmux_env.scheduler.quotas import Bars, breaks
+from rollmux_env.scheduler.quotas import Quotas
 
 INSTANT_S = 1e-6  # times this close are one instant
 
@@ -188,7 +188,7 @@ class Planner:
         Raises:
             PlanError: it breaks an invariant.
         """
-        if self.state.cluster.quotas and breaks(self.state, plan, self.policy):
+        if self.state.cluster.quotas and Quotas(self.state).broken(plan, self.policy):
             return False
         self.events += carry_out(self.state, plan, self.policy.keeps_slo)
         return True
@@ -213,22 +213,22 @@ class Planner:
         """
         state = self.state
         self._serves, self._knows_head, self._head = False, True, None
-        bars = Bars(state)
+        quotas = Quotas(state)
         while place < len(state.waiting):
             job = state.job(state.waiting[place])
-            admitted = None if bars.bars(job) else self._admit(Arrived(now_s, job), place)
+            admitted = None if quotas.bars(job) else self._admit(Arrived(now_s, job), place, quotas)
             if admitted is False:
                 self._head = job.id
                 return
             if admitted:
-                bars = Bars(state)
+                quotas = Quotas(state)
             place = 0 if admitted else place + 1
 
-    def _admit(self, event: Arrived, passed: int) -> bool | None:
+    def _admit(self, event: Arrived, passed: int, quotas: Quotas) -> bool | None:
         """Ask the policy about a waiting job; whether it has a place now, or None: it is passed over, for its user's quota.
 
         Args:
-            passed: so many before it in the queue are.
+            passed: so many before it in the queue are. quotas: of the state as it is.
         """
         state = self.state
         began_s = perf_counter()
@@ -239,7 +239,7 @@ class Planner:
             self.settle(event.job.id)  # others may have got places in this instant
             plan = confined_plan(self.shown, self.nodes, event.job.id, names)
         self.decision_s.append(perf_counter() - began_s)
-        if state.cluster.quotas and (above := breaks(state, plan, self.policy)):
+        if state.cluster.quotas and (above := quotas.broken(plan, self.policy)):
             return None if event.job.user in above else False
         self.events += carry_out(state, plan, self.policy.keeps_slo, passed)
         if names is not None:

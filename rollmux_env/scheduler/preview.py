@@ -21,7 +21,7 @@ from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.departures import next_change_s, tell_departures
 from rollmux_env.scheduler.planner import INSTANT_S
-from rollmux_env.scheduler.quotas import Bars, breaks, held_words
+from rollmux_env.scheduler.quotas import Quotas, held_words
 from rollmux_env.scheduler.reasons import behind, no_place
 
 INSTANTS = 500  # at which something changes: so far ahead is looked, by default
@@ -143,13 +143,13 @@ def reasons(state: State, policy: Policy) -> list[str]:
         state: is left as it is. policy: is asked where quotas may pass jobs over.
     """
     words: list[str] = []
-    bars, asked, quotas = Bars(state), 0, state.cluster.quotas
+    quotas, asked = Quotas(state), 0
     for job_id in state.waiting:
         job = state.job(job_id)
-        passed = bars.bars(job)
-        if not passed and job.user in quotas and asked < _ASKED:
+        passed = quotas.bars(job)
+        if not passed and job.user in state.cluster.quotas and asked < _ASKED:
             asked += 1
-            passed = job.user in breaks(state, ask(policy, state, Arrived(state.now_s, job)), policy)
+            passed = job.user in quotas.broken(ask(policy, state, Arrived(state.now_s, job)), policy)
             if passed:
                 words.append(f"{held_words(state, job.user)}, and its place would take it above")
                 continue

@@ -12,7 +12,8 @@ import numpy as np
 
 from rollmux_env.cluster.charges import Share
 from rollmux_env.cluster.demand import demand_of
-from rollmux_env.cluster.plan import Plan, Policy, Wait, carry_out
+from rollmux_env.cluster.events import Placement
+from rollmux_env.cluster.plan import Place, Plan, Policy, Wait, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import TOLERANCE
 from rollmux_env.scenario import Job
@@ -40,33 +41,53 @@ def is_above(state: State, user: str, share: Share) -> bool:
     return bool(share.nodes > nodes * (1 + TOLERANCE) or share.usd_per_hour > usd * (1 + TOLERANCE))
 
 
-def breaks(state: State, plan: Plan, policy: Policy) -> set[str]:
-    """The users of jobs that a plan places or moves whom it would leave with more than their quota, and than they have now.
-
-    Raises:
-        PlanError: the plan breaks an invariant.
-    """
-    named = {state.job(action.job_id).user for action in plan if not isinstance(action, Wait)} & state.cluster.quotas.keys()
-    if not named:
-        return set()
-    twin = state.copy()
-    carry_out(twin, plan, policy.keeps_slo, len(twin.waiting))
-    broken = set()
-    for user in named:
-        before, after = state.charges.user_share(user), twin.charges.user_share(user)
-        more = after.nodes > before.nodes * (1 + TOLERANCE) or after.usd_per_hour > before.usd_per_hour * (1 + TOLERANCE)
-        if more and is_above(twin, user, after):
-            broken.add(user)
-    return broken
-
-
-class Bars:
-    """Says quickly of waiting jobs that no place is within their user's quota. It holds while the state stays as it is."""
+class Quotas:
+    """What quotas say of plans and of waiting jobs. It holds while the state stays as it is."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._least: dict[tuple[str, int], bool] = {}
         self._shares: dict[str, Share] = {}
+
+    def broken(self, plan: Plan, policy: Policy) -> set[str]:
+        """The users of jobs that a plan places or moves whom it would leave with more than their quota, and than they have now.
+
+        Raises:
+            PlanError: the plan breaks an invariant.
+        """
+        state = self._state
+        jobs = [state.job(action.job_id) for action in plan if not isinstance(action, Wait) and state.knows(action.job_id)]
+        named = {job.user for job in jobs} & state.cluster.quotas.keys()
+        if not named:
+            return set()
+        if len(plan) == 1 and isinstance(plan[0], Place) and (share := self._placed(jobs[0].user, plan[0].placement)) is not None:
+            after = {jobs[0].user: share}
+        else:
+            twin = state.copy()
+            carry_out(twin, plan, policy.keeps_slo, len(twin.waiting))
+            after = {user: twin.charges.user_share(user) for user in named}
+        return {user for user, share in after.items() if _is_more(share, self._user_share(user)) and is_above(state, user, share)}
+
+    def _placed(self, user: str, placement: Placement) -> Share | None:
+        """What a user holds with one more job in a place; None: there is no such place."""
+        state, limits, share = self._state, self._state.limits, self._user_share(user)
+        new_usd = placement.new_rollout_nodes * limits.rollout_usd + placement.training_nodes * limits.training_usd
+        new = Share(placement.new_rollout_nodes + placement.training_nodes, new_usd)
+        if placement.group is None:
+            return Share(share.nodes + new.nodes, share.usd_per_hour + new.usd_per_hour)
+        row = state.group_row(placement.group)
+        if row is None:
+            return None
+        group = state.view.groups[row]
+        members = group["members"][: group["n_members"]].tolist()
+        own, among = sum(state.job(state.job_id(member)).user == user for member in members), len(members)
+        nodes = int(group["n_nodes"] + group["training_nodes"])
+        usd = float(group["n_nodes"] * limits.rollout_usd + group["training_nodes"] * limits.training_usd)
+        mine, ours = own / among, (own + 1) / (among + 1)  # of the group, before and with the job
+        return Share(
+            share.nodes - mine * nodes + ours * (nodes + new.nodes),
+            share.usd_per_hour - mine * usd + ours * (usd + new.usd_per_hour),
+        )
 
     def bars(self, job: Job) -> bool:
         """Whether the job would take its user above the quota in a group of its own and in every group with room for it."""
@@ -118,3 +139,8 @@ class Bars:
             share.usd_per_hour + more * usd <= most_usd * (1 + TOLERANCE)
         )
         return bool((room & (fits | (more <= TOLERANCE))).any())
+
+
+def _is_more(share: Share, than: Share) -> bool:
+    nodes, usd = share.nodes > than.nodes * (1 + TOLERANCE), share.usd_per_hour > than.usd_per_hour * (1 + TOLERANCE)
+    return nodes or usd
