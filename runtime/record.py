@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
-from typing import get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from rollmux_env.cluster.events import Event, OverBudget
 from rollmux_env.replay.run import PhaseRun
@@ -102,21 +102,26 @@ class RunRecord:
     @property
     def nodes(self) -> dict[str, Node]:
         """All nodes that the run ever had, by name, as they were last."""
-        later = sorted((*self.relaunched, *self.joined), key=lambda fact: fact.at_s)
+        later: list[Relaunched | Joined] = [*self.relaunched, *self.joined]
+        later.sort(key=lambda fact: fact.at_s)
         return {node.name: node for nodes in (self.started.nodes, *(fact.nodes for fact in later)) for node in nodes}
 
     @property
     def drained_nodes(self) -> set[str]:
         """Names of the nodes that were drained, and have not been taken back since."""
-        last = {fact.node: fact for fact in sorted((*self.undrained, *self.drained), key=lambda fact: fact.at_s)}
+        changes: list[Drained | Undrained] = [*self.undrained, *self.drained]
+        changes.sort(key=lambda fact: fact.at_s)
+        last = {fact.node: fact for fact in changes}
         return {name for name, fact in last.items() if isinstance(fact, Drained)}
 
     @property
     def cluster(self) -> Cluster:
         """As the run was begun; nodes that have joined since come on top of what it may have."""
-        pools = {name: pool for name, pool in self.started.cluster.pools.items() if pool.max_nodes is not None}
         more = Counter(node.pool for fact in self.joined for node in fact.nodes)
-        grown = {name: pool.model_copy(update={"max_nodes": pool.max_nodes + more[name]}) for name, pool in pools.items()}
+        grown: dict[str, Any] = {}
+        for name, pool in self.started.cluster.pools.items():
+            if pool.max_nodes is not None:
+                grown[name] = pool.model_copy(update={"max_nodes": pool.max_nodes + more[name]})
         return self.started.cluster.model_copy(update=grown)
 
     @property

@@ -146,8 +146,8 @@ def test_a_node_unlike_the_others_is_not_used(tmp_path: Path) -> None:
     lines: list[str] = []
 
     def join(driver: RunDriver) -> None:
-        for number, changes in enumerate(({"device": "1 GPU H100"}, {"memory_gb": 4.0}), 8):
-            driver.lifecycle.node_changes.join([replace(NODES[0], name=f"rollout-{number}", **changes)])
+        gpu, small = replace(NODES[0], name="rollout-8", device="1 GPU H100"), replace(NODES[0], name="rollout-9", memory_gb=4.0)
+        driver.lifecycle.node_changes.join([gpu, small])
         lines.extend(driver.run.log.lines(0))
 
     assert carry_out(plan_of(tmp_path, JOBS), then={2: join}) == "done"

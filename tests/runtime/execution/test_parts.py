@@ -54,7 +54,7 @@ def test_machines_that_join_have_nodes_of_new_names() -> None:
     assert new_nodes([a, machine("c", CPU=4)], ("rollout", "training"), known) == ()  # none of the two resources
     joined = new_nodes([a, b, {**machine("d", CPU=4, rollout_node=1), "Alive": False}], ("rollout", "training"), known)
     assert [(node.name, node.machine, node.cores) for node in joined] == [("rollout-1", "b", (0, 1)), ("rollout-2", "b", (2, 3))]
-    assert new_nodes([a, b], ("training",), known) == ()  # of one_device
+    assert new_nodes([a, b], {"training"}, known) == ()  # of one_device
 
 
 def test_nodes_keep_their_names_on_machines_that_are_known() -> None:
