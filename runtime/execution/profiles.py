@@ -18,6 +18,7 @@ from runtime.facts import Node, Pool
 from runtime.jobs.cache import cache_folder
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.modules import source_files
+from runtime.jobs.phase_spec import PhaseSpec
 from runtime.jobs.spec import JobSpec
 from runtime.residency.choice import Waits
 
@@ -95,14 +96,18 @@ def job_as_stated(spec: JobSpec, arrival_s: float) -> Job:
         arrival_s=arrival_s,
         iterations=spec.iterations,
         slo=spec.slo,
-        rollout=Phase.model_validate(rollout | {"host_memory_gb": spec.rollout.host_memory_gb or 0.0}),
-        training=Training.model_validate(training | {"host_memory_gb": spec.training.host_memory_gb or 0.0}),
+        rollout=Phase.model_validate(rollout | _stated_memory(spec.rollout)),
+        training=Training.model_validate(training | _stated_memory(spec.training)),
         sync_s=spec.sync_s,
         movable=spec.movable,
         priority=spec.priority,
         user=spec.user,
         budget=spec.budget,
     )
+
+
+def _stated_memory(phase: PhaseSpec) -> dict[str, float]:
+    return {"host_memory_gb": phase.host_memory_gb or 0.0, "device_gb": phase.device_gb or 0.0}
 
 
 # Keys of a job on which its profile does not depend.

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rollmux_env.scenario import Cluster
-from runtime.execution.job_handle import PROFILE, JobHandle
+from rollmux_env.scheduler.dispatcher import HoldName
+from runtime.execution.job_handle import JobHandle
 from runtime.execution.nodes import POOLS
 from runtime.facts import Pool
 from runtime.residency.choice import STAY, Level, Place, Waits, choose, fits
@@ -34,10 +35,10 @@ class Residents:
     def may_stay(self, handle: JobHandle, pool: Pool, cluster: Cluster) -> bool:
         """Whether the state of a phase that is over may stay where it is."""
         waits = handle.waits.get(pool)
-        if waits is None or not waits.can_stay or handle.iteration == PROFILE or handle.moving or handle.end is not None:
+        if waits is None or not waits.can_stay or handle.is_guest or handle.moving or handle.end is not None:
             return False
         places = self._sharing(handle)
-        if any(other.iteration == PROFILE for other, _ in places):  # nobody knows what it needs
+        if any(other.is_guest for other, _ in places):  # nobody knows what it needs
             return False
         return _chosen(places, cluster)[handle, pool].name == STAY
 
@@ -93,13 +94,13 @@ class Residents:
                     places[other, pool] = Place(other.waits.get(pool) or _unknown(other, pool), names, gpus)
         return places
 
-    def _in_the_way(self, handle: JobHandle, pool: Pool, cluster: Cluster) -> list[_Key]:
+    def _in_the_way(self, handle: JobHandle, pool: HoldName, cluster: Cluster) -> list[_Key]:
         """Who has to leave before a job's phase begins."""
-        names = {node.name for node in handle.nodes[pool]}
+        names = {node.name for node in handle.nodes_of(pool)}
         here = [key for key, nodes in self._staying.items() if names & {*nodes} and key != (handle, pool)]
         if not here:
             return []
-        guest = handle.iteration == PROFILE
+        guest = handle.is_guest
         places = self._sharing(handle)
         chosen = {} if guest else _chosen(places, cluster)
         now = [place.waits.levels[0] if key in self._staying else place.waits.least for key, place in places.items()]
