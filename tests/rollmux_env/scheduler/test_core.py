@@ -68,7 +68,16 @@ def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -
     assert set(ANSWERS) == set(get_args(Command))
     answers = {kind for kinds in ANSWERS.values() for kind in kinds}
     assert answers <= set(get_args(facts.Fact))
-    from_jobs = {facts.Arrived, facts.Unprofiled, facts.Synced, facts.Iterated, facts.Resumed, facts.Absent}
+    from_jobs = {
+        facts.Arrived,
+        facts.Confined,
+        facts.Alone,
+        facts.Unprofiled,
+        facts.Synced,
+        facts.Iterated,
+        facts.Resumed,
+        facts.Absent,
+    }
     assert set(get_args(facts.Fact)) - answers == {*from_jobs, facts.Lost, facts.Drained, facts.Undrained, facts.Joined, facts.Stop}
 
 
