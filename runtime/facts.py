@@ -21,6 +21,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.lease_facts import Attached as Attached
 from runtime.lease_facts import Confined as Confined
 from runtime.lease_facts import Continued as Continued
+from runtime.lease_facts import Exceeded as Exceeded
 from runtime.lease_facts import Freed as Freed
 from runtime.lease_facts import Granted as Granted
 from runtime.lease_facts import LeaseEnded as LeaseEnded
@@ -394,6 +395,7 @@ Fact = (
     | Ended
     | Attached
     | Confined
+    | Exceeded
     | Granted
     | LeaseEnded
     | Suspected

@@ -45,6 +45,7 @@ from runtime.facts import (
     Confined,
     Continued,
     Drained,
+    Exceeded,
     Fact,
     Failed,
     Freed,
@@ -183,6 +184,8 @@ def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: fl
         if sum(done.job_id == spec.id for done in past.iterations) == spec.iterations:
             over.add(spec.id)
     scheduler = _scheduler(record, state, nodes)
+    for exceeded in past.exceeded:
+        scheduler.alone(exceeded.job_id)
     for confined in past.confined:
         scheduler.confined(confined.job_id, frozenset(confined.nodes))
     scheduler.restore(now_s, past.cluster, over)
@@ -249,6 +252,8 @@ class _Timeline:
                 instants.append(_Instant(fact.at_s, [core_facts.Joined(fact.nodes)]))
             elif isinstance(fact, Confined):
                 instants.append(_Instant(fact.at_s, [core_facts.Confined(fact.job_id, frozenset(fact.nodes))]))
+            elif isinstance(fact, Exceeded):
+                instants.append(_Instant(fact.at_s, [core_facts.Alone(fact.job_id)]))
             elif isinstance(fact, Continued):
                 instants.append(_Instant(fact.at_s, [core_facts.Continued(fact.job_id, fact.phase, fact.runs)]))
             elif isinstance(fact, Restarted):

@@ -51,6 +51,27 @@ class Confined:
 
 
 @dataclass(frozen=True)
+class Exceeded:
+    """A job keeps more memory of its nodes' GPUs than it has stated: from now on it is alone in its group.
+
+    Attributes:
+        phase: of which it is. device_gb, stated_gb: what it keeps, and what it has stated, GB.
+    """
+
+    at_s: float
+    job_id: str
+    phase: HoldName
+    device_gb: float
+    stated_gb: float
+
+    @property
+    def why(self) -> str:
+        """In words; one line."""
+        keeps = f"keeps {self.device_gb:.2f} GB of its {self.phase} nodes' GPUs"
+        return f"{keeps} and has stated {self.stated_gb:.2f} GB: alone in its group"
+
+
+@dataclass(frozen=True)
 class Granted:
     """An owner is being told that it may run a phase.
 

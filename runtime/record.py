@@ -26,6 +26,7 @@ from runtime.facts import (
     Continued,
     Drained,
     Ended,
+    Exceeded,
     Failed,
     Freed,
     Granted,
@@ -80,6 +81,7 @@ class RunRecord:
     failed: tuple[Failed, ...] = ()
     attached: tuple[Attached, ...] = ()
     confined: tuple[Confined, ...] = ()
+    exceeded: tuple[Exceeded, ...] = ()
     granted: tuple[Granted, ...] = ()
     leases_ended: tuple[LeaseEnded, ...] = ()
     suspected: tuple[Suspected, ...] = ()

@@ -194,6 +194,10 @@ class Scheduler:
         self.planner.confined[job_id] = names
         self.planner.wake()
 
+    def alone(self, job_id: str) -> None:
+        self.planner.alone.add(job_id)
+        self._resizes = True
+
     def unprofiled(self, needs: Mapping[str, Mapping[PoolName, int]], rule: DispatchPolicy | None = None) -> None:
         self.guests.ask(needs, rule)
 
@@ -391,9 +395,9 @@ class Scheduler:
             self._lose()
         if self.nodes is not None:
             self._settle(self.nodes)
-            if self._resizes or self.nodes.drained:
+            if self._resizes or self.nodes.drained or planner.alone:
                 self._resize(self.nodes)
-                planner.hidden = self.nodes.drained_groups()
+                planner.hidden = self.nodes.drained_groups() | {self.state.group_of(job_id).id for job_id in self._alone()}
         asks = self.asks
         if asks and planner.hidden:
             self._relocate()
@@ -502,10 +506,17 @@ class Scheduler:
                 self.planner.note(move)
 
     def _is_drained(self, seat: Seat) -> bool:
-        """Whether a job has a drained node, and can be moved."""
-        if self.nodes is None or seat.guest or seat.failed or not seat.nodes() & self.nodes.drained:
+        """Whether a job has a drained node, or shares its group with one that is to be alone, and can be moved."""
+        if self.nodes is None or seat.guest or seat.failed:
+            return False
+        disturbs = any(other != seat.job_id and self.seats[other].group is seat.group for other in self._alone())
+        if not disturbs and not seat.nodes() & self.nodes.drained:
             return False
         return self.state.job(seat.job_id).movable and not self.state.is_paused(seat.job_id)
+
+    def _alone(self) -> list[str]:
+        """Jobs in groups that are to be alone there."""
+        return [job_id for job_id in self.planner.alone if job_id in self.seats and self.state.is_running(job_id)]
 
     def _places(self) -> set[NodePlace]:
         """The places that groups and guests have."""

@@ -32,6 +32,12 @@ class Confined(NamedTuple):
     names: frozenset[str]
 
 
+class Alone(NamedTuple):
+    """A job keeps more of its nodes than it may: from now on nobody is to share a group with it."""
+
+    job_id: str
+
+
 class Unprofiled(NamedTuple):
     """Jobs have to be measured before they can arrive: they want nodes for a worst-case pass each.
 
@@ -211,6 +217,7 @@ class Stop(NamedTuple):
 Fact = (
     Arrived
     | Confined
+    | Alone
     | Unprofiled
     | Profiled
     | Ready

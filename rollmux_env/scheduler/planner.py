@@ -71,7 +71,7 @@ class Planner:
         events: what has been applied, until somebody takes it.
         decision_s: seconds of computing of each call of the policy for a waiting job.
         hidden: groups that the policy is not to see.
-        confined: jobs that may have some nodes alone, and the names of these.
+        confined: jobs that may have some nodes alone, and the names of these. alone: jobs that nobody may share a group with.
         nodes: where nodes have names. settle: gives the places of groups nodes, those of a confined job its own.
     """
 
@@ -83,6 +83,7 @@ class Planner:
         self.decision_s: list[float] = []
         self.hidden: Collection[int] = ()
         self.confined: dict[str, frozenset[str]] = {}
+        self.alone: set[str] = set()
         self.nodes: NodePool | None = None
         self.settle: Callable[[str], None] = lambda _: None
         self._departed: Departed | None = None  # the last one that the policy has not been asked about
@@ -232,12 +233,14 @@ class Planner:
         """
         state = self.state
         began_s = perf_counter()
-        names = self.confined.get(event.job.id)
+        names, shown = self.confined.get(event.job.id), self.shown
+        if event.job.id in self.alone:
+            shown = without(state, [group.id for group in state.group_list()])
         if names is None or self.nodes is None:
-            plan = ask(self.policy, self.shown, event)
+            plan = ask(self.policy, shown, event)
         else:
             self.settle(event.job.id)  # others may have got places in this instant
-            plan = confined_plan(self.shown, self.nodes, event.job.id, names)
+            plan = confined_plan(shown, self.nodes, event.job.id, names)
         self.decision_s.append(perf_counter() - began_s)
         if state.cluster.quotas and (above := quotas.broken(plan, self.policy)):
             return None if event.job.user in above else False

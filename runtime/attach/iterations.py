@@ -12,7 +12,7 @@ from runtime.execution.job_calls import JobCalls
 from runtime.execution.job_handle import busy_s
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, Report
-from runtime.facts import Granted, PhaseSlice, SyncSlice
+from runtime.facts import Exceeded, Granted, PhaseSlice, SyncSlice
 
 _OWN = "owner"  # who counts an attached job's progress
 
@@ -55,6 +55,18 @@ class Iterations:
     def progress(self, lease: Lease, done: int, total: int, tokens: int) -> None:
         """How far the phase in hand is."""
         lease.handle.progress[_OWN] = (done, total, tokens)
+
+    def keeps(self, lease: Lease, device_gb: float) -> None:
+        """A job keeps so much GPU memory between its phases; if that is more than it may, it is alone from now on."""
+        handle, ask = lease.handle, lease.open
+        assert ask is not None
+        stated_gb = getattr(handle.spec, ask.phase).device_gb if ask.phase != "sync" else None
+        if stated_gb is None or device_gb <= stated_gb or handle.exceeds:
+            return
+        note = Exceeded(self._run.log.now(), handle.id, ask.phase, device_gb, stated_gb)
+        handle.exceeds = note.why
+        self._run.log.say(f"{handle.id}: WARNING: {note.why}")
+        self._run.tell(facts.Alone(handle.id), notes=(note,))
 
     def finish(self, lease: Lease) -> None:
         """The phase in hand is over, and its nodes are free."""

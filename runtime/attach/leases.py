@@ -162,6 +162,7 @@ class Leases:
             NotFound: there is no such lease. Conflict: it does not hold that. InputError: the arguments are no such; one line.
         """
         lease, reported = self._ledger.lease(lease_id), _metrics(metrics)
+        keeps_gb = None if device_gb is None else _number("device_gb", device_gb)
         ask = lease.open
         with self._sign(lease):
             await self._run.written()
@@ -176,6 +177,8 @@ class Leases:
                 self._ledger.free(lease, lease.suspects, "its owner has released it")
                 return {}
             lease.metrics |= reported
+            if keeps_gb is not None:
+                self._iterations.keeps(lease, keeps_gb)
             self._iterations.finish(lease)
             if lease.stops_s is not None:
                 self.ending.stopped(lease)

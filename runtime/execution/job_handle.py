@@ -63,6 +63,7 @@ class JobHandle:
             when its checkpoint is written. gone: it has come to its end, or another handle stands for it.
         parks: of an attached job: it asks for no place until its owner comes.
         asks_profile: of one whose first iterations are measured: it has asked for nodes. longest_s: of its phases then, by name.
+        exceeds: it keeps more than it has stated; how much.
     """
 
     spec: JobSpec
@@ -114,6 +115,7 @@ class JobHandle:
     gone: bool = False
     parks: bool = False
     asks_profile: bool = False
+    exceeds: str = ""
     longest_s: dict[str, float] = field(default_factory=dict)
 
     @property

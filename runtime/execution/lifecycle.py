@@ -255,7 +255,7 @@ class JobLifecycle:
         successor.recorded = {iterations for iterations in handle.recorded if iterations <= begins}
         successor.restarted, successor.warnings, successor.waits = note.why, handle.warnings, handle.waits
         placed = run.scheduler.state.is_running(job_id)
-        successor.parks = handle.parks
+        successor.parks, successor.exceeds = handle.parks, handle.exceeds
         handle.gone = True
         handle.stand()
         run.handles[job_id] = successor

@@ -45,6 +45,9 @@ def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
             handle.gone = True
             notes.append(Failed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
+    for exceeded in record.exceeded:
+        run.scheduler.alone(exceeded.job_id)
+        run.handles[exceeded.job_id].exceeds = exceeded.why
     for fact in record.confined:
         run.scheduler.confined(fact.job_id, frozenset(fact.nodes))
     gone = {handle.id for handle in run.handles.values() if handle.gone}

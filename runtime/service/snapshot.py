@@ -217,7 +217,9 @@ def _reason(run: RunState, handle: JobHandle) -> str:
 def _problem(figures: Figures, handle: JobHandle) -> str | None:
     if handle.gone:
         return figures.ends.get(handle.id, ("", ""))[1] or None
-    return f"its checkpoint cannot be written: {handle.full}" if handle.full is not None else None
+    if handle.full is not None:
+        return f"its checkpoint cannot be written: {handle.full}"
+    return handle.exceeds or None
 
 
 def _pool(run: RunState, figures: Figures, pool: Pool, now_s: float) -> PoolView:
