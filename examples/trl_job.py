@@ -17,8 +17,8 @@ from datasets import Dataset
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig
 
+from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import load_tokenizer, model_directory
-from runtime.jobs.spec import ModelSpec
 
 
 def reward(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pydantic import model_validator
 
@@ -12,7 +12,7 @@ from rollmux_env.fields import FileModel, Index, NonNegative, Positive
 from rollmux_env.validation_errors import field_error
 
 if TYPE_CHECKING:
-    from rollmux_env.scenario import Cluster, Job
+    from rollmux_env.scenario import Cluster
     from rollmux_env.scheduler.nodes import PoolName
 
 
@@ -59,7 +59,18 @@ def beyond_quota(user: str, nodes: Mapping[PoolName, int], cluster: Cluster) -> 
     return None
 
 
-def queue_key(cluster: Cluster, jobs: Iterable[Job]) -> str | None:
+class _Queued(Protocol):
+    """A job of a scenario or of a job file."""
+
+    @property
+    def priority(self) -> int: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def budget(self) -> Budget | None: ...
+
+
+def queue_key(cluster: Cluster, jobs: Iterable[_Queued]) -> str | None:
     """The first of the keys `quotas`, `priority`, `user` and `budget` that is used, as a path; None: none."""
     if cluster.quotas:
         return "cluster.quotas"
@@ -67,7 +78,7 @@ def queue_key(cluster: Cluster, jobs: Iterable[Job]) -> str | None:
     return next((f"jobs[{k}].{key}" for k, key in used), None)
 
 
-def refuse_queue_keys(cluster: Cluster, jobs: Iterable[Job], who: str) -> None:
+def refuse_queue_keys(cluster: Cluster, jobs: Iterable[_Queued], who: str) -> None:
     """Say that something knows no queue but first come, first served.
 
     Raises:

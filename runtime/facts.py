@@ -19,6 +19,7 @@ from rollmux_env.scheduler.nodes import Returned as Returned
 from rollmux_env.scheduler.shares import Span as Span
 from runtime.jobs.spec import JobSpec
 from runtime.lease_facts import Attached as Attached
+from runtime.lease_facts import Confined as Confined
 from runtime.lease_facts import Continued as Continued
 from runtime.lease_facts import Freed as Freed
 from runtime.lease_facts import Granted as Granted
@@ -368,6 +369,7 @@ Fact = (
     | Failed
     | Ended
     | Attached
+    | Confined
     | Granted
     | LeaseEnded
     | Suspected

@@ -42,6 +42,7 @@ from runtime.facts import (
     Absent,
     Attached,
     Checkpointed,
+    Confined,
     Continued,
     Drained,
     Fact,
@@ -177,10 +178,13 @@ def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: fl
     nodes.restore(fact for fact in before if isinstance(fact, Assigned | Returned))
     nodes.drained |= past.drained_nodes
     over = {fact.job_id for fact in past.failed} | {fact.job_id for fact in past.cancelled} | past.over_budget
+    over |= {fact.job_id for fact in past.leases_ended if fact.done}
     for spec in (fact.spec for fact in past.submitted):
         if sum(done.job_id == spec.id for done in past.iterations) == spec.iterations:
             over.add(spec.id)
     scheduler = _scheduler(record, state, nodes)
+    for confined in past.confined:
+        scheduler.confined(confined.job_id, frozenset(confined.nodes))
     scheduler.restore(now_s, past.cluster, over)
     return scheduler
 
@@ -231,7 +235,9 @@ class _Timeline:
         number, restores = 0, False
         while number < len(self._facts):
             fact = self._facts[number]
-            if isinstance(fact, Iteration):
+            if isinstance(fact, Iteration) and fact.job_id not in self._arrived and self._specs[fact.job_id].profile is not None:
+                pass  # of a guest: the scheduler was not told
+            elif isinstance(fact, Iteration):
                 instants.append(self._iterated(number, fact))
             elif isinstance(fact, Absent):
                 instants.append(_Instant(fact.at_s, [core_facts.Absent(fact.job_id)]))
@@ -241,6 +247,8 @@ class _Timeline:
                 instants.append(_Instant(fact.at_s, [core_facts.Undrained(frozenset({fact.node}))]))
             elif isinstance(fact, Joined):
                 instants.append(_Instant(fact.at_s, [core_facts.Joined(fact.nodes)]))
+            elif isinstance(fact, Confined):
+                instants.append(_Instant(fact.at_s, [core_facts.Confined(fact.job_id, frozenset(fact.nodes))]))
             elif isinstance(fact, Continued):
                 instants.append(_Instant(fact.at_s, [core_facts.Continued(fact.job_id, fact.phase, fact.runs)]))
             elif isinstance(fact, Restarted):
@@ -260,7 +268,7 @@ class _Timeline:
                 if not restores:  # else it follows from going on
                     instants.append(_Instant(fact.at_s, self._happened(entries)))
                 number = last
-            restores &= isinstance(fact, Entry | Relaunched | Restarted | Failed | Continued)
+            restores &= isinstance(fact, Entry | Relaunched | Restarted | Failed | Continued | Confined)
             number += 1
         instants += self._stop()
         return sorted(instants, key=lambda instant: instant.at_s)
@@ -277,10 +285,14 @@ class _Timeline:
 
     def _phases(self) -> list[_Instant]:
         instants = []
+        guests: set[str] = set()  # attached jobs in groups, of which several iterations were measured
         for part in _permits(self._record.phases):
             if part.group != LEASE:
-                first = [self._unprofiled([part.job_id])] if part.profile and _phase(part) == "rollout" else []
-                instants.append(_Instant(part.asked_s, [*first, core_facts.Ready(part.job_id, _phase(part))]))  # type: ignore[arg-type]
+                asks = part.profile and _phase(part) == "rollout" and part.job_id not in guests
+                if asks:  # it has a seat then
+                    instants.append(_Instant(part.asked_s, [self._unprofiled([part.job_id])]))
+                guests |= {part.job_id} if part.profile and self._specs[part.job_id].is_attached else set()
+                instants.append(_Instant(part.asked_s, [core_facts.Ready(part.job_id, _phase(part))]))  # type: ignore[arg-type]
         for part in self._record.phases:
             if part.group != LEASE and part.ok and part.phase != "init":
                 seconds = part.done_s - part.run_s
@@ -291,11 +303,12 @@ class _Timeline:
                 instants.append(_Instant(sync.asked_s, [core_facts.Ready(sync.job_id, "sync")]))
                 instants.append(_Instant(sync.end_s, [core_facts.Finished(sync.job_id, "sync", sync.end_s - sync.start_s)]))
             guest = any(part.group != LEASE and part.profile and part.job_id == sync.job_id for part in self._record.phases)
-            if sync.profile and guest:
+            if sync.profile and guest and sync.job_id not in guests:
                 instants.append(_Instant(sync.end_s, [core_facts.Profiled(sync.job_id)]))
             elif not sync.profile:
                 instants.append(_Instant(sync.end_s, [core_facts.Synced(sync.job_id, sync.end_s - sync.start_s)]))
-        return instants
+        measured = [fact for fact in self._record.profiled if fact.job.id in guests]
+        return instants + [_Instant(fact.at_s, [core_facts.Profiled(fact.job.id)]) for fact in measured]
 
     def _unprofiled(self, job_ids: Iterable[str]) -> core_facts.Unprofiled:
         specs, pools = [self._specs[job_id] for job_id in job_ids], self._record.started.cluster.pools
@@ -375,7 +388,8 @@ class _Timeline:
         return {part.job_id for part in parts if from_s <= part.start_s < until_s}
 
     def _lost(self, entries: Sequence[Any], at_s: float) -> frozenset[str]:
-        """The nodes that were returned and never seen again, but for those that are drained."""
-        drained = {fact.node for fact in self._record.drained if fact.at_s <= at_s}
-        later = {fact.node for fact in self._facts if isinstance(fact, Assigned) and fact.at_s >= at_s}
-        return frozenset(entry.node for entry in entries if isinstance(entry, Returned) and entry.node not in later | drained)
+        """The nodes that were returned and never seen again; none where a drained one is among them, which is what has changed."""
+        returned = {entry.node for entry in entries if isinstance(entry, Returned)}
+        if returned & {fact.node for fact in self._record.drained if fact.at_s <= at_s}:
+            return frozenset()
+        return frozenset(returned - {fact.node for fact in self._facts if isinstance(fact, Assigned) and fact.at_s >= at_s})

@@ -38,6 +38,19 @@ class Attached:
 
 
 @dataclass(frozen=True)
+class Confined:
+    """A job may only be placed on some nodes: its owner names them, or is on their host.
+
+    Attributes:
+        nodes: their names.
+    """
+
+    at_s: float
+    job_id: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Granted:
     """An owner is being told that it may run a phase.
 

@@ -22,6 +22,7 @@ from runtime.facts import (
     Bound,
     Cancelled,
     Checkpointed,
+    Confined,
     Continued,
     Drained,
     Ended,
@@ -76,6 +77,7 @@ class RunRecord:
     restarted: tuple[Restarted, ...] = ()
     failed: tuple[Failed, ...] = ()
     attached: tuple[Attached, ...] = ()
+    confined: tuple[Confined, ...] = ()
     granted: tuple[Granted, ...] = ()
     leases_ended: tuple[LeaseEnded, ...] = ()
     suspected: tuple[Suspected, ...] = ()

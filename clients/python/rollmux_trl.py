@@ -24,8 +24,8 @@ from typing import Any
 
 import rollmux_client
 import torch
-import trl
 from transformers import TrainerCallback
+from trl.trainer import grpo_trainer
 
 __all__ = ["GRPOTrainer", "attach"]
 
@@ -39,12 +39,16 @@ def attach(job: str | None = None) -> rollmux_client.Job:
     return rollmux_client.attach(job)
 
 
-class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
+class GRPOTrainer(grpo_trainer.GRPOTrainer):
     """As `trl.GRPOTrainer`, in turns with other jobs.
 
     Args:
         job: of `attach`.
     """
+
+    args: Any  # more than transformers says
+    model: Any
+    vllm_generation: Any
 
     def __init__(self, *arguments: Any, job: rollmux_client.Job, **options: Any) -> None:
         self._job = job
@@ -97,7 +101,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
     @property
     def _generates_next(self) -> bool:
-        return self._step % (self.args.steps_per_generation * self.num_iterations) == 0
+        return bool(self._step % (self.args.steps_per_generation * self.num_iterations) == 0)
 
     def _end_step(self, control: Any) -> None:
         """After an optimizer step."""
@@ -153,7 +157,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         return bool(value.item())
 
 
-class _Ends(TrainerCallback):  # type: ignore[misc]
+class _Ends(TrainerCallback):
     """Tells the trainer where its steps end."""
 
     def __init__(self, trainer: GRPOTrainer) -> None:

@@ -17,6 +17,7 @@ still on nodes that the members of their group have left, and while jobs on lost
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -79,6 +80,9 @@ class Scheduler:
         self.state = state
         self.nodes = nodes
         self.planner = Planner(state, policy)
+        if nodes is not None:
+            self.planner.nodes = nodes
+            self.planner.settle = partial(self._settle, nodes)
         self.review = None if make_policy is None else Review(make_policy)
         self.guests = Guests()
         self.stopped = False
@@ -170,6 +174,10 @@ class Scheduler:
     def arrived(self, job: Job, again: bool = False) -> None:
         self._arriving.append((job, again))
 
+    def confined(self, job_id: str, names: frozenset[str]) -> None:
+        self.planner.confined[job_id] = names
+        self.planner.wake()
+
     def unprofiled(self, needs: Mapping[str, Mapping[PoolName, int]], rule: DispatchPolicy | None = None) -> None:
         self.guests.ask(needs, rule)
 
@@ -234,7 +242,8 @@ class Scheduler:
         seat.group, seat.seating = self._seated(job_id)
 
     def resumed(self, job_id: str) -> None:
-        self._resumed.append(job_id)
+        if job_id not in self._resumed:  # it may have left at the same instant
+            self._resumed.append(job_id)
 
     def left(self, job_id: str, over_budget: bool = False) -> None:
         if self._dispatch is not None:
@@ -484,10 +493,19 @@ class Scheduler:
             places |= {(group.id, "training", number) for number in range(group.training_nodes)}
         return places
 
-    def _settle(self, nodes: NodePool) -> None:
-        """Let the nodes of groups be those that the state says."""
+    def _settle(self, nodes: NodePool, confined: str | None = None) -> None:
+        """Let the nodes of groups be those that the state says.
+
+        Args:
+            confined: a job that may have some nodes alone, which may have got its place just now.
+        """
         used = {name for seat in self.seats.values() for name in seat.nodes()}
-        self._assignments += nodes.settle(self._places(), used, self.now_s)
+        own: dict[NodePlace, frozenset[str]] = {}
+        if confined is not None and self.state.is_running(confined):
+            names, group = self.planner.confined[confined], self.state.group_of(confined)
+            own = {(group.id, "rollout", number): names for number in self.state.pins(confined)}
+            own |= {(group.id, "training", number): names for number in range(group.training_nodes)}
+        self._assignments += nodes.settle(self._places(), used, self.now_s, own)
 
     def _lend(self, nodes: NodePool) -> Iterator[Command]:
         """Let the next jobs be profiled, if there are nodes for it."""

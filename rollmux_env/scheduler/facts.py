@@ -25,6 +25,13 @@ class Arrived(NamedTuple):
     again: bool = False
 
 
+class Confined(NamedTuple):
+    """A job that waits, or is about to arrive, may have these nodes alone; told before `Arrived`."""
+
+    job_id: str
+    names: frozenset[str]
+
+
 class Unprofiled(NamedTuple):
     """Jobs have to be measured before they can arrive: they want nodes for a worst-case pass each.
 
@@ -201,6 +208,7 @@ class Stop(NamedTuple):
 
 Fact = (
     Arrived
+    | Confined
     | Unprofiled
     | Profiled
     | Ready

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -121,19 +121,29 @@ class NodePool:
             elif entry.node in self._nodes:
                 self._assigned[entry.group, entry.pool, entry.number] = self._nodes[entry.node]
 
-    def settle(self, wanted: Iterable[Place], used: Collection[str], now_s: float) -> list[Assigned | Returned]:
+    def pool_of(self, name: str) -> PoolName:
+        """The pool of a node."""
+        return self._nodes[name].pool
+
+    def settle(
+        self, wanted: Iterable[Place], used: Collection[str], now_s: float, own: Mapping[Place, Collection[str]] | None = None
+    ) -> list[Assigned | Returned]:
         """Give every wanted place a node, and take back those of places that nobody wants, unless a job still uses the node.
+
+        Args:
+            own: names of the nodes that some places may have.
 
         Raises:
             InvariantError: there are more places than nodes.
         """
         places = set(wanted)
         entries: list[Assigned | Returned] = [*self.take_back(places, used, now_s)]
-        for place in sorted(places):
+        own = own or {}
+        for place in sorted(places, key=lambda place: (place not in own, place)):
             if place in self._assigned:
                 continue
             group, pool, number = place
-            free = self.free(pool)
+            free = [node for node in self.free(pool) if place not in own or node.name in own[place]]
             if not free:
                 raise InvariantError(f"R5: there is no {pool} node left for group {group}")
             self._assigned[place] = free[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import floor, inf
 from time import perf_counter
 
@@ -24,7 +24,9 @@ from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler.asking import ask
+from rollmux_env.scheduler.confined import confined_plan
 from rollmux_env.scheduler.draining import without
+from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.quotas import Bars, breaks
 
 INSTANT_S = 1e-6  # times this close are one instant
@@ -69,6 +71,8 @@ class Planner:
         events: what has been applied, until somebody takes it.
         decision_s: seconds of computing of each call of the policy for a waiting job.
         hidden: groups that the policy is not to see.
+        confined: jobs that may have some nodes alone, and the names of these.
+        nodes: where nodes have names. settle: gives the places of groups nodes, those of a confined job its own.
     """
 
     def __init__(self, state: State, policy: Policy) -> None:
@@ -78,6 +82,9 @@ class Planner:
         self.events: list[Event] = []
         self.decision_s: list[float] = []
         self.hidden: Collection[int] = ()
+        self.confined: dict[str, frozenset[str]] = {}
+        self.nodes: NodePool | None = None
+        self.settle: Callable[[str], None] = lambda _: None
         self._departed: Departed | None = None  # the last one that the policy has not been asked about
         self._ticked: Ticked | None = None  # likewise
         self._serves = False  # there may be a place for who waits
@@ -225,9 +232,16 @@ class Planner:
         """
         state = self.state
         began_s = perf_counter()
-        plan = ask(self.policy, self.shown, event)
+        names = self.confined.get(event.job.id)
+        if names is None or self.nodes is None:
+            plan = ask(self.policy, self.shown, event)
+        else:
+            self.settle(event.job.id)  # others may have got places in this instant
+            plan = confined_plan(self.shown, self.nodes, event.job.id, names)
         self.decision_s.append(perf_counter() - began_s)
         if state.cluster.quotas and (above := breaks(state, plan, self.policy)):
             return None if event.job.user in above else False
         self.events += carry_out(state, plan, self.policy.keeps_slo, passed)
+        if names is not None:
+            self.settle(event.job.id)
         return state.is_running(event.job.id)

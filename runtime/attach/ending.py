@@ -34,7 +34,8 @@ class Ending:
         elif lease.moves and handle.moving and lease.open is None and self._run.present(handle):
             self._ledger.end(lease, why, None)
             lease.stay.since_s = self._run.log.now()
-            self._run.tell(facts.Vacated(handle.id), facts.Resumed(handle.id))
+            if handle.moving:  # else it has been measured elsewhere, and has its place already
+                self._run.tell(facts.Vacated(handle.id), facts.Resumed(handle.id))
             self._ledger.notify(handle.id)
         else:
             self._ledger.end(lease, why, End("died", "step", why))

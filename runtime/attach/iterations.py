@@ -7,8 +7,10 @@ import asyncio
 from rollmux_env.scheduler import facts
 from runtime.attach.lease import Ask, Lease
 from runtime.attach.ledger import Ledger
+from runtime.attach.measuring import measure, measured
 from runtime.execution.job_calls import JobCalls
 from runtime.execution.job_handle import busy_s
+from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, Report
 from runtime.facts import Granted, PhaseSlice, SyncSlice
 
@@ -19,10 +21,11 @@ class Iterations:
     """Tells the scheduler and the journal what owners do.
 
     Args:
-        ledger: of the leases. calls: of the run.
+        ledger: of the leases. calls, lifecycle: of the run.
     """
 
-    def __init__(self, ledger: Ledger, calls: JobCalls) -> None:
+    def __init__(self, ledger: Ledger, calls: JobCalls, lifecycle: JobLifecycle) -> None:
+        self._lifecycle = lifecycle
         self._ledger = ledger
         self._run = ledger.run
         self._calls = calls
@@ -70,6 +73,8 @@ class Iterations:
             part = handle.slice(report, now_s, (), extra=ask.extra)
             notes, news = (part,), ()
             handle.busy_s[handle.pool_of(ask.phase)] += busy_s(part)
+        if not ask.extra:
+            measure(handle, ask.phase, seconds)
         lease.release()
         handle.hold, handle.permit = None, None
         self._run.tell(facts.Finished(handle.id, ask.phase, seconds, cold, not ask.extra), *news, notes=notes)
@@ -87,6 +92,7 @@ class Iterations:
             beside = tuple(holder for holder in run.nodes.holders(names) if holder != handle.id)
             now_s = run.log.now()
             note = SyncSlice(handle.id, handle.is_guest, iteration, names, max(0.0, now_s - seconds), now_s, beside)
+            measure(handle, "sync", seconds)
             run.tell(facts.Synced(handle.id, seconds), notes=(note,))
         if lease.trainings > handle.iteration:
             self.iterated(lease)
@@ -96,5 +102,8 @@ class Iterations:
         handle = lease.handle
         iterated, notes = self._calls.record(handle, Done(lease.metrics, movable=handle.spec.movable))
         lease.metrics = {}
+        if iterated is None:
+            measured(self._run, self._lifecycle, lease, notes)
+            return
         self._run.tell(iterated, notes=notes)
         lease.moves = handle.moving or self._run.scheduler.is_to_go(handle.id)

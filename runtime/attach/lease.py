@@ -6,9 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rollmux_env.scheduler.dispatcher import HoldName
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
-from runtime.lease_facts import HoldName, OwnProcess
+from runtime.lease_facts import OwnProcess
 from runtime.service.refusals import Conflict
 
 
@@ -56,6 +57,7 @@ class Lease:
         rollouts, trainings, syncs: iterations whose phase of the kind is over.
         metrics: of the iteration in hand. warm: phases that it has run before.
         ended: why it is over; empty while it lives. suspects: names of the nodes that it held when it was lost.
+        names: of the nodes of the place, when it was attached to.
         stops_s: its owner is to stop, since then. moves: its owner is to give up this place, for another one.
     """
 
@@ -77,6 +79,7 @@ class Lease:
     warm: set[str] = field(default_factory=set)
     ended: str = ""
     suspects: set[str] = field(default_factory=set)
+    names: frozenset[str] = frozenset()
     stops_s: float | None = None
     moves: bool = False
 

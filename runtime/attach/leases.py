@@ -19,19 +19,23 @@ from typing import Any, cast, get_args
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.dispatcher import HoldName
 from rollmux_env.validation_errors import describe, one_line
+from runtime.attach.confining import confine, nodes_of_host
 from runtime.attach.ending import Ending
 from runtime.attach.iterations import Iterations
 from runtime.attach.lease import Ask, Lease
 from runtime.attach.ledger import Ledger, described
+from runtime.attach.measuring import ask_to_measure
 from runtime.attach.owner import boot_of, own_processes
 from runtime.attach.watch import LeaseWatch
 from runtime.execution.job_calls import JobCalls
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
+from runtime.execution.messages import End
 from runtime.execution.run_state import RunState
 from runtime.service.refusals import Conflict, NotFound
 
 _MOST_WAIT_S = 60.0
+_AGAIN_S = 0.05
 _MOST = 10_000  # processes, or metrics
 
 
@@ -49,7 +53,7 @@ class Leases:
         self._run = run
         self._lifecycle = lifecycle
         self._ledger = ledger
-        self._iterations = Iterations(ledger, calls)
+        self._iterations = Iterations(ledger, calls, lifecycle)
         self.ending = Ending(ledger, lifecycle, self._iterations)
         self.watch = LeaseWatch(ledger, lifecycle)
 
@@ -78,10 +82,14 @@ class Leases:
                     raise Conflict(f"job {job_id}: another lease of it lives")
                 self.ending.leave(lease, "its owner has attached anew")
                 continue
-            if lease is not None and lease.suspects:
-                self.watch.speak_for(lease, named)
+            if (suspected := self._ledger.suspected.get(job_id)) is not None:
+                self.watch.speak_for(suspected, named)
+            self._bring_to(host, handle)
+            if handle.spec.profile is not None:
+                ask_to_measure(run, handle)
             if handle.parks and handle.end is None and not run.stopping:
                 self._lifecycle.unpark(handle)
+            stay = self._ledger.stay(handle)  # it may have got its place just now
             if stay is not None and not stay.over.done() and handle.end is None and not run.stopping and run.present(handle):
                 break
             if clock.time() >= until_s or run.stopping:
@@ -120,7 +128,7 @@ class Leases:
                 lease.moves &= lease.handle.moving or self._run.scheduler.is_to_go(lease.handle.id)
                 if lease.moves and ask.phase == "rollout" and lease.open is None:
                     return {"granted": False, "move": True}
-                if self._run.stopping:
+                if self._run.stopping or not await self._has_place(lease, wait_s):
                     return {"granted": False}
                 self._iterations.ask(lease, ask)
                 self.ending.end_spent(lease)
@@ -297,6 +305,18 @@ class Leases:
             lease.requests -= 1
             lease.sign_s = self._run.log.now()
 
+    def _bring_to(self, host: str, handle: JobHandle) -> None:
+        """See that a job gets nodes of its owner's host; it gives up a place elsewhere that nobody has attached to yet."""
+        run, stay = self._run, self._ledger.stay(handle)
+        names = nodes_of_host(run, handle.spec, host)
+        if names is None or handle.end is not None or run.stopping or (stay is not None and stay.lease is not None):
+            return
+        if run.present(handle) and {node.name for node in handle.nodes_of("sync")} <= names:
+            return
+        confine(run, handle, names)
+        if stay is not None and run.present(handle):
+            stay.end(End("died", "step", f"its owner is on {one_line(host, 80)}"))
+
     def _attached(self, job_id: str) -> JobHandle:
         handle = self._run.handles.get(job_id)
         if handle is None:
@@ -304,6 +324,17 @@ class Leases:
         if not handle.spec.is_attached:
             raise Conflict(f"job {job_id}: is run by the service itself; nobody attaches to it")
         return handle
+
+    async def _has_place(self, lease: Lease, wait_s: float) -> bool:
+        """Wait until a job has a place; one that has been measured may have to wait for its own."""
+        clock = asyncio.get_running_loop()
+        until_s = clock.time() + wait_s
+        while not self._run.present(lease.handle):
+            self._check_lives(lease)
+            if clock.time() >= until_s or self._run.stopping:
+                return False
+            await asyncio.sleep(_AGAIN_S)
+        return True
 
     def _check_lives(self, lease: Lease) -> None:
         if lease.ended:

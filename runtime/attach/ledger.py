@@ -25,7 +25,8 @@ class Ledger:
 
     Attributes:
         leases: by id, those that have ended lately among them. recalled: by job, leases of a run that goes on, until they have
-            their place again. stopped: the run stops.
+            their place again. stopped: the run stops. suspected: by job, leases that were
+            lost, and whose nodes may still be in use.
     """
 
     def __init__(self, run: RunState) -> None:
@@ -33,6 +34,8 @@ class Ledger:
         self.leases: dict[str, Lease] = {}
         self.recalled: dict[str, Lease] = {}
         self.stopped = asyncio.Event()
+        self.suspected: dict[str, Lease] = {}
+        self._blocks: set[str] = set()
         self._waiters: dict[str, asyncio.Event] = {}
         self._flushes: asyncio.Future[None] | None = None
 
@@ -67,6 +70,7 @@ class Ledger:
         """An owner has a lease."""
         self.leases[lease.id] = lease
         lease.stay.lease = lease
+        lease.names = frozenset(node.name for node in lease.handle.nodes_of("sync"))
         self.write_down(lease)
         over = [other for other in self.leases.values() if other.ended and not other.suspects]
         for other in over[: max(0, len(over) - _REMEMBERED)]:
@@ -98,6 +102,7 @@ class Ledger:
             assert lease.open is not None
             names = tuple(node.name for node in lease.handle.nodes_of(lease.open.phase))
             lease.suspects = set(names)
+            self.suspected[job_id] = lease
             facts.append(Suspected(now_s, job_id, lease.id, names))
             self.run.log.say(f"{job_id}: {why}; {', '.join(names)} may still be in use, and is granted to nobody")
         else:
@@ -116,7 +121,23 @@ class Ledger:
         self.run.log.say(f"{lease.handle.id}: {', '.join(names)} is free again: {why}")
         lease.suspects -= {*names}
         if not lease.suspects:
+            self.suspected.pop(lease.handle.id, None)
             lease.stay.free.set()
+            self._unblock(lease)
+
+    def block(self, lease: Lease) -> None:
+        """A lost lease holds nodes that the scheduler cannot know as its own: nothing is granted until they are free."""
+        self._blocks.add(lease.id)
+        self.run.scheduler.stopped = True
+        names = ", ".join(sorted(lease.suspects))
+        self.run.log.say(f"{lease.handle.id}: nothing is granted until it is known that it does not use {names} any more")
+
+    def _unblock(self, lease: Lease) -> None:
+        if lease.id in self._blocks:
+            self._blocks.discard(lease.id)
+            if not self._blocks and not self.run.stopping:
+                self.run.scheduler.stopped = False
+                self.run.tell()
 
     def _close(self, lease: Lease, why: str) -> None:
         lease.ended = why

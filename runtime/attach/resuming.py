@@ -7,7 +7,7 @@ from runtime.attach.lease import Ask, Lease, Stay
 from runtime.attach.ledger import Ledger
 from runtime.execution.job_handle import Hold
 from runtime.execution.messages import End
-from runtime.facts import Attached, Continued, Granted, LeaseEnded, PhaseSlice
+from runtime.facts import Attached, Continued, Fact, Granted, LeaseEnded, PhaseSlice, Suspected
 from runtime.record import RunRecord
 
 
@@ -22,7 +22,7 @@ def recall_leases(ledger: Ledger, record: RunRecord) -> None:
         handle = run.handles[job_id]
         lease = Lease(fact.lease, handle, Stay(0.0), fact.host, fact.boot, fact.processes, 0.0)
         over = ended.get(fact.lease)
-        lease.suspects = _suspects(record, fact.lease)
+        lease.suspects, lease.names = _suspects(record, fact.lease), frozenset(fact.nodes)
         if over is None or lease.suspects:
             lease.ended = over.why if over is not None else ""
             _recall_phases(lease, record)
@@ -41,18 +41,23 @@ def is_in_use(record: RunRecord, job_id: str) -> bool:
 def continue_leases(ledger: Ledger, record: RunRecord) -> None:
     """Jobs have their places again: let the scheduler know what they hold, before anything is granted."""
     run, now_s = ledger.run, ledger.run.log.now()
-    over = {fact.job_id for fact in (*record.failed, *record.cancelled)}
+    over = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled}
     for job_id, lease in [*ledger.recalled.items()]:  # of jobs that have no place
         del ledger.recalled[job_id]
-        if not lease.ended:
-            why = "its place has gone"
-            run.log.write(LeaseEnded(now_s, job_id, lease.id, False, why))
+        _displaced(ledger, lease)
     for handle in [*run.handles.values()]:
         stay = ledger.stay(handle)
         if stay is None or stay.lease is None:
             continue
         lease = stay.lease
+        if lease.names != {node.name for node in handle.nodes_of("sync")} and (lease.open is not None or lease.ended):
+            stay.lease = None
+            _displaced(ledger, lease)
+            continue
+        lease.moves = lease.names != {node.name for node in handle.nodes_of("sync")}  # it was told, or would have been
         ledger.leases[lease.id] = lease
+        if lease.suspects:
+            ledger.suspected[handle.id] = lease
         lease.sign_s = stay.since_s = now_s
         _continue(ledger, lease)
         if handle.id in over:
@@ -63,6 +68,24 @@ def continue_leases(ledger: Ledger, record: RunRecord) -> None:
         else:
             handle.has_come = True
             run.log.say(f"{handle.id}: its lease goes on")
+
+
+def _displaced(ledger: Ledger, lease: Lease) -> None:
+    """The place of a lease has gone with the coordinator, or is elsewhere now; what it held there may be in use."""
+    run, now_s, job_id = ledger.run, ledger.run.log.now(), lease.handle.id
+    if not lease.ended:
+        lease.ended = "its place has gone"
+        entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended)]
+        if lease.open is not None:
+            names = sorted(lease.names)
+            lease.suspects = set(names)
+            entries.append(Suspected(now_s, job_id, lease.id, tuple(names)))
+        run.log.write(*entries)
+    lease.handle.hold = None
+    if lease.suspects:
+        lease.sign_s = now_s
+        ledger.leases[lease.id] = ledger.suspected[job_id] = lease
+        ledger.block(lease)
 
 
 def _continue(ledger: Ledger, lease: Lease) -> None:
@@ -91,7 +114,7 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
     own = [part for part in mine if not part.extra]
     lease.rollouts = max([number, *(part.iteration + 1 for part in own if part.phase == "rollout")])
     lease.trainings = max([number, *(part.iteration + 1 for part in own if part.phase == "training")])
-    lease.syncs = max([number, *(sync.iteration + 1 for sync in record.syncs if sync.job_id == job_id)])
+    lease.syncs = max([number, *(sync.iteration + 1 for sync in record.syncs if sync.job_id == job_id and sync.end_s >= began_s)])
     grant = next((fact for fact in reversed(record.granted) if fact.lease == lease.id), None)
     if grant is not None and not _is_over(record, grant):
         lease.open, lease.granted = Ask(grant.phase, grant.iteration, grant.extra), True
@@ -99,11 +122,10 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
 
 
 def _is_over(record: RunRecord, grant: Granted) -> bool:
-    """Whether the phase that an owner was told of has ended."""
+    """Whether the phase that an owner was told of has ended; one of the same number may have been before, of another lease."""
     if grant.phase == "sync":
-        return any(
-            sync.job_id == grant.job_id and sync.iteration == grant.iteration and sync.asked_s is not None for sync in record.syncs
-        )
+        mine = (sync for sync in reversed(record.syncs) if sync.job_id == grant.job_id and sync.asked_s is not None)
+        return any(sync.iteration == grant.iteration and sync.end_s >= grant.at_s for sync in mine)
     return any(_is_of(part, grant) for part in reversed(record.phases))
 
 

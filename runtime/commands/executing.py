@@ -136,12 +136,14 @@ def _here(job: rollmux_client.Job) -> list[dict[str, Any]]:
 
 
 def _cores(job: rollmux_client.Job) -> set[int]:
-    return {int(core) for node in _here(job) for core in node.get("cores") or ()}
+    """The cores that the command is kept on; none where its nodes have GPUs."""
+    here = _here(job)
+    return set() if any(node.get("gpus") for node in here) else {int(core) for node in here for core in node.get("cores") or ()}
 
 
 def _environment(job: rollmux_client.Job, service: rollmux_client.Service) -> dict[str, str]:
     gpus = dict.fromkeys(str(gpu) for node in _here(job) for gpu in node.get("gpus") or ())
-    return os.environ | {
+    own = {
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         "ROLLMUX_URL": service.url,
         "ROLLMUX_TOKEN": service.token,
@@ -151,3 +153,8 @@ def _environment(job: rollmux_client.Job, service: rollmux_client.Service) -> di
         "ROLLMUX_ITERATION": str(job.iteration),
         "ROLLMUX_NODES": json.dumps(job.nodes),
     }
+    threads: dict[str, str] = {}
+    if _cores(job):  # more threads than a phase has cores would wait for each other
+        most = str(min(len(node["cores"]) for node in _here(job) if node.get("cores")))
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), most)
+    return threads | os.environ | own

@@ -104,6 +104,8 @@ def _begin(
     from runtime.jobs.spec import load_jobs
 
     jobs = load_jobs(file)
+    if elsewhere := next((job.id for job in jobs.jobs if job.is_attached), None):
+        raise InputError(f"{file}: job {elsewhere}: `rollmux serve` and `rollmux submit` are for attached jobs and commands")
     make_runnable(policy, seed)
     make_dispatch(dispatch)
     if dry_run and compare:

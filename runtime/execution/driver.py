@@ -14,6 +14,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
 from rollmux_env.scheduler.nodes import NodePool
+from runtime.attach.confining import problem_of_names
 from runtime.attach.leases import Leases
 from runtime.attach.ledger import Ledger
 from runtime.attach.resuming import continue_leases, recall_leases
@@ -56,6 +57,7 @@ class RunDriver:
     def __init__(self, plan: RunPlan, processes: Processes | None, stays: bool = False, observer: Observer | None = None) -> None:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
+        self._stays = stays
         self._processes = by_kind = ProcessesByKind(processes, plan.folder)
         log = self._log = RunLog(plan)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
@@ -84,6 +86,8 @@ class RunDriver:
             recall_leases(self._ledger, self.record)
             go_on(run, self.lifecycle, self.record)
             continue_leases(self._ledger, self.record)
+            if self._stays and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
+                self.lifecycle.node_changes.join(more)
         else:
             log.zero_s = monotonic()
             started = Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
@@ -143,7 +147,9 @@ class RunDriver:
 
     def lacks(self, spec: JobSpec) -> str | None:
         """What a job needs that this run has not; None: nothing."""
-        return None if spec.is_attached or self._processes.has_own else "needs Ray, and this service was started with --no-ray"
+        if not spec.is_attached and not self._processes.has_own:
+            return "needs Ray, and this service was started with --no-ray"
+        return problem_of_names(self.run, spec)
 
     def stop(self) -> None:
         """Give no more permits: every job ends at its next phase boundary."""

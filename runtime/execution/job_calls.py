@@ -253,8 +253,8 @@ class JobCalls:
             return
         self._iterated(handle, done)
 
-    def record(self, handle: JobHandle, done: Done) -> tuple[facts.Iterated, tuple[Fact, ...]]:
-        """An iteration is over and counts; what the scheduler and the journal are to be told of it."""
+    def record(self, handle: JobHandle, done: Done) -> tuple[facts.Iterated | None, tuple[Fact, ...]]:
+        """An iteration is over and counts; what the scheduler (but of a guest) and the journal are to be told of it."""
         run, number, now_s = self._run, handle.iteration, self._run.log.now()
         began_s = handle.began_s if handle.began_s is not None else now_s
         handle.began_s = None
@@ -269,6 +269,8 @@ class JobCalls:
         handle.iteration = number + 1
         if handle.iteration > handle.done:
             handle.done, handle.deaths = handle.iteration, 0
+        if handle.job is None:
+            return None, notes
         progress = handle.so_far(run.scheduler.state.job(handle.id).iterations)
         return facts.Iterated(progress, None if interrupted else now_s - began_s, done.movable), notes
 
@@ -276,6 +278,7 @@ class JobCalls:
         """An iteration is over: the job goes on, moves, or is done."""
         run = self._run
         iterated, notes = self.record(handle, done)
+        assert iterated is not None
         if handle.iteration == handle.spec.iterations:
             handle.gone = True
             handle.stand()

@@ -59,6 +59,7 @@ class JobHandle:
         resting: its processes are ending, since it waits for a place. moving: it is to go to another place. over_budget: it ends
             when its checkpoint is written. gone: it has come to its end, or another handle stands for it.
         parks: of an attached job: it asks for no place until its owner comes.
+        asks_profile: of one whose first iterations are measured: it has asked for nodes. longest_s: of its phases then, by name.
     """
 
     spec: JobSpec
@@ -107,6 +108,8 @@ class JobHandle:
     over_budget: bool = False
     gone: bool = False
     parks: bool = False
+    asks_profile: bool = False
+    longest_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_guest(self) -> bool:

@@ -350,7 +350,7 @@ class JobLifecycle:
             return max(timeouts.least_s, _STARTS_S)
         if job is None or handle.iteration == PROFILE:
             return timeouts.profile_s
-        phases = {pool: getattr(job, pool) for pool in POOLS}
+        phases: dict[str, Any] = {pool: getattr(job, pool) for pool in POOLS}
         worst_s = {pool: phase.worst_case_s + phase.switch.warm_s + phase.switch.cold_s for pool, phase in phases.items()}
         own_s: float = worst_s[handle.hold.pool] if handle.hold else sum(worst_s.values()) + job.sync_s + handle.keeping_s
         return max(timeouts.least_s, timeouts.times * own_s)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Sequence
+from typing import cast
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler import facts
+from runtime.attach.confining import confine
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Report
@@ -96,7 +98,8 @@ class Profiling:
         if handle.job is not None:
             return
         if handle.spec.is_attached:
-            self._state(handle)
+            if handle.spec.profile is None:
+                self._state(handle)
             return
         key = keys[handle.id] = profile_key(handle.spec, self._node_types())
         profile = load_profile(key) if self._run.plan.cached else None
@@ -108,6 +111,8 @@ class Profiling:
         log = self._run.log
         job = handle.job = job_as_stated(handle.spec, log.now())
         log.write(Profiled(log.now(), job, True))
+        if handle.spec.nodes is not None:
+            confine(self._run, handle, frozenset(name for names in handle.spec.nodes_named.values() for name in names))
 
     def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
         log = self._run.log
@@ -131,6 +136,8 @@ class Profiling:
 
     def _is_unknown(self, handle: JobHandle) -> bool:
         """Whether a job still has to be profiled."""
+        if handle.spec.profile is not None:  # it is measured when its owner comes
+            return False
         return handle.job is None and not handle.gone and not self._run.stopping
 
     async def _profile(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
@@ -173,7 +180,7 @@ class Profiling:
         assert hold is not None
         if handle in self._probe_jobs:
             if hold.paired == (self._probe.mode == "paired"):
-                self._timings.add(self._probe.mode, handle.id, hold.pool, report.done_s - report.run_s)
+                self._timings.add(self._probe.mode, handle.id, cast("Pool", hold.pool), report.done_s - report.run_s)
             return
         cold_s = report.run_s - report.begun_s
         handle.measurements[hold.pool] = Measured(

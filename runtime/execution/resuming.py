@@ -45,6 +45,8 @@ def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
             handle.gone = True
             notes.append(Failed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
+    for fact in record.confined:
+        run.scheduler.confined(fact.job_id, frozenset(fact.nodes))
     gone = {handle.id for handle in run.handles.values() if handle.gone}
     again = run.scheduler.restore(run.log.now(), record.cluster, gone)
     run.tell(notes=tuple(notes))

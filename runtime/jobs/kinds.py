@@ -44,6 +44,8 @@ def _check_attached(job: JobSpec, kind: str) -> None:
             raise field_error(f"does not go with {kind}", key)
     if job.nodes is not None and kind != "attach":
         raise field_error("goes with attach; a command is started where it is placed", "nodes")
+    if job.nodes is not None and job.profile is not None:
+        raise field_error("does not go with nodes, whose group has to be known at once", "profile")
     for name in _PHASES:
         phase = getattr(job, name)
         usual: Any = type(phase)()

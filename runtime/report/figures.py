@@ -17,6 +17,7 @@ import numpy as np
 
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
 from rollmux_env.cluster.events import Admitted
+from rollmux_env.queue_keys import queue_key
 from rollmux_env.replay.metrics import charged_usd_per_hour
 from rollmux_env.report.lanes import POOLS, Lane, follow, shares
 from runtime.facts import Iteration, PhaseSlice
@@ -57,7 +58,23 @@ def figures(record: RunRecord) -> dict[str, Any]:
         "switches": {job_id: _switches(record, job_id) for job_id in _job_ids(record)},
         "permit_ms": _permits(record),
         "syncs": _syncs(record),
+        **_charged(record),
     }
+
+
+def _charged(record: RunRecord) -> dict[str, Any]:
+    """Dollars by user and by priority, if the run's files say anything of them."""
+    specs = [fact.spec for fact in record.submitted]
+    if queue_key(record.started.cluster, specs) is None:
+        return {}
+    state = state_of(record)
+    by_user: dict[str, float] = {}
+    by_priority: dict[str, float] = {}
+    for spec in specs:
+        usd = state.charged_usd(spec.id) if state.knows(spec.id) else 0.0
+        by_user[spec.user] = by_user.get(spec.user, 0.0) + usd
+        by_priority[str(spec.priority)] = by_priority.get(str(spec.priority), 0.0) + usd
+    return {"usd_by_user": by_user, "usd_by_priority": by_priority}
 
 
 def iterations_of(record: RunRecord, job_id: str) -> list[Iteration]:

@@ -24,6 +24,8 @@ def summary(figures: Mapping[str, Any]) -> RenderableType:
         if job.get("over_budget")
     ]
     parts += _sharing(figures)
+    if users := figures.get("usd_by_user"):
+        parts.append(Text("charged: " + ", ".join(f"{user or 'no user'} {usd:,.2f} $" for user, usd in users.items())))
     parts += [heading("Pools, shares of provisioned node time"), _pools(figures), heading("Switches"), _switches(figures)]
     parts += [Text(line) for line in _lines(figures)]
     return Group(*parts)

@@ -56,12 +56,12 @@ class Events:
                 await asyncio.wait_for(self._more.wait(), min(left_s, _TOGETHER_S) if self._journal.unwritten else left_s)
             if number >= self._journal.last_number:
                 self._bring()
-        kept = self._journal.recent
-        if not kept or kept[0][0] > number + 1:
+        recent = self._journal.recent
+        if not recent or recent[0][0] > number + 1:
             rows = await asyncio.to_thread(entries_after, self._path, number, MOST)
         else:
-            first = number + 1 - kept[0][0]
-            rows = [*islice(kept, first, first + MOST)]
+            first = number + 1 - recent[0][0]
+            rows = [*islice(recent, first, first + MOST)]
         return [Entry(*row) for row in rows]
 
     def _bring(self) -> None:

@@ -30,10 +30,10 @@ class Usage:
 
     def add(self, pool: Pool, spans: Iterable[Span], now_s: float) -> None:
         """A phase is over that held nodes, or parts of them."""
-        held = self._pools.setdefault(pool, _Held())
+        past = self._pools.setdefault(pool, _Held())
         for span in spans:
-            held.add(span)
-        held.forget(now_s - _SPAN_S)
+            past.add(span)
+        past.forget(now_s - _SPAN_S)
 
     def share(self, pool: Pool, nodes: int, holding: Iterable[Span], now_s: float) -> float:
         """Share of the last minutes' node-seconds of a pool.
@@ -42,9 +42,9 @@ class Usage:
             nodes: all of the pool's. holding: what the phases that run have held until now.
         """
         from_s = max(self.since_s, now_s - _SPAN_S)
-        held = self._pools.setdefault(pool, _Held())
-        held.forget(now_s - _SPAN_S)
-        busy_s = held.after(from_s) + sum(span.share * max(0.0, span.until_s - max(span.from_s, from_s)) for span in holding)
+        past = self._pools.setdefault(pool, _Held())
+        past.forget(now_s - _SPAN_S)
+        busy_s = past.after(from_s) + sum(span.share * max(0.0, span.until_s - max(span.from_s, from_s)) for span in holding)
         return min(1.0, busy_s / (nodes * (now_s - from_s))) if nodes and now_s > from_s else 0.0
 
 

@@ -49,10 +49,10 @@ class QueueForecast:
             version = (state.arrived, state.departed, state.rollout_nodes, state.training_nodes, tuple(state.waiting))
             if now_s >= self._next_s and (version != self._version or now_s >= self._stale_s):
                 try:
-                    found = await self._ahead(waiting) if state.waiting else ()
+                    expected = await self._ahead(waiting) if state.waiting else ()
                 except PlanError:
-                    found = ()
-                self._known, self._version = {one.job_id: one for one in found}, version
+                    expected = ()
+                self._known, self._version = {one.job_id: one for one in expected}, version
                 took_s = monotonic() - now_s
                 self._next_s = monotonic() + max(_EVERY_S, _SHARE * took_s)
                 self._stale_s = monotonic() + _AGAIN_S

@@ -51,8 +51,8 @@ class Reports:
         groups = [group async for group in _in_steps(take_groups(self._run))]
         positions = {job_id: position for position, job_id in enumerate(overview.queue, 1)}
         handles = (*self._run.handles.values(),)
-        looks = (self._job(handle, positions.get(handle.id), queue.get(handle.id)) for handle in handles)
-        jobs = [job async for job in _in_steps(looks)]
+        views = (self._job(handle, positions.get(handle.id), queue.get(handle.id)) for handle in handles)
+        jobs = [job async for job in _in_steps(views)]
         counts = Counter(job["state"] for job in jobs)
         return vars(overview) | {
             "queue": [*overview.queue],
@@ -96,9 +96,9 @@ class Reports:
         return report
 
 
-async def _in_steps(looks: Iterable[T]) -> AsyncIterator[T]:
+async def _in_steps(views: Iterable[T]) -> AsyncIterator[T]:
     """Look at one thing after the other, and let others have their turn now and then: a permit is not to wait for all of them."""
-    for count, look in enumerate(looks, 1):
+    for count, look in enumerate(views, 1):
         yield look
         if count % _TOGETHER == 0:
             await asyncio.sleep(0)

@@ -80,13 +80,13 @@ class LittleService:
                 return 409, {"error": f"job {body['id']}: names are used once"}
             case "POST", ["jobs", name, "attach"], _ if name in self.jobs:
                 return self._attach(self.jobs[name])
-            case "POST", ["leases", lease, request], _ if name := self._name_of(lease):
+            case "POST", ["leases", lease, request], _ if (owner := self._name_of(lease)) is not None:
                 self.requests.append((request, body))
-                return self._ask(name, request, body)
-            case "DELETE", ["leases", lease], query if name := self._name_of(lease):
-                job = self.jobs[name]
+                return self._ask(owner, request, body)
+            case "DELETE", ["leases", lease], query if (owner := self._name_of(lease)) is not None:
+                job = self.jobs[owner]
                 job.lease, job.state = None, "done" if query == "done=true" else "queued"
-                self._free([pool for pool, turn in self.held.items() if turn.job == name])
+                self._free([pool for pool, turn in self.held.items() if turn.job == owner])
                 return 200, {}
         return 404, {"error": f"there is no {path}"}
 

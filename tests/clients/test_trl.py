@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import rollmux_client
 
+from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import load_tokenizer, model_directory
-from runtime.jobs.spec import ModelSpec
 from tests.clients.little_service import LittleService, Turn
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of other people's packages about each other
@@ -26,9 +26,9 @@ Make = Callable[..., Any]
 def make(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes a trainer whose rewards and optimizer steps see that they have their turn."""
     import rollmux_trl
-    from datasets import Dataset
+    from datasets import Dataset  # type: ignore[import-untyped]
     from transformers import TrainerCallback
-    from trl import GRPOConfig
+    from trl.trainer.grpo_config import GRPOConfig
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     model = model_directory(ModelSpec(), 0)
@@ -37,7 +37,7 @@ def make(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert len(service.held) == 1 and all(turn.job == "one" for turn in service.held.values())
         return [float(len(text)) for text in completions]
 
-    class HasItsTurn(TrainerCallback):  # type: ignore[misc]
+    class HasItsTurn(TrainerCallback):
         def on_pre_optimizer_step(self, *arguments: Any, **options: Any) -> None:
             assert {*service.held} == {"training"}
 
@@ -49,7 +49,7 @@ def make(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "num_generations": 2,
             "max_completion_length": 4,
         }
-        quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "use_cpu": True, "bf16": False}
+        quiet: dict[str, Any] = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "use_cpu": True, "bf16": False}
         config = GRPOConfig(output_dir=str(tmp_path), gradient_checkpointing=False, **(usual | quiet | options))
         return rollmux_trl.GRPOTrainer(
             job=job,

@@ -65,7 +65,7 @@ def trainer(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     recorder = Recorder(service)
 
-    class Recorded(rollmux_verl.PPOTrainerInTurns):  # type: ignore[misc, name-defined]
+    class Recorded(rollmux_verl.PPOTrainerInTurns):
         def _setup(self) -> None:
             self.recorder = recorder
             self.checkpoint_manager = self.replay_buffer = self.reward_loop_manager = recorder

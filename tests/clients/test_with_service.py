@@ -17,6 +17,7 @@ import rollmux_client
 from runtime.facts import PhaseSlice, Suspected
 from runtime.journal import JOURNAL, read_facts
 from tests.clients.real_service import RealService, real_service
+from tests.runtime.attach.served import PAIRS
 
 CLIENT = str(Path(rollmux_client.__file__).parent)
 
@@ -90,6 +91,29 @@ def test_a_job_that_is_cancelled_ends_between_two_phases(service: RealService) -
         pass
 
 
+def test_a_job_whose_node_is_drained_goes_on_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with real_service(tmp_path, nodes=PAIRS) as service:
+        monkeypatch.setenv("ROLLMUX_URL", service.url)
+        monkeypatch.setenv("ROLLMUX_TOKEN", service.token)
+        monkeypatch.delenv("ROLLMUX_LEASE", raising=False)
+        service.submit("a", movable=True)
+        places, states = [], []
+
+        def bring(job: rollmux_client.Job) -> None:
+            places.append(job.nodes["rollout"][0]["name"])
+
+        with rollmux_client.attach("a", moved=bring) as job:
+            bring(job)
+            for k in job.iterations():
+                with job.phase("rollout"):
+                    states.append(service.state("a")["state"])
+                with job.phase("training"):
+                    if k == 0:
+                        service.client.ask("POST", f"/v1/nodes/{places[0]}/drain")
+        assert {*places} == {"rollout-0", "rollout-1"} and len(places) == 2
+        assert service.state("a")["state"] == "done"
+
+
 def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_path: Path) -> None:
     turn = "with rollmux_client.attach() as job, job.phase('rollout'):"
     script = f"import time, rollmux_client\n{turn}\n    print('in', flush=True); time.sleep(60)"
@@ -101,8 +125,8 @@ def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_
         with subprocess.Popen(words, env=environment | {"ROLLMUX_JOB": "a"}, **start) as process:  # type: ignore[call-overload]
             assert process.stdout.readline() == b"in\n"
             with rollmux_client.Job(service.client, "b") as job:
-                turns: list[bool] = []
-                waiting = threading.Thread(target=lambda: turns.append(job.acquire(job.phase("rollout")) is None))
+                turns: list[rollmux_client.Phase] = []
+                waiting = threading.Thread(target=lambda: turns.append(job.phase("rollout").__enter__()))
                 waiting.start()
                 os.killpg(process.pid, signal.SIGSTOP)
                 while not any(isinstance(fact, Suspected) for fact in read_facts(tmp_path / JOURNAL)):
@@ -111,5 +135,5 @@ def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_
                 os.killpg(process.pid, signal.SIGCONT)
                 assert process.wait() == -signal.SIGKILL
                 waiting.join()
-                assert turns == [True]
+                assert len(turns) == 1
                 job.end(done=False)

@@ -134,7 +134,8 @@ def test_rollouts_and_trainings_on_the_same_nodes_are_one_service() -> None:
     for job in "ab":
         dispatcher.joined(job, (), 1, 1)
         dispatcher.ready(job, "rollout")
-    for job, phase in (("a", "rollout"), ("b", "rollout"), ("b", "training")):
+    turns: tuple[tuple[str, PhaseName], ...] = (("a", "rollout"), ("b", "rollout"), ("b", "training"))
+    for job, phase in turns:
         assert dispatcher.permits() == [(job, phase)]
         dispatcher.finished(job, phase, 1.0)
         if (job, phase) == ("b", "rollout"):

@@ -63,9 +63,11 @@ class Endpoints:
                         self._go(lease)
             except InputError as refused:
                 response = refusal(refused)
+            except asyncio.CancelledError:  # the server closes
+                response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
             except _Unread as unread:
                 response = error(unread.status, str(unread), {"Connection": "close"})
-            if operation.logged:
+            if operation.logged and not getattr(call and call.query, "dry_run", False):
                 self._write(operation.logged, holder, request, call, response)
             return response
 
@@ -140,11 +142,11 @@ def _parsed(data: bytes, model: type[BaseModel]) -> Any:
 
 def _query_of(request: Request, model: type[BaseModel]) -> BaseModel:
     pairs = request.query_params.multi_items()
-    given = dict(pairs)
-    if len(given) < len(pairs):
+    parameters = dict(pairs)
+    if len(parameters) < len(pairs):
         raise InputError("a parameter is given twice")
     try:
-        return model.model_validate(given)
+        return model.model_validate(parameters)
     except ValidationError as wrong:
         raise InputError(_problem_of(wrong, model)) from None
 

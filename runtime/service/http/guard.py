@@ -38,8 +38,10 @@ class Guard:
         elif self._open >= self._most_open:
             refused = error(429, f"{self._most_open} requests are open; there is room for no more", {"Retry-After": "1"})
         elif scope["path"] not in OPEN_TO_ALL:
-            given = [value for name, value in headers if name == b"authorization"]
-            bearer = given[0][len(_BEARER) :].strip() if len(given) == 1 and given[0][: len(_BEARER)].lower() == _BEARER else None
+            values = [value for name, value in headers if name == b"authorization"]
+            bearer = (
+                values[0][len(_BEARER) :].strip() if len(values) == 1 and values[0][: len(_BEARER)].lower() == _BEARER else None
+            )
             holder = self._tokens.holder(bearer.decode("latin-1")) if bearer else None
             if holder is None:
                 why = "needs the header `Authorization: Bearer TOKEN`" if bearer is None else "this token is none of the service's"

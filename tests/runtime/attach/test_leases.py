@@ -17,7 +17,7 @@ from tests.runtime.attach.served import ELSEWHERE, PAIRS, Served, job, plan_of, 
 
 
 def of(facts: list[Any], kind: type, job_id: str = "a") -> list[Any]:
-    return [fact for fact in facts if isinstance(fact, kind) and fact.job_id == job_id]
+    return [fact for fact in facts if isinstance(fact, kind) and getattr(fact, "job_id", None) == job_id]
 
 
 def test_two_owners_take_turns_and_their_iterations_are_recorded_with_metrics(tmp_path: Path) -> None:

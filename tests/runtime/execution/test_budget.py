@@ -78,7 +78,10 @@ def test_a_run_is_charged_as_its_journal_says_after_any_kill(tmp_path: Path) -> 
     assert carry_out(plan, 12) == "killed"
     known = state_of(record_of(read_facts(tmp_path / JOURNAL)))
     assert carry_out(replace(plan, resume=True)) == "done"
-    state = state_of(checked(tmp_path))
+    record = checked(tmp_path)
+    state, said = state_of(record), figures(record)
+    assert said["usd_by_user"] == {"ann": pytest.approx(state.charged_usd("a")), "": pytest.approx(state.charged_usd("b"))}
+    assert said["usd_by_priority"] == {"0": pytest.approx(sum(said["usd_by_user"].values()))}
     for job_id in "ab":
         assert state.charged_usd(job_id) >= known.charged_usd(job_id) > 0
 

@@ -119,7 +119,7 @@ def true_throughout(reports: list[dict[str, Any]]) -> None:
         assert sorted(charged) == sorted(members)  # and evenly
         assert all(charged[name] == g["usd_per_hour"] / len(g["jobs"]) for g in report["groups"] for name in g["jobs"])
         assert report["usd_per_hour_solo"] == sum(group["usd_per_hour_solo"] for group in report["groups"]) >= 0
-        assert all(jobs[name]["usd_per_hour_solo"] == 2.0 and jobs[name]["alone_s"] > 0 for name in members)  # a node of each pool
+        assert all(jobs[name]["usd_per_hour_solo"] >= 2.0 and jobs[name]["alone_s"] > 0 for name in members)  # a node of each pool
         assert report["throughput_gain"] is None or report["throughput_gain"] > 0
         held = [node for group in report["groups"] for node in group["nodes"]]
         assert len(held) == len(set(held))

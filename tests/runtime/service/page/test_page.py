@@ -10,7 +10,6 @@ import pytest
 
 from runtime.service.page import page_html
 from tests.chromium import Browser, Tab, needs_chromium
-from tests.runtime.execution.pretend import Pretended
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.page.conftest import TOKEN, Answers
 
@@ -41,7 +40,7 @@ STATUS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service with two jobs that take turns, one that waits for its profile's nodes, and one that has ended."""
-    service = Served(tmp_path_factory.mktemp("service"), Pretended())
+    service = Served(tmp_path_factory.mktemp("service"))
     service.ask("POST", "/v1/jobs", {"id": "ended", **JOB, "iterations": 2})
     service.until("/v1/jobs/ended", lambda job: job["state"] == "done")
     for name in ("one", "two"):

@@ -1,0 +1,58 @@
+"""Jobs that may only have some nodes: their owners have started them there, or are on a host of which these are.
+
+No policy is asked about such a job: of the candidates that keep every rule, it gets the cheapest whose nodes are all among its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
+from rollmux_env.cluster.plan import Place, Plan, Wait
+from rollmux_env.cluster.state import State
+from rollmux_env.scheduler.nodes import NodePool
+
+
+def confined_plan(state: State, pool: NodePool, job_id: str, names: Collection[str]) -> Plan:
+    """Where a waiting job goes; it waits where nothing of its own is free, or a rule would be broken.
+
+    Args:
+        names: of the nodes that it may have.
+    """
+    table = candidates(state, job_id)
+    fitting = [row for row in _rows(state, pool, table, names) if table.feasible[row]]
+    if not fitting:
+        return (Wait(job_id),)
+    best = min(fitting, key=lambda row: (float(table.usd_per_hour[row]), row))
+    return (Place(job_id, table.placement(best)),)
+
+
+def confined_problem(state: State, pool: NodePool, job_id: str, names: Collection[str]) -> str | None:
+    """Why a waiting job cannot have a place on nodes of its own now; None: it can. One line."""
+    table = candidates(state, job_id)
+    rows = [*_rows(state, pool, table, names)]
+    if any(table.feasible[row] for row in rows):
+        return None
+    if not rows:
+        return "these nodes are neither free nor those of one group, with all of its training nodes"
+    return "; ".join(dict.fromkeys(REASONS[int(table.reason[row])] for row in rows))
+
+
+def _rows(state: State, pool: NodePool, table: CandidateTable, names: Collection[str]) -> Iterator[int]:
+    """Rows whose nodes are all among some; a group that is out as a whole counts by its training nodes."""
+    free = {name: sum(node.name in names for node in pool.free(name)) for name in ("rollout", "training")}
+    for row in range(len(table)):
+        group, new = int(table.group[row]), int(table.new_nodes[row])
+        if group < 0:
+            if free["rollout"] >= new and free["training"] >= table.training_nodes:
+                yield row
+            continue
+        own = pool.assigned(group)
+        training = [name for name in own if pool.pool_of(name) == "training"]
+        if not {*training} <= {*names}:
+            continue
+        pins = [pool.node(group, "rollout", int(number)).name for number in np.asarray(table.nodes[row]) if number >= 0]
+        if {*pins} <= {*names} and free["rollout"] >= max(0, new):
+            yield row

@@ -1,0 +1,60 @@
+"""Attached jobs that do not state their worst case: their first iterations are measured, and count."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmux_env.cluster.events import Arrived
+from runtime.facts import Iteration, Profiled
+from runtime.service.refusals import Conflict
+from tests.runtime.attach.served import PAIR, PAIRS, Served, job, plan_of, served
+
+
+def unknown(job_id: str, **more: Any) -> dict[str, Any]:
+    return job(job_id, rollout={}, training={}, profile={"iterations": 2}, iterations=4, slo=1e9, **more)
+
+
+@pytest.mark.parametrize("nodes", [PAIRS, PAIR], ids=["on free nodes", "as a guest"])
+def test_a_job_is_planned_with_the_longest_seconds_of_its_first_iterations(nodes: Any, tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        host = await run.place("host")
+        await run.iterate(host, 0)
+        lease = await run.place("a")
+        for number in range(2):
+            waits = asyncio.ensure_future(run.iterate(lease, number))
+            if nodes is PAIR:
+                await run.settle()
+            await waits
+        for number in range(2, 4):
+            await run.iterate(lease, number)
+        await run.leases.end(lease, done=True)
+        await run.iterate(host, 1)
+        facts = await run.stop(permits=False)
+        assert [done.number for done in facts if isinstance(done, Iteration) and done.job_id == "a"] == [0, 1, 2, 3]
+        (profiled,) = [fact.job for fact in facts if isinstance(fact, Profiled) and fact.job.id == "a"]
+        assert 0 < profiled.rollout.worst_case_s < 5 and 0 < profiled.training.worst_case_s < 5
+        assert [event.job.iterations for event in facts if isinstance(event, Arrived) and event.job.id == "a"] == [2]
+
+    served(work, plan_of(tmp_path, job("host"), unknown("a"), nodes=nodes))
+
+
+def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobody(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        host = await run.place("host")
+        await run.iterate(host, 0)
+        lease = await run.place("a")
+        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        other = await run.replaced()
+        assert other.leases.suspects() == {"rollout-0": "a", "training-0": "a"}
+        assert await other.leases.acquire(host, "rollout", 1, 0.0) == {"granted": False}
+        with pytest.raises(Conflict, match="this lease is over: its place has gone"):
+            await other.leases.acquire(lease, "training", 0, 0.0)
+        assert await other.leases.release(lease, "rollout", 0, {}, None) == {}
+        await other.phase(host, "rollout", 1)
+        await other.stop(permits=False)
+
+    served(work, plan_of(tmp_path, job("host"), unknown("a")))
