@@ -23,9 +23,9 @@ def summary(figures: Mapping[str, Any]) -> RenderableType:
         for job_id, job in figures["jobs"].items()
         if job.get("over_budget")
     ]
+    parts += _sharing(figures)
     if users := figures.get("usd_by_user"):
         parts.append(Text("charged: " + ", ".join(f"{user or 'no user'} {usd:,.2f} $" for user, usd in users.items())))
-    parts += _sharing(figures)
     parts += [heading("Pools, shares of provisioned node time"), _pools(figures), heading("Switches"), _switches(figures)]
     parts += [Text(line) for line in _lines(figures)]
     return Group(*parts)
