@@ -224,12 +224,12 @@ class Phase:
             self._job.release(self)
 
     async def __aenter__(self) -> Phase:
-        waiting = asyncio.ensure_future(asyncio.to_thread(self._job.acquire, self))
+        waiting = asyncio.get_running_loop().run_in_executor(None, self._job.acquire, self)  # no task: it may raise SystemExit
         try:
             await asyncio.shield(waiting)
         except asyncio.CancelledError:
             self.given_up = True  # the thread sees it after its present request
-            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())
+            waiting.add_done_callback(lambda future: future.cancelled() or future.exception())
             raise
         return self
 
@@ -303,7 +303,6 @@ class Job:
         assert self._service is not None
         path, since_s, reason, pause_s = f"/v1/jobs/{urllib.parse.quote(self.name, safe='')}", _now(), "", 0.0
         while True:
-            asked_s = _now()
             body = {"wait_s": _WAIT_S, "host": self._host or socket.gethostname(), "pids": self._pids()}
             try:
                 answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
@@ -315,7 +314,7 @@ class Job:
                 why, pause_s = str(error), max(1.0, _longer(pause_s))
             else:
                 if "lease" in answer:
-                    return self._begin(answer, asked_s, handed_over=False)
+                    return self._begin(answer, handed_over=False)
                 since_s, pause_s = _now(), 0.0
                 place = answer.get("position")
                 why = str(answer.get("reason") or "no nodes yet") + (f" (place {place} in the queue)" if place else "")
@@ -338,13 +337,14 @@ class Job:
         nodes = json.loads(environment.get("ROLLMUX_NODES") or "{}")
         ttl_s, iteration = float(environment.get("ROLLMUX_TTL_S") or _TTL_S), int(environment.get("ROLLMUX_ITERATION") or 0)
         answer = {"lease": environment["ROLLMUX_LEASE"], "ttl_s": ttl_s, "iteration": iteration, "nodes": nodes}
-        self._begin(answer, _now(), handed_over=True)
+        self._begin(answer, handed_over=True)
 
-    def _begin(self, answer: dict[str, Any], asked_s: float, handed_over: bool) -> None:
+    def _begin(self, answer: dict[str, Any], handed_over: bool) -> None:
         self.lease, self._handed_over = str(answer["lease"]), handed_over
         self.ttl_s, self.iteration = float(answer.get("ttl_s", _TTL_S)), int(answer.get("iteration", 0))
         self.nodes = answer.get("nodes") or {}
-        self._answered_s, self.stopping, self._over = asked_s, False, False
+        self._answered_s, self.stopping, self._over = _now(), False, False
+        self._ask("heartbeat", {"pids": self._pids()})  # the answer that has just come may have waited; the lease counts from here
         self._heart = threading.Thread(target=self._beat, name="rollmux-heartbeat", daemon=True)
         self._heart.start()
 
@@ -390,14 +390,27 @@ class Job:
         Raises:
             Interrupted: between two of them, the service wants the job to stop.
         """
-        if total is None and self._service is not None:
-            count = self._service.ask("GET", f"/v1/jobs/{urllib.parse.quote(self.name, safe='')}").get("iterations")
-            total = None if count is None else int(count)
+        if total is None and self.lease is not None:
+            total = self._total()
         for k in itertools.count(self.iteration) if total is None else range(self.iteration, total):
             self._check_stop()
             self.iteration = k
             yield k
         self.iteration += 1
+
+    def _total(self) -> int:
+        """The iterations of the job, as its file says them."""
+        assert self._service is not None
+        pause_s = 0.0
+        while True:
+            self._check_fence()
+            try:
+                return int(self._service.ask("GET", f"/v1/jobs/{urllib.parse.quote(self.name, safe='')}")["iterations"])
+            except (OSError, Refused) as error:
+                if isinstance(error, Refused) and error.status not in _AGAIN:
+                    raise
+                pause_s = _longer(pause_s)
+                time.sleep(pause_s)
 
     def phase(self, name: str, iteration: int | None = None, extra: bool = False) -> Phase:
         """A turn, as a context that is entered when the turn has come.

@@ -8,7 +8,7 @@ import threading
 import pytest
 import rollmux_client
 
-from tests.clients.little_service import LittleService, Turn
+from tests.clients.little_service import TOKEN, LittleService, Turn, serving
 
 
 def iterate(job: rollmux_client.Job) -> None:
@@ -206,6 +206,39 @@ def test_a_task_waits_without_holding_up_others(service: LittleService) -> None:
 
     asyncio.run(both())
     assert {job.state for job in service.jobs.values()} == {"done"} and len(service.granted) == 12
+
+
+def test_a_task_that_is_asked_to_stop_ends_its_loop(service: LittleService) -> None:
+    ends = []
+
+    async def run() -> None:
+        async with rollmux_client.attach() as job:
+            try:
+                async with job.phase("rollout"):
+                    job.stopping = True  # as a heartbeat would say
+                async with job.phase("training"):
+                    raise AssertionError("it was to stop")
+            finally:
+                ends.append("cleaned up")
+
+    with pytest.raises(rollmux_client.Interrupted):
+        asyncio.run(run())
+    assert ends == ["cleaned up"] and service.jobs["one"].state == "queued"
+
+
+def test_a_placement_may_take_longer_than_a_lease_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({"one": 3}, ttl_s=1.5) as little:
+        attach = little._attach  # noqa: SLF001
+
+        def take_long(job: object) -> object:
+            threading.Event().wait(1.6)
+            return attach(job)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(little, "_attach", take_long)
+        fenced: list[str] = []
+        with rollmux_client.Job(rollmux_client.Service(little.url, TOKEN), "one", fence=fenced.append) as job:
+            iterate(job)
+    assert fenced == [] and len(little.granted) == 6
 
 
 def test_a_turn_that_comes_after_its_task_was_cancelled_is_given_back(service: LittleService) -> None:

@@ -38,14 +38,14 @@ def assert_group_has_ended(process: subprocess.Popen[str]) -> str:
 
 
 def test_without_an_answer_it_warns_and_then_ends_its_process_group() -> None:
-    with serving({"one": 3}, ttl_s=1.0) as little:
+    with serving({"one": 3}, ttl_s=2.0) as little:
         process = start(
             little, "with rollmux_client.attach() as job, job.phase('rollout'):\n    print('in', flush=True); time.sleep(60)"
         )
         assert process.stdout is not None and process.stdout.readline() == "in\n"
         little.silent.set()
         said = assert_group_has_ended(process)
-    assert "no answer from the service" in said and said.index("at 1 s this process ends") < said.index("this process group ends")
+    assert "no answer from the service" in said and said.index("at 2 s this process ends") < said.index("this process group ends")
 
 
 def test_a_process_that_was_stopped_for_too_long_does_not_touch_a_device_when_it_wakes() -> None:
@@ -55,7 +55,7 @@ with rollmux_client.attach() as job:
     with job.phase('rollout'):
         print('touched')
 """
-    with serving({"one": 3, "other": 3}, ttl_s=1.0) as little:
+    with serving({"one": 3, "other": 3}, ttl_s=2.0) as little:
         little.held["rollout"] = little.held["training"] = Turn("other", "rollout", 0, False)
         process = start(little, script)
         assert process.stdout is not None and process.stdout.readline() == "attached\n"

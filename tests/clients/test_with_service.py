@@ -114,10 +114,11 @@ def test_a_job_whose_node_is_drained_goes_on_elsewhere(tmp_path: Path, monkeypat
         assert service.state("a")["state"] == "done"
 
 
+@pytest.mark.long
 def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_path: Path) -> None:
     turn = "with rollmux_client.attach() as job, job.phase('rollout'):"
     script = f"import time, rollmux_client\n{turn}\n    print('in', flush=True); time.sleep(60)"
-    with real_service(tmp_path, ttl_s=1.0) as service:
+    with real_service(tmp_path, ttl_s=2.0) as service:
         service.submit("a", "b")
         environment = os.environ | {"PYTHONPATH": CLIENT, "ROLLMUX_URL": service.url, "ROLLMUX_TOKEN": service.token}
         words = [sys.executable, "-c", script]

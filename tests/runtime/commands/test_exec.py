@@ -127,7 +127,7 @@ def test_a_command_is_started_again_where_its_job_moves(command: Command, file: 
 
 
 def test_a_lost_lease_ends_the_command(command: Command, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving({}, ttl_s=0.6) as little:
+    with serving({}, ttl_s=1.5) as little:
         point_to(little, monkeypatch)
         answer = little.answer
 
