@@ -35,6 +35,7 @@ DEFINITIONS = {
     "rollmux_slo_slack": Definition("gauge", "1 - iteration time of late over the longest that keeps the SLO", ("job_id",)),
     "rollmux_at_risk": Definition("gauge", "1 while a job breaks its SLO if it goes on as of late, else 0", ("job_id",)),
     "rollmux_usd_per_hour": Definition("gauge", "what the nodes of all groups cost", ()),
+    "rollmux_suspect_nodes": Definition("gauge", "nodes that lost leases may still use, and that are granted to nobody", ()),
     "rollmux_paused": Definition("gauge", "1 while the journal cannot be written and nothing is granted, else 0", ()),
     "rollmux_stopping": Definition("gauge", "1 once the service is stopping, else 0", ()),
 }

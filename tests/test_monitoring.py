@@ -31,6 +31,7 @@ tests:
       - {{series: 'rollmux_jobs{{instance="s", state="running"}}', values: '2x200'}}
       - {{series: 'rollmux_jobs{{instance="s", state="failed"}}', values: '0x5 1x115'}}
       - {{series: 'rollmux_permits_total{{instance="s", pool="rollout"}}', values: '5x200'}}
+      - {{series: 'rollmux_suspect_nodes{{instance="s"}}', values: '1x120'}}
       - {{series: 'rollmux_queue_length{{instance="s"}}', values: '3x200'}}
       - {{series: 'rollmux_permit_latency_seconds_bucket{{instance="s", pool="rollout", le="1.0"}}', values: '0+1x120'}}
       - {{series: 'rollmux_permit_latency_seconds_bucket{{instance="s", pool="rollout", le="3.0"}}', values: '0+2x120'}}
@@ -97,6 +98,7 @@ def test_every_alert_fires_after_its_time_and_not_before(promtool: str, tmp_path
         "RollmuxNoPermits": 65,
         "RollmuxJobAtRisk": 16,
         "RollmuxJobsFailed": 8,
+        "RollmuxNodesSuspect": 16,
         "RollmuxQueueWaits": 61,
         "RollmuxPermitSlow": 20,
     }

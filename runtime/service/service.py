@@ -313,6 +313,7 @@ class Service:
             metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
         metrics.write("rollmux_queue_length", len(overview.queue))
         metrics.write("rollmux_usd_per_hour", overview.usd_per_hour)
+        metrics.write("rollmux_suspect_nodes", len(self.leases.suspects()))
         metrics.write("rollmux_paused", float(overview.paused is not None))
         metrics.write("rollmux_stopping", float(overview.stopping))
         metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})
