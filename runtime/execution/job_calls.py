@@ -121,16 +121,17 @@ class JobCalls:
             hold.start_s = hold.asked_s = now_s
             run.log.write(done)
             return ()
-        seconds = report.done_s - report.run_s
+        seconds, phase = report.done_s - report.run_s, hold.pool
+        assert phase != "sync"  # which only owners of attached jobs ask a permit for
         if handle.iteration == PROFILE:
             self._profiling.add_measurement(handle, report)
         else:
             handle.busy_s[handle.pool_of(hold.pool)] += busy_s(done)
         handle.hold = None
         if report.stays:
-            run.residents.stays(handle, hold.pool, report.host_gb, report.device_gb)
+            run.residents.stays(handle, phase, report.host_gb, report.device_gb)
         else:
-            run.residents.went(handle, (hold.pool,))
+            run.residents.went(handle, (phase,))
         device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
         run.tell(facts.Finished(job_id, hold.pool, seconds, report.cold, device_gb=device_gb), notes=(done,))
         handle.notify()
