@@ -393,7 +393,8 @@ class _Timeline:
         return {part.job_id for part in parts if from_s <= part.start_s < until_s}
 
     def _lost(self, entries: Sequence[Any], at_s: float) -> frozenset[str]:
-        """The nodes that were returned and never seen again, but for those that are drained."""
-        drained = {fact.node for fact in self._record.drained if fact.at_s <= at_s}
-        later = {fact.node for fact in self._facts if isinstance(fact, Assigned) and fact.at_s >= at_s}
-        return frozenset(entry.node for entry in entries if isinstance(entry, Returned) and entry.node not in later | drained)
+        """The nodes that were returned and never seen again; none where a drained one is among them, which is what has changed."""
+        returned = {entry.node for entry in entries if isinstance(entry, Returned)}
+        if returned & {fact.node for fact in self._record.drained if fact.at_s <= at_s}:
+            return frozenset()
+        return frozenset(returned - {fact.node for fact in self._facts if isinstance(fact, Assigned) and fact.at_s >= at_s})

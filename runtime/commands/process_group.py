@@ -32,6 +32,8 @@ class ProcessGroup:
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
         self._process: subprocess.Popen[bytes] | None = None
+        self._starts = self._killed = False
+        self._early: list[int] = []  # signals that came while it was being started
 
     def pids(self) -> list[int]:
         """Its processes; before there are any, this one."""
@@ -40,7 +42,9 @@ class ProcessGroup:
 
     def kill(self, why: str, say: Callable[[str], None]) -> None:
         """End it at once, for its devices may be given to others."""
-        say(f"{why}: the command ends")
+        if self._process is not None and not self._killed:
+            self._killed = True
+            say(f"{why}: the command ends")
         self._signal(signal.SIGKILL)
 
     def run(self, environment: dict[str, str], cores: set[int]) -> int:
@@ -51,6 +55,7 @@ class ProcessGroup:
         """
         own = os.sched_getaffinity(0)
         os.sched_setaffinity(0, cores or own)
+        self._starts = True
         try:
             stdin = subprocess.DEVNULL if sys.stdin is not None and sys.stdin.isatty() else None  # it would be stopped reading
             self._process = subprocess.Popen(self._words, env=environment, stdin=stdin, process_group=0)
@@ -58,6 +63,9 @@ class ProcessGroup:
             raise InputError(f"{self._words[0]}: {error.strerror or error}") from None
         finally:
             os.sched_setaffinity(0, own)
+            self._starts = False
+        while self._early:
+            self._signal(self._early.pop(0))
         try:
             status = self._process.wait()
             self._end_rest(self._process.pid)
@@ -72,6 +80,8 @@ class ProcessGroup:
         def handle(number: int, frame: FrameType | None) -> None:
             if self._process is not None:
                 self._signal(number)
+            elif self._starts:
+                self._early.append(number)
             elif number != signal.SIGCONT:
                 raise Signalled(number)
 

@@ -93,7 +93,7 @@ def serve(
             if no_ray:
                 from runtime.service.serve_here import serve_here
 
-                serve_here(folder, wish, hosts, typer.echo)
+                serve_here(folder, wish, cluster, typer.echo)
             else:
                 with head(folder, address, typer.echo) as service:
                     from runtime.service.serve_loop import serve_loop  # not before the environment is prepared for Ray

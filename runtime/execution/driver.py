@@ -57,6 +57,7 @@ class RunDriver:
     def __init__(self, plan: RunPlan, processes: Processes | None, stays: bool = False, observer: Observer | None = None) -> None:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
+        self._stays = stays
         self._processes = by_kind = ProcessesByKind(processes, plan.folder)
         log = self._log = RunLog(plan)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
@@ -85,6 +86,8 @@ class RunDriver:
             recall_leases(self._ledger, self.record)
             go_on(run, self.lifecycle, self.record)
             continue_leases(self._ledger, self.record)
+            if self._stays and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
+                self.lifecycle.node_changes.join(more)
         else:
             log.zero_s = monotonic()
             started = Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,6 +93,29 @@ def nodes_of_hosts(hosts: Hosts, cluster: Cluster) -> tuple[Node, ...]:
         handed[host] += count
         nodes.append(Node(name, pool, host, (), gpus, 0.0, f"{count} GPU {cluster.pools[pool].gpu}".rstrip(), host))
     return tuple(nodes)
+
+
+def more_nodes(hosts: Hosts, cluster: Cluster, known: Collection[Node]) -> tuple[Node, ...]:
+    """The nodes of hosts that have been added at the ends of the lists.
+
+    Args:
+        known: all nodes that the service ever had. They stay, whatever the file says: nodes are taken out of use by draining them.
+
+    Raises:
+        InputError: an entry is not what it was, or a new one is of a host that has nodes already, whose GPUs and cores are handed
+            out; one line.
+    """
+    by_name, used = {node.name: node for node in known}, {node.host for node in known}
+    new = []
+    for node in nodes_of_hosts(hosts, cluster):
+        old = by_name.get(node.name)
+        if old is None and node.host in used:
+            raise InputError(f"hosts.{node.pool}: {node.host} has nodes already; new entries are of other hosts")
+        if old is None:
+            new.append(node)
+        elif old.host != node.host:
+            raise InputError(f"hosts.{node.pool}: {node.name} is {old.host}, not {node.host}; new entries come at the end")
+    return tuple(new)
 
 
 def _machine(here: str) -> dict[str, Any]:

@@ -83,9 +83,9 @@ class NodeChanges:
     def _misfits(self, node: Node) -> str | None:
         """Why jobs that were profiled on the others cannot be expected to run on a node as they did."""
         others = [cast("Node", other) for other in self._run.nodes.nodes(node.pool)]
-        least_gb = min((other.memory_gb for other in others), default=0.0)
+        least_gb = min((other.memory_gb for other in others if other.memory_gb), default=0.0)
         if others and node.device != others[0].device:
             return f"it has {node.device}, and the others of its pool {others[0].device}"
-        if node.memory_gb < least_gb:
+        if 0 < node.memory_gb < least_gb:  # of other hosts nobody may know it
             return f"it has {node.memory_gb:g} GB of host memory, and the others of its pool {least_gb:g}"
         return None

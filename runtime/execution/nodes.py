@@ -89,8 +89,13 @@ def keep_names(nodes: Sequence[Node], known: Collection[Node]) -> tuple[Node, ..
 
 def _named(nodes: Sequence[Node], taken: Collection[str]) -> tuple[Node, ...]:
     """Nodes under names that are not taken."""
-    free = {pool: (name for k in count() if (name := f"{pool}-{k}") not in taken) for pool in POOLS}
-    return tuple(replace(node, name=next(free[node.pool])) for node in nodes)
+    names = set(taken)
+    named = []
+    for node in nodes:
+        name = next(name for k in count() if (name := f"{node.pool}-{k}") not in names)
+        names.add(name)
+        named.append(replace(node, name=name))
+    return tuple(named)
 
 
 def _carve(machines: Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]], here: bool = False) -> tuple[Node, ...]:

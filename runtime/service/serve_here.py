@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from rollmux_env.errors import InputError
-from runtime.execution.hosts import Hosts, nodes_here, nodes_of_hosts
+from runtime.execution.hosts import Hosts, load_hosts, more_nodes, nodes_here, nodes_of_hosts
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node, Pool
 from runtime.journal import JOURNAL, is_begun, read_run
@@ -21,18 +22,20 @@ from runtime.signals import allowing, check_signals
 _LOOKS_S = 0.1
 
 
-def serve_here(folder: Path, wish: ServiceOptions, hosts: Hosts | None, say: Callable[[str], None]) -> None:
+def serve_here(folder: Path, wish: ServiceOptions, file: Path | None, say: Callable[[str], None]) -> None:
     """Serve until the user stops it.
 
     Args:
-        folder: of the service, locked. hosts: of its nodes; None: this machine, or those of before.
+        folder: of the service, locked. file: that has the hosts of its nodes, and is read again at SIGHUP; None: its nodes are of
+            this machine, or those of before.
         say: takes a line about what happens.
 
     Raises:
         InputError, PlanError, InvariantError: it cannot go on; one line.
         KeyboardInterrupt: the user asked twice to stop.
     """
-    asyncio.run(_serve(folder, wish, _plan(folder, wish, hosts), say))
+    hosts = load_hosts(file) if file is not None else None
+    asyncio.run(_serve(folder, wish, _plan(folder, wish, hosts), file if hosts is not None else None, say))
 
 
 def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
@@ -44,7 +47,8 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
         if own is not None:
             raise InputError(f"--no-ray: the service in {folder} has had job {own}, which needs Ray")
         if hosts is not None:
-            raise InputError(f"--cluster: the service in {folder} was begun with hosts of its own and goes on with them")
+            wish = replace(wish, cluster=None)
+            before += more_nodes(hosts, record.started.cluster, before)
 
     def find(counts: dict[Pool, int]) -> tuple[Node, ...]:
         if before:
@@ -54,7 +58,18 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
     return service_plan(folder, wish, find)
 
 
-async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, say: Callable[[str], None]) -> None:
+def add_hosts(service: Service, plan: RunPlan, file: Path | None) -> None:
+    """Take nodes of hosts that have been added to the cluster file; what is wrong with them is said."""
+    try:
+        hosts = load_hosts(file) if file is not None else None
+        if hosts is None:
+            raise InputError("SIGHUP: this `rollmux serve` was given no cluster file with hosts")
+        service.join(more_nodes(hosts, plan.cluster, service.known_nodes()))
+    except InputError as error:
+        service.say(str(error))
+
+
+async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path | None, say: Callable[[str], None]) -> None:
     service = Service(plan)
     lines_said = 0
     stopping = False
@@ -68,6 +83,7 @@ async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, say: Callabl
             await service.give_access(listening.token)
             say(f"listening at {url}; the token is in {folder / SERVICE}")
             say(f"serving from {folder}, without Ray: rollmux submit FILE --at {folder}")
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, add_hosts, service, plan, file)
             ended = asyncio.ensure_future(service.ended())
             while not ended.done():
                 await asyncio.wait((ended,), timeout=_LOOKS_S)

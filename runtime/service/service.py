@@ -17,7 +17,7 @@ from runtime.execution.processes import Processes
 from runtime.execution.run_plan import RunPlan
 from runtime.execution.run_state import RunState
 from runtime.execution.space import check_space, checkpoint_bytes
-from runtime.facts import Submitted
+from runtime.facts import Node, Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.journal import Unwritable
 from runtime.metrics import Sample
@@ -209,6 +209,14 @@ class Service:
     async def undrain(self, node: str) -> dict[str, Any]:
         """Let jobs come to a node again; see `runtime.execution.node_changes.NodeChanges.undrain`."""
         return self._running()[0].lifecycle.node_changes.undrain(node)
+
+    def known_nodes(self) -> list[Node]:
+        """All nodes that the service ever had."""
+        return [*self._running()[0].lifecycle.node_changes.known.values()]
+
+    def join(self, nodes: Sequence[Node]) -> None:
+        """More nodes are there; see `runtime.execution.node_changes.NodeChanges.join`."""
+        self._running()[0].lifecycle.node_changes.join(nodes)
 
     async def clear(self, node: str) -> dict[str, Any]:
         """Somebody says that no lost lease uses a node; see `runtime.attach.leases.Leases.clear`."""

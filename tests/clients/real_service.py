@@ -15,7 +15,7 @@ import rollmux_client
 
 from runtime.audit import audit
 from runtime.execution.run_plan import LeaseRules
-from runtime.facts import Fact
+from runtime.facts import Fact, Node
 from runtime.journal import JOURNAL, read_facts
 from runtime.service.listening import Listen
 from runtime.service.service import Service
@@ -24,15 +24,15 @@ from tests.runtime.attach.served import PAIR, job, plan_of
 
 
 class RealService:
-    """A service with one node of each pool.
+    """A service with one node of each pool, or with those given.
 
     Attributes:
         url, token: of it. client: asks it.
     """
 
-    def __init__(self, folder: Path, ttl_s: float) -> None:
+    def __init__(self, folder: Path, ttl_s: float, nodes: tuple[Node, ...]) -> None:
         self.folder, self._begun = folder, Future[str]()
-        self._plan = replace(plan_of(folder, job("none"), nodes=PAIR), specs=(), leases=LeaseRules(ttl_s))
+        self._plan = replace(plan_of(folder, job("none"), nodes=nodes), specs=(), leases=LeaseRules(ttl_s))
         self.token = Tokens(folder).make("", Right.OPERATE)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
@@ -75,9 +75,9 @@ class RealService:
 
 
 @contextmanager
-def real_service(folder: Path, ttl_s: float = 30.0) -> Iterator[RealService]:
+def real_service(folder: Path, ttl_s: float = 30.0, nodes: tuple[Node, ...] = PAIR) -> Iterator[RealService]:
     """A service in a folder; audited at its end."""
-    service = RealService(folder, ttl_s)
+    service = RealService(folder, ttl_s, nodes)
     try:
         yield service
     finally:

@@ -17,6 +17,7 @@ import rollmux_client
 from runtime.facts import PhaseSlice, Suspected
 from runtime.journal import JOURNAL, read_facts
 from tests.clients.real_service import RealService, real_service
+from tests.runtime.attach.served import PAIRS
 
 CLIENT = str(Path(rollmux_client.__file__).parent)
 
@@ -88,6 +89,29 @@ def test_a_job_that_is_cancelled_ends_between_two_phases(service: RealService) -
     assert ended.value.reason == "stop"
     with pytest.raises(rollmux_client.Refused, match="has ended"), rollmux_client.attach("a"):
         pass
+
+
+def test_a_job_whose_node_is_drained_goes_on_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with real_service(tmp_path, nodes=PAIRS) as service:
+        monkeypatch.setenv("ROLLMUX_URL", service.url)
+        monkeypatch.setenv("ROLLMUX_TOKEN", service.token)
+        monkeypatch.delenv("ROLLMUX_LEASE", raising=False)
+        service.submit("a", movable=True)
+        places, states = [], []
+
+        def bring(job: rollmux_client.Job) -> None:
+            places.append(job.nodes["rollout"][0]["name"])
+
+        with rollmux_client.attach("a", moved=bring) as job:
+            bring(job)
+            for k in job.iterations():
+                with job.phase("rollout"):
+                    states.append(service.state("a")["state"])
+                with job.phase("training"):
+                    if k == 0:
+                        service.client.ask("POST", f"/v1/nodes/{places[0]}/drain")
+        assert {*places} == {"rollout-0", "rollout-1"} and len(places) == 2
+        assert service.state("a")["state"] == "done"
 
 
 def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_path: Path) -> None:

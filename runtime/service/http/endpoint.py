@@ -63,9 +63,11 @@ class Endpoints:
                         self._go(lease)
             except InputError as refused:
                 response = refusal(refused)
+            except asyncio.CancelledError:  # the server closes
+                response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
             except _Unread as unread:
                 response = error(unread.status, str(unread), {"Connection": "close"})
-            if operation.logged:
+            if operation.logged and not getattr(call and call.query, "dry_run", False):
                 self._write(operation.logged, holder, request, call, response)
             return response
 

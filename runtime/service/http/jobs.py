@@ -96,6 +96,7 @@ async def _cancel(call: Call) -> Response:
     ending = asyncio.ensure_future(call.service.cancel(job_id))
     call.background.add(ending)
     ending.add_done_callback(call.background.discard)
+    ending.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is looked at in any case
     await asyncio.wait({ending}, timeout=_ENDS_S)
     if ending.done():
         await ending

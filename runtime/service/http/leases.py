@@ -145,7 +145,7 @@ OPERATIONS = (
     Operation(
         "POST", f"{_LEASE}/synced", Right.ATTACH, _synced, "The sync of an iteration is over.", None, Synced, refuses=_REFUSES
     ),
-    Operation("DELETE", _LEASE, Right.ATTACH, _end, "Give up the lease.", End, refuses=_REFUSES, logged="detach"),
+    Operation("DELETE", _LEASE, Right.ATTACH, _end, "Give up the lease.", End, refuses=_REFUSES),
     Operation(
         "POST",
         "/v1/jobs/{job}/attach",
@@ -156,6 +156,5 @@ OPERATIONS = (
         Attach,
         waits=True,
         refuses=_REFUSES,
-        logged="attach",
     ),
 )

@@ -60,7 +60,7 @@ class Operation:
         summary: one line. query, body: what comes with it. A body whose model is no `Body` is handed over as the JSON that it is.
         status: of an answer that is no error. media: its type. refuses: other statuses, beside those that every operation has.
         waits: it may wait for something to happen: it ends when the client has gone.
-        logged: its name in the log of operations; "" is in no log.
+        logged: its name in the log of operations; "": it is not there, since it changes nothing, or the journal says who did it.
     """
 
     method: str

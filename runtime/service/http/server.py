@@ -18,7 +18,7 @@ from runtime.service.http.connection import MOST_CONNECTIONS, Connection
 from runtime.service.http.guard import MOST_HEADERS
 from runtime.service.listening import Listen
 
-_ENDS_S = 2  # that open requests have when the server closes
+_ENDS_S = 1  # that open requests have when the server closes
 _IDLE_S = 60  # that a connection without a request is kept
 _SILENT_S = 60  # that a client may take none of what is sent to it
 _AGAIN_S = 0.2

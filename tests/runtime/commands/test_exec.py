@@ -35,6 +35,22 @@ with rollmux_client.attach() as job:
 """
 
 
+CATCHES = """
+import signal, subprocess, sys
+
+def catch(*_):
+    print("caught", flush=True)
+    sys.exit(7)
+
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+subprocess.Popen(["sleep", "60"])  # which ignores it
+signal.signal(signal.SIGUSR1, catch)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", CLIENT)
@@ -69,10 +85,9 @@ def test_a_command_goes_on_after_its_last_whole_iteration_and_ends_the_job_when_
 
 
 def test_signals_are_passed_on_and_what_a_command_leaves_behind_ends(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "trap 'echo caught; exit 7' USR1; sleep 60 & echo ready; wait"
     with serving({}) as little:
         point_to(little, monkeypatch)
-        start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", "sh", "-c", script]
+        start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", sys.executable, "-c", CATCHES]
         with subprocess.Popen(
             start, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": CLIENT}
         ) as process:

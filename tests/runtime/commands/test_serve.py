@@ -161,6 +161,8 @@ def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop
         )
         assert "cancelled" in out
         shell.serve()
+        again = find(shell.service)
+        assert again is not None and (again.url, again.token) == (where.url, where.token)  # clients find it again
         status, out, _ = shell.run("logs", "talks", "--follow")
         assert status == 0
         assert any(line == "controller | trained 60 times" for line in out.splitlines())

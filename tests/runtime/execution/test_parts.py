@@ -15,7 +15,7 @@ from rollmux_env.scenario import Cluster, Pool
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.execution.checks import check_run
-from runtime.execution.nodes import find_nodes, prepare_process, threads_of
+from runtime.execution.nodes import find_nodes, keep_names, new_nodes, prepare_process, threads_of
 from runtime.execution.pools import check_pools, cluster_of, nodes_wanted
 from runtime.execution.probe import OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, load_profile, profile_key, save_profile
@@ -46,6 +46,31 @@ def test_nodes_are_those_of_the_custom_resources() -> None:
     ]
     assert [node.memory_gb for node in nodes] == [32, 16, 16]
     assert threads_of(nodes[1:]) == 8
+
+
+def test_machines_that_join_have_nodes_of_new_names() -> None:
+    a, b = machine("a", CPU=4, rollout_node=1, training_node=1), machine("b", CPU=4, rollout_node=2)
+    known = find_nodes([a], {"rollout": 1, "training": 1}, "a")
+    assert new_nodes([a, machine("c", CPU=4)], ("rollout", "training"), known) == ()  # none of the two resources
+    joined = new_nodes([a, b, {**machine("d", CPU=4, rollout_node=1), "Alive": False}], ("rollout", "training"), known)
+    assert [(node.name, node.machine, node.cores) for node in joined] == [("rollout-1", "b", (0, 1)), ("rollout-2", "b", (2, 3))]
+    assert new_nodes([a, b], ("training",), known) == ()  # of one_device
+
+
+def test_nodes_keep_their_names_on_machines_that_are_known() -> None:
+    """Ray lists machines by ids that are drawn: one that has joined may stand before those that were there."""
+    b, c = machine("b", CPU=2, rollout_node=1, training_node=1), machine("c", CPU=2, rollout_node=1, training_node=1)
+    known = find_nodes([b, c], {"rollout": 1, "training": 1}, "b")
+    a = machine("a", CPU=2, rollout_node=1, training_node=1)
+    found = find_nodes([a, b, c], {"rollout": 1, "training": 1}, "b")
+    assert {node.name: node.machine for node in keep_names(found, known)} == {
+        "rollout-0": "b", "training-0": "b", "rollout-1": "c", "training-1": "c", "rollout-2": "a", "training-2": "a",
+    }  # fmt: skip
+    elsewhere = find_nodes([machine("x", CPU=2, rollout_node=1, training_node=1)], {"rollout": 1, "training": 1}, "x")
+    assert keep_names(elsewhere, known) == elsewhere  # all of Ray is new: by number, as ever
+    assert {node.name: node.machine for node in keep_names(find_nodes([a, c], {"rollout": 1, "training": 1}, "c"), known)} == {
+        "rollout-1": "c", "training-1": "c", "rollout-0": "a", "training-0": "a",
+    }  # fmt: skip
 
 
 def test_this_machine_is_carved_up_where_no_node_has_a_pool() -> None:

@@ -38,10 +38,10 @@ class Served:
     """A service that listens, and clients of it.
 
     Args:
-        processes: of jobs with a class; None: it runs none. more: for the app.
+        with_classes: it runs jobs with a class, as tasks. more: for the app.
     """
 
-    def __init__(self, folder: Path, processes: Pretended | None = None, **more: Any) -> None:
+    def __init__(self, folder: Path, with_classes: bool = True, **more: Any) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.tokens = Tokens(folder)
@@ -49,7 +49,9 @@ class Served:
         self.service = Service(replace(plan_of(folder, [{"id": "none", "iterations": 1}]), specs=()))
         self._begun: Future[None] = Future()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(processes, more),))
+        self._thread = threading.Thread(
+            target=self._loop.run_until_complete, args=(self._serve(Pretended() if with_classes else None, more),)
+        )
         self._thread.start()
         self._begun.result(_PATIENCE_S)
 
@@ -111,6 +113,6 @@ Serving = Callable[..., Served]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One without jobs, the same for the tests of a module."""
-    one = Served(tmp_path_factory.mktemp("service"), Pretended())
+    one = Served(tmp_path_factory.mktemp("service"))
     yield one
     one.close()

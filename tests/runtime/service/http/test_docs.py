@@ -22,7 +22,7 @@ PAGE = (Path(rollmux.__file__).parent / "docs" / "reference" / "service_api.md")
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_lines_of_the_page_work_when_pasted(tmp_path: Path) -> None:
-    one = Served(tmp_path / "service", processes=None)
+    one = Served(tmp_path / "service", with_classes=False)
     try:
         announce(one.folder, ServiceAddress(one.server.url, one.token, None))
         script = "\n".join(re.findall(r"^```bash\n(.*?)^```", PAGE, re.S | re.M))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 from runtime.journal import JOURNAL
 from runtime.journal_reading import entries_after
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.http.test_jobs import JOB
+from tests.runtime.service.http.test_strangers import parsed, request
 
 
 def events(served: Served, after: int, wait_s: float = 0.0) -> list[dict[str, Any]]:
@@ -42,3 +44,13 @@ def test_who_waits_gets_what_comes(served: Served) -> None:
     served.ask("POST", "/v1/jobs", {"id": "late", **JOB, "arrival_s": 1e6})
     waits.join()
     assert (came[0][0]["number"], came[0][0]["kind"]) == (last + 1, "Submitted")
+
+
+def test_who_waits_when_the_service_stops_is_told_so(tmp_path: Path) -> None:
+    one = Served(tmp_path, most_open=1)
+    with one.raw() as client:
+        client.sendall(request(one, "GET /v1/events?after=1000&wait_s=30"))
+        while one.ask("GET", "/v1/status").status == 200:
+            pass
+        one.close()
+        assert parsed(client) == (503, {"error": "the service is stopping"})

@@ -136,6 +136,14 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever(served: Served, mo
     assert answer_to(served, request(served, "POST /v1/jobs", "Content-Length: 10") + b"{")[0] == 408
 
 
+def test_a_defect_is_said_to_be_one_and_ends_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.service, "report", lambda: 1 / 0)
+    answer = served.ask("GET", "/v1/status")
+    assert (answer.status, answer.value) == (500, {"error": "ZeroDivisionError: a defect of RollMux; the service goes on"})
+    monkeypatch.undo()
+    assert served.ask("GET", "/v1/status").status == 200
+
+
 def test_who_reads_nothing_hinders_nobody(served: Served) -> None:
     with served.raw() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

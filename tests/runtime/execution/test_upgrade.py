@@ -1,0 +1,70 @@
+"""A service that an earlier version began goes on under this one: its jobs, its queue, and what an operator can ask for since."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from runtime.audit import audit
+from runtime.execution.driver import RunDriver
+from runtime.execution.run_plan import RunPlan
+from runtime.journal import JOURNAL, read_facts, record_of
+from runtime.journal_replay import replay_journal
+from runtime.service.past import past_report
+from runtime.service.service import Service
+from tests.fixtures import copied
+from tests.runtime.execution.pretend import Pretended
+
+TOTALS = {"a": 60, "b": 60, "short": 2, "queued": 5}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As a service left it that was killed on Ray: two jobs ran in a group, the others waited; b writes every second checkpoint."""
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    return copied("killed-service", tmp_path)
+
+
+def plan_of(folder: Path) -> RunPlan:
+    """That of the service, as it goes on."""
+    record = record_of(read_facts(folder / JOURNAL))
+    start, specs = record.started, tuple(fact.spec for fact in record.submitted)
+    return RunPlan(specs, start.cluster, start.nodes, start.policy, start.dispatch, start.seed, str(folder), resume=True)
+
+
+def test_its_status_can_be_read(folder: Path) -> None:
+    jobs = {job["id"]: (job["state"], job["iteration"]) for job in past_report(folder)["jobs"]}
+    assert jobs == {"a": ("stopped", 7), "b": ("stopped", 7), "short": ("waiting", 0), "queued": ("waiting", 0)}
+
+
+def test_its_jobs_go_on_after_their_checkpoints_and_its_nodes_can_be_drained(folder: Path) -> None:
+    before = record_of(read_facts(folder / JOURNAL))
+
+    def operate(driver: RunDriver) -> None:
+        changes = driver.lifecycle.node_changes
+        assert sorted(changes.drain("rollout-0")["queues"]) == ["a", "b"]
+        assert driver.run.scheduler.state.waiting == ["short", "queued"]
+        changes.undrain("rollout-0")
+
+    async def serve() -> None:
+        service, processes = Service(plan_of(folder)), Pretended(then={3: operate})
+        await service.serve(processes)
+        assert service.driver is not None
+        processes.driver = service.driver
+        while not all(handle.gone for handle in service.driver.run.handles.values()):
+            await asyncio.sleep(0.01)
+        await service.stop()
+        await service.ended()
+
+    asyncio.run(serve())
+    facts = read_facts(folder / JOURNAL)
+    record = record_of(facts)
+    assert audit(facts).problems == () and replay_journal(facts).lines == ()
+    assert [(done.job_id, done.number) for done in record.repeated] == [("b", 6)]
+    assert all(done in record.iterations for done in before.iterations if (done.job_id, done.number) != ("b", 6))
+    for name, total in TOTALS.items():
+        assert [done.metrics["count"] for done in record.iterations if done.job_id == name] == [*range(1, total + 1)]
+    assert {fact.job_id: fact.iteration for fact in record.restarted} == {"a": 7, "b": 6, "short": 0, "queued": 0}
+    assert [fact.node for fact in (*record.drained, *record.undrained)] == ["rollout-0"] * 2

@@ -1,0 +1,77 @@
+"""A service without Ray takes hosts that are added to its cluster file: at SIGHUP, and when it is started again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Cluster, Pool
+from runtime.execution.hosts import Hosts, more_nodes, nodes_of_hosts
+from runtime.journal import JOURNAL, read_facts, record_of
+from runtime.journal_replay import replay_journal
+from runtime.service.plan import ServiceOptions
+from runtime.service.serve_here import _plan, add_hosts
+from runtime.service.service import Service
+
+POOL = Pool(gpus_per_node=8, usd_per_gpu_hour=1.0)
+CLUSTER = Cluster(rollout=POOL, training=POOL, migration_s=0.0)
+HOSTS = Hosts(rollout=("r1",), training=("t1",))
+MORE = "cluster: {}\nhosts: {rollout: [r1, r2], training: [t1, t2]}\n"
+
+
+def test_entries_at_the_end_are_more_nodes() -> None:
+    known = nodes_of_hosts(HOSTS, CLUSTER)
+    more = more_nodes(Hosts(rollout=("r1", "r2", "r2"), training=("t1",)), CLUSTER, known)
+    assert [(node.name, node.host, node.gpus) for node in more] == [
+        ("rollout-1", "r2", tuple(range(8))),
+        ("rollout-2", "r2", tuple(range(8, 16))),
+    ]
+    assert more_nodes(Hosts(training=("t1",)), CLUSTER, known) == ()  # who is to go is drained
+
+
+@pytest.mark.parametrize(
+    ("hosts", "problem"),
+    [
+        (Hosts(rollout=("r2", "r1"), training=("t1",)), "hosts.rollout: rollout-0 is r1, not r2; new entries come at the end"),
+        (Hosts(rollout=("r1", "t1"), training=("t1",)), "hosts.rollout: t1 has nodes already; new entries are of other hosts"),
+    ],
+)
+def test_what_is_in_use_is_not_handed_out_anew(hosts: Hosts, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        more_nodes(hosts, CLUSTER, nodes_of_hosts(HOSTS, CLUSTER))
+
+
+def test_a_service_takes_them_while_it_runs_and_when_it_is_started_again(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    folder = tmp_path / "service"
+    folder.mkdir()
+    wish = ServiceOptions(cluster=CLUSTER)
+
+    def nodes(report: dict[str, dict[str, dict[str, int]]]) -> list[int]:
+        return [report["pools"][pool]["free"] for pool in ("rollout", "training")]
+
+    async def serve(hosts: Hosts | None, text: str) -> tuple[list[int], list[int], list[str]]:
+        plan = _plan(folder, wish if not (folder / JOURNAL).exists() else replace(wish, cluster=None), hosts)
+        service = Service(plan)
+        await service.serve(None)
+        before = nodes(await service.report())
+        file.write_text(text)
+        add_hosts(service, plan, file)
+        after, lines = nodes(await service.report()), await service.news(0)
+        await service.stop()
+        await service.ended()
+        return before, after, lines
+
+    assert asyncio.run(serve(HOSTS, MORE))[:2] == ([1, 1], [2, 2])
+    before, after, lines = asyncio.run(serve(None, "hosts: {rollout: [r3], training: [t1, t2]}\n"))
+    assert before == after == [2, 2]
+    assert any("hosts.rollout: rollout-0 is r1, not r3" in line for line in lines)
+    more = Hosts(rollout=("r1", "r2", "r3"), training=("t1", "t2"))
+    assert asyncio.run(serve(more, MORE))[:2] == ([3, 2], [3, 2])
+    facts = read_facts(folder / JOURNAL)
+    assert [[node.name for node in fact.nodes] for fact in record_of(facts).joined] == [["rollout-1", "training-1"], ["rollout-2"]]
+    assert replay_journal(facts).lines == ()
