@@ -68,17 +68,17 @@ def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -
     assert set(ANSWERS) == set(get_args(Command))
     answers = {kind for kinds in ANSWERS.values() for kind in kinds}
     assert answers <= set(get_args(facts.Fact))
-    from_jobs = {
-        facts.Arrived,
+    from_jobs = {facts.Arrived, facts.Unprofiled, facts.Synced, facts.Iterated, facts.Resumed, facts.Absent}
+    assert set(get_args(facts.Fact)) - answers == {
+        *from_jobs,
         facts.Confined,
         facts.Alone,
-        facts.Unprofiled,
-        facts.Synced,
-        facts.Iterated,
-        facts.Resumed,
-        facts.Absent,
+        facts.Lost,
+        facts.Drained,
+        facts.Undrained,
+        facts.Joined,
+        facts.Stop,
     }
-    assert set(get_args(facts.Fact)) - answers == {*from_jobs, facts.Lost, facts.Drained, facts.Undrained, facts.Joined, facts.Stop}
 
 
 def test_only_the_scheduler_and_explain_ask_policies() -> None:
