@@ -66,7 +66,7 @@ class Endpoints:
             except asyncio.CancelledError:  # the server closes
                 response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
             except _Unread as unread:
-                response = error(unread.status, str(unread), {"Connection": "close"})
+                response = error(unread.status, str(unread))  # what still comes of the body is dropped for a while
             if operation.logged and not getattr(call and call.query, "dry_run", False):
                 self._write(operation.logged, holder, request, call, response)
             return response
