@@ -1,0 +1,204 @@
+"""A service that is killed again and again while attached jobs go on, and owners that stand still beyond their lease.
+
+    python benchmarks/attached_chaos.py --kills 50 --stops 3 --seed 0
+
+Owners are processes of their own with the client. Each phase takes an exclusive lock on a file of every node that it was given: a
+node that is held twice is seen by the second. The service is killed by SIGKILL at random and started again; now and then an owner
+is stopped (SIGSTOP) for longer than its lease lasts, and goes on then: it has to end itself before it touches a node. It is started
+again as a launcher would. At the end every job must have done all its iterations, each counted once, and the journal must hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from attached_load import usage
+
+from runtime.journal import read_run
+
+_OWNER = "owner"
+_STOPS_S = 40.0  # beyond a lease of 30 s
+_JOBS = 6
+_NODES = 2
+
+
+def owner(folder: Path, seconds: float) -> None:
+    """A job: it holds the files of its nodes while it has their permit."""
+    import rollmux_client
+
+    with rollmux_client.attach() as job:
+        for _ in job.iterations():
+            for name in ("rollout", "training"):
+                with job.phase(name):
+                    files = []
+                    for node in job.nodes[name]:
+                        file = open(folder / f"{node['name']}.lock", "w")  # noqa: SIM115 - it is closed below
+                        try:
+                            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        except OSError:
+                            (folder / f"twice-{os.getpid()}").write_text(f"{job.id} {name} {node['name']}\n")
+                        files.append(file)
+                    time.sleep(random.uniform(0.5, 1.5) * seconds)
+                    for file in files:
+                        file.close()
+
+
+class Chaos:
+    """The service and the owners, as whoever looks after them would start them again."""
+
+    def __init__(self, folder: Path, iterations: int) -> None:
+        self.folder = folder
+        self.cluster = folder / "cluster.yaml"
+        pool = {"gpus_per_node": 1, "usd_per_gpu_hour": 1.0, "node_memory_gb": 16.0, "max_nodes": _NODES}
+        hosts = {name: [f"{name}-host-{number}" for number in range(_NODES)] for name in ("rollout", "training")}
+        clusters = {"rollout": pool, "training": pool, "max_group_size": 3, "migration_s": 5.0}
+        self.cluster.write_text(json.dumps({"cluster": clusters, "hosts": hosts}))
+        self.jobs = {f"job-{number}": iterations for number in range(_JOBS)}
+        self.owners: dict[str, subprocess.Popen[bytes]] = {}
+        self.begun = Counter[str]()
+        self.service = self._serve()
+        self._submit()
+
+    def _serve(self) -> subprocess.Popen[bytes]:
+        service = self.folder / "service"
+        (service / "service.json").unlink(missing_ok=True)
+        command = [sys.executable, "-m", "rollmux", "serve", str(service), "--no-ray", "--dispatch", "fifo"]
+        command += [] if (service / "journal.sqlite").exists() else ["--cluster", str(self.cluster)]
+        with open(self.folder / "service.log", "a") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        until_s = time.monotonic() + 60
+        while not (service / "service.json").exists():
+            if process.poll() is not None or time.monotonic() > until_s:
+                raise SystemExit((self.folder / "service.log").read_text()[-2000:])
+            time.sleep(0.05)
+        return process
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        place = json.loads((self.folder / "service" / "service.json").read_text())
+        return {"ROLLMUX_URL": place["url"], "ROLLMUX_TOKEN": place["token"]}
+
+    def _submit(self) -> None:
+        phase = {"worst_case_s": 1.0, "host_memory_gb": 1.0}
+        entries = [
+            {"id": job_id, "iterations": count, "slo": 20.0, "attach": True, "rollout": phase, "training": phase}
+            for job_id, count in self.jobs.items()
+        ]
+        file = self.folder / "jobs.json"
+        file.write_text(json.dumps({"version": 1, "jobs": entries}))
+        subprocess.run(
+            [sys.executable, "-m", "rollmux", "submit", str(file), "--at", str(self.folder / "service")],
+            check=True,
+            env=os.environ | self._environment,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def kill_service(self) -> None:
+        """SIGKILL, and another one."""
+        self.service.kill()
+        self.service.wait()
+        time.sleep(random.uniform(0.0, 2.0))
+        self.service = self._serve()
+
+    def look_after(self) -> int:
+        """Start owners again that have ended and are not done; how many are left."""
+        left = 0
+        for job_id in self.jobs:
+            process = self.owners.get(job_id)
+            if process is not None and process.poll() == 0:
+                continue
+            left += 1
+            if process is None or process.poll() is not None:
+                self.begun[job_id] += 1
+                environment = os.environ | self._environment | {"ROLLMUX_JOB": job_id}
+                command = [sys.executable, __file__, _OWNER, str(self.folder)]
+                with open(self.folder / f"{job_id}.log", "a") as output:
+                    self.owners[job_id] = subprocess.Popen(
+                        command, env=environment, stdout=output, stderr=output, start_new_session=True
+                    )
+        return left
+
+    def close(self) -> None:
+        """End everything."""
+        for process in (*self.owners.values(), self.service):
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    if sys.argv[1:2] == [_OWNER]:
+        owner(Path(sys.argv[2]), 0.2)
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--stops", type=int, default=3, help="owners that stand still beyond their lease")
+    parser.add_argument("--iterations", type=int, default=150, help="of each job")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    random.seed(arguments.seed)
+    with tempfile.TemporaryDirectory(prefix="rollmux-chaos-") as name:
+        folder = Path(name)
+        chaos = Chaos(folder, arguments.iterations)
+        try:
+            _run(chaos, arguments.kills, arguments.stops)
+        finally:
+            chaos.close()
+        _report(chaos, folder)
+
+
+def _run(chaos: Chaos, kills: int, stops: int) -> None:
+    stopped: dict[str, float] = {}
+    begin_s, done_kills = time.monotonic(), 0
+    next_s = begin_s + 10
+    while chaos.look_after():
+        now_s = time.monotonic()
+        for job_id, since_s in [*stopped.items()]:
+            if now_s - since_s > _STOPS_S:
+                os.killpg(chaos.owners[job_id].pid, signal.SIGCONT)
+                del stopped[job_id]
+        if done_kills < kills and now_s > next_s:
+            chaos.kill_service()
+            done_kills += 1
+            if stops and done_kills % max(1, kills // stops) == 1:
+                alive = [job_id for job_id, process in chaos.owners.items() if process.poll() is None and job_id not in stopped]
+                if alive:
+                    job_id = random.choice(alive)
+                    os.killpg(chaos.owners[job_id].pid, signal.SIGSTOP)
+                    stopped[job_id] = time.monotonic()
+            next_s = time.monotonic() + random.uniform(0.2, 5.0)
+        time.sleep(0.2)
+        if now_s - begin_s > 1500:
+            raise SystemExit(f"jobs do not come to their end: {(chaos.folder / 'service.log').read_text()[-3000:]}")
+    print(f"{done_kills} kills of the service, {time.monotonic() - begin_s:.0f} s; resident {usage(chaos.service.pid)[0]:.0f} MB")
+
+
+def _report(chaos: Chaos, folder: Path) -> None:
+    record = read_run(folder / "service")
+    counts = Counter((done.job_id, done.number) for done in record.iterations)
+    twice = sorted(path.read_text().strip() for path in folder.glob("twice-*"))
+    wrong = [f"{key} {count} times" for key, count in counts.items() if count != 1]
+    wrong += [f"{job_id} {n} not at all" for job_id, count in chaos.jobs.items() for n in range(count) if (job_id, n) not in counts]
+    print(f"owners were started again {sum(chaos.begun.values()) - len(chaos.jobs)} times")
+    print(f"{len(counts)} iterations counted; wrong: {', '.join(wrong) or 'none'}")
+    print(f"nodes held twice: {', '.join(twice) or 'none'}")
+    audit = subprocess.run(
+        [sys.executable, "-m", "rollmux", "journal", "audit", str(folder / "service")], capture_output=True, text=True, check=False
+    )
+    print(f"audit: {(audit.stdout + audit.stderr).strip()}")
+    if wrong or twice or audit.returncode:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
