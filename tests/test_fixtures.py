@@ -28,18 +28,25 @@ def of_folder(name: str, folder: Path) -> dict[str, Any]:
     facts = read_facts(copied(name, folder) / JOURNAL)
     record = record_of(facts)
     state = state_of(record)
-    expected = EXPECTED[name]["compared"]  # by fewer keys than there are now
-    compared = {key: value for key, value in compare(record).items() if key in expected} if expected else None
+    expected = EXPECTED[name]["compared"]
+    compared = known(compare(record), expected) if expected else None
     found = {
         "facts": dict(sorted(Counter(type(fact).__name__ for fact in facts).items())),
         "audit": list(audit(facts).problems),
         "waiting": list(state.waiting),
         "groups": [[group.id, list(group.jobs), list(group.rollout_nodes), group.period_s] for group in state.group_list()],
         "done": {job_id: float(state.jobs.done[state.row(job_id)]) for job_id in sorted(record.jobs)},
-        "figures": figures(record),
+        "figures": known(figures(record), EXPECTED[name]["figures"]),
         "compared": compared,
     }
     return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+
+
+def known(found: Any, expected: Any) -> Any:
+    """What was found, without keys that there were none of at the time."""
+    if not isinstance(found, dict) or not isinstance(expected, dict):
+        return found
+    return {key: known(value, expected[key]) for key, value in found.items() if key in expected}
 
 
 def of_policy() -> dict[str, Any]:
