@@ -42,7 +42,7 @@ def test_a_job_is_placed_where_its_entry_says_that_it_is(tmp_path: Path) -> None
     [
         (at(7, "x"), "nodes.rollout: there is no node rollout-7"),
         (job("x", nodes={"rollout": ["training-1"], "training": ["training-0"]}), "nodes.rollout: training-1 is a training node"),
-        (at(0, "x", rollout=LARGE, training=LARGE), "nodes: host memory of the training nodes"),
+        (at(0, "x", rollout=LARGE, training=LARGE), "nodes: memory of the training nodes"),
         (at(0, "x", slo=1.0, rollout={"worst_case_s": 1.0}), "nodes: an SLO would be broken"),
         (
             job("x", nodes={"rollout": ["rollout-0"], "training": ["training-1"]}),

@@ -39,6 +39,9 @@ class Run:
         self.problems: list[str] = []
         self.recorded = Event()
 
+    def leave_devices(self) -> None:
+        """Nothing of it is on any."""
+
     def ask(self, method: str, argument: Any) -> bool:
         if method == "full":
             self.problems.append(argument)
