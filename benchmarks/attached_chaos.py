@@ -66,7 +66,7 @@ class Chaos:
         self.cluster.write_text(json.dumps({"cluster": clusters, "hosts": hosts}))
         self.jobs = {f"job-{number}": iterations for number in range(_JOBS)}
         self.owners: dict[str, subprocess.Popen[bytes]] = {}
-        self.begun = Counter[str]()
+        self.ends = Counter[str]()  # of owners that were not done, by how they ended
         self.service = self._serve()
         self._submit()
 
@@ -120,7 +120,9 @@ class Chaos:
                 continue
             left += 1
             if process is None or process.poll() is not None:
-                self.begun[job_id] += 1
+                if process is not None:
+                    said = (self.folder / f"{job_id}.log").read_text().splitlines()
+                    self.ends[f"status {process.returncode}: {said[-1] if said else ''}"] += 1
                 environment = os.environ | self._environment | {"ROLLMUX_JOB": job_id}
                 command = [sys.executable, __file__, _OWNER, str(self.folder)]
                 with open(self.folder / f"{job_id}.log", "a") as output:
@@ -189,7 +191,9 @@ def _report(chaos: Chaos, folder: Path) -> None:
     twice = sorted(path.read_text().strip() for path in folder.glob("twice-*"))
     wrong = [f"{key} {count} times" for key, count in counts.items() if count != 1]
     wrong += [f"{job_id} {n} not at all" for job_id, count in chaos.jobs.items() for n in range(count) if (job_id, n) not in counts]
-    print(f"owners were started again {sum(chaos.begun.values()) - len(chaos.jobs)} times")
+    print(f"owners were started again {sum(chaos.ends.values())} times")
+    for end, count in chaos.ends.most_common(5):
+        print(f"    {count} times after {end[:150]}")
     print(f"{len(counts)} iterations counted; wrong: {', '.join(wrong) or 'none'}")
     print(f"nodes held twice: {', '.join(twice) or 'none'}")
     audit = subprocess.run(
