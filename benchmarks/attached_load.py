@@ -171,8 +171,14 @@ def served(folder: Path, nodes: int) -> Iterator[tuple[str, int]]:
             time.sleep(0.1)
         yield json.loads(place.read_text())["url"], process.pid
     finally:
+        began_s = time.monotonic()
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        try:
+            process.wait(120)
+            print(f"it stopped in {time.monotonic() - began_s:.1f} s")
+        except subprocess.TimeoutExpired:
+            process.kill()
+            print("it had not stopped 120 s after it was asked to")
 
 
 def usage(pid: int) -> tuple[float, float]:
@@ -220,10 +226,15 @@ def load(folder: Path, arguments: argparse.Namespace) -> None:
         figures: list[Figures] = [results.get(timeout=120) for _ in clients]
         for client in clients:
             client.join()
+        _report(figures, samples)
+
+
+def _report(figures: list[Figures], samples: list[tuple[float, float, float]]) -> None:
+    """Print what clients have seen, and what the service took at some times: seconds, MB and CPU seconds."""
     permits_s = sorted(second for each in figures for second in each.permits_s)
     late_s = sorted(second for each in figures for second in each.late_s)
     seconds, (first, last) = samples[-1][0] - samples[0][0], (samples[0], samples[-1])
-    print(f"{len(permits_s)} permits in {60 * arguments.minutes:.0f} s, {sum(each.done for each in figures)} iterations")
+    print(f"{len(permits_s)} permits in {last[0]:.0f} s, {sum(each.done for each in figures)} iterations")
     print(f"a permit: {_quantiles(permits_s)}")
     print(f"clients asked late by {_quantiles(late_s)}")
     print(f"the service: {(last[2] - first[2]) / seconds:.2f} cores; resident {first[1]:.0f} MB at first, {last[1]:.0f} MB at last")
