@@ -24,8 +24,10 @@ from collections import Counter
 from pathlib import Path
 
 from attached_load import usage
+from attached_service import start, write_cluster
 
 from runtime.journal import read_run
+from runtime.service.address import SERVICE
 
 _OWNER = "owner"
 _STOPS_S = 40.0  # beyond a lease of 30 s
@@ -60,10 +62,8 @@ class Chaos:
     def __init__(self, folder: Path, iterations: int) -> None:
         self.folder = folder
         self.cluster = folder / "cluster.yaml"
-        pool = {"gpus_per_node": 1, "usd_per_gpu_hour": 1.0, "node_memory_gb": 16.0, "max_nodes": _NODES}
-        hosts = {name: [f"{name}-host-{number}" for number in range(_NODES)] for name in ("rollout", "training")}
-        clusters = {"rollout": pool, "training": pool, "max_group_size": 3, "migration_s": 5.0}
-        self.cluster.write_text(json.dumps({"cluster": clusters, "hosts": hosts}))
+        pool = {"gpus_per_node": 1, "usd_per_gpu_hour": 1.0, "node_memory_gb": 16.0}
+        write_cluster(self.cluster, _NODES, {"rollout": pool, "training": pool}, max_group_size=3, migration_s=5.0)
         self.jobs = {f"job-{number}": iterations for number in range(_JOBS)}
         self.owners: dict[str, subprocess.Popen[bytes]] = {}
         self.ends = Counter[str]()  # of owners that were not done, by how they ended
@@ -71,22 +71,11 @@ class Chaos:
         self._submit()
 
     def _serve(self) -> subprocess.Popen[bytes]:
-        service = self.folder / "service"
-        (service / "service.json").unlink(missing_ok=True)
-        command = [sys.executable, "-m", "rollmux", "serve", str(service), "--no-ray", "--dispatch", "fifo"]
-        command += [] if (service / "journal.sqlite").exists() else ["--cluster", str(self.cluster)]
-        with open(self.folder / "service.log", "a") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=output)
-        until_s = time.monotonic() + 60
-        while not (service / "service.json").exists():
-            if process.poll() is not None or time.monotonic() > until_s:
-                raise SystemExit((self.folder / "service.log").read_text()[-2000:])
-            time.sleep(0.05)
-        return process
+        return start(self.folder / "service", self.cluster, self.folder / "service.log")
 
     @property
     def _environment(self) -> dict[str, str]:
-        place = json.loads((self.folder / "service" / "service.json").read_text())
+        place = json.loads((self.folder / "service" / SERVICE).read_text())
         return {"ROLLMUX_URL": place["url"], "ROLLMUX_TOKEN": place["token"]}
 
     def _submit(self) -> None:

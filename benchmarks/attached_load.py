@@ -20,7 +20,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,6 +28,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from attached_service import start, write_cluster
+
+from runtime.service.address import SERVICE
 from runtime.service.tokens import Right, Tokens
 
 HEARTBEAT_S = 10.0
@@ -145,31 +147,15 @@ def _client(url: str, jobs: list[tuple[str, str]], every_s: float, begin_s: floa
     results.put(asyncio.run(_clients(url, jobs, every_s, begin_s, until_s)))
 
 
-def _cluster(nodes: int) -> dict[str, Any]:
-    """So many nodes of each pool, on hosts that have no more of them."""
-    pools = {
-        pool: {"gpus_per_node": 8, "usd_per_gpu_hour": usd, "node_memory_gb": 64.0, "max_nodes": nodes}
-        for pool, usd in (("rollout", 1.85), ("training", 5.28))
-    }
-    hosts = {pool: [f"{pool}-host-{number}" for number in range(nodes)] for pool in pools}
-    return {"cluster": {**pools, "max_group_size": 5, "migration_s": 10.0}, "hosts": hosts}
-
-
 @contextlib.contextmanager
 def served(folder: Path, nodes: int) -> Iterator[tuple[str, int]]:
     """The URL and the process id of a service in a folder."""
-    file = folder / "cluster.json"
-    file.write_text(json.dumps(_cluster(nodes)))
-    command = [sys.executable, "-m", "rollmux", "serve", str(folder / "service"), "--no-ray", "--cluster", str(file)]
-    with open(folder / "output.txt", "w") as output:
-        process = subprocess.Popen([*command, "--dispatch", "fifo"], stdout=output, stderr=output)
+    prices = {"rollout": 1.85, "training": 5.28}
+    pools = {name: {"gpus_per_node": 8, "usd_per_gpu_hour": usd, "node_memory_gb": 64.0} for name, usd in prices.items()}
+    write_cluster(folder / "cluster.json", nodes, pools, max_group_size=5, migration_s=10.0)
+    process = start(folder / "service", folder / "cluster.json", folder / "output.txt")
     try:
-        place = folder / "service" / "service.json"
-        while not place.exists():
-            if process.poll() is not None:
-                raise SystemExit((folder / "output.txt").read_text())
-            time.sleep(0.1)
-        yield json.loads(place.read_text())["url"], process.pid
+        yield json.loads((folder / "service" / SERVICE).read_text())["url"], process.pid
     finally:
         began_s = time.monotonic()
         process.send_signal(signal.SIGINT)

@@ -25,8 +25,8 @@ class Ledger:
 
     Attributes:
         leases: by id, those that have ended lately among them. recalled: by job, leases of a run that goes on, until they have
-            their place again. stopped: the run stops. suspected: by job, leases that were
-            lost, and whose nodes may still be in use.
+            their place again. stopped: the run stops. suspected: by job, leases that were lost, and whose nodes may still be in
+            use.
     """
 
     def __init__(self, run: RunState) -> None:
@@ -72,9 +72,10 @@ class Ledger:
         lease.stay.lease = lease
         lease.names = frozenset(node.name for node in lease.handle.nodes_of("sync"))
         self.write_down(lease)
-        over = [other for other in self.leases.values() if other.ended and not other.suspects]
-        for other in over[: max(0, len(over) - _REMEMBERED)]:
-            del self.leases[other.id]
+        if len(self.leases) > _REMEMBERED:
+            over = [other for other in self.leases.values() if other.ended and not other.suspects]
+            for other in over[: max(0, len(over) - _REMEMBERED)]:
+                del self.leases[other.id]
 
     def write_down(self, lease: Lease) -> None:
         """What is known of a lease's owner is in the journal."""
