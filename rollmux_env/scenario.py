@@ -28,6 +28,7 @@ from rollmux_env.fields import (
     NonNegative,
     Positive,
     Priority,
+    Staleness,
     UserName,
     Version,
     by_name,
@@ -35,6 +36,7 @@ from rollmux_env.fields import (
 )
 from rollmux_env.queue_keys import Budget, Quota, beyond_quota, queue_key
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
+from rollmux_env.timing.alone import alone_s
 from rollmux_env.timing.described import Lengths, Model, Timing
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 
@@ -208,6 +210,9 @@ class Job(FileModel):
     """Updates the weights."""
     sync_s: NonNegative = 0.0
     """Seconds that bring the weights back to the rollout nodes; they delay the job and occupy no node."""
+    # The default is not written, so that what has no such key keeps its hash.
+    staleness: Annotated[Staleness, Field(exclude_if=lambda staleness: not staleness)] = 0
+    """Most versions that the weights may be old which sampled what is trained; 0 is on-policy, more is asynchronous."""
     drift: Annotated[tuple[Drift, ...], Field(strict=False), AfterValidator(_ordered)] = ()
     """How the durations change over time, for event replays; in order of iteration."""
     # The default is not written, so that what has no such key keeps its hash.
@@ -251,7 +256,7 @@ class Job(FileModel):
     @property
     def solo_s(self) -> float:
         """T_solo: seconds of an iteration of the job alone on its own nodes."""
-        return self.rollout.worst_case_s + self.training.worst_case_s + self.sync_s
+        return alone_s(self.rollout.worst_case_s, self.training.worst_case_s, self.sync_s, self.staleness)
 
     def training_s(self, nodes: int) -> float:
         """Worst-case seconds of the training phase on a pool of `nodes` training nodes."""
@@ -293,6 +298,9 @@ class Scenario(FileModel):
             if job.id in first:
                 raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
             first[job.id] = k
+            if job.staleness and self.cluster.one_device:
+                problem = "does not go with cluster.one_device: a device runs one phase after the other"
+                raise field_error(problem, "jobs", k, "staleness")
             for name, pool in self.cluster.pools.items():
                 phase: Phase = getattr(job, name)
                 if pool.max_nodes is not None and phase.nodes > pool.max_nodes:

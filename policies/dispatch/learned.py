@@ -23,7 +23,7 @@ from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.tables import Records
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
 
-_RUNS = {None: NOTHING, "rollout": ROLLOUT, "training": TRAINING, "tail": TAIL, "sync": TRAINING}
+_RUNS = {None: NOTHING, "rollout": ROLLOUT, "tail": TAIL}
 
 
 class Learned:
@@ -69,15 +69,18 @@ def observe(group: Dispatcher) -> tuple[Records, Observations, Records]:
     row = {member.job_id: k for k, member in enumerate(everyone)}
     record = np.zeros(1, dtype=GROUP)
     for entry, member, nodes in zip(members, everyone, _rollout_nodes(everyone), strict=True):
+        if member.staleness:
+            raise InputError(f"job {member.job_id}: staleness: the dispatch policy `learned` was trained without stale jobs")
         entry["nodes"] = nodes
-        if member.runs == "tail":
+        if member.rolls == "tail":
             record["tails"] |= nodes
-        elif member.runs is not None:
-            record["busy"] |= (nodes if member.runs == "rollout" else 0) or TRAINING_POOL
-            if member.runs == "sync":
+        elif member.trains or member.rolls or member.syncs:
+            record["busy"] |= (nodes if member.rolls else 0) or TRAINING_POOL
+            if member.syncs:
                 record["busy"] |= nodes
         entry["turn_rollout"], entry["turn_training"] = member.turn["rollout"], member.turn["training"]
-        entry["runs"], entry["passed"], entry["since_s"] = _RUNS[member.runs], member.passed, member.since_s
+        entry["runs"] = TRAINING if member.trains or member.syncs else _RUNS[member.rolls]
+        entry["passed"], entry["since_s"] = member.passed, max(member.since_s.values())
         entry["rollout_s"], entry["training_s"] = member.expected_s("rollout"), member.expected_s("training")
         entry["planned_rollout_s"], entry["planned_training_s"] = member.worst_case_s["rollout"], member.worst_case_s["training"]
         entry["sync_s"], entry["slo"], entry["joined_s"] = member.sync_s, member.slo, member.joined_s

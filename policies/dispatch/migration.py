@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member
+from rollmux_env.timing.alone import alone_s
 from rollmux_env.timing.migration import SHARE, Migration
 
 _MARGIN = 1.2
@@ -53,4 +54,4 @@ def is_bound(group: Dispatcher, member: Member) -> bool:
 
 def cycle_s(member: Member) -> float:
     """Seconds of an iteration that waits for nobody."""
-    return member.expected_s("rollout") + member.expected_s("training") + member.sync_s
+    return alone_s(member.expected_s("rollout"), member.expected_s("training"), member.sync_s, member.staleness)

@@ -45,7 +45,9 @@ def _in_turn(group: Dispatcher, request: Request, handing: list[Member] | tuple[
     turn, order = member.turn[phase], member.order
     for other in group.members:
         if other.nodes[phase] & nodes:
-            ahead = other.turn[phase] - turn + (other in handing)
+            ahead = other.turn[phase] - turn
+            if handing and other in handing:
+                ahead += 1
             if ahead < 0 or (ahead == 0 and other.order < order):
                 return False
     return True

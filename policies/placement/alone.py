@@ -33,11 +33,14 @@ class Colocated:
         """Answer an arrival with training nodes of the job's own, or let it wait for them.
 
         Raises:
-            InputError: the job's `colocated.nodes` are more than the pool can ever have.
+            InputError: the job's `colocated.nodes` are more than the pool can ever have, or it is stale: on the same nodes its
+                phases take turns.
         """
         if not isinstance(event, Arrived):
             return ()
         job = event.job
+        if job.staleness:
+            raise InputError(f"job {job.id}: staleness: does not go with --policy colocated, where phases take turns on one pool")
         nodes = job.colocated.nodes if job.colocated else job.training.nodes
         if nodes > state.limits.training_nodes_max:
             raise InputError(

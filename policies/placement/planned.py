@@ -8,6 +8,7 @@ import numpy as np
 
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.membership import refresh
+from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.tables import LIMITS, Floats
 
 Fractions = tuple[float, float]  # of the worst cases of a job's rollout and training
@@ -41,7 +42,7 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     for column in (jobs.training_s, jobs.placed_training_s, jobs.rescale_s.T):
         column[:] = shared_s * rollout + (column - shared_s) * training
     for row in fractions:
-        jobs.solo_s[row] = jobs.rollout_s[row] + jobs.training_s[row] + jobs.sync_s[row]
+        jobs.solo_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], jobs.sync_s[row], jobs.staleness[row])
         if slo_too:
             for limit in LIMITS:
                 jobs[limit][row] *= jobs.solo_s[row] / stated_s[row]

@@ -58,6 +58,21 @@ def drifting(name: str, template: str, seed: int, quick: bool = False, **options
     return with_drift(workload(name, seed, quick, **options), template, seed)
 
 
+def stale(name: str, staleness: int, sync_share: float, seed: int, quick: bool = False, **options: Any) -> Scenario:
+    """A workload whose jobs are asynchronous; see `with_staleness`."""
+    return with_staleness(workload(name, seed, quick, **options), staleness, sync_share)
+
+
+def with_staleness(scenario: Scenario, staleness: int, sync_share: float) -> Scenario:
+    """Give every job a staleness, and a sync that is so much of its two phases."""
+
+    def change(job: Job) -> dict[str, Any]:
+        sync_s = round(sync_share * (job.rollout.worst_case_s + job.training.worst_case_s), 3)
+        return {"staleness": staleness, "sync_s": sync_s}
+
+    return _changed(scenario, [change(job) for job in scenario.jobs])
+
+
 def with_actual(scenario: Scenario, mean_fraction: float, cv: float, cap: bool = True) -> Scenario:
     """Give both phases of every job a distribution of actual durations, for event replays.
 

@@ -315,6 +315,7 @@ class State:
             for name in ("s", "gb", "device_gb", "nodes"):
                 record[f"{phase}_{name}"] = getattr(demand, f"{phase}_{name}")
         record["sync_s"] = job.sync_s
+        record["staleness"] = job.staleness
         record["solo_s"] = job.solo_s
         for name in LIMITS:
             record[name] = job.slo * job.solo_s

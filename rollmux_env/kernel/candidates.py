@@ -19,7 +19,7 @@ from rollmux_env.kernel.membership import (
     training_seconds,
     write_phases,
 )
-from rollmux_env.kernel.period import add_warm_starts, exact_period, period_bound
+from rollmux_env.kernel.period import PHASES, add_warm_starts, exact_period, own_period, period_bound
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Ints, Limits, Records, View, constant
 
 FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO = (constant(k) for k in range(7))
@@ -100,19 +100,20 @@ def period_with(
     Where the period is above `limit` a lower bound of it, also above `limit`, may be returned instead.
     """
     j, g = jobs[job], groups[group]
-    bound = max(g.period_s, j.rollout_s + training_s + j.sync_s)
+    bound = max(g.period_s, own_period(j.rollout_s, training_s, j.sync_s, j.staleness))
     bound = max(bound, g.training_load_s + training_s)
     for k in range(size):
         bound = max(bound, g.node_load_s[chosen[k]] + j.rollout_s)
-    # A node with one pinned job is no constraint beyond that job's own cycle, so new nodes need no column.
+    # A node with one pinned job is no constraint beyond that job's own period, so new nodes need no column.
     one_node_each = g.general == 0 and j.sync_s == 0.0 and j.rollout_nodes == 1
     n = g.n_members + 1
+    two_on_policy = n == 2 and j.staleness == 0.0 and jobs[g.members[0]].staleness == 0.0  # see `exact_period`
     starts = max(g.warm_s, max(j.rollout_warm_s, j.training_warm_s)) > 0.0
-    if bound > limit or ((one_node_each or n == 2) and not starts):  # of two members, see `exact_period`
+    if bound > limit or ((one_node_each or two_on_policy) and not starts):
         return float(bound)
     n_nodes = g.n_nodes
     pinned = np.zeros((n, n_nodes), np.int64)
-    phases = np.empty((5, n))
+    phases = np.empty((PHASES, n))
     for i in range(n - 1):
         member = g.members[i]
         write_phases(jobs, member, phases, i)
@@ -125,8 +126,8 @@ def period_with(
         pinned[n - 1, chosen[k]] = 1
     if starts:
         add_warm_starts(phases, pinned, n, n_nodes)
-    bound = period_bound(phases[0], phases[1], phases[2], pinned, n, n_nodes)
-    return exact_period(phases[0], phases[1], phases[2], pinned, n, n_nodes, bound)
+    bound = period_bound(phases, pinned, n, n_nodes)
+    return exact_period(phases, pinned, n, n_nodes, bound)
 
 
 @compiled(arrays=False)

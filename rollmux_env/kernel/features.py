@@ -27,7 +27,7 @@ Out = NDArray[Any]  # of either float type
 JOB_FEATURES = (
     "rollout_share",  # rollout seconds over T_solo
     "training_share",  # training seconds over T_solo
-    "sync_share",  # sync seconds over T_solo
+    "sync_share",  # sync seconds over T_solo; of a stale job the three come to more than 1
     "solo",  # T_solo, scale 600 s
     "tolerance",  # 1 - 1 / slo
     "rollout_nodes",  # asked for, scale 4
@@ -184,7 +184,7 @@ def job_features(job: Records, limits: Limits, stay_s: float, out: Out) -> None:
     solo = job.solo_s
     out[ROLLOUT_SHARE] = job.rollout_s / solo
     out[TRAINING_SHARE] = job.training_s / solo
-    out[SYNC_SHARE] = job.sync_s / solo
+    out[SYNC_SHARE] = min(1.0, job.sync_s / solo)
     out[SOLO] = squash(solo, 600.0)
     out[TOLERATED] = 1.0 - solo / job.limit_s
     out[ROLLOUT_NODES] = squash(job.rollout_nodes, 4.0)

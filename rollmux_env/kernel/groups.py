@@ -13,6 +13,7 @@ import numpy as np
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import training_seconds
 from rollmux_env.kernel.packing import Packing, least_period
+from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits, Records
 
 
@@ -39,6 +40,7 @@ def load_members(jobs: Records, members: Ints, n: int, training_nodes: int, p: P
             p.rollout_s[i] += jobs[job].rollout_warm_s
             p.training_s[i] += jobs[job].training_warm_s
         p.sync_s[i] = jobs[job].sync_s
+        p.staleness[i] = jobs[job].staleness
         p.gb[i] = jobs[job].rollout_gb
         p.device_gb[i] = jobs[job].rollout_device_gb
         p.nodes[i] = jobs[job].rollout_nodes
@@ -97,7 +99,7 @@ def group_columns(
         floor = 0.0
         trainings = 0.0
         for i in range(n):
-            floor = max(floor, p.rollout_s[i] + p.training_s[i] + p.sync_s[i])
+            floor = max(floor, own_period(p.rollout_s[i], p.training_s[i], p.sync_s[i], p.staleness[i]))
             trainings += p.training_s[i]
         floor = max(floor, trainings)
         if floor <= limit * (1.0 + TOLERANCE):

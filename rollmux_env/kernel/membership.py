@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.period import add_warm_starts, exact_period, load_bound, period_bound
+from rollmux_env.kernel.period import PHASES, add_warm_starts, exact_period, load_bound, own_period, period_bound
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Limits, Records
 
 
@@ -142,7 +142,7 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
         training_gb += j.training_gb
         training_device_gb += j.training_device_gb
         cycle = max(cycle, j.solo_s)
-        placed_cycle = max(placed_cycle, j.placed_rollout_s + j.placed_training_s + j.placed_sync_s)
+        placed_cycle = max(placed_cycle, own_period(j.placed_rollout_s, j.placed_training_s, j.placed_sync_s, j.staleness))
         limit = min(limit, j.limit_s)
         warm = max(warm, max(j.rollout_warm_s, j.training_warm_s))
         if j.n_pins > 1 or j.placed_sync_s > 0.0:
@@ -170,13 +170,14 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
 
 @compiled(arrays=False)
 def write_phases(jobs: Records, job: int, phases: Floats, i: int) -> None:
-    """Write a member's phases in its place into column `i`: rollout, training and sync, and the warm starts of the first two."""
+    """Write a member's phases in its place into column `i`, as `rollmux_env.kernel.period` has them."""
     j = jobs[job]
     phases[0, i] = j.placed_rollout_s
     phases[1, i] = j.placed_training_s
     phases[2, i] = j.placed_sync_s
-    phases[3, i] = j.rollout_warm_s
-    phases[4, i] = j.training_warm_s
+    phases[3, i] = j.staleness
+    phases[4, i] = j.rollout_warm_s
+    phases[5, i] = j.training_warm_s
 
 
 @compiled
@@ -186,7 +187,7 @@ def _refresh_pins(jobs: Records, groups: Records, group: int) -> None:
     n = g.n_members
     n_nodes = g.n_nodes
     pinned = np.zeros((n, n_nodes), np.int64)
-    phases = np.empty((5, n))
+    phases = np.empty((PHASES, n))
     for i in range(n):
         job = g.members[i]
         write_phases(jobs, job, phases, i)
@@ -203,9 +204,9 @@ def _refresh_pins(jobs: Records, groups: Records, group: int) -> None:
                 break
     if g.warm_s > 0.0:
         add_warm_starts(phases, pinned, n, n_nodes)
-        g.load_s = load_bound(phases[0], phases[1], pinned, n, n_nodes)
-        g.period_s = period_bound(phases[0], phases[1], phases[2], pinned, n, n_nodes)
-    g.period_s = exact_period(phases[0], phases[1], phases[2], pinned, n, n_nodes, g.period_s)
+        g.load_s = load_bound(phases, pinned, n, n_nodes)
+        g.period_s = period_bound(phases, pinned, n, n_nodes)
+    g.period_s = exact_period(phases, pinned, n, n_nodes, g.period_s)
 
 
 @compiled(arrays=False)

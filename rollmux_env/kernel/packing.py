@@ -6,8 +6,9 @@ class. The search places one member after the other: some nodes of each class th
 Without sync and with one rollout node a member the order does not matter: the period is the larger of cycles and loads. Otherwise
 the orders are searched too, by inserting one member after the other: taking a member out of an order never lengthens the period
 (its arcs are replaced by shorter ones), so an order whose beginning is too slow is out. The first member is fixed, because rotating
-an order only shifts tokens from the arcs into a member to the arcs out of it; without sync the reversed order has the same period
-(reversing every arc, and delaying all trainings by one meta-iteration, gives the reversed order's graph).
+an order only shifts tokens from the arcs into a member to the arcs out of it; without sync, and where all members are equally
+stale, the reversed order has the same period (reversing every arc, and delaying all trainings by 1 + staleness meta-iterations,
+gives the reversed order's graph).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.period import exact_period
+from rollmux_env.kernel.period import exact_period, own_period
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits
 
 
@@ -25,8 +26,8 @@ class Packing(NamedTuple):
     """Room for the search, and what it found. Shapes: M members, C classes of rollout nodes.
 
     Attributes:
-        rollout_s, training_s, sync_s, gb, device_gb: (M,) the members' phases, seconds, and rollout memory of a node and of each of
-            its GPUs, GB.
+        rollout_s, training_s, sync_s, staleness, gb, device_gb: (M,) the members' phases, seconds, staleness, and rollout memory of
+            a node and of each of its GPUs, GB.
         nodes: (M,) rollout nodes that each member asks for.
         order: (M,) best order found, as positions in the arrays above.
         classes: (1,) how many classes of rollout nodes the best pinning has.
@@ -37,12 +38,13 @@ class Packing(NamedTuple):
         n_classes, used, new: (M + 1,) classes, rollout nodes, and the member's own new nodes of each level.
         top_s: (M + 1,) largest load of each level.
         sequence: (M + 1, M) partial orders; place: (M + 1,) where the last member was put.
-        ordered: (3, M) phases in the order tried; pinned: (M, C) its pins.
+        ordered: (4, M) phases in the order tried; pinned: (M, C) its pins.
     """
 
     rollout_s: Floats
     training_s: Floats
     sync_s: Floats
+    staleness: Floats
     gb: Floats
     device_gb: Floats
     nodes: Ints
@@ -81,6 +83,7 @@ def packing(members: int, rollout_nodes: int) -> Packing:
         rollout_s=floats(m),
         training_s=floats(m),
         sync_s=floats(m),
+        staleness=floats(m),
         gb=floats(m),
         device_gb=floats(m),
         nodes=ints(m),
@@ -100,7 +103,7 @@ def packing(members: int, rollout_nodes: int) -> Packing:
         top_s=floats(m + 1),
         sequence=ints(m + 1, m),
         place=ints(m + 1),
-        ordered=floats(3, m),
+        ordered=floats(4, m),
         pinned=ints(m, c),
     )
 
@@ -121,7 +124,7 @@ def least_period(p: Packing, n: int, r: int, limits: Limits, limit_s: float) -> 
     trainings = 0.0
     general = False
     for i in range(n):
-        floor = max(floor, p.rollout_s[i] + p.training_s[i] + p.sync_s[i])
+        floor = max(floor, own_period(p.rollout_s[i], p.training_s[i], p.sync_s[i], p.staleness[i]))
         trainings += p.training_s[i]
         if p.sync_s[i] > 0.0 or p.nodes[i] > 1:
             general = True
@@ -252,7 +255,7 @@ def _best_order(p: Packing, n: int, bound: float, longest: float) -> float:
     """
     mirrored = n > 2
     for i in range(n):
-        if p.sync_s[i] > 0.0:
+        if p.sync_s[i] > 0.0 or p.staleness[i] != p.staleness[0]:
             mirrored = False
     best = np.inf
     p.sequence[1, 0] = 0
@@ -296,8 +299,9 @@ def _period_of(p: Packing, m: int, n: int) -> float:
         p.ordered[0, k] = p.rollout_s[i]
         p.ordered[1, k] = p.training_s[i]
         p.ordered[2, k] = p.sync_s[i]
+        p.ordered[3, k] = p.staleness[i]
         trainings += p.training_s[i]
-        bound = max(bound, p.rollout_s[i] + p.training_s[i] + p.sync_s[i])
+        bound = max(bound, own_period(p.rollout_s[i], p.training_s[i], p.sync_s[i], p.staleness[i]))
     bound = max(bound, trainings)
     shared = 0
     for c in range(p.n_classes[n]):
@@ -311,4 +315,4 @@ def _period_of(p: Packing, m: int, n: int) -> float:
         bound = max(bound, load)
         if pins > 1:
             shared += 1
-    return exact_period(p.ordered[0], p.ordered[1], p.ordered[2], p.pinned, m, shared, bound)
+    return exact_period(p.ordered, p.pinned, m, shared, bound)

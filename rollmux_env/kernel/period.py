@@ -2,10 +2,17 @@
 
 Events of a meta-iteration are the starts of the members' rollouts and trainings, in admission order. An arc u -> v of weight w and
 t tokens says: v starts at least w seconds after u of t meta-iterations ago. The period is the largest (seconds / tokens) over the
-cycles of this graph (max-plus spectral theory: the growth rate in steady state).
+cycles of this graph (max-plus spectral theory: the growth rate in steady state). The arc from a training and its sync to a later
+rollout of its member carries 1 + staleness tokens: so many meta-iterations later that rollout is.
 
-Found by Newton's method: begin with the cycles that have one token by construction (every member alone, every node), look for a
-cycle that is longer at this period, take its ratio as the next period, until there is none.
+Found by Newton's method: begin with the cycles that are there by construction (every member alone, every node), look for a cycle
+that is longer at this period, take its ratio as the next period, until there is none.
+
+Where every member is pinned to one node and none has sync these are all that count, at any staleness. Of another elementary cycle
+that goes m times from a training to a rollout, the rollouts take at most m loads of a node and the trainings one; it has a token
+for each of the m, and one more because it goes around the order of admission.
+
+Members' phases are rows of an array: rollout, training and sync seconds, staleness, and the warm starts of the first two.
 """
 
 from __future__ import annotations
@@ -16,37 +23,47 @@ from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.tables import Floats, Ints
 
 _ROUNDING = 1e-12
+PHASES = 6  # rows of phases
 
 
 @compiled(arrays=False)
-def period_bound(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
+def own_period(rollout_s: float, training_s: float, sync_s: float, staleness: float) -> float:
+    """Seconds of an iteration of a job alone, as `rollmux_env.timing.alone.alone_s` has it."""
+    cycle = rollout_s + training_s + sync_s
+    if staleness > 0.0:
+        return max(max(rollout_s, training_s), cycle / (1.0 + staleness))
+    return cycle
+
+
+@compiled(arrays=False)
+def period_bound(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
     """The larger of every member's own cycle and every node's load: never above the period.
 
     Args:
-        rollout_s, training_s, sync_s: (>= n,) the members' phases in order of admission, seconds.
+        phases: (>= 4, >= n) the members' phases in order of admission.
         pinned: (>= n, >= n_nodes) 1 where a member is pinned to a rollout node.
         n: members. n_nodes: rollout nodes.
 
     Returns:
         Seconds.
     """
-    bound = load_bound(rollout_s, training_s, pinned, n, n_nodes)
+    bound = load_bound(phases, pinned, n, n_nodes)
     for i in range(n):
-        bound = max(bound, rollout_s[i] + training_s[i] + sync_s[i])
+        bound = max(bound, own_period(phases[0, i], phases[1, i], phases[2, i], phases[3, i]))
     return bound
 
 
 @compiled(arrays=False)
-def load_bound(rollout_s: Floats, training_s: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
+def load_bound(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
     """T_load: the largest, over the nodes, of the summed phases of a meta-iteration; arguments as in `period_bound`. Seconds."""
     bound = 0.0
     for i in range(n):
-        bound += training_s[i]
+        bound += phases[1, i]
     for v in range(n_nodes):
         load = 0.0
         for i in range(n):
             if pinned[i, v] != 0:
-                load += rollout_s[i]
+                load += phases[0, i]
         bound = max(bound, load)
     return bound
 
@@ -57,36 +74,38 @@ def add_warm_starts(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> None:
     always come before. One on a node of the member's own finds everything as it left it.
 
     Args:
-        phases: (5, >= n) rollout, training, sync, warm start of a rollout and of a training, seconds; the first two are written.
+        phases: (PHASES, >= n); rollouts and trainings are written.
         pinned, n, n_nodes: as in `period_bound`.
     """
     if n < 2:
         return
     for i in range(n):
-        phases[1, i] += phases[4, i]
+        phases[1, i] += phases[5, i]
         for v in range(n_nodes):
             users = 0
             if pinned[i, v] != 0:
                 for k in range(n):
                     users += pinned[k, v]
             if users > 1:
-                phases[0, i] += phases[3, i]
+                phases[0, i] += phases[4, i]
                 break
 
 
 @compiled
-def exact_period(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: Ints, n: int, n_nodes: int, bound: float) -> float:
-    """The period of a group under strict round robin, for any pinning and any sync.
+def exact_period(phases: Floats, pinned: Ints, n: int, n_nodes: int, bound: float) -> float:
+    """The period of a group under strict round robin, for any pinning, any sync and any staleness.
 
     Args:
-        rollout_s, training_s, sync_s, pinned, n, n_nodes: as in `period_bound`.
+        phases, pinned, n, n_nodes: as in `period_bound`.
         bound: what `period_bound` gives for them.
 
     Returns:
         Seconds, exact to rounding.
     """
-    if n <= 2:  # a cycle through both members has two tokens and at most the seconds of one cycle of each
+    if n == 1:
         return bound
+    if n == 2 and phases[3, 0] == 0.0 and phases[3, 1] == 0.0:
+        return bound  # a cycle through both members has two tokens and at most the seconds of one cycle of each
     # Rollout of member i is event 2i, its training event 2i + 1: arcs without a token go from lower to higher numbers.
     n_events = 2 * n
     n_arcs_max = 3 * n + n * min(n_nodes, n - 1) + n
@@ -108,7 +127,7 @@ def exact_period(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: 
     n_arcs = 0
     for i in range(n):
         first[2 * i] = n_arcs
-        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * i + 1, training_s[i] + sync_s[i], 1
+        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * i + 1, phases[1, i] + phases[2, i], 1 + int(phases[3, i])
         n_arcs += 1
         for v in range(n_nodes):
             if pinned[i, v] != 0:
@@ -116,13 +135,13 @@ def exact_period(rollout_s: Floats, training_s: Floats, sync_s: Floats, pinned: 
                 used_by[v] = i
                 if j != i and arc_to[j] != i:
                     arc_to[j] = i
-                    source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * j, rollout_s[j], 1 if j > i else 0
+                    source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * j, phases[0, j], 1 if j > i else 0
                     n_arcs += 1
         first[2 * i + 1] = n_arcs
-        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * i, rollout_s[i], 0
+        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * i, phases[0, i], 0
         n_arcs += 1
         j = i - 1 if i > 0 else n - 1
-        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * j + 1, training_s[j], 1 if i == 0 else 0
+        source[n_arcs], weight[n_arcs], tokens[n_arcs] = 2 * j + 1, phases[1, j], 1 if i == 0 else 0
         n_arcs += 1
     first[n_events] = n_arcs
 

@@ -3,7 +3,8 @@
 Who enters a group waits for a meta-iteration to begin and then starts cold; those who are there wait for its cold starts, and for
 the pattern to settle. A strict round robin settles within two periods: a member's events lie less than two periods apart, because
 its trainings share all nodes with everybody's. So m iterations from now take at most m + 2 periods, and the cold starts that are
-still to come. A group of period P may be entered if every member would keep its promise at that pace to its end:
+still to come. A stale job fills its pipeline first: its own are m + 2 + staleness. A group of period P may be entered if every
+member would keep its promise at that pace to its end:
 
     stayed + cold + (left + 2) P <= slo (T_solo iterations + own cold)                        with a number of iterations
     stayed + rest                <= slo (T_solo (done + (rest - cold) / P - 2) + own cold)    with a fixed stay, `rest` of it left
@@ -39,12 +40,12 @@ def _longest_period(job: Records, stayed_s: float, rest_s: float, done: float, c
     longest, less = limit, 0.0
     own_cold = job.cold_s * limit / job.solo_s
     if rest_s < np.inf:
-        over = stayed_s + rest_s - own_cold - limit * (done - SETTLING)
+        over = stayed_s + rest_s - own_cold - limit * (done - SETTLING - job.staleness)
         if over > 0.0:
             less = limit / over
             longest = less * (rest_s - cold_s)
     elif job.iterations < np.inf:
-        less = 1.0 / (job.iterations - done + SETTLING)
+        less = 1.0 / (job.iterations - done + SETTLING + job.staleness)
         longest = less * (limit * job.iterations + own_cold - stayed_s - cold_s)
     return float(max(0.0, min(limit, longest))), less
 

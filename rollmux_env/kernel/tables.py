@@ -32,6 +32,7 @@ _JOB = (
     ("rollout_s", "f8", ""),  # worst-case rollout on the job's own rollout nodes, seconds
     ("training_s", "f8", ""),  # worst-case training on the job's own number of training nodes, seconds
     ("sync_s", "f8", ""),  # seconds
+    ("staleness", "f8", ""),  # versions that the weights may be old which sampled what is trained
     ("solo_s", "f8", ""),  # T_solo, seconds
     ("limit_s", "f8", ""),  # longest period that keeps the SLO, slo * T_solo, seconds
     # Where switches are planned (`rollmux_env.kernel.promises`); else no switch takes time, and both limits are `limit_s`.

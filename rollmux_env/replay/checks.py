@@ -6,6 +6,7 @@ R3  no node is asked for more than a period's worth of phases in a period
 R4  no node's residency is exceeded
 R5  the nodes counted are the nodes of the groups and those held for moves
 R6  every SLO is kept (policies with `keeps_slo`)
+R7  no sample is older than its job's staleness when it is trained
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InvariantError
+from rollmux_env.scenario import Job
 
 
 def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
@@ -64,6 +66,19 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
         for job in jobs:
             in_time = group.period_s <= job.slo * job.solo_s * (1 + 1e-9)
             _require(in_time or not keeps_slo, f"R6: job {job.id} breaks its SLO in group {group.id}")
+
+
+def check_sample(job: Job, trained: int, sampled: int) -> None:
+    """Assert R7.
+
+    Args:
+        trained: versions that the weights have had when a training begins. sampled: when its rollout began.
+
+    Raises:
+        InvariantError: the sample is older than the job's staleness, or newer than what is trained.
+    """
+    if not 0 <= trained - sampled <= job.staleness:
+        raise InvariantError(f"R7: job {job.id} trains version {trained} on samples of {sampled}")
 
 
 def check_clock(times_s: list[float]) -> None:

@@ -15,6 +15,9 @@ that it is shown have no `drift`.
   threshold is reached and how fast things go: a tail on its share of the nodes, and a rollout beside one until the tail is over. A
   rollout over several nodes is as slow as on the one that is shared. Switches take as long as ever. What nobody migrates takes
   exactly what it takes without all this.
+- A stale job's rollouts go on while it trains, each with the weights that are there when it begins; none waits for newer ones than
+  its `staleness` asks for. After the last of its `iterations` rollouts its turns on rollout nodes are skipped. What it runs when it
+  leaves, or has sampled and not trained, is dropped; so it is when it moves or dies.
 - With `Failures`, a job that dies leaves its group at once and arrives anew, with what it has left since its last checkpoint: the
   policy places it again, and it begins when `migration_s` is over, with cold starts. A node that dies takes all jobs along that
   have their place on it; another one is there in its stead. While the scheduler is away, phases that run go on to their ends, and
@@ -33,9 +36,9 @@ from rollmux_env.cluster.events import Progress
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
-from rollmux_env.replay.checks import check_state
+from rollmux_env.replay.checks import check_sample, check_state
 from rollmux_env.replay.failures import NEVER, AbsentScheduler, Failure, FailureLog, Failures, FailureTimes, Loss
-from rollmux_env.replay.replayed import TRAINING_POOL, ReplayedGroup, ReplayedJob
+from rollmux_env.replay.replayed import PHASES, TRAINING_POOL, ReplayedGroup, ReplayedJob
 from rollmux_env.replay.run import Arrivals, PhaseRun, Run, placements, waits_for_ever
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.policy import RolloutPolicy
@@ -48,6 +51,7 @@ from rollmux_env.timing.tail import TailModel
 
 MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # of a replay, and of one that keeps them: a minute or two, 1.5 GB
 _TOLD = 1 << 16  # phases between two words about them
+_MOVABLE_ENDS = ("threshold", "rollout")  # those that come sooner or later where nodes are shared with tails
 _SHORTEST_S = 1e-3  # stay of a job that dies in an iteration that it has begun when its stay was not yet over
 
 
@@ -163,7 +167,7 @@ class _Replay:
             until_s = now_s + INSTANT_S
             while heap and heap[0][0] <= until_s:
                 end_s, stamp, job_run, what = heappop(heap)
-                if stamp == job_run.stamp:
+                if stamp == job_run.stamp or (stamp > job_run.void and what not in _MOVABLE_ENDS):
                     now_s = max(now_s, end_s)
                     if self._end(job_run, what, end_s):
                         self.departing.append(job_run)
@@ -189,8 +193,13 @@ class _Replay:
     def _start(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> None:
         """A phase has its permit: switch, then run."""
         self.begun += 1
-        if job_run.iteration >= len(job_run.durations.rollout):
-            job_run.durations.extend()
+        if phase == "rollout":
+            if job_run.sampled >= len(job_run.durations.rollout):
+                job_run.durations.extend()
+            if job_run.staleness:
+                job_run.versions.append(job_run.weights)
+        elif job_run.staleness:
+            check_sample(job_run.job, job_run.trained, job_run.versions.popleft())
         switched = False
         last = job_run.group.last
         for key in job_run.keys[phase]:
@@ -202,15 +211,13 @@ class _Replay:
             switch = job_run.job.rollout.switch if phase == "rollout" else job_run.job.training.switch
             switch_s = switch.cold_s if job_run.cold[phase] else switch.warm_s
             job_run.cold[phase] = False
-        job_run.phase = phase
-        job_run.start_s = now_s
-        job_run.switch_s = switch_s
+        job_run.runs[phase] = (now_s, switch_s)
         if self.scheduler.migration is None or phase == "training" or not job_run.mask:
             self._wake(job_run, now_s + (switch_s + job_run.phase_s(phase)), phase)
             return
         job_run.began_s, job_run.since_s = now_s, now_s + switch_s
         job_run.left_s = job_run.phase_s(phase)
-        job_run.tail_s = job_run.left_s * (1 - job_run.durations.threshold[job_run.iteration])
+        job_run.tail_s = job_run.left_s * (1 - job_run.durations.threshold[job_run.sampled])
         job_run.passed = False
         job_run.group.rollouts[job_run] = None
         self._share(job_run)
@@ -220,7 +227,7 @@ class _Replay:
         tails = job_run.group.tails
         shared = tuple(node for node, bit in job_run.mask.items() if bit & tails)
         job_run.nodes_by_share = {1.0: tuple(node for node in job_run.mask if node not in shared), 1 - self.tail_share: shared}
-        job_run.rate = job_run.durations.rate[job_run.iteration] if shared else 1.0
+        job_run.rate = job_run.durations.rate[job_run.sampled] if shared else 1.0
         part_s = max(0.0, job_run.left_s - (0.0 if job_run.passed else job_run.tail_s))
         self._wake(job_run, job_run.since_s + part_s / job_run.rate, "rollout" if job_run.passed else "threshold")
 
@@ -236,7 +243,7 @@ class _Replay:
         del job_run.group.rollouts[job_run]
         job_run.group.tails |= job_run.bits
         job_run.nodes_by_share = {self.tail_share: tuple(job_run.mask)}
-        rest_s = max(0.0, job_run.left_s) * job_run.durations.stretch[job_run.iteration]
+        rest_s = max(0.0, job_run.left_s) * job_run.durations.stretch[job_run.sampled]
         self._wake(job_run, now_s + job_run.durations.move_s + rest_s, "rollout")
 
     @staticmethod
@@ -254,73 +261,106 @@ class _Replay:
 
     def _span(self, job_run: ReplayedJob, now_s: float) -> None:
         """Account for the nodes that a rollout has held since this last changed, and begin anew."""
-        start_s, switch_s = job_run.start_s, min(job_run.switch_s, now_s - job_run.start_s)
+        start_s, switches_s = job_run.runs["rollout"]
+        switch_s = min(switches_s, now_s - start_s)
         phase = "rollout" if job_run in job_run.group.rollouts else "tail"
         for share, nodes in job_run.nodes_by_share.items():
             job_run.busy_s["rollout"] += max(0.0, now_s - start_s - switch_s) * len(nodes) * share
             if self.keep_phases and nodes and now_s > start_s:
-                place = (job_run.iteration, job_run.group.number, "rollout", nodes)
+                place = (job_run.sampled, job_run.group.number, "rollout", nodes)
                 self.run.phases.append(PhaseRun(job_run.job.id, phase, *place, start_s, now_s, switch_s, share))
-        job_run.start_s, job_run.switch_s = now_s, job_run.switch_s - switch_s
+        job_run.runs["rollout"] = (now_s, switches_s - switch_s)
 
     def _wake(self, job_run: ReplayedJob, at_s: float, what: str) -> None:
-        self.stamps = job_run.stamp = self.stamps + 1
+        self.stamps += 1
+        if not job_run.staleness or what in _MOVABLE_ENDS:
+            job_run.stamp = self.stamps
         heappush(self.heap, (at_s, self.stamps, job_run, what))
 
     def _end(self, job_run: ReplayedJob, what: str, now_s: float) -> bool:
         """What a job waited for is over; whether the job leaves now."""
         job_id = job_run.job.id
         match what:
-            case "threshold":
-                job_run.left_s, job_run.since_s, job_run.passed = job_run.tail_s, now_s, True
-                self.listener.threshold(job_id)
-                self._share(job_run)
             case "rollout":
-                frees = self._is_tail(job_run)
-                job_run.ran_s = job_run.phase_s("rollout")
-                self.listener.finished(job_id, "rollout", self._book(job_run, now_s))
+                frees = bool(job_run.nodes_by_share) and self._is_tail(job_run)
+                self.listener.finished(job_id, "rollout", self._book(job_run, "rollout", now_s))
+                job_run.sampled += 1
                 if frees:
                     self._after_tail(job_run, now_s)
-                self.listener.ready(job_id, "training")
+                if not job_run.staleness:
+                    self.listener.ready(job_id, "training")
+                    return False
+                if job_run.sampled == job_run.last:
+                    self.listener.sampled(job_id)
+                self._tell(job_run)
             case "training":
-                job_run.ran_s += job_run.phase_s("training")
-                self.listener.finished(job_id, "training", self._book(job_run, now_s))
+                self.listener.finished(job_id, "training", self._book(job_run, "training", now_s))
+                job_run.trained += 1
                 if job_run.sync_s > 0.0:
                     self._wake(job_run, now_s + job_run.sync_s, "sync")
+                    if job_run.staleness:
+                        self._tell(job_run)
                 else:
                     return self._iterate(job_run, now_s)
             case "sync":
                 return self._iterate(job_run, now_s)
+            case "threshold":
+                job_run.left_s, job_run.since_s, job_run.passed = job_run.tail_s, now_s, True
+                self.listener.threshold(job_id)
+                self._share(job_run)
             case "checkpoint":
                 self._save(job_run)
-                self.listener.ready(job_id, "rollout")
+                self._tell(job_run)
             case "restart":
-                self.listener.ready(job_id, "rollout")
+                self._tell(job_run)
         return False
+
+    def _tell(self, job_run: ReplayedJob) -> None:
+        """Tell which phases of a job could begin now: of one between two iterations its rollout; of a stale one the training of
+        what is sampled, and the rollout with weights that are fresh enough."""
+        if not job_run.staleness:
+            self.listener.ready(job_run.job.id, "rollout")
+            return
+        sampled = job_run.sampled
+        if job_run.trainings == job_run.trained < sampled:
+            job_run.trainings += 1
+            self.listener.ready(job_run.job.id, "training")
+        if job_run.rollouts == sampled <= job_run.weights + job_run.staleness and sampled < job_run.last:
+            job_run.rollouts += 1
+            self.listener.ready(job_run.job.id, "rollout")
 
     def _iterate(self, job_run: ReplayedJob, now_s: float) -> bool:
         """An iteration is over; whether the job leaves now."""
         job_run.iteration += 1
-        job_run.ran_s = 0.0
-        self.listener.iterated(job_run.progress())
-        done = job_run.iteration - job_run.begins == job_run.job.iterations or now_s >= job_run.leaves_s - INSTANT_S
+        done = job_run.iteration == job_run.last or now_s >= job_run.leaves_s - INSTANT_S
         if done or self.run.state.is_over_budget(job_run.job.id, now_s + INSTANT_S):
+            self._stop(job_run, now_s)
+            self.listener.iterated(job_run.progress())
             self.listener.left(job_run.job.id, not done)
             job_run.placed = False
             return True
+        self.listener.iterated(job_run.progress())
         if job_run.iteration - job_run.saved >= job_run.every:
             assert self.failures is not None
+            if job_run.writes > job_run.saved:  # the last one is on its way
+                self._tell(job_run)
+                return False
+            job_run.writes = job_run.iteration
             if self.failures.write_s > 0.0:
                 self._wake(job_run, now_s + self.failures.write_s, "checkpoint")
+                if job_run.staleness:
+                    self._tell(job_run)
                 return False
             self._save(job_run)
-        self.listener.ready(job_run.job.id, "rollout")
+        job_run.weights = job_run.iteration
+        self._tell(job_run)
         return False
 
     def _save(self, job_run: ReplayedJob) -> None:
-        """A checkpoint is written."""
+        """A checkpoint is written; no weights have gone to the rollout nodes meanwhile."""
         assert self.run.failures is not None
-        job_run.saved = job_run.iteration
+        job_run.saved = job_run.writes
+        job_run.weights = job_run.iteration
         self.run.failures.checkpoints += 1
 
     @property
@@ -380,32 +420,38 @@ class _Replay:
 
     def _cut(self, job_run: ReplayedJob, now_s: float) -> None:
         """A job does not end what it does, and is in its place no longer."""
-        frees = self._is_tail(job_run)
-        if job_run.phase is not None:
-            self._book(job_run, now_s)
-        job_run.stamp = -1
-        if frees:
-            self._after_tail(job_run, now_s)
+        self._stop(job_run, now_s)
         self._leave(job_run)
 
-    def _book(self, job_run: ReplayedJob, now_s: float) -> float:
-        """Account for the phase that a job runs, up to now; returns the seconds that it held its nodes."""
-        phase, start_s, switch_s = job_run.phase, job_run.start_s, job_run.switch_s
-        assert phase is not None
-        job_run.phase = None
-        if job_run.nodes_by_share:
+    def _stop(self, job_run: ReplayedJob, now_s: float) -> None:
+        """A job does not end what it does, and loses what it has sampled and not trained."""
+        frees = self._is_tail(job_run)
+        for phase in PHASES:
+            if phase in job_run.runs:
+                self._book(job_run, phase, now_s)
+        job_run.stamp, job_run.void = -1, self.stamps
+        if frees:
+            self._after_tail(job_run, now_s)
+        job_run.drop()
+
+    def _book(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> float:
+        """Account for a phase that a job runs, up to now; returns the seconds that it held its nodes."""
+        if phase == "rollout" and job_run.nodes_by_share:
             self._span(job_run, now_s)
+            del job_run.runs[phase]
             job_run.nodes_by_share = {}
             if job_run in job_run.group.rollouts:
                 del job_run.group.rollouts[job_run]
             return now_s - job_run.began_s
+        start_s, switch_s = job_run.runs.pop(phase)
         pool = "training" if job_run.keys[phase][0] == TRAINING_POOL else "rollout"
         job_run.busy_s[pool] += max(0.0, now_s - start_s - switch_s) * job_run.nodes[phase]
         if self.keep_phases:
             nodes = tuple(range(job_run.nodes[phase])) if pool == "training" else job_run.keys[phase]
             group = job_run.group.number
             span = (start_s, now_s, min(switch_s, now_s - start_s))
-            self.run.phases.append(PhaseRun(job_run.job.id, phase, job_run.iteration, group, pool, nodes, *span))
+            number = job_run.sampled if phase == "rollout" else job_run.trained
+            self.run.phases.append(PhaseRun(job_run.job.id, phase, number, group, pool, nodes, *span))
         return now_s - start_s
 
     def _place(self, now_s: float) -> None:
@@ -428,11 +474,10 @@ class _Replay:
                     if begins_again:
                         self._wake(job_run, now_s + run.scenario.cluster.migration_s, "restart")
                     else:
-                        scheduler.ready(job_id, "rollout")
+                        self._tell(job_run)
                 case Move(job_id=job_id):
                     job_run = self.running[job_id]
-                    job_run.saved = job_run.iteration  # it leaves with a checkpoint
-                    job_run.ran_s = 0.0
+                    job_run.saved = job_run.writes = job_run.iteration  # it leaves with a checkpoint
                     self._cut(job_run, now_s)
                     scheduler.vacated(job_id, job_run.progress())
 

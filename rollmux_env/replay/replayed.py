@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from math import inf
+
 from rollmux_env.cluster.events import Progress
 from rollmux_env.cluster.state import State
 from rollmux_env.replay.sampling import Durations
@@ -10,6 +13,7 @@ from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.dispatcher import PhaseName
 
 TRAINING_POOL = -1  # in place of a rollout node's number
+PHASES: tuple[PhaseName, PhaseName] = ("rollout", "training")
 
 
 class ReplayedGroup:
@@ -24,13 +28,19 @@ class ReplayedGroup:
 
 
 class ReplayedJob:
-    """A job as it runs. `stamp` is the number of the heap entry that it waits for; older entries are void.
+    """A job as it runs. Of the ends of rollouts on the heap the one numbered `stamp` counts; of others those after `void` do.
+
+    `sampled` rollouts and `trained` trainings are over, so these are also the numbers of those that come next or run; `last` ends
+    both. `iteration` counts what is over with its sync, and `weights` that of which the weights are back on the rollout nodes.
+    On-policy all these differ only within an iteration. Of a stale job, `rollouts` and `trainings` are known to be ready, and
+    `versions` are the weights that sampled what is not trained yet. `runs` is of the phases that run: since when, and how long of
+    that, at first, they only switch.
 
     Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
-    are left, the last `tail_s` of them past the threshold; `held` are the shares of its nodes, {share: nodes}, since `start_s`.
+    are left, the last `tail_s` of them past the threshold; `nodes_by_share` are those that it holds, {share: nodes}.
 
-    It begins this life with iteration `begins`, and writes a checkpoint `every` iterations, the last after `saved` of them; phases
-    of the iteration in hand that are over took `ran_s`. `placed`: it has a place, and goes on.
+    It begins this life with iteration `begins` and writes a checkpoint `every` iterations: the last after `saved` of them, and one
+    after `writes` is on its way if that is more. `placed`: it has a place, and goes on.
     """
 
     __slots__ = (
@@ -46,38 +56,47 @@ class ReplayedJob:
         "iteration",
         "job",
         "keys",
+        "last",
         "leaves_s",
         "left_s",
         "mask",
         "nodes",
         "nodes_by_share",
         "passed",
-        "phase",
         "placed",
-        "ran_s",
         "rate",
+        "rollouts",
         "row",
+        "runs",
+        "sampled",
         "saved",
         "since_s",
+        "staleness",
         "stamp",
-        "start_s",
-        "switch_s",
         "sync_s",
         "tail_s",
+        "trained",
+        "trainings",
+        "versions",
+        "void",
+        "weights",
+        "writes",
     )
 
     def __init__(self, job: Job, row: int, durations: Durations, begins: int, every: int) -> None:
         self.job = job
         self.row = row
         self.durations = durations
-        self.iteration = self.begins = self.saved = begins
+        self.iteration = self.begins = self.saved = self.writes = begins
         self.every = every
-        self.ran_s = 0.0
+        self.staleness = job.staleness
+        self.last = inf if job.iterations is None else begins + job.iterations
         self.placed = False
         self.busy_s = {"rollout": 0.0, "training": 0.0}  # by pool, node-seconds
-        self.stamp = -1
-        self.phase: PhaseName | None = None
-        self.start_s = self.switch_s = 0.0
+        self.stamp = self.void = -1
+        self.runs: dict[PhaseName, tuple[float, float]] = {}
+        self.versions: deque[int] = deque()
+        self.drop()
         self.began_s = self.left_s = self.since_s = self.tail_s = 0.0
         self.rate = 1.0
         self.passed = False
@@ -97,21 +116,42 @@ class ReplayedJob:
         self.nodes = {"rollout": len(seating.rollout), "training": len(seating.training)}
         self.cold = {"rollout": True, "training": True}
         self.leaves_s = float(state.jobs.leaves_s[self.row])
+        self.drop()
+
+    def drop(self) -> None:
+        """Go on from the last iteration that is over: what has been sampled since and not trained is lost."""
+        self.sampled = self.trained = self.rollouts = self.trainings = self.weights = self.iteration
+        self.versions.clear()
 
     def progress(self) -> Progress:
-        """What the job has done so far; asked at the end of an iteration, so that its busy seconds are of whole ones."""
-        return Progress(self.job.id, self.iteration - self.begins, self.busy_s["rollout"], self.busy_s["training"])
+        """What the job has done so far; asked at the end of an iteration, so that its busy seconds are of whole ones: what a stale
+        job's later rollouts took is left out."""
+        rollout_s = self.busy_s["rollout"]
+        if self.sampled > self.iteration:
+            factors = self.durations.rollout[self.iteration : self.sampled]
+            rollout_s -= sum(factors) * self.base_s["rollout"] * self.nodes["rollout"]
+        return Progress(self.job.id, self.iteration - self.begins, rollout_s, self.busy_s["training"])
 
     def phase_s(self, phase: PhaseName) -> float:
-        """Seconds of a phase of the iteration in hand, without its switch."""
-        factors = self.durations.rollout if phase == "rollout" else self.durations.training
-        return self.base_s[phase] * factors[self.iteration]
+        """Seconds of the phase that comes next or runs, without its switch."""
+        if phase == "rollout":
+            return self.base_s[phase] * self.durations.rollout[self.sampled]
+        return self.base_s[phase] * self.durations.training[self.trained]
 
     def lost(self, now_s: float) -> float:
-        """Iterations that it does again if it dies now, with the share of the one in hand that has run."""
-        ran_s = self.ran_s
-        if self.phase is not None:
-            began_s = self.began_s if self.nodes_by_share else self.start_s
-            ran_s += min(max(0.0, now_s - began_s - self.switch_s), self.phase_s(self.phase))
-        whole_s = self.phase_s("rollout") + self.phase_s("training") + self.sync_s if ran_s else 1.0
-        return self.iteration - self.saved + ran_s / whole_s
+        """Iterations that it does again if it dies now, with the share of those in hand that has run."""
+        ran_s = 0.0
+        rollout_s, training_s = self.base_s["rollout"], self.base_s["training"]
+        for number in range(self.iteration, self.sampled):
+            ran_s += rollout_s * self.durations.rollout[number]
+        for number in range(self.iteration, self.trained):
+            ran_s += training_s * self.durations.training[number]
+        for phase in PHASES:
+            if (span := self.runs.get(phase)) is not None:
+                began_s = self.began_s if phase == "rollout" and self.nodes_by_share else span[0]
+                ran_s += min(max(0.0, now_s - began_s - span[1]), self.phase_s(phase))
+        if ran_s:
+            first = self.iteration
+            whole_s = rollout_s * self.durations.rollout[first] + training_s * self.durations.training[first] + self.sync_s
+            ran_s /= whole_s
+        return self.iteration - self.saved + ran_s

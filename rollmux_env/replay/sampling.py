@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import deque
 from typing import Literal
 
 import numpy as np
@@ -95,14 +96,18 @@ class Durations:
         """Seconds of so many iterations, alone on the job's own nodes: one cold start of each phase, no warm ones."""
         job = self._job
         rollout_s, training_s = job.rollout.worst_case_s, job.training.worst_case_s
-        now_s = 0.0
+        sync_s = job.sync_s
+        sampled_s = trained_s = 0.0
+        synced_s = deque([0.0] * (1 + job.staleness), maxlen=1 + job.staleness)  # when the weights for the next rollouts are there
         cold_s = (job.rollout.switch.cold_s, job.training.switch.cold_s)
         for k in range(iterations):
-            now_s += cold_s[0] + rollout_s * self.rollout[k]
-            now_s += cold_s[1] + training_s * self.training[k]
-            now_s += job.sync_s
+            begins_s = synced_s[0] if synced_s[0] > sampled_s else sampled_s
+            sampled_s = begins_s + (cold_s[0] + rollout_s * self.rollout[k])
+            begins_s = trained_s if trained_s > sampled_s else sampled_s
+            trained_s = begins_s + (cold_s[1] + training_s * self.training[k])
+            synced_s.append(trained_s + sync_s)
             cold_s = (0.0, 0.0)
-        return now_s
+        return synced_s[-1]
 
     def _draw(self, name: Literal["rollout", "training"], first: int) -> Floats:
         actual = getattr(self._job, name).actual

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rollmux_env.cluster.events import Admitted, Progress
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.errors import PlanError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
@@ -59,8 +59,12 @@ def replay_unordered(scenario: Scenario, policy: Policy, check: bool = False) ->
         check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
 
     Raises:
+        InputError: a job is stale: nobody has said how it would share a node with itself.
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
+    for job in scenario.jobs:
+        if job.staleness:
+            raise InputError(f"job {job.id}: staleness: does not go with --policy naive, where phases have no order")
     run = Run(scenario, State(scenario.cluster, observed=True))
     state, scheduler, arrivals = run.state, Scheduler(run.state, policy), Arrivals(scenario)
     run.decision_s = scheduler.planner.decision_s

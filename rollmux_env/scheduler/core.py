@@ -235,13 +235,18 @@ class Scheduler:
     ) -> None:
         seat = self.seats[job_id]
         if self._holding is not None:
-            self._holding.give(seat)
+            self._holding.give(seat, phase)
         seat.group.dispatcher.finished(job_id, phase, seconds, counts)
         self._touched[seat.group] = None
         if self.review is not None and not seat.guest and phase != "sync" and counts:
             self.review.pace(job_id).phase(phase, seconds, cold)
         if device_gb and not seat.guest and phase != "sync":
             self._keeps(job_id, phase, device_gb)
+
+    def sampled(self, job_id: str) -> None:
+        group = self.seats[job_id].group
+        group.dispatcher.sampled(job_id)
+        self._touched[group] = None
 
     def synced(self, job_id: str, seconds: float) -> None:
         if self.review is not None and not self.seats[job_id].guest:
@@ -271,10 +276,13 @@ class Scheduler:
 
     def left(self, job_id: str, over_budget: bool = False) -> None:
         if self._dispatch is not None:
-            group = self.seats.pop(job_id).group
-            if not group.dispatcher.leaving(job_id):
+            seat = self.seats.pop(job_id)
+            if self.state.job(job_id).staleness:
+                self._quit(seat)
+            elif seat.group.dispatcher.leaving(job_id):
+                self._after(seat.group)
+            else:
                 raise ValueError(f"job {job_id} has an iteration in hand")
-            self._after(group)
         self._depart(job_id, over_budget)
 
     def failed(self, job_id: str) -> None:
@@ -589,7 +597,7 @@ class Scheduler:
         """A job is no member of its group any more, and holds nothing."""
         self._unsettled = True
         if self._holding is not None:
-            self._holding.give(seat)
+            self._holding.give_all(seat)
         seat.group.dispatcher.gone(seat.job_id)
         self._after(seat.group)
 

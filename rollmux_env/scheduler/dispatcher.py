@@ -3,7 +3,7 @@
 A state machine without clock, durations or input and output: whoever drives it (the event replay from a heap, the runtime from
 messages) reports what happened, then takes the permits that follow. It counts; a dispatch policy chooses.
 
-    reports   joined, ready, threshold, finished, absent, withdraw, leaving, gone
+    reports   joined, ready, threshold, finished, sampled, absent, withdraw, leaving, gone
     answers   permits(), and `migrations` with them
 
 A sync that needs both sides of a job at once (NCCL between trainer and engines) asks for a permit too, of all the job's nodes. No
@@ -11,7 +11,8 @@ policy is asked about it: it begins when these are free, and phases on them that
 
 A member is a cycle: rollout on all the rollout nodes that it is pinned to, training on all of the group's training nodes, sync,
 and again. A permit is given for all nodes of a phase at once, so nobody holds one node while it waits for another: there is no
-deadlock whatever the policy chooses.
+deadlock whatever the policy chooses. A stale member's next rollouts become ready while it trains: it may run one phase on either
+side, each in meta-iterations of its own.
 
 Long-tail migration: a driver whose policy has a `migration` reports when its share of a rollout's responses is done. From then on
 the policy may have the rest moved to a share of the same nodes, which the tail has for itself until the rollout is finished. The
@@ -23,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple, Protocol
 
-from rollmux_env.errors import PlanError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.scheduler.asking import raised
 
 PhaseName = Literal["rollout", "training"]
@@ -53,12 +54,14 @@ class Member:
         order: its place in the order of admission; not consecutive.
         nodes: {phase: the nodes that the phase needs, a bit each}; a sync needs those of both phases.
         turn: {phase: meta-iteration of the member's next phase of the kind that has neither finished nor given up its nodes}.
-        begun: its rollout of the meta-iteration in hand has had its permit.
-        runs: the phase or the sync that it runs, `tail` for a rollout that was migrated, or None.
-        since_s: when that began, by `Dispatcher.now_s`.
+        begun: the rollout that its next training needs has had its permit.
+        rolls: whether it runs a rollout: `rollout`, or `tail` for one that was migrated, or None. trains: it runs a training.
+        syncs: it runs a sync on all its nodes, and no phase beside it.
+        since_s: {phase or sync: when the last one that it has run began, by `Dispatcher.now_s`}.
         passed: its rollout has reached the threshold of migration.
         worst_case_s: {phase: seconds that were planned}.
-        sync_s: seconds of its sync. slo: multiple of its T_solo. joined_s: when it joined, by `Dispatcher.now_s`.
+        sync_s: seconds of its sync. staleness: in versions. slo: multiple of its T_solo. joined_s: when it joined, by
+            `Dispatcher.now_s`.
         served: {phase: which permit of the group its last one was; 0 of none}.
         observed_s, observed: {phase: summed seconds of, and number of, its finished phases in this group}.
         leaving: it goes when the iteration in hand is over.
@@ -74,11 +77,14 @@ class Member:
         "observed_s",
         "order",
         "passed",
-        "runs",
+        "rolls",
         "served",
         "since_s",
         "slo",
+        "staleness",
         "sync_s",
+        "syncs",
+        "trains",
         "turn",
         "worst_case_s",
     )
@@ -89,11 +95,14 @@ class Member:
         self.nodes = nodes
         self.turn: dict[HoldName, int] = {"rollout": _ABSENT, "training": _ABSENT}
         self.begun = False
-        self.runs: HoldName | Literal["tail"] | None = None
-        self.since_s = self.joined_s = 0.0
+        self.rolls: Literal["rollout", "tail"] | None = None
+        self.trains = self.syncs = False
+        self.since_s: dict[HoldName, float] = {"rollout": 0.0, "training": 0.0}
+        self.joined_s = 0.0
         self.passed = False
         self.worst_case_s = worst_case_s
         self.sync_s = 0.0
+        self.staleness = 0
         self.slo = float("inf")
         self.served: dict[HoldName, int] = {"rollout": 0, "training": 0}
         self.observed_s: dict[HoldName, float] = {"rollout": 0.0, "training": 0.0}
@@ -188,7 +197,7 @@ class Dispatcher:
             member
             for member in members
             if member.passed
-            and member.runs == "rollout"
+            and member.rolls == "rollout"
             and member.nodes["rollout"] & wanted
             and not member.nodes["rollout"] & self.tails
         ]
@@ -200,6 +209,7 @@ class Dispatcher:
         rollout_s: float,
         training_s: float,
         sync_s: float = 0.0,
+        staleness: int = 0,
         slo: float = float("inf"),
     ) -> None:
         """A job is the last member of the group from now on; it takes part from the first time that it is ready.
@@ -207,44 +217,54 @@ class Dispatcher:
         Args:
             rollout_nodes: numbers of those that it is pinned to; none of a job whose rollouts take the training nodes.
             rollout_s, training_s: worst cases, seconds; for policies that go by size.
-            sync_s: seconds. slo: multiple of T_solo; for policies that go by what a member has left of it.
+            sync_s: seconds. staleness: in versions. slo: multiple of T_solo; for policies that go by what a member has left of it.
         """
         if job_id in self._members:
             raise ValueError(f"job {job_id} is a member already")
         pins = sum(1 << (node + 1) for node in set(rollout_nodes)) or _TRAINING_POOL
         nodes: dict[HoldName, int] = {"rollout": pins, "training": _TRAINING_POOL, "sync": pins | _TRAINING_POOL}
         member = self._members[job_id] = Member(job_id, self._joined, nodes, {"rollout": rollout_s, "training": training_s})
-        member.sync_s, member.slo, member.joined_s = sync_s, slo, self.now_s
+        member.sync_s, member.staleness, member.slo, member.joined_s = sync_s, staleness, slo, self.now_s
         self._joined += 1
 
     def ready(self, job_id: str, phase: HoldName) -> bool:
-        """A member's phase could run: the phase before it, and the sync before a rollout, are over; or a sync could.
+        """A member's phase could run: the phase before it, and the sync before a rollout, are over; of a stale member, the last one
+        of its kind and what it needs of the other. Or a sync could.
 
         Returns:
             Whether it is still a member: False for the rollout of a member that was leaving and has now gone.
         """
         member = self._members[job_id]
-        if phase == "rollout":
+        if phase == "training":
+            if member.trains:
+                raise ValueError(f"a training of job {job_id} runs already")
+        elif phase == "rollout":
             if member.leaving:
                 self.gone(job_id)
                 return False
+            if member.rolls is not None:
+                raise ValueError(f"a rollout of job {job_id} runs already")
             if member.turn["rollout"] == _ABSENT:
                 self._enter(member)
         (self.syncs if phase == "sync" else self.waiting).append(Request(member, phase, self._requests))
         self._requests += 1
         return True
 
+    def sampled(self, job_id: str) -> None:
+        """A stale member has run its last rollout: its turns on rollout nodes are skipped. It trains what is left."""
+        self._members[job_id].turn["rollout"] = _ABSENT
+
     def absent(self, job_id: str) -> None:
         """A member between two iterations is in nobody's way until it is ready for a rollout; then it comes after the others."""
         member = self._members[job_id]
-        if member.begun or member.runs is not None:
+        if member.begun or member.trains or member.syncs or member.rolls is not None:
             raise ValueError(f"job {job_id} has an iteration in hand")
         member.turn = {"rollout": _ABSENT, "training": _ABSENT}
 
     def threshold(self, job_id: str) -> None:
         """So many of the responses of a member's rollout are done that the rest may be migrated."""
         member = self._members[job_id]
-        if member.runs != "rollout":
+        if member.rolls != "rollout":
             raise ValueError(f"the rollout of job {job_id} does not run on all of its nodes")
         member.passed = bool(member.nodes["rollout"] & ~_TRAINING_POOL)
 
@@ -262,8 +282,7 @@ class Dispatcher:
             if pinned and (phase == "training" or not runs):
                 member.turn["rollout"] += 1
         if runs:
-            member.runs, member.since_s = phase, self.now_s
-            self.busy |= member.nodes[phase]
+            self._begin(member, phase)
 
     def finished(self, job_id: str, phase: HoldName, seconds: float, counts: bool = True) -> None:
         """A phase has run and its nodes are free.
@@ -273,22 +292,27 @@ class Dispatcher:
             counts: False of a rollout beside its iterations: the member's own one is still to come.
         """
         member = self._members.get(job_id)
-        if member is None or (member.runs != phase and (member.runs, phase) != ("tail", "rollout")):
+        if member is None or not (member.trains if phase == "training" else member.rolls if phase == "rollout" else member.syncs):
             raise ValueError(f"the {phase} of job {job_id} does not run")
-        if phase == "sync" or not counts:
-            self._free(member)
-            member.begun &= counts
+        if phase == "sync":
+            self._end_sync(member)
             return
-        if member.nodes["rollout"] == _TRAINING_POOL:  # nobody comes between a rollout and its training
-            if phase == "training":
-                member.turn = {"rollout": member.turn["rollout"] + 1, "training": member.turn["training"] + 1}
-        elif member.runs != "tail":
-            member.turn[phase] += 1
-        self._free(member)
+        turn = member.turn
+        pinned = member.nodes["rollout"] != _TRAINING_POOL  # else nobody comes between a rollout and its training
+        if phase == "training":
+            self.busy &= ~_TRAINING_POOL
+            member.trains = False
+            turn["training"] += 1
+            turn["rollout"] += not pinned
+        else:
+            turn["rollout"] += counts and pinned and member.rolls != "tail"
+            self._end_rollout(member)
+        if phase == "training" or not counts:
+            member.begun = member.staleness > 0 and (turn["rollout"] > turn["training"] or member.rolls is not None)
+        if not counts:
+            return
         member.observed_s[phase] += seconds
         member.observed[phase] += 1
-        if phase == "training":
-            member.begun = False
 
     def leaving(self, job_id: str) -> bool:
         """A member wants to go. It does so at the end of its iteration: when it is next ready for a rollout.
@@ -308,9 +332,12 @@ class Dispatcher:
         self._drop(self._members[job_id])
 
     def gone(self, job_id: str) -> None:
-        """A member is no longer there. A phase that it runs is over and its nodes are free."""
+        """A member is no longer there. What it runs is over and its nodes are free."""
         member = self._members.pop(job_id)
-        self._free(member)
+        if member.trains:
+            self.busy &= ~_TRAINING_POOL
+        self._end_sync(member)
+        self._end_rollout(member)
         self._drop(member)
 
     def permits(self) -> list[Permit]:
@@ -334,10 +361,9 @@ class Dispatcher:
             for other in self.waiting:
                 if other.nodes & nodes and other.number < request.number:
                     other.overtaken += 1
-            self.busy |= nodes
             member = request.member
+            self._begin(member, request.phase)
             member.begun |= request.phase != "sync"
-            member.runs, member.since_s = request.phase, self.now_s
             self._permits += 1
             member.served[request.phase] = self._permits
             permits.append(Permit(member.job_id, request.phase))
@@ -350,6 +376,8 @@ class Dispatcher:
             self.waiting = [one for one in everybody if not self._waits_for_sync(one)]
         try:
             return self.policy.choose(self) if self.waiting else None
+        except (InputError, PlanError):
+            raise
         except Exception as error:
             raise raised(error) from error
         finally:
@@ -374,24 +402,42 @@ class Dispatcher:
     def _migrate(self, member: Member) -> None:
         """The tail of a rollout leaves its nodes but for a share. What comes after it on them is the next rollout's turn."""
         nodes = member.nodes["rollout"]
-        if not member.passed or member.runs != "rollout" or nodes & self.tails:
+        if not member.passed or member.rolls != "rollout" or nodes & self.tails:
             raise PlanError(f"the dispatch policy migrated the rollout of job {member.job_id}, which is not movable")
         self.busy &= ~nodes
         self.tails |= nodes
-        member.runs, member.since_s = "tail", self.now_s
+        member.rolls, member.since_s["rollout"] = "tail", self.now_s
         member.turn["rollout"] += 1
         self.migrations.append(member.job_id)
 
-    def _free(self, member: Member) -> None:
-        """What a member runs is over."""
-        if member.runs == "tail":
+    def _begin(self, member: Member, phase: HoldName) -> None:
+        """A member runs a phase or a sync, and has its nodes."""
+        self.busy |= member.nodes[phase]
+        member.since_s[phase] = self.now_s
+        if phase == "rollout":
+            member.rolls = "rollout"
+        elif phase == "training":
+            member.trains = True
+        else:
+            member.syncs = True
+
+    def _end_sync(self, member: Member) -> None:
+        """All nodes of a member are free, if it runs a sync."""
+        if member.syncs:
+            self.busy &= ~member.nodes["sync"]
+        member.syncs = False
+
+    def _end_rollout(self, member: Member) -> None:
+        """What a member holds of rollout nodes is free, if it runs a rollout."""
+        if member.rolls == "tail":
             self.tails &= ~member.nodes["rollout"]
-        elif member.runs is not None:
-            self.busy &= ~member.nodes[member.runs]
-        member.runs, member.passed = None, False
+        elif member.rolls is not None:
+            self.busy &= ~member.nodes["rollout"]
+        member.rolls, member.passed = None, False
 
     def _enter(self, member: Member) -> None:
-        """Give a new member its first meta-iteration: the one after the oldest in progress.
+        """Give a new member its first meta-iteration, on all its nodes: the one after the oldest of a training in progress. Of two
+        different ones, on the two sides, it would run at a longer period for ever.
 
         The members in front may be in it already, never those behind: of two moves into a group the second may end its pause first.
         """

@@ -57,7 +57,8 @@ class Profiled(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A phase could run: the phase before it, and the sync before a rollout, are over; or a sync that needs all the job's nodes.
+    """A phase could run: the phase before it, and the sync before a rollout, are over; or a sync that needs all the job's nodes. A
+    stale job's rollouts wait for the sync of 1 + staleness iterations before, and become ready while it trains.
 
     Attributes:
         parts: of a rollout that can do with a part of its nodes: what these are cut into.
@@ -109,6 +110,12 @@ class Continued(NamedTuple):
     runs: bool
 
 
+class Sampled(NamedTuple):
+    """A stale job has run its last rollout, and trains what is left."""
+
+    job_id: str
+
+
 class Synced(NamedTuple):
     """A sync has taken so many seconds."""
 
@@ -147,7 +154,7 @@ class Resumed(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A job has done its stay; asked between two iterations.
+    """A job has done its stay; asked between two iterations. What a stale job runs then, or has not trained, is dropped.
 
     Attributes:
         over_budget: its budget is spent before.
@@ -225,6 +232,7 @@ Fact = (
     | Shrunk
     | Finished
     | Continued
+    | Sampled
     | Synced
     | Iterated
     | Vacated

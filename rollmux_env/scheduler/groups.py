@@ -30,7 +30,7 @@ class Seat:
         guest: it is being profiled; the state knows nothing of it.
         moving: it has another place, and will go there. failed: nothing is granted to it any more.
         parts: what its rollout nodes are cut into, as it said last.
-        holds: the phase whose nodes it has; only where nodes have names.
+        holds: the phases whose nodes it has; only where nodes have names.
     """
 
     __slots__ = ("failed", "group", "guest", "holds", "job_id", "moving", "parts", "seating")
@@ -42,7 +42,7 @@ class Seat:
         self.guest = guest
         self.moving = self.failed = False
         self.parts: tuple[PoolNode, ...] = ()
-        self.holds: HoldName | None = None
+        self.holds: set[HoldName] = set()
 
     def nodes(self) -> set[str]:
         """Names of all its nodes."""
@@ -69,4 +69,5 @@ def seating_of(state: State, nodes: NodePool | None, job_id: str) -> Seating:
 def join(group: Group, state: State, job_id: str, pins: tuple[int, ...], now_s: float) -> None:
     """Make a running job the last member of its group's dispatcher."""
     group.dispatcher.now_s = now_s
-    group.dispatcher.joined(job_id, pins, *state.planned_s(job_id), state.job(job_id).slo)
+    job = state.job(job_id)
+    group.dispatcher.joined(job_id, pins, *state.planned_s(job_id), job.staleness, job.slo)

@@ -54,7 +54,7 @@ class Holding:
                 return []
             switched = begun
             parts = self.shares.parts(job_id) if seat.parts else ()
-        seat.holds = phase
+        seat.holds.add(phase)
         return [Grant(job_id, phase, parts, switched, paired)]
 
     def shrunk(self, job_id: str, now_s: float) -> None:
@@ -62,20 +62,27 @@ class Holding:
         self.shares.left(job_id, now_s)
         self._room = True
 
-    def give(self, seat: Seat) -> None:
-        """What a job holds is free, and it waits for nothing."""
-        self._delayed.pop(seat.job_id, None)
-        if seat.holds == "training":
+    def give(self, seat: Seat, phase: HoldName) -> None:
+        """A phase is over, if a job holds nodes for it, and they are free."""
+        if phase not in seat.holds:
+            return
+        seat.holds.remove(phase)
+        if phase == "training":
             self._nodes.give(seat.job_id, seat.seating.training_nodes)
-        elif seat.holds == "sync":
+        elif phase == "sync":
             self._nodes.give(seat.job_id, seat.every_node())
-        elif seat.holds == "rollout":
+        else:
             self.shares.end(seat.job_id)
             self._room = True
-        seat.holds = None
+
+    def give_all(self, seat: Seat) -> None:
+        """What a job holds is free, and it waits for nothing."""
+        self.withdraw(seat.job_id)
+        for phase in [*seat.holds]:
+            self.give(seat, phase)
 
     def withdraw(self, job_id: str) -> None:
-        """A job that has failed waits for no tail any more."""
+        """A job waits for no tail any more."""
         self._delayed.pop(job_id, None)
 
     def make_room(self, seats: Seats, now_s: float) -> list[Command]:

@@ -19,7 +19,7 @@ def examples(count: int) -> settings:
     return settings(max_examples=count, derandomize=True, database=None, suppress_health_check=slow)
 
 
-Member = tuple[float, float, float, list[int]]
+Member = tuple[float, float, float, list[int], int]
 
 
 def seconds(fine: bool = False) -> st.SearchStrategy[float]:
@@ -29,11 +29,14 @@ def seconds(fine: bool = False) -> st.SearchStrategy[float]:
 
 
 @st.composite
-def group_members(draw: st.DrawFn, fine: bool = False, max_members: int = 5, max_nodes: int = 4) -> list[Member]:
-    """Members of one group as `tests.oracle.period` wants them: (rollout_s, training_s, sync_s, nodes)."""
+def group_members(
+    draw: st.DrawFn, fine: bool = False, max_members: int = 5, max_nodes: int = 4, stale: bool = True
+) -> list[Member]:
+    """Members of one group as `tests.oracle.period` wants them: (rollout_s, training_s, sync_s, nodes, staleness)."""
     nodes = st.lists(st.integers(0, draw(st.integers(0, max_nodes - 1))), min_size=1, max_size=max_nodes, unique=True).map(sorted)
     sync = st.just(0.0) | seconds(fine)
-    return draw(st.lists(st.tuples(seconds(fine), seconds(fine), sync, nodes), min_size=1, max_size=max_members))
+    staleness = draw(st.sampled_from([st.just(0), st.sampled_from([0, 1, 2, 5])])) if stale else st.just(0)
+    return draw(st.lists(st.tuples(seconds(fine), seconds(fine), sync, nodes, staleness), min_size=1, max_size=max_members))
 
 
 @st.composite
@@ -75,6 +78,7 @@ def jobs(draw: st.DrawFn, job_id: str, latest_s: int = 200, fine: bool = False) 
         },
         "training": training,
         "sync_s": draw(st.sampled_from([0, 0, 0, 2, 15])),
+        "staleness": draw(st.sampled_from([0, 0, 0, 1, 3])),
     }
 
 
@@ -82,7 +86,8 @@ def on_one_device(scenario: Dict) -> Dict:
     """The same jobs where one pool runs both phases; what a job keeps of either phase fits a node together."""
     training = scenario["cluster"]["training"]
     pool = {**training, **{name: 2 * training[name] for name in ("node_memory_gb", "device_memory_gb") if training.get(name)}}
-    return {**scenario, "cluster": {**scenario["cluster"], "training": pool, "one_device": True}}
+    jobs = [{**job, "staleness": 0} for job in scenario["jobs"]]
+    return {**scenario, "cluster": {**scenario["cluster"], "training": pool, "one_device": True}, "jobs": jobs}
 
 
 @st.composite

@@ -37,20 +37,21 @@ def pinnings(jobs: list[Dict]) -> Iterator[list[tuple[int, ...]]]:
 def least_period(jobs: list[Dict], pins: list[tuple[int, ...]], training_nodes: int, below_s: float) -> float:
     """Least period over all member orders, infinite where none is below `below_s`."""
     n_nodes = 1 + max(node for numbers in pins for node in numbers)
-    rollout = np.array([job["rollout"]["worst_case_s"] for job in jobs], dtype=float)
-    training = np.array([training_s(job, training_nodes) for job in jobs], dtype=float)
-    sync = np.array([job["sync_s"] for job in jobs], dtype=float)
+    phases = np.array(
+        [(j["rollout"]["worst_case_s"], training_s(j, training_nodes), j["sync_s"], j["staleness"]) for j in jobs], dtype=float
+    ).T.copy()
     pinned = np.array([[int(node in numbers) for node in range(n_nodes)] for numbers in pins])
     n = len(jobs)
-    bound = period_bound(rollout, training, sync, pinned, n, n_nodes)
+    bound = period_bound(phases, pinned, n, n_nodes)
     if bound >= below_s:
         return inf
-    if not sync.any() and max(len(numbers) for numbers in pins) == 1:
+    if not phases[2].any() and max(len(numbers) for numbers in pins) == 1:
         return bound
     best = inf
     for order in permutations(range(n)):
         at = list(order)
-        best = min(best, exact_period(rollout[at], training[at], sync[at], np.ascontiguousarray(pinned[at]), n, n_nodes, bound))
+        ordered = np.ascontiguousarray(phases[:, at]), np.ascontiguousarray(pinned[at])
+        best = min(best, exact_period(*ordered, n, n_nodes, bound))
         if best == bound:
             break
     return best if best < below_s else inf

@@ -1,17 +1,19 @@
 """The period of a co-execution group, by playing strict round robin with exact numbers.
 
-A group is a list of members in admission order; a member is `(rollout_s, training_s, sync_s, nodes)` with `nodes` the
-rollout nodes that it is pinned to and `training_s` the training phase at the group's pool size. All members train on
-one pool, so the pool is a single resource.
+A group is a list of members in admission order; a member is `(rollout_s, training_s, sync_s, nodes)`, or these and its staleness,
+with `nodes` the rollout nodes that it is pinned to and `training_s` the training phase at the group's pool size. All members train
+on one pool, so the pool is a single resource.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import lcm
 
-Member = tuple[float | Fraction, float | Fraction, float | Fraction, Iterable[int]]
+Seconds = float | Fraction
+Member = tuple[Seconds, Seconds, Seconds, Iterable[int]] | tuple[Seconds, Seconds, Seconds, Iterable[int], int]
 
 
 def period(members: Sequence[Member], max_rounds: int = 3000) -> Fraction:
@@ -23,23 +25,23 @@ def period(members: Sequence[Member], max_rounds: int = 3000) -> Fraction:
     """
     scale, whole = _whole_numbers(members)
     pool_free = 0
-    node_free = {node: 0 for _, _, _, nodes in whole for node in nodes}
-    job_ready = [0] * len(whole)
+    node_free = {node: 0 for _, _, _, nodes, _ in whole for node in nodes}
+    synced = [deque([0] * (1 + staleness)) for *_, staleness in whole]  # when the weights for each of the next rollouts are there
     seen: dict[tuple[int, ...], tuple[int, int]] = {}
     for round_number in range(max_rounds):
-        state = (pool_free, *node_free.values(), *job_ready)
+        state = (pool_free, *node_free.values(), *(ready for job in synced for ready in job))
         now = max(state)
         relative = tuple(entry - now for entry in state)
         if relative in seen:
             earlier_round, earlier_now = seen[relative]
             return Fraction(now - earlier_now, (round_number - earlier_round) * scale)
         seen[relative] = (round_number, now)
-        for k, (rollout, training, sync, nodes) in enumerate(whole):
-            rollout_end = max([job_ready[k], *(node_free[node] for node in nodes)]) + rollout
+        for k, (rollout, training, sync, nodes, _) in enumerate(whole):
+            rollout_end = max([synced[k].popleft(), *(node_free[node] for node in nodes)]) + rollout
             for node in nodes:
                 node_free[node] = rollout_end
             pool_free = max(pool_free, rollout_end) + training
-            job_ready[k] = pool_free + sync
+            synced[k].append(pool_free + sync)
     return period_of_cycles(members)
 
 
@@ -71,10 +73,10 @@ def period_of_cycles(members: Sequence[Member]) -> Fraction:
     scale, whole = _whole_numbers(members)
     duration: dict[tuple[str, int], int] = {}
     arcs: dict[tuple[str, int], list[tuple[tuple[str, int], int, int]]] = {}  # vertex -> (successor, delay, rounds later)
-    for k, (rollout, training, sync, _) in enumerate(whole):
+    for k, (rollout, training, sync, _, staleness) in enumerate(whole):
         duration["rollout", k], duration["training", k] = rollout, training
         arcs["rollout", k] = [(("training", k), 0, 0)]
-        arcs["training", k] = [(("rollout", k), sync, 1)]
+        arcs["training", k] = [(("rollout", k), sync, 1 + staleness)]
     users = {node: [k for k, member in enumerate(whole) if node in member[3]] for member in whole for node in member[3]}
     for kind, order in [("training", list(range(len(whole)))), *(("rollout", order) for order in users.values())]:
         for k, follower in zip(order, order[1:] + order[:1], strict=True):
@@ -97,9 +99,9 @@ def period_of_cycles(members: Sequence[Member]) -> Fraction:
     return best
 
 
-def _whole_numbers(members: Sequence[Member]) -> tuple[int, list[tuple[int, int, int, tuple[int, ...]]]]:
+def _whole_numbers(members: Sequence[Member]) -> tuple[int, list[tuple[int, int, int, tuple[int, ...], int]]]:
     """The members with all durations as integers, and the factor that they were multiplied with."""
-    exact = [([Fraction(x) for x in member[:3]], tuple(member[3])) for member in members]
-    scale = lcm(*(x.denominator for durations, _ in exact for x in durations))
-    whole = [(*(int(x * scale) for x in durations), nodes) for durations, nodes in exact]
+    exact = [([Fraction(x) for x in member[:3]], tuple(member[3]), sum(member[4:])) for member in members]
+    scale = lcm(*(x.denominator for durations, _, _ in exact for x in durations))
+    whole = [(*(int(x * scale) for x in durations), nodes, staleness) for durations, nodes, staleness in exact]
     return scale, whole  # type: ignore[return-value]

@@ -38,7 +38,7 @@ def merged(below: Any, above: Any) -> Any:
 
 
 def read_job(job: Dict) -> Dict:
-    full = {"sync_s": 0, "iterations": None, "duration_s": None, **job}
+    full = {"sync_s": 0, "staleness": 0, "iterations": None, "duration_s": None, **job}
     for phase in ("rollout", "training"):
         full[phase] = {"nodes": 1, "host_memory_gb": 0, "device_gb": 0, **full[phase]}
     by_nodes = full["training"].get("by_nodes") or {}
@@ -51,7 +51,10 @@ def at_most(a: float, b: float) -> bool:
 
 
 def solo_s(job: Dict) -> float:
-    seconds: float = job["rollout"]["worst_case_s"] + job["training"]["worst_case_s"] + job["sync_s"]
+    rollout, training = job["rollout"]["worst_case_s"], job["training"]["worst_case_s"]
+    seconds: float = rollout + training + job["sync_s"]
+    if job["staleness"]:
+        seconds = max(rollout, training, seconds / (1 + job["staleness"]))
     return seconds
 
 
@@ -82,8 +85,8 @@ def _one_device(group: Dict) -> bool:
     return any(m["job"].get("one_device") for m in group["members"])
 
 
-def _as_member(job: Dict, nodes: list[int], pool_size: int) -> tuple[float, float, float, list[int]]:
-    return job["rollout"]["worst_case_s"], training_s(job, pool_size), job["sync_s"], nodes
+def _as_member(job: Dict, nodes: list[int], pool_size: int) -> tuple[float, float, float, list[int], int]:
+    return job["rollout"]["worst_case_s"], training_s(job, pool_size), job["sync_s"], nodes, job["staleness"]
 
 
 def cycle_s(group: Dict) -> float:

@@ -15,6 +15,7 @@ from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
+from rollmux_env.replay.unordered import replay_unordered
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
@@ -47,6 +48,15 @@ def test_solo_waits_for_nodes() -> None:
     found = metrics(replay(stream, Solo(), check=True))
     assert found.wait_s == pytest.approx({"j1": 1e4 - 1})
     assert found.slo_attainment == 1.0
+
+
+def test_a_stale_job_does_not_go_where_its_phases_would_take_turns() -> None:
+    stream = scenario({**phases(100, 50), "staleness": 1})
+    assert metrics(replay(stream, Solo(), check=True)).work_h == pytest.approx(1e4 / 3600), "100 s an iteration, and 100 alone"
+    with pytest.raises(InputError, match=r"^job j0: staleness: does not go with --policy colocated"):
+        replay(stream, Colocated())
+    with pytest.raises(InputError, match=r"^job j0: staleness: does not go with --policy naive"):
+        replay_unordered(stream, Solo())
 
 
 def test_colocated_runs_both_phases_on_training_nodes_alone() -> None:

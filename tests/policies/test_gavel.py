@@ -221,6 +221,7 @@ JOBS = st.lists(
             "rollout": st.fixed_dictionaries({"worst_case_s": st.integers(1, 500), "nodes": st.integers(1, 3)}),
             "training": st.fixed_dictionaries({"worst_case_s": st.integers(1, 500), "nodes": st.integers(1, 2)}),
             "sync_s": st.sampled_from([0, 20]),
+            "staleness": st.sampled_from([0, 0, 2]),
             "arrival_s": st.integers(0, 5000),
         },
         optional={

@@ -59,7 +59,7 @@ def assert_valid(plan: OptimalPlan, cluster: Dict, jobs: list[Dict]) -> None:
         assert all(job["training"]["nodes"] <= group.training_nodes for job in members)
         played = period(
             [
-                (job["rollout"]["worst_case_s"], training_s(job, group.training_nodes), job["sync_s"], at)
+                (job["rollout"]["worst_case_s"], training_s(job, group.training_nodes), job["sync_s"], at, job["staleness"])
                 for job, at in zip(members, group.rollout_nodes, strict=True)
             ]
         )
@@ -109,6 +109,7 @@ def test_seven_jobs_with_sync_and_several_nodes(seed: int) -> None:
             "rollout": {"worst_case_s": int(rng.integers(1, 20)), "nodes": int(rng.integers(1, 3))},
             "training": {"worst_case_s": int(rng.integers(1, 12)), "nodes": 1 + int(rng.random() < 0.2)},
             "sync_s": int(rng.choice([0, 0, 5])),
+            "staleness": int(rng.choice([0, 0, 0, 2])),
         }
         for k in range(7)
     ]

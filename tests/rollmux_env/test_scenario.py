@@ -190,6 +190,21 @@ def test_a_phase_has_at_most_4096_nodes() -> None:
     assert error_of(placed(small(), "jobs.0.rollout.nodes", 4097)) == "jobs[0].rollout.nodes: must be at most 4096, not 4097"
 
 
+def test_a_staleness_is_a_whole_number_up_to_64_and_none_is_written_where_there_is_none() -> None:
+    for value in (0, 1, 64, 2.0):
+        assert parse_scenario(placed(small(), "jobs.0.staleness", value)).jobs[0].staleness == value
+    for value, said in ((-1, "at least 0, not -1"), (65, "at most 64, not 65"), (1.5, "a whole number, not 1.5")):
+        assert error_of(placed(small(), "jobs.0.staleness", value)) == f"jobs[0].staleness: must be {said}"
+    assert parse_scenario(placed(small(), "jobs.0.staleness", 0)).sha256 == parse_scenario(small()).sha256
+    assert parse_scenario(placed(small(), "jobs.0.staleness", 1)).sha256 != parse_scenario(small()).sha256
+
+
+def test_a_stale_job_does_not_go_on_one_device() -> None:
+    data = placed(placed(small(), "cluster.one_device", True), "jobs.0.staleness", 1)
+    why = "does not go with cluster.one_device: a device runs one phase after the other"
+    assert error_of(data) == f"jobs[0].staleness: {why}"
+
+
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 64, "-", "2024-01-01"])
 def test_valid_ids(name: str) -> None:
     assert parse_scenario(placed(small(), "jobs.0.id", name)).jobs[0].id == name

@@ -13,6 +13,7 @@ import numpy as np
 
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Limits
 from rollmux_env.scenario import Job
+from rollmux_env.timing.alone import alone_s
 
 Shape = tuple[int, int]  # rollout and training nodes of a worker set
 
@@ -42,6 +43,8 @@ def shapes(jobs: Sequence[Job], training_slowdown: float | None) -> list[Shape]:
     types: set[Shape] = set()
     for job in jobs:
         types.add((job.rollout.nodes, job.training.nodes))
+        if job.staleness:
+            continue
         types.add((0, job.colocated.nodes if job.colocated else job.training.nodes))
         if training_slowdown is not None:
             types.add((job.rollout.nodes, 0))
@@ -69,9 +72,11 @@ def _modes(job: Job, shape: Shape, training_slowdown: float | None) -> list[RunM
     modes = []
     if rollout_nodes >= rollout.nodes and training_nodes >= training.nodes:
         training_s = job.training_s(training_nodes)
-        iteration_s = rollout.worst_case_s + training_s + job.sync_s
+        iteration_s = alone_s(rollout.worst_case_s, training_s, job.sync_s, job.staleness)
         busy_s = (rollout.worst_case_s * rollout.nodes, training_s * training_nodes)
         modes.append(RunMode(iteration_s, rollout.host_memory_gb, training.host_memory_gb, *own_gb, *busy_s))
+    if job.staleness:
+        return modes  # on the same nodes its phases would take turns
     alone = job.colocated.nodes if job.colocated else training.nodes
     if training_nodes >= alone:
         block = job.colocated

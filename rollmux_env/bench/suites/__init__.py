@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
 from rollmux_env.bench.suites import (
+    asynchrony,
     contention,
     drift,
     failures,
@@ -35,6 +36,7 @@ SUITES: dict[str, Suite] = {
         quantile.SUITE,
         promises.SUITE,
         learned.SUITE,
+        asynchrony.SUITE,
     )
 }
 

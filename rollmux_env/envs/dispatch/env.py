@@ -127,7 +127,7 @@ def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
     """Write a group and all its sampled durations into row `e`.
 
     Raises:
-        InputError: more members, nodes or iterations than the tables hold.
+        InputError: more members, nodes or iterations than the tables hold, or a stale job.
     """
     room, nodes, most = groups.members.shape[1], groups.last.shape[1], groups.durations.shape[3]
     if len(group.jobs) > room or group.rollout_nodes >= nodes:
@@ -135,6 +135,8 @@ def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
     groups.groups["n"][e] = len(group.jobs)
     groups.clocks["horizon_s"][e], groups.clocks["usd_per_hour"][e] = group.horizon_s, group.usd_per_hour
     for k, (job, pins) in enumerate(zip(group.jobs, group.pins, strict=True)):
+        if job.staleness:
+            raise InputError(f"job {job.id}: staleness: the dispatch environment has jobs of a staleness of 0 alone")
         training_s = job.training_s(group.training_nodes)
         member, progress = groups.members[e, k], groups.progress[e, k]
         member["nodes"] = sum(1 << (node + 1) for node in pins)

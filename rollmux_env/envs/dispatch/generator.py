@@ -8,7 +8,7 @@ import numpy as np
 
 from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.period import exact_period, period_bound
+from rollmux_env.kernel.period import PHASES, exact_period, period_bound
 from rollmux_env.scenario import Actual, Job, Phase, Training
 from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads.catalogue import memory_gb, paper_cluster, switches
@@ -155,7 +155,7 @@ def _draw_shape(shape: str, rng: np.random.Generator) -> tuple[tuple[tuple[int, 
 def _period_s(times_s: list[tuple[float, float]], pins: tuple[tuple[int, ...], ...]) -> float:
     """Period of strict round robin at worst cases, seconds."""
     n, nodes = len(pins), 1 + max(max(own) for own in pins)
-    rollout_s, training_s = np.array(times_s).T.copy()
+    phases = np.zeros((PHASES, n))
+    phases[:2] = np.array(times_s).T
     pinned = np.array([[int(node in own) for node in range(nodes)] for own in pins])
-    group = rollout_s, training_s, np.zeros(n), pinned, n, nodes
-    return float(exact_period(*group, period_bound(*group)))
+    return float(exact_period(phases, pinned, n, nodes, period_bound(phases, pinned, n, nodes)))

@@ -106,6 +106,7 @@ class Workload:
             rollout_s=rollout_s,
             training_s=training_s,
             sync_s=np.zeros(n),
+            staleness=np.zeros(n),
             duration_s=stay_s if fixed else forever,
             iterations=forever if fixed else np.maximum(1.0, np.rint(stay_s / solo_s)),
             slo=np.array(slos),

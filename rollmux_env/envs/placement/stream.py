@@ -20,7 +20,8 @@ class Stream(NamedTuple):
     """The jobs of one stream in order of arrival, (n,) each.
 
     Attributes:
-        arrival_s, rollout_s, training_s, sync_s: seconds. duration_s: fixed stay, or infinite. iterations: or infinite.
+        arrival_s, rollout_s, training_s, sync_s: seconds. staleness: in versions. duration_s: fixed stay, or infinite.
+        iterations: or infinite.
         slo: multiple of T_solo. rollout_gb, training_gb: host memory per node, GB. rollout_nodes, training_nodes: asked for.
         rollout_device_gb, training_device_gb: memory that the job keeps on each GPU between its phases, GB.
         rescale_nodes, rescale_s: (n, K) training seconds from so many nodes on, ascending; unused steps have NO_STEP nodes.
@@ -31,6 +32,7 @@ class Stream(NamedTuple):
     rollout_s: Floats
     training_s: Floats
     sync_s: Floats
+    staleness: Floats
     duration_s: Floats
     iterations: Floats
     slo: Floats
@@ -47,7 +49,9 @@ class Stream(NamedTuple):
     @property
     def solo_s(self) -> Floats:
         """(n,) T_solo, seconds."""
-        return np.asarray(self.rollout_s + self.training_s + self.sync_s)
+        cycle_s = self.rollout_s + self.training_s + self.sync_s
+        longest_s = np.maximum(np.maximum(self.rollout_s, self.training_s), cycle_s / (1 + self.staleness))
+        return np.where(self.staleness > 0, longest_s, cycle_s)
 
     def solo_usd(self, limits: Limits) -> float:
         """What the stream costs under Solo-D: every job on its own nodes for its stay, $. A queue does not change it."""
@@ -109,6 +113,7 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
         rollout_s=floats(*(demand.rollout_s for demand in demands)),
         training_s=floats(*(demand.training_s for demand in demands)),
         sync_s=floats(*(job.sync_s for job in jobs)),
+        staleness=floats(*(job.staleness for job in jobs)),
         duration_s=floats(*(job.duration_s for job in jobs)),
         iterations=floats(*(job.iterations for job in jobs)),
         slo=floats(*(job.slo for job in jobs)),

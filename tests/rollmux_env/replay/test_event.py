@@ -127,15 +127,16 @@ def test_no_warm_start_where_the_node_last_ran_the_same_job() -> None:
 @given(members=draw.group_members())
 @examples(60)
 def test_the_steady_pace_is_the_kernels_period(members: list[draw.Member]) -> None:
-    """Any pinning, any sync, training rescaled to the pool."""
+    """Any pinning, any sync, any staleness, training rescaled to the pool."""
     nodes = sorted({node for member in members for node in member[3]})
     first, *rest = members
     # The first job opens the group with all the nodes, so that the others are pinned to any of them.
-    listed = [(first[0], first[1], first[2], nodes), *rest]
+    listed = [(*first[:3], nodes, first[4]), *rest]
     jobs = []
-    for k, (rollout, training, sync, pins) in enumerate(listed):
+    for k, (rollout, training, sync, pins, staleness) in enumerate(listed):
         block = {"worst_case_s": 2 * training, "nodes": 2 if k == 0 else 1, **({"by_nodes": {2: training}} if k else {})}
-        jobs.append(job(f"j{k}", {"worst_case_s": rollout, "nodes": len(pins)}, block, sync_s=sync, iterations=260))
+        more = {"sync_s": sync, "staleness": staleness, "iterations": 260}
+        jobs.append(job(f"j{k}", {"worst_case_s": rollout, "nodes": len(pins)}, block, **more))
     places = {f"j{k}": tuple(nodes.index(node) for node in member[3]) for k, member in enumerate(listed)}
     problem = scenario(*jobs)
     run = played(problem, Together(places))
@@ -203,15 +204,20 @@ def test_any_scenario_ends_with_every_job_done_and_no_node_used_twice(dispatch: 
     for entry in problem.jobs:
         done = run.state.jobs.done[run.state.row(entry.id)]
         assert done == (entry.iterations or done) >= 1
-        own = [phase for phase in run.phases if phase.job_id == entry.id]
-        assert [(phase.iteration, phase.phase) for phase in own] == [
-            (k, name) for k in range(int(done)) for name in ("rollout", "training")
-        ]
-        assert gone[entry.id] == pytest.approx(own[-1].end_s + entry.sync_s)
+        rollouts, trainings = (
+            [phase for phase in run.phases if (phase.job_id, phase.phase) == (entry.id, name)] for name in ("rollout", "training")
+        )
+        for own in (rollouts, trainings):
+            assert [phase.iteration for phase in own] == [*range(len(own))]
+        assert done <= len(trainings) <= len(rollouts) <= (entry.iterations or done + entry.staleness)
+        assert all(rollout.end_s <= training.start_s for rollout, training in zip(rollouts, trainings, strict=False))
+        synced = zip(trainings, rollouts[1 + entry.staleness :], strict=False)
+        assert all(training.end_s + entry.sync_s <= rollout.start_s + 1e-5 for training, rollout in synced)
+        ends = [phase.end_s + entry.sync_s for phase in trainings[: int(done)]]
+        assert gone[entry.id] == pytest.approx(ends[-1])
         if entry.duration_s is not None:  # it left at the end of the first iteration that ended when its stay was over
             over_s = next(event.at_s for event in run.log if isinstance(event, Admitted | Moved) and event.job_id == entry.id)
             over_s += entry.duration_s
-            ends = [phase.end_s + entry.sync_s for phase in own if phase.phase == "training"]
             assert ends[-1] >= over_s - 1e-5
             assert all(end <= over_s + 1e-5 for end in ends[:-1])
     by_node = sorted((phase.group, phase.pool, node, phase.start_s, phase.end_s) for phase in run.phases for node in phase.nodes)

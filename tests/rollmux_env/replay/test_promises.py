@@ -71,8 +71,9 @@ def test_the_steady_pace_is_the_planned_period(members: list[draw.Member], start
     nodes = sorted({node for member in members for node in member[3]})
     first, *rest = members
     jobs, pins = [], []
-    for k, (rollout, training, sync, own) in enumerate([(first[0], first[1], first[2], nodes), *rest]):
-        entry = job(f"j{k}", {"worst_case_s": rollout, "nodes": len(own)}, {"worst_case_s": training}, sync_s=sync, iterations=260)
+    for k, (rollout, training, sync, own, staleness) in enumerate([(*first[:3], nodes, first[4]), *rest]):
+        more = {"sync_s": sync, "staleness": staleness, "iterations": 260}
+        entry = job(f"j{k}", {"worst_case_s": rollout, "nodes": len(own)}, {"worst_case_s": training}, **more)
         warm = {"rollout": {"warm_s": starts[2 * k], "cold_s": 30}, "training": {"warm_s": starts[2 * k + 1], "cold_s": 20}}
         jobs.append(with_switches(entry, **warm))
         pins.append((tuple(nodes.index(node) for node in own), 0))
@@ -101,6 +102,7 @@ def streams(draw_: st.DrawFn) -> Scenario:
         entry = job(
             f"j{k}", {"worst_case_s": draw_(seconds), "nodes": nodes}, draw_(seconds), arrival_s, slo=slo, sync_s=sync_s, **stay
         )
+        entry["staleness"] = draw_(st.sampled_from([0, 0, 1, 3]))
         warm = {phase: {"warm_s": draw_(st.integers(0, 4)), "cold_s": draw_(st.integers(0, 60))} for phase in SWITCH}
         jobs.append(with_switches(entry, **warm))
     return scenario(*jobs, migration_s=30)

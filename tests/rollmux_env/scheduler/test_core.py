@@ -18,8 +18,8 @@ from rollmux_env.cluster.state import State, limits_of
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import ANSWERS, Command
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.nodes import LEASE, Assigned, Returned
-from tests.rollmux_env.scheduler.driver import Driver, make_job
+from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
+from tests.rollmux_env.scheduler.driver import Driver, make_cluster, make_job, make_nodes
 
 ALONE = Placement(None, (), 1, 1)
 
@@ -68,7 +68,7 @@ def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -
     assert set(ANSWERS) == set(get_args(Command))
     answers = {kind for kinds in ANSWERS.values() for kind in kinds}
     assert answers <= set(get_args(facts.Fact))
-    from_jobs = {facts.Arrived, facts.Unprofiled, facts.Synced, facts.Iterated, facts.Resumed, facts.Absent}
+    from_jobs = {facts.Arrived, facts.Unprofiled, facts.Sampled, facts.Synced, facts.Iterated, facts.Resumed, facts.Absent}
     assert set(get_args(facts.Fact)) - answers == {
         *from_jobs,
         facts.Confined,
@@ -312,3 +312,53 @@ def test_a_job_that_keeps_more_on_gpus_than_planned_is_known_by_that_as_far_as_t
     late = make_job("c", slo=1000.0)
     driver.submit(late.model_copy(update={"rollout": late.rollout.model_copy(update={"device_gb": 1.0})}))
     assert len(state.group_list()) == 2
+
+
+def stale_step() -> tuple[Scheduler, NodePool]:
+    """A stale job that holds nodes on either side: its second rollout runs beside its first training."""
+    nodes = NodePool(make_nodes(1))
+    scheduler = Scheduler(State(make_cluster(1), observed=True), Scripted(), make_dispatch("round-robin"), nodes)
+    scheduler.step(1.0, [facts.Arrived(make_job("a").model_copy(update={"staleness": 1}))])
+    assert scheduler.step(2.0, [facts.Ready("a", "rollout")]).commands == [commands.Grant("a", "rollout")]
+    told: list[facts.Fact] = [facts.Finished("a", "rollout", 1.0), facts.Ready("a", "training"), facts.Ready("a", "rollout")]
+    assert scheduler.step(3.0, told).commands == [
+        commands.Grant("a", "training", paired=True),
+        commands.Grant("a", "rollout", paired=True),
+    ]
+    assert scheduler.seats["a"].holds == {"rollout", "training"}
+    return scheduler, nodes
+
+
+def test_a_stale_job_holds_the_nodes_of_each_side_until_that_phase_is_over() -> None:
+    scheduler, nodes = stale_step()
+    with pytest.raises(ValueError, match="a rollout of job a runs already"):
+        scheduler.step(4.0, [facts.Ready("a", "rollout")])
+    scheduler.step(5.0, [facts.Finished("a", "training", 2.0)])
+    assert (nodes.holders({"training-0"}), nodes.holders({"rollout-0"})) == ((), ("a",))
+    scheduler.step(6.0, [facts.Finished("a", "rollout", 3.0)])
+    assert nodes.holders({"training-0", "rollout-0"}) == () and not scheduler.seats["a"].holds
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_what_a_stale_job_holds_is_free_when_it_leaves_or_is_cleared(leaves: bool) -> None:
+    scheduler, nodes = stale_step()
+    if leaves:
+        scheduler.step(4.0, [facts.Finished("a", "training", 1.0), facts.Left("a")])
+    else:
+        assert scheduler.step(4.0, [facts.Failed("a")]).commands == [commands.Evict("a")]
+        assert nodes.holders({"training-0", "rollout-0"}) == ("a",)
+        scheduler.step(5.0, [facts.Cleared("a")])
+    assert nodes.holders({"training-0", "rollout-0"}) == () and scheduler.state.departed == 1 and not scheduler.seats
+
+
+def test_a_stale_job_that_has_sampled_all_is_in_nobodys_way_on_rollout_nodes() -> None:
+    nodes = NodePool(make_nodes(1))
+    policy = Scripted(places={"b": Placement(0, (0,))})
+    scheduler = Scheduler(State(make_cluster(1), observed=True), policy, make_dispatch("round-robin"), nodes)
+    for name in "ab":
+        scheduler.step(1.0, [facts.Arrived(make_job(name).model_copy(update={"staleness": 1}))])
+    scheduler.step(2.0, [facts.Ready("a", "rollout"), facts.Ready("b", "rollout")])
+    scheduler.step(3.0, [facts.Finished("a", "rollout", 1.0), facts.Ready("a", "training")])
+    step = scheduler.step(4.0, [facts.Finished("b", "rollout", 1.0), facts.Ready("b", "rollout")])
+    assert step.commands == []  # the next rollout is a's
+    assert scheduler.step(5.0, [facts.Sampled("a")]).commands == [commands.Grant("b", "rollout")]
