@@ -24,12 +24,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from attached_service import start, write_cluster
 
+from rollmux_env.report.tables import make_table, show
 from runtime.service.address import SERVICE
 from runtime.service.tokens import Right, Tokens
 
@@ -42,7 +44,7 @@ CONNECTIONS = 64  # of a client process
 class Figures:
     """What a client process has seen."""
 
-    permits_s: list[float] = field(default_factory=list)
+    permits: list[tuple[float, float]] = field(default_factory=list)  # when it was asked for, and how long it took, seconds
     late_s: list[float] = field(default_factory=list)
     refused: dict[int, int] = field(default_factory=dict)
     done: int = 0
@@ -117,7 +119,7 @@ async def _live(
                 if status != 200:
                     figures.refused[status] = figures.refused.get(status, 0) + 1
                     return
-                figures.permits_s.append(time.monotonic() - began_s)
+                figures.permits.append((began_s - begin_s, time.monotonic() - began_s))
                 await asyncio.sleep(HOLD_S)
                 metrics = {"reward": 0.5} if phase == "training" else {}
                 body = {"phase": phase, "iteration": iteration, "metrics": metrics}
@@ -217,11 +219,17 @@ def load(folder: Path, arguments: argparse.Namespace) -> None:
 
 def _report(figures: list[Figures], samples: list[tuple[float, float, float]]) -> None:
     """Print what clients have seen, and what the service took at some times: seconds, MB and CPU seconds."""
-    permits_s = sorted(second for each in figures for second in each.permits_s)
+    permits = sorted(permit for each in figures for permit in each.permits)
+    permits_s = sorted(took_s for _, took_s in permits)
     late_s = sorted(second for each in figures for second in each.late_s)
     seconds, (first, last) = samples[-1][0] - samples[0][0], (samples[0], samples[-1])
     print(f"{len(permits_s)} permits in {last[0]:.0f} s, {sum(each.done for each in figures)} iterations")
     print(f"a permit: {_quantiles(permits_s)}")
+    table = make_table("minute", "permits", "99th percentile ms", "slowest ms")
+    for minute, group in groupby(permits, lambda permit: int(permit[0] // 60)):
+        took_s = sorted(took_s for _, took_s in group)
+        table.add_row(str(minute), str(len(took_s)), f"{1e3 * _quantile(took_s, 0.99):.1f}", f"{1e3 * took_s[-1]:.0f}")
+    show(table)
     print(f"clients asked late by {_quantiles(late_s)}")
     print(f"the service: {(last[2] - first[2]) / seconds:.2f} cores; resident {first[1]:.0f} MB at first, {last[1]:.0f} MB at last")
     refused = {status: sum(each.refused.get(status, 0) for each in figures) for each in figures for status in each.refused}
@@ -268,8 +276,12 @@ async def _through(url: str, jobs: list[tuple[str, str]]) -> int:
     return done
 
 
+def _quantile(sorted_s: list[float], q: float) -> float:
+    return sorted_s[min(len(sorted_s) - 1, int(q * len(sorted_s)))]
+
+
 def _quantiles(sorted_s: list[float]) -> str:
-    p50, p99, p999 = (1e3 * sorted_s[min(len(sorted_s) - 1, int(q * len(sorted_s)))] for q in (0.5, 0.99, 0.999))
+    p50, p99, p999 = (1e3 * _quantile(sorted_s, q) for q in (0.5, 0.99, 0.999))
     return f"{p50:.1f} ms at the median, {p99:.1f} ms at the 99th percentile, {p999:.1f} ms at the 99.9th"
 
 
