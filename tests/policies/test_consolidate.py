@@ -67,7 +67,7 @@ def moves_in(run: Run) -> list[Moved]:
 
 @pytest.mark.parametrize("known_stays", [True, False])
 def test_random_streams_are_planned_within_all_limits_and_slos(known_stays: bool) -> None:
-    @examples(60)
+    @examples(40)
     @given(scenarios(max_jobs=9))
     def holds(data: dict[str, Any]) -> None:
         run = replay(parse_scenario(longer(data, 400)), Consolidate(budget=600, known_stays=known_stays), check=True)

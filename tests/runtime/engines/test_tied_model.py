@@ -17,7 +17,7 @@ from tests.runtime.engines.models import greedy, saved, tiny
 PROMPTS = [[5], [9, 30, 7, 41, 8, 22], [3, 17, 60]]
 
 
-@pytest.mark.parametrize("kind", ["torch", "vllm"])
+@pytest.mark.parametrize("kind", ["torch", pytest.param("vllm", marks=pytest.mark.long)])
 def test_greedy_is_what_the_plain_model_says(kind: Kind, tmp_path: Path) -> None:
     if kind == "vllm" and (problem := vllm_problem(torch.cuda.is_available())):
         pytest.skip(problem)

@@ -76,7 +76,8 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
     true_throughout(service.reports)
 
 
-@pytest.mark.parametrize("policy", ["consolidate", pytest.param("learned:default", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["consolidate", "learned:default"])
 def test_a_job_is_moved_when_another_one_has_left_and_goes_on_where_it_was(serve: Serving, policy: str) -> None:
     service = serve(policy, pairs=2)
     job = {"class": "tests.runtime.service.toys:Steady", "slo": 1000.0, "iterations": 100}
@@ -188,6 +189,7 @@ def test_a_service_that_is_stopped_or_killed_goes_on_where_it_was(serve: Serving
     true_throughout([*second.reports, *third.reports])
 
 
+@pytest.mark.long
 def test_a_job_that_drifts_is_known_anew_and_one_that_suffers_from_it_is_moved(serve: Serving) -> None:
     service = serve(pairs=2)
     drifts = {"class": "tests.runtime.service.toys:Slower", "options": {"rollout_s": 0.05, "later_s": 0.8, "at": 12}}

@@ -18,6 +18,7 @@ APART = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not APART, reason="no networks of one's own here: iproute2 or user namespaces are missing")
 def test_the_kernel_counts_one_copy_on_the_link() -> None:
     case = ["--ranks", "3", "--nodes", "2", "--workers", "2", "--megabytes", "2", "--mbit", "200", "--times", "1"]
