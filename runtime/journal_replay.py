@@ -61,6 +61,7 @@ from runtime.facts import (
 )
 from runtime.jobs.spec import JobSpec
 from runtime.journal import record_of, state_of
+from runtime.journal_guests import batches, visits
 from runtime.record import RunRecord
 
 _NOBODY = "nobody knows who"  # in place of a job's id
@@ -289,15 +290,10 @@ class _Timeline:
         return [_Instant(max(last_s, default=0.0), [core_facts.Stop()])]
 
     def _phases(self) -> list[_Instant]:
-        instants = []
-        guests: set[str] = set()  # attached jobs in groups, of which several iterations were measured
-        for part in _permits(self._record.phases):
-            if part.group != LEASE:
-                asks = part.profile and _phase(part) == "rollout" and part.job_id not in guests
-                if asks:  # it has a seat then
-                    instants.append(_Instant(part.asked_s, [self._unprofiled([part.job_id])]))
-                guests |= {part.job_id} if part.profile and self._specs[part.job_id].is_attached else set()
-                instants.append(_Instant(part.asked_s, [core_facts.Ready(part.job_id, _phase(part))]))  # type: ignore[arg-type]
+        guests = visits(self._record)
+        instants = [_Instant(batch[0].from_s, [self._unprofiled([visit.job_id for visit in batch])]) for batch in batches(guests)]
+        asked = (part for part in _permits(self._record.phases) if part.group != LEASE)
+        instants += [_Instant(part.asked_s, [core_facts.Ready(part.job_id, _phase(part))]) for part in asked]  # type: ignore[arg-type]
         for part in self._record.phases:
             if part.group != LEASE and part.ok and part.phase != "init":
                 seconds = part.done_s - part.run_s
@@ -308,13 +304,15 @@ class _Timeline:
             if sync.asked_s is not None:
                 instants.append(_Instant(sync.asked_s, [core_facts.Ready(sync.job_id, "sync")]))
                 instants.append(_Instant(sync.end_s, [core_facts.Finished(sync.job_id, "sync", sync.end_s - sync.start_s)]))
-            guest = any(part.group != LEASE and part.profile and part.job_id == sync.job_id for part in self._record.phases)
-            if sync.profile and guest and sync.job_id not in guests:
-                instants.append(_Instant(sync.end_s, [core_facts.Profiled(sync.job_id)]))
-            elif not sync.profile:
+            if not sync.profile:
                 instants.append(_Instant(sync.end_s, [core_facts.Synced(sync.job_id, sync.end_s - sync.start_s)]))
-        measured = [fact for fact in self._record.profiled if fact.job.id in guests]
-        return instants + [_Instant(fact.at_s, [core_facts.Profiled(fact.job.id)]) for fact in measured]
+        for visit in guests:
+            if visit.failed_s is None:
+                instants.append(_Instant(visit.until_s, [core_facts.Profiled(visit.job_id)]))
+            else:
+                instants.append(_Instant(visit.failed_s, [core_facts.Failed(visit.job_id)]))
+                instants.append(_Instant(visit.until_s, [core_facts.Cleared(visit.job_id)]))
+        return [instant for instant in instants if instant.at_s < inf]
 
     def _unprofiled(self, job_ids: Iterable[str]) -> core_facts.Unprofiled:
         specs, pools = [self._specs[job_id] for job_id in job_ids], self._record.started.cluster.pools

@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -28,17 +29,24 @@ class SignalListener:
 
     def __init__(self) -> None:
         self.allowed = 0
-        self._count = 0
+        self._counts: Counter[int] = Counter()
         self._written, self._read = socket.socketpair()
         self._written.setblocking(False)
         self._read.setblocking(False)
         self._before = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
 
     def count(self) -> int:
+        self._read_numbers()
+        return sum(self._counts[number] for number in _SIGNALS)
+
+    def take_hangups(self) -> int:
+        self._read_numbers()
+        return self._counts.pop(signal.SIGHUP, 0)
+
+    def _read_numbers(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while numbers := self._read.recv(4096):
-                self._count += sum(number in _SIGNALS for number in numbers)
-        return self._count
+                self._counts.update(numbers)
 
     def check(self) -> None:
         if self.count() > self.allowed:
@@ -166,6 +174,24 @@ def allowing(interrupts: int) -> Iterator[Callable[[], int]]:
             yield listener.count
         finally:
             listener.allowed = max(before, min(interrupts, listener.count()))
+
+
+@contextlib.contextmanager
+def hangups() -> Iterator[Callable[[], int]]:
+    """SIGHUP ends nothing meanwhile, and is counted as interrupts are.
+
+    A handler of asyncio's (`add_signal_handler`) does not do for it: its loop takes the file descriptor, and interrupts are lost.
+
+    Returns:
+        How many have come since it was last asked.
+    """
+    with listening():
+        assert _listener is not None
+        before = signal.signal(signal.SIGHUP, _handle)
+        try:
+            yield _listener.take_hangups
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ late. Phases that stay below it prove nothing, since the next one may be as long
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from statistics import fmean, median
 
 from rollmux_env.kernel.tables import TOLERANCE
@@ -49,6 +50,14 @@ class Pace:
         """Whether the job breaks its SLO if it goes on as of late."""
         return self.iteration_s is not None and self.iteration_s > job.slo * job.solo_s * (1 + TOLERANCE)
 
+    def observed(self, job: Job) -> Job | None:
+        """The job with the mean seconds of its phases of late in place of its worst case; None before enough are known.
+
+        A sync that nobody has reported keeps the seconds that it is planned with.
+        """
+        mean_s = {name: fmean(seconds) for name, seconds in self._phases.items() if len(seconds) >= LEAST}
+        return _with_seconds(job, mean_s) if {"rollout", "training"} <= mean_s.keys() else None
+
     def drifted(self, job: Job) -> Job | None:
         """The job as it is of late, if its phases take longer than its profile says; else None."""
         longer_s = {
@@ -56,18 +65,21 @@ class Pace:
             for name, seconds in self._phases.items()
             if len(seconds) >= LEAST and self._exceeds(job, name, median(seconds))
         }
-        if not longer_s:
-            return None
-        changed: dict[str, object] = {
-            name: getattr(job, name).model_copy(update={"worst_case_s": longer_s[name]})
-            for name in ("rollout", "training")
-            if name in longer_s
-        }
-        if "sync" in longer_s:
-            changed["sync_s"] = longer_s["sync"]
-        return job.model_copy(update=changed)
+        return _with_seconds(job, longer_s) if longer_s else None
 
     @staticmethod
     def _exceeds(job: Job, name: str, seconds: float) -> bool:
         known: float = job.sync_s if name == "sync" else getattr(job, name).worst_case_s
         return seconds > _EXCEEDED * known and seconds - known > _MATTERS * job.solo_s
+
+
+def _with_seconds(job: Job, seconds: Mapping[str, float]) -> Job:
+    """The job with other seconds of some of its phases, and of its sync."""
+    changed: dict[str, object] = {
+        name: getattr(job, name).model_copy(update={"worst_case_s": seconds[name]})
+        for name in ("rollout", "training")
+        if name in seconds
+    }
+    if "sync" in seconds:
+        changed["sync_s"] = seconds["sync"]
+    return job.model_copy(update=changed)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from time import strftime
 
+from rollmux_env.errors import InputError
 from runtime.attach.ending import Ending
 from runtime.attach.lease import Lease, Stay
 from runtime.attach.ledger import Ledger, described
@@ -134,8 +135,9 @@ class CommandProcesses:
     async def _child(self, handle: JobHandle) -> int:
         try:
             child = self._children[handle] = self._popen(handle)
-        except OSError as error:
-            self.ledger.run.log.say(f"{handle.id}: its command cannot be started: {error.strerror or error}")
+        except (OSError, InputError) as error:  # InputError: its token cannot be made
+            problem = getattr(error, "strerror", None) or error
+            self.ledger.run.log.say(f"{handle.id}: its command cannot be started: {problem}")
             return 127
         while (status := child.poll()) is None:
             await asyncio.sleep(_LOOKS_S)

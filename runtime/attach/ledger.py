@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from runtime.attach.lease import Lease, Stay
@@ -65,6 +65,17 @@ class Ledger:
         await asyncio.sleep(0)
         self._flushes = None
         self.run.log.flush()
+
+    @contextlib.contextmanager
+    def sign(self, lease: Lease) -> Iterator[None]:
+        """An open request keeps a lease alive."""
+        lease.sign_s = self.run.log.now()
+        lease.requests += 1
+        try:
+            yield
+        finally:
+            lease.requests -= 1
+            lease.sign_s = self.run.log.now()
 
     def add(self, lease: Lease) -> None:
         """An owner has a lease."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
+from rollmux_env.validation_errors import one_line
 from runtime.attach.lease import Lease
 from runtime.attach.ledger import Ledger
 from runtime.attach.owner import living
 from runtime.execution.lifecycle import JobLifecycle
-from runtime.service.refusals import Conflict
+from runtime.service.refusals import Conflict, NotFound
 
 _LOOKS_S = 1.0
 _LATE_S = 1.0  # a look so late: this process was stopped or waited for its disk, and nobody could give a sign of life
@@ -75,6 +76,26 @@ class LeaseWatch:
             names = ", ".join(sorted(lease.suspects))
             raise Conflict(f"job {lease.handle.id}: process {alive[0]} of its last lease lives, and may use {names}; end it first")
         self._ledger.free(lease, lease.suspects, "its owner has attached again")
+
+    def clear(self, node: str) -> tuple[str, ...]:
+        """Somebody says that no lost lease uses a node.
+
+        Returns:
+            The jobs whose leases had held it.
+
+        Raises:
+            NotFound: no lost lease holds it.
+        """
+        suspects = [lease for lease in self._ledger.leases.values() if node in lease.suspects]
+        if not suspects:
+            raise NotFound(f"{one_line(node, 80)}: no lost lease holds it")
+        for lease in suspects:
+            self._ledger.free(lease, (node,), "somebody has said so")
+        return tuple(lease.handle.id for lease in suspects)
+
+    def suspects(self) -> dict[str, str]:
+        """The nodes that lost leases may still use, by name, and their jobs."""
+        return {name: lease.handle.id for lease in self._ledger.leases.values() for name in lease.suspects}
 
     def _free(self, lease: Lease, now_s: float) -> None:
         """Free what a lost lease held, if it is known that nobody uses it."""

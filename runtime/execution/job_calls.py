@@ -131,7 +131,7 @@ class JobCalls:
         if report.stays:
             run.residents.stays(handle, phase, report.host_gb, report.device_gb)
         else:
-            run.residents.went(handle, (phase,))
+            run.went(handle, (phase,))
         device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
         run.tell(facts.Finished(job_id, hold.pool, seconds, report.cold, device_gb=device_gb), notes=(done,))
         handle.notify()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from runtime.service.address import SERVICE, ServiceAddress, announce, withdraw
 from runtime.service.listening import Listening, listening_of, remember
 from runtime.service.plan import ServiceOptions, service_plan
 from runtime.service.service import Service
-from runtime.signals import allowing, check_signals
+from runtime.signals import allowing, check_signals, hangups
 
 _LOOKS_S = 0.1
 
@@ -73,7 +72,7 @@ async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path |
     service = Service(plan)
     lines_said = 0
     stopping = False
-    with allowing(1) as interrupts:
+    with allowing(1) as interrupts, hangups() as take_hangups:
         try:
             await service.serve(None)
             listening = listening_of(folder, wish.listen, wish.beyond_loopback)
@@ -83,11 +82,12 @@ async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path |
             await service.give_access(listening.token)
             say(f"listening at {url}; the token is in {folder / SERVICE}")
             say(f"serving from {folder}, without Ray: rollmux submit FILE --at {folder}")
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, add_hosts, service, plan, file)
             ended = asyncio.ensure_future(service.ended())
             while not ended.done():
                 await asyncio.wait((ended,), timeout=_LOOKS_S)
                 check_signals()
+                if take_hangups():
+                    add_hosts(service, plan, file)
                 lines = await service.news(lines_said)
                 for line in lines:
                     say(line)

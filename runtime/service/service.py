@@ -22,6 +22,7 @@ from runtime.facts import Node, Submitted
 from runtime.jobs.spec import JobSpec
 from runtime.journal import Unwritable
 from runtime.metrics import Sample
+from runtime.service.command_tokens import CommandTokens
 from runtime.service.events import Entry, Events
 from runtime.service.figures import Figures
 from runtime.service.forecast import QueueForecast
@@ -31,7 +32,7 @@ from runtime.service.operations import OperationsLog
 from runtime.service.refusals import Conflict, NotFound, Unprocessable
 from runtime.service.report import STATES, Reports
 from runtime.service.snapshot import state_of_job, take_overview
-from runtime.service.tokens import Right, Tokens
+from runtime.service.tokens import Tokens
 
 if TYPE_CHECKING:
     from runtime.service.http.server import HttpServer
@@ -115,13 +116,10 @@ class Service:
             token: of jobs that no user has submitted.
         """
         assert self._http is not None
-        url, tokens = self._http.url, Tokens(self.folder)
-        by_user = {"": token}
+        url, tokens = self._http.url, CommandTokens(self.folder)
 
         def access(spec: JobSpec) -> dict[str, str]:
-            if spec.user not in by_user:
-                by_user[spec.user] = tokens.make(spec.user, Right.ATTACH)
-            return {"ROLLMUX_URL": url, "ROLLMUX_TOKEN": by_user[spec.user]}
+            return {"ROLLMUX_URL": url, "ROLLMUX_TOKEN": tokens.of(spec.user) if spec.user else token}
 
         self._running()[0].commands.give_access(access)
 
@@ -139,8 +137,8 @@ class Service:
         assert self.driver is not None
         return await getattr(self.driver.calls, method)(*arguments)
 
-    def _check(self, specs: Sequence[JobSpec]) -> None:
-        """See that jobs can be taken; raises as `submit`."""
+    def _check(self, specs: Sequence[JobSpec]) -> list[str]:
+        """See that jobs can be taken; raises as `submit`. Returns a line about each whose memory may not do."""
         driver, run = self._running()
         if run.stopping or run.over.done():
             raise Conflict("the service is stopping; it takes no more jobs")
@@ -160,6 +158,12 @@ class Service:
                     check_space([*present, *specs[:count]], self.folder, f"job {spec.id}")
                 except InputError as error:
                     raise Unprocessable(str(error)) from None
+        lines: list[str] = []
+        try:
+            check_memory(forecasts(specs, self._plan.nodes), limits(self._plan.nodes, None), lines.append)
+        except InputError as error:
+            raise Unprocessable(str(error)) from None
+        return lines
 
     async def preview(self, spec: JobSpec) -> dict[str, Any]:
         """What would become of a job if it were submitted now; nothing changes.
@@ -174,13 +178,13 @@ class Service:
         """Take jobs; on return they are in the journal. Their `arrival_s` count from now.
 
         Raises:
-            InputError: one has a name that was used before, asks for more nodes than there are, or for more room for checkpoints
-                than the disk has beside those of the other jobs, or they are too many or too long (`runtime.service.limits`), or
-                the journal cannot be written: none is taken; one line.
+            InputError: one has a name that was used before, asks for more nodes than there are, for more memory than they
+                have, or for more room for checkpoints than the disk has beside those of the other jobs, or they are too many or
+                too long (`runtime.service.limits`), or the journal cannot be written: none is taken; one line.
         """
         driver, run = self._running()
-        self._check(specs)
-        check_memory(forecasts(specs, self._plan.nodes), limits(self._plan.nodes, None), run.log.say)
+        for line in self._check(specs):
+            run.log.say(line)
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
         run.log.take(*(Submitted(now_s, spec) for spec in dated))
@@ -221,8 +225,8 @@ class Service:
         self._running()[0].lifecycle.node_changes.join(nodes)
 
     async def clear(self, node: str) -> dict[str, Any]:
-        """Somebody says that no lost lease uses a node; see `runtime.attach.leases.Leases.clear`."""
-        return {"node": node, "jobs": [*self.leases.clear(node)]}
+        """Somebody says that no lost lease uses a node; see `runtime.attach.watch.LeaseWatch.clear`."""
+        return {"node": node, "jobs": [*self.leases.watch.clear(node)]}
 
     async def report(self) -> dict[str, Any]:
         """What every job, group and pool does; see `runtime.service.report.Reports.all`."""
@@ -313,7 +317,7 @@ class Service:
             metrics.write("rollmux_pool_utilization", view.utilization, pool=pool)
         metrics.write("rollmux_queue_length", len(overview.queue))
         metrics.write("rollmux_usd_per_hour", overview.usd_per_hour)
-        metrics.write("rollmux_suspect_nodes", len(self.leases.suspects()))
+        metrics.write("rollmux_suspect_nodes", len(self.leases.watch.suspects()))
         metrics.write("rollmux_paused", float(overview.paused is not None))
         metrics.write("rollmux_stopping", float(overview.stopping))
         metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})

@@ -9,6 +9,7 @@ from typing import Literal
 
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
 from rollmux_env.scenario import Job
+from rollmux_env.scheduler.pace import Pace
 from rollmux_env.scheduler.preview import Waiting
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.nodes import POOLS
@@ -137,24 +138,37 @@ def state_of_job(run: RunState, figures: Figures, handle: JobHandle) -> JobState
 
 
 def throughput_gain(run: RunState, groups: Iterable[GroupView]) -> float | None:
-    """Work of late per node-hour against solo, where an iteration is worth the node-seconds that it takes alone; of groups of which
-    every member's pace is known, None where there are none.
+    """Work of late per node-hour against solo, where an iteration is worth the node-seconds that it takes alone: of its phases of
+    late, without what they wait for; by its profile, which is a worst case, only as long as these are not known. Of groups of which
+    every member's pace is known; None where there are none.
     """
     worth = nodes = 0.0
     for group in groups:
         jobs = [run.scheduler.state.job(job_id) for job_id in group.jobs]
-        paces = [(job, pace) for job in jobs if (pace := _slowdown(run, job))]
-        if len(paces) == len(jobs):
-            demands = ((demand_of(job, run.plan.cluster), pace) for job, pace in paces)
-            worth += sum((demand.rollout_nodes + demand.training_nodes) / pace for demand, pace in demands)
+        speeds = [(job, speed) for job in jobs if (speed := _speed(run, job))]
+        if len(speeds) == len(jobs):
+            demands = ((demand_of(job, run.plan.cluster), speed) for job, speed in speeds)
+            worth += sum((demand.rollout_nodes + demand.training_nodes) * speed for demand, speed in demands)
             nodes += len(group.nodes)
     return worth / nodes if nodes else None
 
 
+def _speed(run: RunState, job: Job) -> float | None:
+    """How fast a job is of late, as a multiple of how fast it would be alone; None: not known yet."""
+    pace = _pace(run, job.id)
+    if pace is None or not pace.iteration_s:
+        return None
+    return (pace.observed(job) or job).solo_s / pace.iteration_s
+
+
+def _pace(run: RunState, job_id: str) -> Pace | None:
+    review = run.scheduler.review
+    return review.paces.get(job_id) if review is not None else None
+
+
 def _iteration_s(run: RunState, job_id: str) -> float | None:
     """Seconds of an iteration of late."""
-    review = run.scheduler.review
-    pace = review.paces.get(job_id) if review is not None else None
+    pace = _pace(run, job_id)
     return pace.iteration_s if pace is not None else None
 
 

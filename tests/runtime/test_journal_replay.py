@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Admitted, Departed
-from runtime.facts import Assigned, Fact, PhaseSlice, SyncSlice
+from runtime.facts import LEASE, Assigned, Fact, PhaseSlice, SyncSlice
 from runtime.journal import JOURNAL, read_facts
 from runtime.journal_replay import replay_journal
 from tests.conftest import Command
-from tests.runtime.execution.pretend import carry_out, plan_of
+from tests.runtime.execution.pretend import NODES, carry_out, plan_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RUNS = ("finished-run", "interrupted-run", "service")
@@ -35,6 +35,14 @@ def test_the_coordinator_grants_as_the_dispatch_policy_of_the_replay_chooses(tmp
     assert carry_out(plan_of(tmp_path, jobs, dispatch="least-recently-served")) == "done"
     found = replay_journal(read_facts(tmp_path / JOURNAL))
     assert found.lines == () and found.permits >= 40
+
+
+def test_jobs_that_were_profiled_together_inside_a_group_are_so_again(tmp_path: Path) -> None:
+    jobs = [{"id": "host", "iterations": 60}, *({"id": name, "iterations": 2, "arrival_s": 1e-6} for name in "abc")]
+    assert carry_out(plan_of(tmp_path, jobs, (NODES[0], NODES[2]), cached=False)) == "done"
+    facts = read_facts(tmp_path / JOURNAL)
+    assert {part.job_id for part in facts if isinstance(part, PhaseSlice) and part.profile and part.group != LEASE} == {*"abc"}
+    assert replay_journal(facts).lines == ()
 
 
 def changed(facts: list[Fact], at: int, **values: Any) -> list[Fact]:

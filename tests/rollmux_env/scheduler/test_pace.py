@@ -60,3 +60,14 @@ def test_what_is_small_beside_the_iteration_does_not_matter() -> None:
     assert pace(10.0, 5.0, 16.0, sync_s=0.1).drifted(tiny) is None
     known = pace(10.0, 5.0, 16.0, sync_s=3.0).drifted(tiny)
     assert known is not None and known.sync_s == 3.0
+
+
+def test_a_job_as_it_was_of_late_takes_the_mean_of_its_phases() -> None:
+    assert pace(4.0, 2.0, 99.0, LEAST - 1).observed(JOB) is None
+    mixed = pace(4.0, 2.0, 99.0, sync_s=0.5)
+    for _ in range(LEAST):
+        mixed.phase("rollout", 6.0, False)
+    observed = mixed.observed(JOB)
+    assert observed is not None
+    assert (observed.rollout.worst_case_s, observed.training.worst_case_s, observed.sync_s) == (5.0, 2.0, 0.5)
+    assert observed.solo_s == 7.5

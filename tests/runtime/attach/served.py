@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
+from rollmux_env.scheduler.dispatcher import HoldName
 from runtime.attach.leases import Leases
 from runtime.audit import audit
 from runtime.execution.driver import RunDriver
@@ -69,7 +70,7 @@ class Served:
         answer = await self.leases.attach(job_id, 5.0, host, pids or (os.getpid(),))
         return str(answer["lease"])
 
-    async def phase(self, lease: str, phase: str, iteration: int, **metrics: float) -> None:
+    async def phase(self, lease: str, phase: HoldName, iteration: int, **metrics: float) -> None:
         answer = await self.leases.acquire(lease, phase, iteration, 5.0)
         assert answer["granted"], answer
         await self.leases.release(lease, phase, iteration, metrics, None)

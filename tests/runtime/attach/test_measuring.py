@@ -11,7 +11,7 @@ import pytest
 from rollmux_env.cluster.events import Arrived
 from runtime.facts import Iteration, Profiled
 from runtime.service.refusals import Conflict
-from tests.runtime.attach.served import PAIR, PAIRS, Served, job, plan_of, served
+from tests.runtime.attach.served import ELSEWHERE, PAIR, PAIRS, Served, job, plan_of, served
 
 
 def unknown(job_id: str, **more: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobod
         lease = await run.place("a")
         assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
         other = await run.replaced()
-        assert other.leases.suspects() == {"rollout-0": "a", "training-0": "a"}
+        assert other.leases.watch.suspects() == {"rollout-0": "a", "training-0": "a"}
         assert await other.leases.acquire(host, "rollout", 1, 0.0) == {"granted": False}
         with pytest.raises(Conflict, match="this lease is over: its place has gone"):
             await other.leases.acquire(lease, "training", 0, 0.0)
@@ -58,3 +58,24 @@ def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobod
         await other.stop(permits=False)
 
     served(work, plan_of(tmp_path, job("host"), unknown("a")))
+
+
+def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        host = await run.place("host")
+        await run.iterate(host, 0)
+        lease = await run.place("a", ELSEWHERE)
+        await run.phase(lease, "rollout", 0)
+        assert (await run.leases.acquire(lease, "training", 0, 5.0))["granted"]
+        run.driver.run.log.zero_s -= 31.0
+        run.leases.touch(host)
+        run.leases.watch.look()
+        assert run.leases.watch.suspects() == {"training-0": "a"}
+        await run.phase(host, "rollout", 1)
+        again = await run.place("a", ELSEWHERE)
+        for number in range(4):
+            await run.iterate(again, number)
+        await run.phase(host, "training", 1)
+        await run.stop()
+
+    served(work, plan_of(tmp_path, job("host"), unknown("a"), nodes=PAIR))

@@ -169,11 +169,11 @@ class World:
             self.run.leases.watch.look()
         if draw.random() < 0.03:
             self.run = await self.run.replaced()
-        if draw.random() < 0.02 and self.run.leases.suspects():
-            name, _ = draw.choice(sorted(self.run.leases.suspects().items()))
+        if draw.random() < 0.02 and self.run.leases.watch.suspects():
+            name, _ = draw.choice(sorted(self.run.leases.watch.suspects().items()))
             user = self.witness.users.get(name)
             if user is None:
-                self.run.leases.clear(name)
+                self.run.leases.watch.clear(name)
         for _ in range(draw.choice([0, 0, 1, 5, 20])):
             await asyncio.sleep(0)
 

@@ -12,6 +12,7 @@ import pytest
 from rollmux_env.errors import InputError
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.service import limits
+from runtime.service.refusals import Unprocessable
 from runtime.service.service import Service
 from tests.runtime.execution.pretend import NODES, Pretended, plan_of
 
@@ -77,8 +78,12 @@ def test_a_job_for_which_no_node_has_memory_is_refused_before_anything_starts(tm
         await service.serve(processes)
         model = {"name": "tiny", "hidden_size": 1024, "layers": 16}
         large = {"id": "large", "iterations": 1, "slo": 1, "task": "echo", "model": model, "checkpoint": None}
-        with pytest.raises(InputError, match=r"^job large: training on a rank takes \d+\.\d GB at least; there are \d+\.\d"):
-            await service.submit(parse_jobs({"version": 1, "jobs": [large]}, "test", Path("/")).jobs)
+        parsed = parse_jobs({"version": 1, "jobs": [large]}, "test", Path("/")).jobs
+        problem = r"^job large: training on a rank takes \d+\.\d GB at least; there are \d+\.\d"
+        with pytest.raises(Unprocessable, match=problem):
+            await service.preview(parsed[0])
+        with pytest.raises(Unprocessable, match=problem):
+            await service.submit(parsed)
         known = {job["id"] for job in (await service.report())["jobs"]}
         await service.stop()
         await service.ended()

@@ -1,0 +1,127 @@
+"""Ctrl-C at a service without Ray: who waits is answered, and leases go on with the next start."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from runtime.service import serve_here as served_here
+from runtime.service.address import ServiceAddress, find
+from runtime.service.plan import ServiceOptions
+from runtime.service.service import Service
+from tests.runtime.attach.served import job
+
+_PATIENCE_S = 60.0
+
+
+class Clients:
+    """Asks a service from a thread of this process, the main thread of which serves."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+        self.said = threading.Condition()
+        self.services: list[Service] = []
+        self.address: ServiceAddress | None = None
+        made = self.services
+
+        class Known(Service):
+            async def serve(self, processes: Any) -> None:
+                await super().serve(processes)
+                made.append(self)
+
+        monkeypatch.setattr(served_here, "Service", Known)
+
+    def serve(self, work: Callable[[], None]) -> None:
+        """Serve until the work has stopped the service; one that goes on all the same is stopped, and is an error."""
+        wrong: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                assert self.hears("serving from "), self.lines
+                self.address = find(self.folder)
+                work()
+                assert self.hears("stopping; "), "it has not heard that it is to stop"
+            except BaseException as error:
+                wrong.append(error)
+                driver = self.services[-1].driver
+                assert driver is not None
+                driver.run.over.get_loop().call_soon_threadsafe(driver.stop)
+
+        thread = threading.Thread(target=ask)
+        self.lines.clear()
+        thread.start()
+        served_here.serve_here(self.folder, ServiceOptions(dispatch="fifo"), None, self._say)
+        thread.join(_PATIENCE_S)
+        assert wrong == []
+
+    def hears(self, part: str) -> bool:
+        """Wait until the service has said something."""
+        with self.said:
+            return self.said.wait_for(lambda: any(part in line for line in self.lines), _PATIENCE_S)
+
+    def ask(self, path: str, body: Any) -> Any:
+        assert self.address is not None
+        connection = http.client.HTTPConnection(urlsplit(self.address.url).netloc, timeout=_PATIENCE_S)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {self.address.token}"})
+            response = connection.getresponse()
+            value = json.loads(response.read())
+            assert response.status < 300, value
+            return value
+        finally:
+            connection.close()
+
+    def _say(self, line: str) -> None:
+        with self.said:
+            self.lines.append(line)
+            self.said.notify_all()
+
+
+def test_ctrl_c_answers_who_waits_and_leases_go_on_with_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = Clients(tmp_path, monkeypatch)
+    rollout = {"phase": "rollout", "iteration": 0}
+    leases: list[str] = []
+    answers: dict[str, Any] = {}
+
+    def poll(name: str, path: str, body: Any) -> threading.Thread:
+        thread = threading.Thread(target=lambda: answers.update({name: clients.ask(path, {**body, "wait_s": 30})}))
+        thread.start()
+        return thread
+
+    def first() -> None:
+        for entry in (job("a"), job("b"), job("c", slo=1.0)):
+            clients.ask("/v1/jobs", entry)
+        leases.extend(clients.ask(f"/v1/jobs/{name}/attach", {})["lease"] for name in ("a", "b"))
+        assert clients.ask(f"/v1/leases/{leases[0]}/acquire", rollout)["granted"]
+        threads = [poll("b", f"/v1/leases/{leases[1]}/acquire", rollout), poll("c", "/v1/jobs/c/attach", {})]
+        ledger = clients.services[-1].leases._ledger
+        while ledger.leases[leases[1]].open is None or "c" not in ledger._waiters:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+        for thread in threads:
+            thread.join(_PATIENCE_S)
+
+    clients.serve(first)
+    assert answers["b"] == {"granted": False}
+    assert answers["c"]["reason"] == "the service is stopping"
+
+    def again() -> None:
+        assert clients.ask(f"/v1/leases/{leases[0]}/heartbeat", {}) == {"stop": False}
+        assert clients.ask(f"/v1/leases/{leases[0]}/acquire", rollout)["granted"]
+        assert clients.ask(f"/v1/leases/{leases[0]}/release", rollout) == {}
+        assert clients.ask(f"/v1/leases/{leases[1]}/acquire", rollout)["granted"]
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert clients.hears("SIGHUP: this `rollmux serve` was given no cluster file")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    clients.serve(again)
