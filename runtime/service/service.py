@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _DYING_S = 30.0  # how long the process that had the port before may still take to end
 _KEEPS_S = 2.0  # between looks at gauges
+
+_FULL_EVERY = 1000  # collections of younger objects; some minutes under load
 
 
 class Service:
@@ -107,6 +110,10 @@ class Service:
             taken = await bind(where, _DYING_S if where.port else 0.0)
             self._http = HttpServer(make_app(self, Tokens(self.folder), OperationsLog(self.folder)), taken)
             await self._http.begin()
+            # A full collection takes a tenth of a second of 1,000 jobs, for which permits wait: let it be rare, and leave out what
+            # is there from the start, modules and compiled code.
+            gc.freeze()
+            gc.set_threshold(*gc.get_threshold()[:2], _FULL_EVERY)
         return self._http.url, self._http.port
 
     async def give_access(self, token: str) -> None:
