@@ -14,6 +14,7 @@ from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import training_seconds
 from rollmux_env.kernel.packing import Packing, least_period
 from rollmux_env.kernel.period import own_period
+from rollmux_env.kernel.pools import is_same
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits, Records
 
 
@@ -60,6 +61,8 @@ def group_columns(
     Returns:
         How many there are; where the arrays end, the rest are counted and not written.
     """
+    lead = jobs[members[0]]
+    rollout, training = limits.pools[lead.rollout_pool], limits.pools[lead.training_pool]
     limit = np.inf
     training_gb = 0.0
     training_device_gb = 0.0
@@ -71,6 +74,8 @@ def group_columns(
     t = 0
     for i in range(n):
         job = members[i]
+        if not is_same(jobs[job], lead):
+            return 0
         limit = min(limit, jobs[job].limit_s)
         training_gb += jobs[job].training_gb
         training_device_gb += jobs[job].training_device_gb
@@ -81,19 +86,20 @@ def group_columns(
         load_gb += nodes * jobs[job].rollout_gb
         load_device_gb += nodes * jobs[job].rollout_device_gb
         t = max(t, jobs[job].training_nodes)
-    if training_gb > limits.training_node_gb * (1.0 + TOLERANCE):
+    if training_gb > training.node_gb * (1.0 + TOLERANCE):
         return 0
-    if training_device_gb > limits.training_device_gb * (1.0 + TOLERANCE):
+    if training_device_gb > training.device_gb * (1.0 + TOLERANCE):
         return 0
     nodes_least = max(nodes_least, int(np.ceil(load / limit - 1e-6)))
     if load_gb > 0.0:
-        nodes_least = max(nodes_least, int(np.ceil(load_gb / limits.rollout_node_gb - 1e-6)))
+        nodes_least = max(nodes_least, int(np.ceil(load_gb / rollout.node_gb - 1e-6)))
     if load_device_gb > 0.0:
-        nodes_least = max(nodes_least, int(np.ceil(load_device_gb / limits.rollout_device_gb - 1e-6)))
+        nodes_least = max(nodes_least, int(np.ceil(load_device_gb / rollout.device_gb - 1e-6)))
     nodes_out, period_out = columns.nodes, columns.period_s
     rows = nodes_out.shape[0]
     count = 0
     fewest = nodes_most + 1
+    both = lead.rollout_pool == lead.training_pool
     while True:
         load_members(jobs, members, n, t, p)
         floor = 0.0
@@ -105,8 +111,8 @@ def group_columns(
         if floor <= limit * (1.0 + TOLERANCE):
             best_here = np.inf
             r = nodes_least
-            while r <= min(nodes_most, limits.rollout_nodes_max) and (all_periods or r < fewest):
-                period = least_period(p, n, r, limits, limit)
+            while r <= min(nodes_most, rollout.nodes_max - (t if both else 0)) and (all_periods or r < fewest):
+                period = least_period(p, n, r, rollout, limit)
                 if period < best_here:
                     best_here = period
                     beaten = False
@@ -129,7 +135,7 @@ def group_columns(
                 if jobs[members[i]].rescale_nodes[k] > t:
                     larger = min(larger, jobs[members[i]].rescale_nodes[k])
                     break
-        if larger == np.iinfo(np.int64).max or larger > limits.training_nodes_max:
+        if larger == np.iinfo(np.int64).max or larger > training.nodes_max:
             return count
         t = larger
 

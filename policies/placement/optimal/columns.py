@@ -21,7 +21,7 @@ class ColumnPool:
 
     Attributes:
         members: (N, M) rows of the members in the state's job table, ascending, padded with -1 in front.
-        nodes: (N, 2) rollout and training nodes.
+        nodes: (N, 2) rollout and training nodes. pools: (N, 2) of which pools, as numbers.
         period_s: (N,) seconds.
         active: rows of the active jobs, ascending.
         max_columns: where an arrival would make more, its groups are kept up to a smaller size only.
@@ -34,6 +34,7 @@ class ColumnPool:
         self.active: list[int] = []
         self.members: Ints = np.zeros((0, 1), np.int64)
         self.nodes: Ints = np.zeros((0, 2), np.int64)
+        self.pools: Ints = np.zeros((0, 2), np.int64)
         self.period_s: Floats = np.zeros(0)
         self._truncated: set[int] = set()
         self._room = _FIRST_ROOM
@@ -54,20 +55,24 @@ class ColumnPool:
         width = max(self.members.shape[1], members.shape[1])
         self.members = np.concatenate([_widened(self.members, width), _widened(np.sort(members, axis=1), width)])
         self.nodes = np.concatenate([self.nodes, nodes])
+        jobs = self.state.view.jobs
+        pools = np.array([jobs["rollout_pool"][row], jobs["training_pool"][row]])
+        self.pools = np.concatenate([self.pools, np.broadcast_to(pools, nodes.shape)])
         self.period_s = np.concatenate([self.period_s, period_s])
         self.active = sorted([*self.active, row])
 
     def drop(self, row: int) -> None:
         """Take an active job out."""
         others = (self.members != row).all(axis=1)
-        self.members, self.nodes, self.period_s = self.members[others], self.nodes[others], self.period_s[others]
+        self.members, self.nodes, self.pools = self.members[others], self.nodes[others], self.pools[others]
+        self.period_s = self.period_s[others]
         self.active.remove(row)
         self._truncated.discard(row)
 
     def usd_per_hour(self) -> Floats:
         """(N,) price of each column's nodes, $/h."""
-        limits = self.state.limits
-        return np.asarray(self.nodes[:, 0] * limits.rollout_usd + self.nodes[:, 1] * limits.training_usd)
+        usd = self.state.limits.pools["usd"][self.pools]
+        return np.asarray(self.nodes[:, 0] * usd[:, 0] + self.nodes[:, 1] * usd[:, 1])
 
     def work_rate(self) -> Floats:
         """(N,) work of each column: T_solo over period, summed over its members, in work-hours per hour."""
@@ -99,10 +104,10 @@ class ColumnPool:
             Rows of the members in round-robin order, and for each the numbers of its rollout nodes, ascending from 0.
         """
         rows = self.rows(column)
-        jobs, limits = self.state.jobs, self.state.limits
+        jobs, rollout = self.state.jobs, self.state.limits.pools[self.pools[column, 0]]
         room = packing(len(rows), int(jobs.rollout_nodes[rows].sum()))
         load_members(self.state.view.jobs, np.array(rows), len(rows), int(self.nodes[column, 1]), room)
-        least_period(room, len(rows), int(self.nodes[column, 0]), limits, float(jobs.limit_s[rows].min()))
+        least_period(room, len(rows), int(self.nodes[column, 0]), rollout, float(jobs.limit_s[rows].min()))
         order = room.order.tolist()
         classes = [
             (tuple(k for k, i in enumerate(order) if mask >> i & 1), nodes)

@@ -23,6 +23,7 @@ class Stream(NamedTuple):
         arrival_s, rollout_s, training_s, sync_s: seconds. staleness: in versions. duration_s: fixed stay, or infinite.
         iterations: or infinite.
         slo: multiple of T_solo. rollout_gb, training_gb: host memory per node, GB. rollout_nodes, training_nodes: asked for.
+        rollout_pool, training_pool: numbers of the pools, in the order of `Cluster.pools`.
         rollout_device_gb, training_device_gb: memory that the job keeps on each GPU between its phases, GB.
         rescale_nodes, rescale_s: (n, K) training seconds from so many nodes on, ascending; unused steps have NO_STEP nodes.
         movable: 0 where the job stays in its first place, else 1.
@@ -40,6 +41,8 @@ class Stream(NamedTuple):
     training_gb: Floats
     rollout_device_gb: Floats
     training_device_gb: Floats
+    rollout_pool: Ints
+    training_pool: Ints
     rollout_nodes: Ints
     training_nodes: Ints
     rescale_nodes: Ints
@@ -56,7 +59,8 @@ class Stream(NamedTuple):
     def solo_usd(self, limits: Limits) -> float:
         """What the stream costs under Solo-D: every job on its own nodes for its stay, $. A queue does not change it."""
         stay_s = np.minimum(self.duration_s, self.iterations * self.solo_s)
-        usd_per_hour = self.rollout_nodes * limits.rollout_usd + self.training_nodes * limits.training_usd
+        usd = limits.pools["usd"]
+        usd_per_hour = self.rollout_nodes * usd[self.rollout_pool] + self.training_nodes * usd[self.training_pool]
         return dot(usd_per_hour, stay_s) / 3600
 
 
@@ -98,6 +102,7 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
     refuse_queue_keys(scenario.cluster, scenario.jobs, "environment")
     jobs = in_order_of_arrival(scenario)
     steps = max(len(job.training.by_nodes) for job in jobs) if steps is None else steps
+    numbers = [*scenario.cluster.pools]
     rescale_nodes = np.full((len(jobs), steps), NO_STEP)
     rescale_s = np.zeros((len(jobs), steps))
     demands = [demand_of(job, scenario.cluster) for job in jobs]
@@ -121,6 +126,8 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
         training_gb=floats(*(demand.training_gb for demand in demands)),
         rollout_device_gb=floats(*(demand.rollout_device_gb for demand in demands)),
         training_device_gb=floats(*(demand.training_device_gb for demand in demands)),
+        rollout_pool=np.array([numbers.index(demand.rollout_pool) for demand in demands], dtype=np.int64),
+        training_pool=np.array([numbers.index(demand.training_pool) for demand in demands], dtype=np.int64),
         rollout_nodes=np.array([demand.rollout_nodes for demand in demands], dtype=np.int64),
         training_nodes=np.array([demand.training_nodes for demand in demands], dtype=np.int64),
         rescale_nodes=rescale_nodes,
