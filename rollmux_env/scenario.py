@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -32,6 +32,7 @@ from rollmux_env.fields import (
     UserName,
     Version,
     by_name,
+    stated,
     whole,
 )
 from rollmux_env.queue_keys import Budget, Quota, beyond_quota, queue_key
@@ -40,6 +41,7 @@ from rollmux_env.timing.alone import alone_s
 from rollmux_env.timing.described import Lengths, Model, Timing
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 
+MOST_SHAPES = 16
 STAYS = ("iterations", "duration_s")
 
 
@@ -149,6 +151,10 @@ def _node_keys(value: Any) -> Any:
     return dict(sorted(keys.items()))
 
 
+def _absent(value: object) -> bool:
+    return value is None
+
+
 class Training(Phase):
     """A job's training phase."""
 
@@ -161,6 +167,56 @@ class Training(Phase):
             if key <= self.nodes:
                 raise field_error(f"must be above training.nodes, which is {self.nodes}", "by_nodes", key)
         return self
+
+    def seconds_on(self, nodes: int) -> float:
+        """Worst-case seconds on a pool of `nodes` training nodes."""
+        seconds = self.worst_case_s
+        for key, value in self.by_nodes.items():
+            if key <= nodes:
+                seconds = value
+        return seconds
+
+
+class PhaseShape(FileModel):
+    """What a shape says of a rollout: the keys that it names take the place of the job's own."""
+
+    nodes: Annotated[NodeCount | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Nodes that the phase asks for."""
+    worst_case_s: Annotated[Positive | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Its longest duration on that many nodes, seconds."""
+    host_memory_gb: Annotated[NonNegative | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Host memory that keeps the job resident, GB per node."""
+    device_gb: Annotated[NonNegative | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Memory that the job keeps on each GPU of a node between its phases, GB."""
+    actual: Annotated[Actual | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """What really happens, for event replays."""
+    switch: Annotated[Switch | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Times of warm and cold starts, for event replays."""
+
+
+class TrainingShape(PhaseShape):
+    """What a shape says of a training: the keys that it names take the place of the job's own, and of `by_nodes` in any case."""
+
+    by_nodes: Annotated[
+        dict[Count, Positive] | None, BeforeValidator(_node_keys), BeforeValidator(stated), Field(exclude_if=_absent)
+    ] = None
+    """Its longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}; without it, none."""
+
+
+class Shape(FileModel):
+    """Another way to run a job, on other nodes."""
+
+    rollout: Annotated[PhaseShape | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """What is different about the rollout."""
+    training: Annotated[TrainingShape | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """What is different about the training."""
+
+
+class Phases(NamedTuple):
+    """Both phases of a job in one of its shapes."""
+
+    rollout: Phase
+    training: Training
 
 
 class Drift(FileModel):
@@ -189,6 +245,47 @@ def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
     if any(a.iteration >= b.iteration for a, b in itertools.pairwise(drift)):
         raise ValueError("must be in order of iteration, each iteration once")
     return drift
+
+
+def reshaped(rollout: Phase, training: Training, shape: Shape) -> Phases:
+    """The phases of a job in another shape. One that says anything of the training has no `by_nodes` but its own."""
+    more_rollout, more_training = _named(shape.rollout), _named(shape.training)
+    if more_training:
+        more_training = {"by_nodes": {}, **more_training}
+    return Phases(rollout.model_copy(update=more_rollout), training.model_copy(update=more_training))
+
+
+def _named(phase: PhaseShape | None) -> dict[str, Any]:
+    """The keys that a shape names of a phase, with their values."""
+    return {} if phase is None else {name: getattr(phase, name) for name in phase.model_fields_set}
+
+
+def check_shapes(job: Job) -> None:
+    """Refuse shapes of a job that say nothing new, and those that are none.
+
+    Raises:
+        PydanticCustomError: of `field_error`, with a path below the job's.
+    """
+    if len(job.shapes) > MOST_SHAPES:
+        raise field_error(f"are {len(job.shapes)}; a job has at most {MOST_SHAPES}", "shapes")
+    known: list[Phases] = [job.phases()]
+    for k, shape in enumerate(job.shapes):
+        if not _named(shape.rollout) and not _named(shape.training):
+            raise field_error("is empty: it names no key of rollout or training", "shapes", k)
+        for name in ("rollout", "training"):
+            if job.timing is not None and "actual" in _named(getattr(shape, name)):
+                problem = "does not go with a model, whose durations are drawn from its lengths"
+                raise field_error(problem, "shapes", k, name, "actual")
+        phases = job.phases(k + 1)
+        for key in phases.training.by_nodes:
+            if key <= phases.training.nodes:
+                problem = f"must be above training.nodes, which is {phases.training.nodes}"
+                raise field_error(problem, "shapes", k, "training", "by_nodes", key)
+        if phases in known:
+            same = known.index(phases)
+            whose = f"is the same as shapes[{same - 1}]" if same else "changes nothing: it is the job as it is written"
+            raise field_error(whose, "shapes", k)
+        known.append(phases)
 
 
 class Job(FileModel):
@@ -224,6 +321,12 @@ class Job(FileModel):
     """Whose job it is, for quotas and accounts."""
     budget: Annotated[Budget | None, Field(exclude_if=lambda budget: budget is None)] = None
     """What it may cost and how long it may stay; it leaves when either is spent. null is no limit."""
+    # The default is not written, so that what has no such key keeps its hash.
+    shapes: Annotated[
+        tuple[Shape, ...],
+        Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES}, exclude_if=lambda shapes: not shapes),
+    ] = ()
+    """Other ways to run it, numbered from 1; the job as it is written is number 0. At most 16."""
     colocated: Colocated | None = None
     """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""
     model: Annotated[Model | None, BeforeValidator(by_name)] = None
@@ -253,18 +356,25 @@ class Job(FileModel):
             raise field_error("must be a number, not null", stays[0])
         return self
 
+    @model_validator(mode="after")
+    def _shapes_differ(self) -> Job:
+        check_shapes(self)
+        return self
+
     @property
     def solo_s(self) -> float:
         """T_solo: seconds of an iteration of the job alone on its own nodes."""
         return alone_s(self.rollout.worst_case_s, self.training.worst_case_s, self.sync_s, self.staleness)
 
     def training_s(self, nodes: int) -> float:
-        """Worst-case seconds of the training phase on a pool of `nodes` training nodes."""
-        seconds = self.training.worst_case_s
-        for key, value in self.training.by_nodes.items():
-            if key <= nodes:
-                seconds = value
-        return seconds
+        """Worst-case seconds of the training phase, as the job is written, on a pool of `nodes` training nodes."""
+        return self.training.seconds_on(nodes)
+
+    def phases(self, shape: int = 0) -> Phases:
+        """Both phases in a shape; 0 is the job as it is written, k the k-th of `shapes`."""
+        if not shape:
+            return Phases(self.rollout, self.training)
+        return reshaped(self.rollout, self.training, self.shapes[shape - 1])
 
 
 class Scenario(FileModel):
@@ -301,23 +411,37 @@ class Scenario(FileModel):
             if job.staleness and self.cluster.one_device:
                 problem = "does not go with cluster.one_device: a device runs one phase after the other"
                 raise field_error(problem, "jobs", k, "staleness")
-            for name, pool in self.cluster.pools.items():
-                phase: Phase = getattr(job, name)
-                if pool.max_nodes is not None and phase.nodes > pool.max_nodes:
-                    problem = f"asks for {phase.nodes} nodes; the {name} pool has at most {pool.max_nodes}"
-                    raise field_error(problem, "jobs", k, name, "nodes")
-                both = self.cluster.one_device
-                memories = (("host_memory_gb", pool.node_memory_gb, "node"), ("device_gb", pool.device_memory_gb, "GPU"))
-                for field, limit_gb, what in memories:
-                    memory_gb = getattr(phase, field) + (getattr(job.rollout, field) if both else 0.0)
-                    if limit_gb is not None and memory_gb > limit_gb * (1 + 1e-9):
-                        who = "the job asks for" if both else "asks for"
-                        problem = f"{who} {memory_gb:.10g} GB; a {name} {what} has {limit_gb:.10g} GB"
-                        raise field_error(problem, "jobs", k, name, field)
+            for number in range(1 + len(job.shapes)):
+                where = ("shapes", number - 1) if number else ()
+                if beyond := beyond_cluster(job.phases(number), self.cluster):
+                    raise field_error(beyond.problem, "jobs", k, *where, *beyond.field)
             nodes = {name: getattr(job, name).nodes for name in self.cluster.pools}
             if beyond := beyond_quota(job.user, nodes, self.cluster):
                 raise field_error(beyond, "jobs", k)
         return self
+
+
+class _Beyond(NamedTuple):
+    """What a phase asks for and no empty cluster has, and its path below the job's or the shape's."""
+
+    problem: str
+    field: tuple[str, str]
+
+
+def beyond_cluster(phases: Phases, cluster: Cluster) -> _Beyond | None:
+    """What of a job in a shape an empty cluster could not hold; None: nothing."""
+    for name, pool in cluster.pools.items():
+        phase: Phase = getattr(phases, name)
+        if pool.max_nodes is not None and phase.nodes > pool.max_nodes:
+            return _Beyond(f"asks for {phase.nodes} nodes; the {name} pool has at most {pool.max_nodes}", (name, "nodes"))
+        both = cluster.one_device
+        memories = (("host_memory_gb", pool.node_memory_gb, "node"), ("device_gb", pool.device_memory_gb, "GPU"))
+        for field, limit_gb, what in memories:
+            memory_gb = getattr(phase, field) + (getattr(phases.rollout, field) if both else 0.0)
+            if limit_gb is not None and memory_gb > limit_gb * (1 + 1e-9):
+                who = "the job asks for" if both else "asks for"
+                return _Beyond(f"{who} {memory_gb:.10g} GB; a {name} {what} has {limit_gb:.10g} GB", (name, field))
+    return None
 
 
 def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:
