@@ -376,6 +376,17 @@ class Job(FileModel):
             return Phases(self.rollout, self.training)
         return reshaped(self.rollout, self.training, self.shapes[shape - 1])
 
+    def known_anew(self, shape: int, phase: Literal["rollout", "training"], **known: float) -> Job:
+        """The job with other figures of one phase in a shape, by the names of `Phase`; other shapes that name them keep theirs."""
+        if not shape:
+            return self.model_copy(update={phase: getattr(self, phase).model_copy(update=known)})
+        one = self.shapes[shape - 1]
+        part: PhaseShape | None = getattr(one, phase)
+        if part is None:
+            part = PhaseShape() if phase == "rollout" else TrainingShape(by_nodes=self.training.by_nodes)
+        other = one.model_copy(update={phase: part.model_copy(update=known)})
+        return self.model_copy(update={"shapes": (*self.shapes[: shape - 1], other, *self.shapes[shape:])})
+
 
 class Scenario(FileModel):
     """A two-cluster placement problem: the cluster and the jobs, in the file's order."""

@@ -90,11 +90,14 @@ class Quotas:
         )
 
     def bars(self, job: Job) -> bool:
-        """Whether the job would take its user above the quota in a group of its own and in every group with room for it."""
-        state, user = self._state, job.user
-        if user not in state.cluster.quotas:
+        """Whether the job would take its user above the quota, in any shape, in a group of its own and in every group with room."""
+        if job.user not in self._state.cluster.quotas:
             return False
-        demand = demand_of(job, state.cluster)
+        return all(self._bars(job, shape) for shape in range(1 + len(job.shapes)))
+
+    def _bars(self, job: Job, shape: int) -> bool:
+        state, user = self._state, job.user
+        demand = demand_of(job, state.cluster, shape)
         rollout_nodes, training_nodes = demand.rollout_nodes, demand.training_nodes
         if job.colocated is not None and job.colocated.nodes < rollout_nodes + training_nodes:
             rollout_nodes, training_nodes = 0, min(training_nodes, job.colocated.nodes)
