@@ -110,7 +110,7 @@ def candidates(state: State, job_id: str) -> CandidateTable:
     """Every candidate of a waiting job; of a running one, every candidate outside its own group."""
     rows = _fill(state, job_id, only_improving=False, prune=False)
     job = state.jobs[state.row(job_id)]
-    shape = rows["shape"].copy()
+    shape = rows["of_shape"].copy()
     shape_row = int(job.first_shape) + shape
     group_row = rows["group"]
     new = group_row < 0
@@ -150,7 +150,7 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
     if not len(rows):
         return None
     best = rows[-1]
-    group, new_nodes, shape = int(best["group"]), int(best["new_nodes"]), int(best["shape"])
+    group, new_nodes, shape = int(best["group"]), int(best["new_nodes"]), int(best["of_shape"])
     if group < 0:
         row = int(state.view.jobs["first_shape"][state.row(job_id)]) + shape
         return Placement(None, (), new_nodes, int(state.view.jobs["training_nodes"][row]), shape=shape)

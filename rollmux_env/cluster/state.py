@@ -153,7 +153,7 @@ class State:
 
     def shape(self, job_id: str) -> int:
         """Number of the shape that a running job has; 0 of one that waits."""
-        return int(self._jobs["shape"][self._rows[job_id]])
+        return int(self._jobs["of_shape"][self._rows[job_id]])
 
     def phases(self, job_id: str) -> Phases:
         """The phases of a job in its shape."""
@@ -161,7 +161,7 @@ class State:
 
     def phases_of(self, row: int) -> Phases:
         """The phases of a job in the shape that a row of the job table has."""
-        return self._models[row].phases(int(self._jobs["shape"][row]))
+        return self._models[row].phases(int(self._jobs["of_shape"][row]))
 
     def shape_rows(self, row: int) -> range:
         """Rows of the shapes of a job: its own where it has only one."""
@@ -328,7 +328,7 @@ class State:
         self._rows[job.id] = row
         self._jobs["shapes"][row], self._jobs["first_shape"][row] = shapes, row if end == row + 1 else row + 1
         for shape in range(shapes if job.shapes else 0):
-            self._jobs["shapes"][row + 1 + shape], self._jobs["shape"][row + 1 + shape] = 0, shape
+            self._jobs["shapes"][row + 1 + shape], self._jobs["of_shape"][row + 1 + shape] = 0, shape
         self._describe(row, job)
         self._jobs["arrival_s"][row:end] = job.arrival_s
         self._jobs["duration_s"][row:end] = np.inf if job.duration_s is None else job.duration_s
@@ -347,7 +347,7 @@ class State:
     def _write(self, row: int, job: Job) -> None:
         """Write what is known of a job in the shape of a row into that."""
         record = self._jobs[row]
-        shape = int(record["shape"])
+        shape = int(record["of_shape"])
         demand = demand_of(job, self.cluster, shape)
         for phase in ("rollout", "training"):
             for name in ("s", "gb", "device_gb", "nodes"):

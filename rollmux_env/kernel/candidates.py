@@ -32,14 +32,15 @@ ANY_NODES = constant(-1)  # in place of a number of new nodes: the group as a wh
 def candidate_type(nodes: int) -> np.dtype[Any]:
     """One candidate of a job with at most so many rollout nodes.
 
-    group: row of the group, -1 for a new one. shape: of the job. new_nodes: rollout nodes to add, ANY_NODES where the group as a whole is out. nodes:
-    (N,) numbers of the existing nodes, ascending, padded with -1. usd: marginal cost, $/h. period_s: of the group with the job in
-    it, seconds; both nan where the group as a whole is out. reason: FEASIBLE, or the first reason against it.
+    group: row of the group, -1 for a new one. of_shape: number of the job's shape. new_nodes: rollout nodes to add, ANY_NODES where
+    the group as a whole is out. nodes: (N,) numbers of the existing nodes, ascending, padded with -1. usd: marginal cost, $/h.
+    period_s: of the group with the job in it, seconds; both nan where the group as a whole is out. reason: FEASIBLE, or the first
+    reason against it.
     """
     return np.dtype(
         [
             ("group", "i8"),
-            ("shape", "i8"),
+            ("of_shape", "i8"),
             ("new_nodes", "i8"),
             ("reason", "i8"),
             ("usd", "f8"),
@@ -142,7 +143,7 @@ def period_with(
 @compiled(arrays=False)
 def _write(row: Records, group: int, shape: int, new_nodes: int, usd: float, period_s: float, reason: int) -> None:
     row.group = group
-    row.shape = shape
+    row.of_shape = shape
     row.new_nodes = new_nodes
     row.usd = usd
     row.period_s = period_s

@@ -24,7 +24,8 @@ class Columns(NamedTuple):
     """Groups, a row each.
 
     Attributes:
-        members: (rows, M) rows of the members' shapes, padded with -1. nodes: (rows, 2) rollout and training nodes. period_s: (rows,) seconds.
+        members: (rows, M) rows of the members' shapes, padded with -1. nodes: (rows, 2) rollout and training nodes.
+        period_s: (rows,) seconds.
     """
 
     members: Ints
@@ -93,15 +94,15 @@ def _beats(columns: Columns, k: int, kind: int, nodes: tuple[int, int], period_s
 
 @compiled(arrays=False)
 def _is_beaten(columns: Columns, at: int, end: int, kind: int, nodes: tuple[int, int], period_s: float, limits: Limits) -> bool:
+    beaten = False
     for k in range(at, min(end, columns.period_s.shape[0])):
-        if _beats(columns, k, kind, nodes, period_s, limits):
-            return True
-    return False
+        beaten = beaten or _beats(columns, k, kind, nodes, period_s, limits)
+    return beaten
 
 
 @compiled(arrays=False)
 def _keep_column(columns: Columns, at: int, end: int, kind: int, nodes: tuple[int, int], period_s: float, limits: Limits) -> int:
-    """Write nodes and period of a way that no column of `at` to `end` beats, in place of those that it beats; returns the new end."""
+    """Write nodes and period of a way that none of the columns beats, in place of those that it beats; returns their new end."""
     left = at
     rows = columns.period_s.shape[0]
     for k in range(at, min(end, rows)):

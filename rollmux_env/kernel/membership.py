@@ -258,7 +258,7 @@ def wear(jobs: Records, job: int, shape: int) -> None:
     for k in range(j.rescale_nodes.shape[0]):
         j.rescale_nodes[k] = other.rescale_nodes[k]
         j.rescale_s[k] = other.rescale_s[k]
-    j.shape = shape
+    j.of_shape = shape
 
 
 @compiled(arrays=False)

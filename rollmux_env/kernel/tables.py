@@ -55,7 +55,7 @@ _JOB = (
     ("rescale_nodes", "i8", "K"),  # training seconds from so many nodes on, ascending; unused steps come last
     ("rescale_s", "f8", "K"),
     # A job of several shapes has a row of each, and one more that has those of the shape it runs in, or of shape 0 while it waits.
-    ("shape", "i8", ""),  # number of the row's shape
+    ("of_shape", "i8", ""),  # number of the row's shape
     ("shapes", "i8", ""),  # how many shapes the job has; 0 in the row of a shape
     ("first_shape", "i8", ""),  # row of shape 0, behind which come the others; of a job with one shape its own
     ("movable", "i8", ""),  # 0 where the job stays in the place that it got first, else 1

@@ -54,8 +54,8 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
 
     Returns:
         `job`, `at_s`, `asked` (how often: more than once where it waited), `outcome`, and `alternatives` in Algorithm 1's order:
-        each with `verdict`, `group` (None for a new one), `shape` (of a job that has any), `rollout_nodes`, `new_rollout_nodes`, `delta_usd_per_hour`, `period_s`,
-        `slack` and `saturated`; figures are None where a group is out as a whole.
+        each with `verdict`, `group` (None for a new one), `shape` (of a job that has any), `rollout_nodes`, `new_rollout_nodes`,
+        `delta_usd_per_hour`, `period_s`, `slack` and `saturated`; figures are None where a group is out as a whole.
 
     Raises:
         InputError: no such job.

@@ -108,7 +108,7 @@ class Durations:
             self.rate += [one.rate for one in profiles]
 
     def solo_s(self, iterations: int) -> float:
-        """Seconds of so many iterations, alone on the job's own nodes, in its own shape: one cold start of each phase, no warm ones."""
+        """Seconds of so many iterations, alone on its own nodes, in its own shape: one cold start of each phase, no warm ones."""
         job = self._job
         rollout_s, training_s = job.rollout.worst_case_s, job.training.worst_case_s
         sync_s = job.sync_s
@@ -125,7 +125,7 @@ class Durations:
         return synced_s[-1]
 
     def factors(self, name: Literal["rollout", "training"], shape: int) -> list[float]:
-        """The factors of a phase in a shape, which `extend` makes longer; with a law of its own, what that makes of the same luck."""
+        """The factors of a phase in a shape, which `extend` makes longer; a law of the shape's own makes them of the same luck."""
         law: Actual | None = getattr(self._job.phases(shape), name).actual
         own: list[float] = getattr(self, name)
         if law == getattr(self._job, name).actual:

@@ -10,7 +10,7 @@ from rollmux_env.scheduler.asking import ask
 
 
 def better_place(state: State, job_id: str, policy: Policy) -> Plan:
-    """The move of a running job to where the policy would place it now; nothing where that is its own group and shape or may not be.
+    """The move of a running job to where the policy would place it now; nothing where that is as it is now or may not be.
 
     The state is changed for the question: there the job leaves, and arrives again with what is known of it by now, before those
     that wait.

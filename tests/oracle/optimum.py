@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 
 from rollmux_env.kernel.period import exact_period, period_bound
-from tests.oracle.planner import MEMORY, Dict, at_most, node_usd_per_hour, solo_s, training_s
+from tests.oracle.planner import MEMORY, Dict, all_shapes, at_most, node_usd_per_hour, solo_s, training_s
 
 Way = tuple[int, int, float]  # rollout nodes, training nodes, period
 
@@ -105,7 +105,7 @@ class Optimum:
         self.cluster = cluster
         self.jobs = jobs
         self.ways = {
-            chosen: ways(cluster, [jobs[k] for k in chosen])
+            chosen: [way for shaped in product(*(all_shapes(jobs[k]) for k in chosen)) for way in ways(cluster, [*shaped])]
             for size in range(1, len(jobs) + 1)
             for chosen in combinations(range(len(jobs)), size)
         }

@@ -120,7 +120,7 @@ def _fallback(pool: ColumnPool, program: Program, cost: Floats, before: list[Bef
 
 
 def _least_usd(pool: ColumnPool) -> Floats:
-    """(A,) price of the node-seconds of an iteration of each active job, $ s / h, the shape and the training pool's size chosen best."""
+    """(A,) price of the node-seconds of an iteration of each active job, $ s / h, in its best shape on the best training pool."""
     of_jobs = [pool.choices(row) for row in pool.active]
     jobs, rows, limits = pool.state.jobs, [shape for shapes in of_jobs for shape in shapes], pool.state.limits
     rollout = jobs.rollout_nodes[rows] * jobs.rollout_s[rows]

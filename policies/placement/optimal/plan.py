@@ -58,7 +58,7 @@ def written_out(pool: ColumnPool, column: int) -> OptimalGroup:
     return OptimalGroup(
         jobs=tuple(pool.state.job_id(row) for row in rows),
         rollout_nodes=tuple(pins),
-        shapes=tuple(int(pool.state.jobs.shape[row]) for row in rows),
+        shapes=tuple(int(pool.state.jobs.of_shape[row]) for row in rows),
         training_nodes=int(pool.nodes[column, 1]),
         period_s=float(pool.period_s[column]),
         usd_per_hour=float(pool.usd_per_hour()[column]),

@@ -57,7 +57,8 @@ def create_group(
 
     Args:
         group: the number that it will get.
-        jobs: their ids and shapes, in round-robin order. pins: of each, numbers of its rollout nodes in some numbering of the group's own.
+        jobs: their ids and shapes, in round-robin order.
+        pins: of each, numbers of its rollout nodes in some numbering of the group's own.
     """
     number: dict[int, int] = {}
     moves: list[Move] = []

@@ -23,7 +23,16 @@ _BROKEN_USD = 1e3  # for leaving a group whose observed durations break an SLO a
 _OUT_OF_REACH_USD = 1e5  # of a job alone that may not move: the solver starts from single jobs
 _NODE_LIMIT = 1000
 _MAX_COLUMNS = 300_000
-_PLANNED = ("shape", "rollout_s", "training_s", "limit_s", "rollout_gb", "training_gb", "rollout_device_gb", "training_device_gb")
+_PLANNED = (
+    "of_shape",
+    "rollout_s",
+    "training_s",
+    "limit_s",
+    "rollout_gb",
+    "training_gb",
+    "rollout_device_gb",
+    "training_device_gb",
+)
 _ROUNDS = 20
 
 
@@ -119,7 +128,7 @@ class Regroup:
         for column, home, job_ids in zip(chosen, homes, movers, strict=True):
             if home is None:
                 order, pins = pool.realise(column)
-                jobs = [(view.job_id(row), int(view.jobs.shape[row])) for row in order]
+                jobs = [(view.job_id(row), int(view.jobs.of_shape[row])) for row in order]
                 plan += create_group(number, jobs, pins, int(hosts.nodes[column, 1]))
                 number += 1
                 continue
