@@ -44,7 +44,7 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     for row in fractions:
         jobs.alone_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], jobs.sync_s[row], jobs.staleness[row])
     for row in fractions:
-        own = row if jobs.shapes[row] == 1 else int(jobs.first_shape[row])
+        own = row if jobs.more_shapes[row] == 0 else int(jobs.first_shape[row])
         jobs.solo_s[row] = jobs.alone_s[own]
         if slo_too:
             for limit in LIMITS:

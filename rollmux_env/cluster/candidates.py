@@ -75,6 +75,11 @@ class CandidateTable:
         """(R,) rows that stand for a group as a whole, which is out."""
         return np.asarray(self.new_nodes == ANY_NODES)
 
+    def own_first(self) -> Ints:
+        """(R,) rows with the new group for the job as it is written before all others, as the environments show them."""
+        own = (self.group < 0) & (self.shape == 0)
+        return np.concatenate([np.flatnonzero(own), np.flatnonzero(~own)])
+
     def placement(self, row: int) -> Placement:
         """The placement of a row."""
         nodes = tuple(int(node) for node in self.nodes[row] if node >= 0)

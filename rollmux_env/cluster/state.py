@@ -166,7 +166,7 @@ class State:
     def shape_rows(self, row: int) -> range:
         """Rows of the shapes of a job: its own where it has only one."""
         first = int(self._jobs["first_shape"][row])
-        return range(first, first + int(self._jobs["shapes"][row]))
+        return range(first, first + 1 + int(self._jobs["more_shapes"][row]))
 
     def knows(self, job_id: str) -> bool:
         """Whether the job has arrived (it may have left since)."""
@@ -326,9 +326,8 @@ class State:
         self._models += [job] * (end - row)
         self.charges.add(row, job, self._rows.get(job.id))
         self._rows[job.id] = row
-        self._jobs["shapes"][row], self._jobs["first_shape"][row] = shapes, row if end == row + 1 else row + 1
-        for shape in range(shapes if job.shapes else 0):
-            self._jobs["shapes"][row + 1 + shape], self._jobs["of_shape"][row + 1 + shape] = 0, shape
+        self._jobs["more_shapes"][row], self._jobs["first_shape"][row:end] = len(job.shapes), row + bool(job.shapes)
+        self._jobs["more_shapes"][row + 1 : end], self._jobs["of_shape"][row + 1 : end] = -1, np.arange(end - row - 1)
         self._describe(row, job)
         self._jobs["arrival_s"][row:end] = job.arrival_s
         self._jobs["duration_s"][row:end] = np.inf if job.duration_s is None else job.duration_s

@@ -193,7 +193,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
         if group == asks.group or (only_improving and prune and is_saturated(groups[group])):
             continue
         g = groups[group]
-        for shape in range(asks.shapes):
+        for shape in range(1 + asks.more_shapes):
             if only_improving and best <= 0.0:
                 break
             row = shape_row(asks, job, shape)
@@ -245,7 +245,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
                             has_feasible = True
                             break
                     more = next_subset(chosen, size, n_nodes, before)
-    for shape in range(asks.shapes):
+    for shape in range(1 + asks.more_shapes):
         j = jobs[shape_row(asks, job, shape)]
         n = j.rollout_nodes
         usd = n * limits.rollout_usd + j.training_nodes * limits.training_usd

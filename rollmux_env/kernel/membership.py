@@ -15,7 +15,7 @@ from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Floats, Ints, Li
 @compiled(arrays=False)
 def shape_row(record: Records, job: int, shape: int) -> int:
     """The row with the numbers of a shape of the job in row `job`, whose record is given too."""
-    return int(job if record.shapes == 1 else record.first_shape + shape)
+    return int(job if record.more_shapes == 0 else record.first_shape + shape)
 
 
 @compiled(arrays=False)
@@ -240,7 +240,7 @@ def settle(jobs: Records, groups: Records, group: int, now_s: float) -> None:
 def wear(jobs: Records, job: int, shape: int) -> None:
     """Write the numbers of a shape into the row of a job that has no place."""
     j = jobs[job]
-    if j.shapes <= 1:
+    if j.more_shapes <= 0:
         return
     other = jobs[j.first_shape + shape]
     j.rollout_s = other.rollout_s

@@ -56,7 +56,7 @@ _JOB = (
     ("rescale_s", "f8", "K"),
     # A job of several shapes has a row of each, and one more that has those of the shape it runs in, or of shape 0 while it waits.
     ("of_shape", "i8", ""),  # number of the row's shape
-    ("shapes", "i8", ""),  # how many shapes the job has; 0 in the row of a shape
+    ("more_shapes", "i8", ""),  # how many shapes the job has beside shape 0; -1 in the row of a shape
     ("first_shape", "i8", ""),  # row of shape 0, behind which come the others; of a job with one shape its own
     ("movable", "i8", ""),  # 0 where the job stays in the place that it got first, else 1
     ("group", "i8", ""),  # row of the job's group, or NOWHERE
@@ -165,7 +165,6 @@ class View(NamedTuple):
 _FILL = {
     "rescale_nodes": UNUSED,
     "movable": 1,
-    "shapes": 1,
     "group": NOWHERE,
     "iterations": np.inf,
     "leaves_s": np.inf,
