@@ -69,6 +69,7 @@ Staleness = Annotated[int, Field(ge=0, le=64), BeforeValidator(whole)]
 NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES_OF_A_JOB), BeforeValidator(whole)]
 Priority = Annotated[int, Field(ge=-(2**31), le=2**31), BeforeValidator(whole)]
 UserName = Annotated[str, BeforeValidator(_user), Field(json_schema_extra={"pattern": USER_PATTERN})]
+PoolName = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 JobId = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 Version = Annotated[int, BeforeValidator(whole), AfterValidator(_version), Field(json_schema_extra={"const": 1})]
 

@@ -1,4 +1,4 @@
-"""Scenario files, version 1: two pools and the jobs that arrive, as checked and frozen models.
+"""Scenario files, version 1: pools of nodes and the jobs that arrive, as checked and frozen models.
 
 A file is YAML (1.2 rules) or JSON; docs/reference/scenario.md explains every key. `load_scenario` merges `defaults` under every
 job and returns a `Scenario`; everything else in RollMux starts from one. A job may give `model` and `lengths` instead of
@@ -12,10 +12,19 @@ import hashlib
 import itertools
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from rollmux_env.errors import InputError
 from rollmux_env.fields import (
@@ -26,6 +35,7 @@ from rollmux_env.fields import (
     JobId,
     NodeCount,
     NonNegative,
+    PoolName,
     Positive,
     Priority,
     Staleness,
@@ -43,10 +53,12 @@ from rollmux_env.validation_errors import describe, field_error, field_of, forma
 
 MOST_SHAPES = 16
 STAYS = ("iterations", "duration_s")
+Side = Literal["rollout", "training"]
+SIDES: tuple[Side, Side] = ("rollout", "training")
 
 
 class Pool(FileModel):
-    """One of the two pools."""
+    """Nodes of one kind."""
 
     gpu: str = ""
     """A label of the GPU type; it sets no price."""
@@ -71,12 +83,14 @@ _NOBODYS = Pool(gpus_per_node=1, usd_per_gpu_hour=0.0)
 
 
 class Cluster(FileModel):
-    """The two pools and what holds for all groups."""
+    """The pools and what holds for all groups."""
 
-    rollout: Pool = _NOBODYS
-    """The pool that generates the responses. With one_device it may be left out, and counts for nothing."""
-    training: Pool
-    """The pool that trains on them."""
+    rollout: Annotated[Pool | None, Field(exclude_if=lambda pool: pool is None)] = None
+    """Short for the pool of this name, which generates responses. With one_device it may be left out, and counts for nothing."""
+    training: Annotated[Pool | None, Field(exclude_if=lambda pool: pool is None)] = None
+    """Short for the pool of this name, which trains on them."""
+    by_name: Annotated[dict[PoolName, Pool], Field(alias="pools", exclude_if=lambda pools: not pools)] = Field(default={})
+    """All pools, in place of rollout and training: {name: {gpu, gpus_per_node, ...}}."""
     max_group_size: Count = 5
     """Most jobs in one co-execution group."""
     migration_s: NonNegative = 300.0
@@ -88,15 +102,48 @@ class Cluster(FileModel):
     """The most that the jobs of a user may hold at once: {user: {nodes, usd_per_hour}}."""
 
     @model_validator(mode="after")
-    def _both_pools(self) -> Cluster:
-        if not self.one_device and "rollout" not in self.model_fields_set:
-            raise field_error("is missing", "rollout")
+    def _all_pools(self) -> Cluster:
+        short = [name for name in SIDES if name in self.model_fields_set]
+        for name in short:
+            if getattr(self, name) is None:
+                raise field_error("has no value (null); it must be a mapping", name)
+        if "by_name" in self.model_fields_set:
+            if short:
+                raise field_error(f"does not go with cluster.{short[0]}, which is short for a pool of that name", "pools")
+            if not self.by_name:
+                raise field_error("is empty", "pools")
+            other = next((name for name in self.by_name if name not in SIDES), None)
+            if self.one_device and other is not None:
+                raise field_error("does not go with one_device, where training is the only pool", "pools", other)
+        wanted = ("training",) if self.one_device else () if self.by_name else SIDES
+        if missing := [name for name in wanted if name not in (*short, *self.by_name)]:
+            raise field_error("is missing", *(["pools"] if self.by_name else []), missing[0])
         return self
 
+    @model_serializer(mode="wrap")
+    def _in_short(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Pools as they are short, where they can be: two ways to write the same are the same text, and have the same hash."""
+        data: dict[str, Any] = serialize(self)
+        if pools := data.pop("by_name", {}) or data.pop("pools", {}):
+            data |= pools if set(pools) <= set(SIDES) else {"pools": pools}
+        if self.one_device:
+            data.setdefault("rollout", _NOBODYS.model_dump(exclude_none=True))
+        return data
+
     @property
-    def pools(self) -> dict[Literal["rollout", "training"], Pool]:
-        """The pools that there are, by name."""
-        return {"training": self.training} if self.one_device else {"rollout": self.rollout, "training": self.training}
+    def pools(self) -> dict[str, Pool]:
+        """The pools that there are, by name; their numbers in `rollmux_env.kernel` are in this order."""
+        pools = self.by_name or {name: pool for name in SIDES if (pool := getattr(self, name)) is not None}
+        return {"training": pools["training"]} if self.one_device else pools
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Which sides of a group have nodes."""
+        return ("training",) if self.one_device else SIDES
+
+    def with_pools(self, pools: Mapping[str, Pool]) -> Cluster:
+        """The same cluster with other pools in place of those of their names."""
+        return self.model_copy(update={"by_name": {**self.by_name, **pools}} if self.by_name else {**pools})
 
 
 class Actual(FileModel):
@@ -122,6 +169,8 @@ class Switch(FileModel):
 class Phase(FileModel):
     """A job's rollout or training phase."""
 
+    pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "rollout")] = "rollout"
+    """Name of the pool whose nodes it runs on."""
     nodes: NodeCount = 1
     """Nodes that the phase asks for."""
     worst_case_s: Positive
@@ -158,6 +207,8 @@ def _absent(value: object) -> bool:
 class Training(Phase):
     """A job's training phase."""
 
+    pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "training")] = "training"
+    """Name of the pool whose nodes it runs on."""
     by_nodes: Annotated[dict[Count, Positive], BeforeValidator(_node_keys)] = Field(default={})
     """Its longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}."""
 
@@ -180,6 +231,8 @@ class Training(Phase):
 class PhaseShape(FileModel):
     """What a shape says of a rollout: the keys that it names take the place of the job's own."""
 
+    pool: Annotated[PoolName | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Name of the pool whose nodes it runs on."""
     nodes: Annotated[NodeCount | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
     """Nodes that the phase asks for."""
     worst_case_s: Annotated[Positive | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
@@ -389,12 +442,12 @@ class Job(FileModel):
 
 
 class Scenario(FileModel):
-    """A two-cluster placement problem: the cluster and the jobs, in the file's order."""
+    """A placement problem: the cluster and the jobs, in the file's order."""
 
     version: Version
     """Version of this file format: 1."""
     cluster: Cluster
-    """The two pools and what holds for all groups."""
+    """The pools and what holds for all groups."""
     jobs: Annotated[tuple[Job, ...], Field(strict=False, min_length=1)]
     """The jobs that arrive."""
 
@@ -423,36 +476,48 @@ class Scenario(FileModel):
                 problem = "does not go with cluster.one_device: a device runs one phase after the other"
                 raise field_error(problem, "jobs", k, "staleness")
             for number in range(1 + len(job.shapes)):
-                where = ("shapes", number - 1) if number else ()
-                if beyond := beyond_cluster(job.phases(number), self.cluster):
-                    raise field_error(beyond.problem, "jobs", k, *where, *beyond.field)
-            nodes = {name: getattr(job, name).nodes for name in self.cluster.pools}
-            if beyond := beyond_quota(job.user, nodes, self.cluster):
-                raise field_error(beyond, "jobs", k)
+                where = ("jobs", k, "shapes", number - 1) if number else ("jobs", k)
+                asked = check_room(self.cluster, job.phases(number), where)
+                if not number and (beyond := beyond_quota(job.user, asked, self.cluster)):
+                    raise field_error(beyond, "jobs", k)
         return self
 
 
-class _Beyond(NamedTuple):
-    """What a phase asks for and no empty cluster has, and its path below the job's or the shape's."""
+def check_room(cluster: Cluster, phases: Phases, where: tuple[str | int, ...]) -> dict[str, int]:
+    """Refuse a job in a shape that the empty cluster could not hold.
 
-    problem: str
-    field: tuple[str, str]
+    Args:
+        where: path of the job or the shape.
 
+    Returns:
+        The nodes that it asks for, by name of the pool.
 
-def beyond_cluster(phases: Phases, cluster: Cluster) -> _Beyond | None:
-    """What of a job in a shape an empty cluster could not hold; None: nothing."""
-    for name, pool in cluster.pools.items():
-        phase: Phase = getattr(phases, name)
-        if pool.max_nodes is not None and phase.nodes > pool.max_nodes:
-            return _Beyond(f"asks for {phase.nodes} nodes; the {name} pool has at most {pool.max_nodes}", (name, "nodes"))
-        both = cluster.one_device
+    Raises:
+        PydanticCustomError: of `field_error`.
+    """
+    one_device, pools = cluster.one_device, cluster.pools
+    asked = dict.fromkeys(pools, 0)
+    for side in SIDES:
+        phase: Phase = getattr(phases, side)
+        if side == "rollout" and one_device and phase.pool in SIDES:
+            continue
+        if phase.pool not in pools:
+            which = "" if "pool" in phase.model_fields_set else "by default "
+            raise field_error(f"is {which}'{phase.pool}', which is none of {', '.join(pools)}", *where, side, "pool")
+        pool = pools[phase.pool]
+        asked[phase.pool] += phase.nodes
+        if pool.max_nodes is not None and asked[phase.pool] > pool.max_nodes:
+            who = "asks for" if asked[phase.pool] == phase.nodes else "rollout and training ask for"
+            problem = f"{who} {asked[phase.pool]} nodes; the {phase.pool} pool has at most {pool.max_nodes}"
+            raise field_error(problem, *where, side, "nodes")
         memories = (("host_memory_gb", pool.node_memory_gb, "node"), ("device_gb", pool.device_memory_gb, "GPU"))
         for field, limit_gb, what in memories:
-            memory_gb = getattr(phase, field) + (getattr(phases.rollout, field) if both else 0.0)
+            memory_gb = getattr(phase, field) + (getattr(phases.rollout, field) if one_device else 0.0)
             if limit_gb is not None and memory_gb > limit_gb * (1 + 1e-9):
-                who = "the job asks for" if both else "asks for"
-                return _Beyond(f"{who} {memory_gb:.10g} GB; a {name} {what} has {limit_gb:.10g} GB", (name, field))
-    return None
+                who = "the job asks for" if one_device else "asks for"
+                problem = f"{who} {memory_gb:.10g} GB; a {phase.pool} {what} has {limit_gb:.10g} GB"
+                raise field_error(problem, *where, side, field)
+    return asked
 
 
 def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:

@@ -20,8 +20,8 @@ from rollmux_env.envs.placement.step import step_all
 from rollmux_env.envs.placement.types import CONSOLIDATE, OVER, Rules, Streams, stream_table
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations, Workspace, make_workspace
-from rollmux_env.kernel.features import own_usd
 from rollmux_env.kernel.neighbourhood.table import Scratch, make_scratch
+from rollmux_env.kernel.pools import own_usd
 from rollmux_env.kernel.tables import Floats, Limits, Records
 
 Array = NDArray[np.float32]
@@ -151,6 +151,7 @@ def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
     """Make stream t of `to` the same as stream s."""
     c = streams.clock[s]
     to.clock[t] = c
+    to.nodes[t] = streams.nodes[s]
     for job in range(c.n_jobs):
         to.jobs[t, job] = streams.jobs[s, job]
     for k in range(streams.order.shape[1]):
@@ -252,7 +253,7 @@ class Player:
         self._net = net_of(weights or random_weights(job, row, cluster, (8, 8), 0))
         self._learned = weights is not None
         made = env.generator
-        sizes = made.jobs, made.cluster.max_group_size, made.nodes, made.steps, made.shapes
+        sizes = len(made.cluster.pools), made.jobs, made.cluster.max_group_size, made.nodes, made.steps, made.shapes
         rows, moves = space["candidates"].shape[0], env._rules.moves  # type: ignore[index]
         streams, nothing = stream_table(1, *sizes), stream_table(0, *sizes)
         jobs, groups = streams.jobs[0], streams.groups[0]

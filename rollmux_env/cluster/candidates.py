@@ -24,6 +24,7 @@ REASONS = (
     "memory of the training nodes",
     "max_nodes of a pool",
     "an SLO would be broken",
+    "the group is on other pools",
 )
 
 

@@ -116,7 +116,7 @@ class Progress(NamedTuple):
 
     Attributes:
         iterations: iterations that it has finished.
-        rollout_busy_s, training_busy_s: node-seconds of its phases on either pool's nodes, those of whole
+        rollout_busy_s, training_busy_s: node-seconds of its phases on the nodes of either side, those of whole
             iterations and of what a move cut short.
     """
 

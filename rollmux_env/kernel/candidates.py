@@ -21,9 +21,12 @@ from rollmux_env.kernel.membership import (
     write_phases,
 )
 from rollmux_env.kernel.period import PHASES, add_warm_starts, exact_period, own_period, period_bound
+from rollmux_env.kernel.pools import has_room, is_same, own_usd, rollout_usd
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Ints, Limits, Records, View, constant
 
-FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO = (constant(k) for k in range(7))
+FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO, OTHER_POOLS = (
+    constant(k) for k in range(8)
+)
 
 _BARRED = -2
 ANY_NODES = constant(-1)  # in place of a number of new nodes: the group as a whole is out
@@ -155,6 +158,8 @@ def _write(row: Records, group: int, shape: int, new_nodes: int, usd: float, per
 @compiled(arrays=False)
 def _group_reason(group: Records, job: Records, limits: Limits) -> int:
     """FEASIBLE, or what speaks against a group as a whole; both are records."""
+    if not is_same(group, job):
+        return OTHER_POOLS
     if group.n_members >= limits.group_size_max or group.exclusive != 0:
         return GROUP_FULL
     if group.training_nodes < job.training_nodes:
@@ -218,13 +223,13 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
                 before[v] = _BARRED if barred else g.node_before[v]
             has_feasible = False
             for k in range(max(0, n - n_nodes), n + 1):
-                usd = k * limits.rollout_usd
+                usd = k * rollout_usd(g, limits)
                 if only_improving and (has_feasible or usd >= best):
                     break
                 size = n - k
                 more = complete(chosen, ZERO, size, n_nodes, before)
                 while more:
-                    reason = MAX_NODES if k > 0 and view.clock.rollout_nodes + k > limits.rollout_nodes_max else FEASIBLE
+                    reason = FEASIBLE if has_room(g, k, ZERO, limits, view.clock) else MAX_NODES
                     for i in range(size):
                         if not rollout_memory_fits(g, chosen[i], j, limits):
                             reason = ROLLOUT_MEMORY
@@ -248,12 +253,9 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
     for shape in range(1 + asks.more_shapes):
         j = jobs[shape_row(asks, job, shape)]
         n = j.rollout_nodes
-        usd = n * limits.rollout_usd + j.training_nodes * limits.training_usd
+        usd = own_usd(j, limits)
         reason = FEASIBLE
-        if (
-            view.clock.rollout_nodes + n > limits.rollout_nodes_max
-            or view.clock.training_nodes + j.training_nodes > limits.training_nodes_max
-        ):
+        if not has_room(j, n, j.training_nodes, limits, view.clock):
             reason = MAX_NODES
         elif shape > 0 and j.alone_s > j.limit_s * (1.0 + TOLERANCE):
             reason = SLO

@@ -17,6 +17,7 @@ from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import training_seconds
 from rollmux_env.kernel.packing import Packing, least_period
 from rollmux_env.kernel.period import own_period
+from rollmux_env.kernel.pools import is_same, nodes_usd
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits, Records, constant
 
 
@@ -78,47 +79,68 @@ def load_members(jobs: Records, members: Ints, n: int, training_nodes: int, p: P
         p.nodes[i] = jobs[job].rollout_nodes
 
 
+class Way(NamedTuple):
+    """A way to run a set of jobs: nodes, seconds, $/h, and which pools as numbers."""
+
+    rollout_nodes: int
+    training_nodes: int
+    period_s: float
+    usd: float
+    rollout_pool: int
+    training_pool: int
+
+
 @compiled(arrays=False)
-def _beats(columns: Columns, k: int, kind: int, nodes: tuple[int, int], period_s: float, limits: Limits) -> bool:
-    """Whether a column makes another way with so many rollout and training nodes and such a period useless."""
-    r, t = columns.nodes[k, 0], columns.nodes[k, 1]
+def _way(jobs: Records, limits: Limits, columns: Columns, k: int) -> Way:
+    """A column as a way."""
+    lead, r, t = jobs[columns.members[k, 0]], columns.nodes[k, 0], columns.nodes[k, 1]
+    return Way(r, t, columns.period_s[k], nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
+
+
+@compiled(arrays=False)
+def _beats(kind: int, one: Way, other: Way) -> bool:
+    """Whether another way is of no use beside one."""
     if kind == CHEAPEST:
-        usd = r * limits.rollout_usd + t * limits.training_usd
-        other = nodes[0] * limits.rollout_usd + nodes[1] * limits.training_usd
-        return bool(usd < other or (usd == other and columns.period_s[k] <= period_s))
-    if r > nodes[0] or t > nodes[1]:
+        return bool(one.usd < other.usd or (one.usd == other.usd and one.period_s <= other.period_s))
+    if one.rollout_pool != other.rollout_pool or one.training_pool != other.training_pool:
         return False
-    shorter = columns.period_s[k] <= period_s
-    return bool(shorter or (kind == ON_NODES and (r < nodes[0] or t < nodes[1])))
+    r, t = other.rollout_nodes - one.rollout_nodes, other.training_nodes - one.training_nodes
+    return bool(r >= 0 and t >= 0 and (one.period_s <= other.period_s or (kind == ON_NODES and (r > 0 or t > 0))))
 
 
 @compiled(arrays=False)
-def _is_beaten(columns: Columns, at: int, end: int, kind: int, nodes: tuple[int, int], period_s: float, limits: Limits) -> bool:
-    beaten = False
-    for k in range(at, min(end, columns.period_s.shape[0])):
-        beaten = beaten or _beats(columns, k, kind, nodes, period_s, limits)
-    return beaten
+def _is_beaten(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int], kind: int, way: Way) -> bool:
+    """Whether a column of a range, which ends where they are counted and no longer written, makes a way useless."""
+    k, end = known[0], min(known[1], columns.period_s.shape[0])
+    while k < end and not _beats(kind, _way(jobs, limits, columns, k), way):
+        k += 1
+    return bool(k < end)
 
 
 @compiled(arrays=False)
-def _keep_column(columns: Columns, at: int, end: int, kind: int, nodes: tuple[int, int], period_s: float, limits: Limits) -> int:
-    """Write nodes and period of a way that none of the columns beats, in place of those that it beats; returns their new end."""
-    left = at
-    rows = columns.period_s.shape[0]
-    for k in range(at, min(end, rows)):
-        r, t, period = columns.nodes[k, 0], columns.nodes[k, 1], columns.period_s[k]
-        columns.nodes[left, 0], columns.nodes[left, 1], columns.period_s[left] = nodes[0], nodes[1], period_s
-        beaten = _beats(columns, left, kind, (r, t), period, limits)
-        if not beaten:
-            columns.nodes[left, 0], columns.nodes[left, 1], columns.period_s[left] = r, t, period
-            for i in range(columns.members.shape[1]):
-                columns.members[left, i] = columns.members[k, i]
-            left += 1
-    if end > rows:
+def _keep(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int], kind: int, way: Way) -> int:
+    """Drop the columns of a range that a way beats, and make room for it behind them; returns the range's new end."""
+    at, end = known
+    if end > columns.period_s.shape[0]:
         return end + 1
-    if left < rows:
-        columns.nodes[left, 0], columns.nodes[left, 1], columns.period_s[left] = nodes[0], nodes[1], period_s
+    left = at
+    for k in range(at, end):
+        if not _beats(kind, way, _way(jobs, limits, columns, k)):
+            columns.members[left] = columns.members[k]
+            columns.nodes[left] = columns.nodes[k]
+            columns.period_s[left] = columns.period_s[k]
+            left += 1
     return left + 1
+
+
+@compiled(arrays=False)
+def _write(columns: Columns, row: int, members: Ints, way: Way) -> None:
+    """Write a column, if there is such a row."""
+    if row >= columns.period_s.shape[0]:
+        return
+    columns.nodes[row, 0], columns.nodes[row, 1], columns.period_s[row] = way.rollout_nodes, way.training_nodes, way.period_s
+    for i in range(columns.members.shape[1]):
+        columns.members[row, i] = members[i] if i < members.shape[0] else -1
 
 
 @compiled(arrays=False)
@@ -138,6 +160,8 @@ def group_columns(
     """
     n = members.shape[0]
     kind, most_usd = wanted
+    lead = jobs[members[0]]
+    rollout, training = limits.pools[lead.rollout_pool], limits.pools[lead.training_pool]
     limit = np.inf
     training_gb = 0.0
     training_device_gb = 0.0
@@ -149,6 +173,8 @@ def group_columns(
     t = 0
     for i in range(n):
         job = members[i]
+        if not is_same(jobs[job], lead):
+            return end, False
         limit = min(limit, jobs[job].limit_s)
         training_gb += jobs[job].training_gb
         training_device_gb += jobs[job].training_device_gb
@@ -159,17 +185,18 @@ def group_columns(
         load_gb += nodes * jobs[job].rollout_gb
         load_device_gb += nodes * jobs[job].rollout_device_gb
         t = max(t, jobs[job].training_nodes)
-    if training_gb > limits.training_node_gb * (1.0 + TOLERANCE):
+    if training_gb > training.node_gb * (1.0 + TOLERANCE):
         return end, False
-    if training_device_gb > limits.training_device_gb * (1.0 + TOLERANCE):
+    if training_device_gb > training.device_gb * (1.0 + TOLERANCE):
         return end, False
     nodes_least = max(nodes_least, int(np.ceil(load / limit - 1e-6)))
     if load_gb > 0.0:
-        nodes_least = max(nodes_least, int(np.ceil(load_gb / limits.rollout_node_gb - 1e-6)))
+        nodes_least = max(nodes_least, int(np.ceil(load_gb / rollout.node_gb - 1e-6)))
     if load_device_gb > 0.0:
-        nodes_least = max(nodes_least, int(np.ceil(load_device_gb / limits.rollout_device_gb - 1e-6)))
+        nodes_least = max(nodes_least, int(np.ceil(load_device_gb / rollout.device_gb - 1e-6)))
     possible = False
     fewest = nodes_most + 1
+    both = lead.rollout_pool == lead.training_pool
     while True:
         load_members(jobs, members, n, t, p)
         floor = 0.0
@@ -181,21 +208,19 @@ def group_columns(
         if floor <= limit * (1.0 + TOLERANCE):
             best_here = np.inf
             r = nodes_least
-            while r <= min(nodes_most, limits.rollout_nodes_max) and (kind == PERIODS or r < fewest):
-                if r * limits.rollout_usd + t * limits.training_usd >= most_usd or _is_beaten(
-                    columns, at, end, kind, (r, t), floor, limits
-                ):
+            while r <= min(nodes_most, rollout.nodes_max - (t if both else 0)) and (kind == PERIODS or r < fewest):
+                way = Way(r, t, floor, nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
+                if way.usd >= most_usd or _is_beaten(jobs, limits, columns, (at, end), kind, way):
                     possible = True
                     break  # nor is anything on more nodes of use
-                period = least_period(p, n, r, limits, limit)
+                period = least_period(p, n, r, rollout, limit)
                 if period < best_here:
                     best_here = period
                     possible = True
-                    if not _is_beaten(columns, at, end, kind, (r, t), period, limits):
-                        end = _keep_column(columns, at, end, kind, (r, t), period, limits)
-                        if end <= columns.period_s.shape[0]:
-                            for i in range(columns.members.shape[1]):
-                                columns.members[end - 1, i] = members[i] if i < n else -1
+                    way = Way(r, t, period, way.usd, lead.rollout_pool, lead.training_pool)
+                    if not _is_beaten(jobs, limits, columns, (at, end), kind, way):
+                        end = _keep(jobs, limits, columns, (at, end), kind, way)
+                        _write(columns, end - 1, members, way)
                     fewest = min(fewest, r)
                     if period <= floor or kind != PERIODS:
                         break
@@ -206,7 +231,7 @@ def group_columns(
                 if jobs[members[i]].rescale_nodes[k] > t:
                     larger = min(larger, jobs[members[i]].rescale_nodes[k])
                     break
-        if larger == np.iinfo(np.int64).max or larger > limits.training_nodes_max:
+        if larger == np.iinfo(np.int64).max or larger > training.nodes_max:
             return end, possible
         t = larger
 

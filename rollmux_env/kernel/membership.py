@@ -45,25 +45,28 @@ def node_positions(jobs: Records, groups: Records, job: int, group: int, pinned:
 @compiled(arrays=False)
 def training_memory_fits(group: Records, job: Records, limits: Limits) -> bool:
     """Whether the training nodes of a group have room for one more job; both are records."""
-    fits = group.training_gb + job.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
-    return bool(fits and group.training_device_gb + job.training_device_gb <= limits.training_device_gb * (1.0 + TOLERANCE))
+    pool = limits.pools[group.training_pool]
+    fits = group.training_gb + job.training_gb <= pool.node_gb * (1.0 + TOLERANCE)
+    return bool(fits and group.training_device_gb + job.training_device_gb <= pool.device_gb * (1.0 + TOLERANCE))
 
 
 @compiled(arrays=False)
 def rollout_memory_fits(group: Records, node: int, job: Records, limits: Limits) -> bool:
     """Whether the rollout node at a position of a group has room for one more job."""
-    fits = group.node_gb[node] + job.rollout_gb <= limits.rollout_node_gb * (1.0 + TOLERANCE)
-    return bool(fits and group.node_device_gb[node] + job.rollout_device_gb <= limits.rollout_device_gb * (1.0 + TOLERANCE))
+    pool = limits.pools[group.rollout_pool]
+    fits = group.node_gb[node] + job.rollout_gb <= pool.node_gb * (1.0 + TOLERANCE)
+    return bool(fits and group.node_device_gb[node] + job.rollout_device_gb <= pool.device_gb * (1.0 + TOLERANCE))
 
 
 @compiled(arrays=False)
 def memory_kept(group: Records, limits: Limits) -> bool:
     """Whether no node of a group has more to keep than it has memory for."""
-    fits = group.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
-    fits = fits and group.training_device_gb <= limits.training_device_gb * (1.0 + TOLERANCE)
+    rollout, training = limits.pools[group.rollout_pool], limits.pools[group.training_pool]
+    fits = group.training_gb <= training.node_gb * (1.0 + TOLERANCE)
+    fits = fits and group.training_device_gb <= training.device_gb * (1.0 + TOLERANCE)
     for v in range(group.n_nodes):
-        fits = fits and group.node_gb[v] <= limits.rollout_node_gb * (1.0 + TOLERANCE)
-        fits = fits and group.node_device_gb[v] <= limits.rollout_device_gb * (1.0 + TOLERANCE)
+        fits = fits and group.node_gb[v] <= rollout.node_gb * (1.0 + TOLERANCE)
+        fits = fits and group.node_device_gb[v] <= rollout.device_gb * (1.0 + TOLERANCE)
     return bool(fits)
 
 
@@ -253,6 +256,8 @@ def wear(jobs: Records, job: int, shape: int) -> None:
     j.training_gb = other.training_gb
     j.rollout_device_gb = other.rollout_device_gb
     j.training_device_gb = other.training_device_gb
+    j.rollout_pool = other.rollout_pool
+    j.training_pool = other.training_pool
     j.rollout_nodes = other.rollout_nodes
     j.training_nodes = other.training_nodes
     for k in range(j.rescale_nodes.shape[0]):
@@ -262,9 +267,11 @@ def wear(jobs: Records, job: int, shape: int) -> None:
 
 
 @compiled(arrays=False)
-def open_group(groups: Records, group: int, number: int, training_nodes: int, now_s: float) -> None:
-    """Make an empty group of a free row."""
+def open_group(groups: Records, group: int, number: int, first: Records, training_nodes: int, now_s: float) -> None:
+    """Make an empty group of a free row, on the pools of the job, a record, that is to be its first member."""
     g = groups[group]
+    g.rollout_pool = first.rollout_pool
+    g.training_pool = first.training_pool
     g.id = number
     g.n_members = 0
     g.n_nodes = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from rollmux_env.cluster.events import Admitted, Placement
+from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.replay.run import in_order_of_arrival
@@ -81,15 +81,14 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     scheduler = Scheduler(state, policy)
     decisions: dict[str, Decision] = {}
     for job in in_order_of_arrival(scenario):
-        before = (state.rollout_nodes, state.training_nodes)
+        before = state.nodes.copy()
         scheduler.planner.ticks.next_s = inf  # nobody leaves, and no time passes
         events = scheduler.step(job.arrival_s, [Arrived(job)]).entries
-        delta_usd = (state.rollout_nodes - before[0]) * state.limits.rollout_usd
-        delta_usd += (state.training_nodes - before[1]) * state.limits.training_usd
+        delta_usd = float(((state.nodes - before).sum(axis=1) * state.limits.pools["usd"]).sum())
         decisions[job.id] = Decision(job.id, "queued", None, None, (), ())
         admitted = [event for event in events if isinstance(event, Admitted)]
         for event in reversed(admitted):  # behind the first come jobs that waited and find room beside it
-            own_usd = delta_usd if event is admitted[0] else _usd(state, event.placement)
+            own_usd = delta_usd if event is admitted[0] else _usd(state, event)
             delta_usd -= own_usd
             group = state.group_of(event.job_id)
             nodes, pins = tuple(range(group.training_nodes)), state.pins(event.job_id)
@@ -111,6 +110,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     return Admission(tuple(decisions.values()), groups, state.usd_per_hour)
 
 
-def _usd(state: State, placement: Placement) -> float:
-    """Price of the nodes that a placement adds, $/h."""
-    return placement.new_rollout_nodes * state.limits.rollout_usd + placement.training_nodes * state.limits.training_usd
+def _usd(state: State, event: Admitted) -> float:
+    """Price of the nodes that an admission adds, $/h."""
+    place = event.placement
+    return state.price_of(event.job_id, place.shape, place.new_rollout_nodes, place.training_nodes)

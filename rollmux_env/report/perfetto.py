@@ -84,7 +84,7 @@ def _label(kind: str, pid: int, tid: int, value: str, place: int) -> list[_Recor
 def _names(cluster: Cluster, processes: dict[tuple[int, str], int], threads: dict[tuple[int, str, int], int]) -> list[_Record]:
     records = _label("process", _CLUSTER, _CLUSTER, "cluster", 0) + _label("thread", _CLUSTER, _CLUSTER, "events", 0)
     for (group, pool), pid in processes.items():
-        gpu = getattr(cluster, pool).gpu
+        gpu = cluster.pools[pool].gpu
         whose = f"group {group}" if group >= 0 else "profiling"
         records += _label("process", pid, pid, f"{whose} {pool}" + (f" ({gpu})" if gpu else ""), pid)
     for (group, pool, node), tid in threads.items():
@@ -98,7 +98,7 @@ def _counters(cluster: Cluster, lanes: Sequence[Lane], zero_s: float, from_s: fl
     records: list[_Record] = []
     for at_s, rollout, training in {step[0]: step for step in steps}.values():
         head = {"ph": "C", "pid": _CLUSTER, "tid": _CLUSTER, "ts": _us(at_s, zero_s)}
-        usd = rollout * cluster.rollout.usd_per_node_hour + training * cluster.training.usd_per_node_hour
+        usd = rollout * cluster.pools["rollout"].usd_per_node_hour + training * cluster.pools["training"].usd_per_node_hour
         records.append({**head, "name": "nodes", "args": {"rollout": rollout, "training": training}})
         records.append({**head, "name": "usd_per_hour", "args": {"usd_per_hour": round(usd, 6)}})
     return records

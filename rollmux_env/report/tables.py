@@ -59,7 +59,7 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
             + (f" ({_percent(row.slo_attainment_observed.mean)})" if row.slo_attainment_observed else ""),
             f"{row.slowdown.mean:.2f}x",
             *(() if row.lost_work_h is None else (row.lost_work_h.text(1),)),
-            f"{row.rollout_gpus:.0f} + {row.training_gpus:.0f}",
+            " + ".join(f"{gpus:.0f}" for gpus in row.gpus.values()),
             _percent(row.packed),
             "" if row.decision_ms is None else f"{row.decision_ms:.2f} ms",
             style=style,
@@ -72,7 +72,7 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
     if lost:
         paired += "; lost work: what jobs did again after failures"
     note = (
-        f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: rollout + training; "
+        f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: {' + '.join(rows[0].gpus)}; "
         f"packed: share of jobs that joined a group; decision: median{paired}"
     )
     return Group(heading(title), table, Text(note, style="dim"))

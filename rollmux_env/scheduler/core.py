@@ -362,10 +362,11 @@ class Scheduler:
         state, nodes = self.state, self.nodes
         if nodes is None:
             return True
-        limits = state.limits
-        rollout_nodes, training_nodes = len(nodes.free("rollout")), len(nodes.free("training"))
-        enough = rollout_nodes >= min(limits.rollout_nodes_max, len(nodes.nodes("rollout"))) - state.rollout_nodes
-        return enough and training_nodes >= min(limits.training_nodes_max, len(nodes.nodes("training"))) - state.training_nodes
+        pools, used = state.cluster.pools, {"rollout": state.rollout_nodes, "training": state.training_nodes}
+        return all(
+            len(nodes.free(side)) >= min(pools[side].max_nodes or inf, len(nodes.nodes(side))) - used[side]
+            for side in state.cluster.sides
+        )
 
     @property
     def stuck(self) -> bool:
@@ -500,7 +501,8 @@ class Scheduler:
         """Let the state know how many nodes are in service."""
         most, changed = self._most(nodes), self._resizes
         self._resizes = False
-        if any(pool.max_nodes != most[name] for name, pool in self.state.cluster.pools.items()):
+        cluster = self.state.cluster
+        if any(cluster.pools[side].max_nodes != most[side] for side in cluster.sides):
             self.planner.resize(self.now_s, most["rollout"], most["training"])
         elif changed:
             self.planner.wake()

@@ -27,7 +27,7 @@ class ColumnPool:
     Attributes:
         members: (N, M) rows of the members in the state's job table, ascending, padded with -1 in front.
         shapes: (N, M) rows of their shapes there, in the same places.
-        nodes: (N, 2) rollout and training nodes.
+        nodes: (N, 2) rollout and training nodes. pools: (N, 2) of which pools, as numbers.
         period_s: (N,) seconds.
         active: rows of the active jobs, ascending.
         max_columns: where an arrival would make more, its groups are kept up to a smaller size only.
@@ -42,6 +42,7 @@ class ColumnPool:
         self.members: Ints = np.zeros((0, 1), np.int64)
         self.shapes: Ints = np.zeros((0, 1), np.int64)
         self.nodes: Ints = np.zeros((0, 2), np.int64)
+        self.pools: Ints = np.zeros((0, 2), np.int64)
         self.period_s: Floats = np.zeros(0)
         self._truncated: set[int] = set()
         self._room = _FIRST_ROOM
@@ -64,6 +65,9 @@ class ColumnPool:
         self.members = np.concatenate([_widened(self.members, width), _widened(self._jobs_of(shapes), width)])
         self.shapes = np.concatenate([_widened(self.shapes, width), _widened(shapes, width)])
         self.nodes = np.concatenate([self.nodes, nodes])
+        jobs = self.state.view.jobs
+        pools = np.stack([jobs["rollout_pool"][shapes[:, -1]], jobs["training_pool"][shapes[:, -1]]], axis=1)
+        self.pools = np.concatenate([self.pools, pools])
         self.period_s = np.concatenate([self.period_s, period_s])
         self.active = sorted([*self.active, row])
 
@@ -71,14 +75,14 @@ class ColumnPool:
         """Take an active job out."""
         others = (self.members != row).all(axis=1)
         self.members, self.shapes = self.members[others], self.shapes[others]
-        self.nodes, self.period_s = self.nodes[others], self.period_s[others]
+        self.nodes, self.pools, self.period_s = self.nodes[others], self.pools[others], self.period_s[others]
         self.active.remove(row)
         self._truncated.discard(row)
 
     def usd_per_hour(self) -> Floats:
         """(N,) price of each column's nodes, $/h."""
-        limits = self.state.limits
-        return np.asarray(self.nodes[:, 0] * limits.rollout_usd + self.nodes[:, 1] * limits.training_usd)
+        usd = self.state.limits.pools["usd"][self.pools]
+        return np.asarray(self.nodes[:, 0] * usd[:, 0] + self.nodes[:, 1] * usd[:, 1])
 
     def work_rate(self) -> Floats:
         """(N,) work of each column: T_solo over period, summed over its members, in work-hours per hour."""
@@ -118,10 +122,10 @@ class ColumnPool:
             Rows of the members' shapes in round-robin order, and for each the numbers of its rollout nodes, ascending from 0.
         """
         rows = [int(row) for row in self.shapes[column] if row >= 0]
-        jobs, limits = self.state.jobs, self.state.limits
+        jobs, rollout = self.state.jobs, self.state.limits.pools[self.pools[column, 0]]
         room = packing(len(rows), int(jobs.rollout_nodes[rows].sum()))
         load_members(self.state.view.jobs, np.array(rows), len(rows), int(self.nodes[column, 1]), room)
-        least_period(room, len(rows), int(self.nodes[column, 0]), limits, float(jobs.limit_s[rows].min()))
+        least_period(room, len(rows), int(self.nodes[column, 0]), rollout, float(jobs.limit_s[rows].min()))
         order = room.order.tolist()
         classes = [
             (tuple(k for k, i in enumerate(order) if mask >> i & 1), nodes)
@@ -158,10 +162,10 @@ class ColumnPool:
     def _wanted(self, of_jobs: list[list[int]]) -> Wanted:
         """Which columns are kept, of jobs with such shapes."""
         jobs, limits = self.state.view.jobs, self.state.limits
-        limited = np.isfinite([limits.rollout_nodes_max, limits.training_nodes_max]).any()
-        if self.all_periods or limited or not self.reshapes or max(map(len, of_jobs)) == 1:
+        if self.all_periods or np.isfinite(limits.pools["nodes_max"]).any() or not self.reshapes or max(map(len, of_jobs)) == 1:
             return Wanted(PERIODS if self.all_periods else ON_NODES, np.zeros(len(of_jobs)))
-        usd = jobs["rollout_nodes"] * limits.rollout_usd + jobs["training_nodes"] * limits.training_usd
+        prices = limits.pools["usd"]
+        usd = jobs["rollout_nodes"] * prices[jobs["rollout_pool"]] + jobs["training_nodes"] * prices[jobs["training_pool"]]
         usd[jobs["alone_s"] > jobs["limit_s"] * (1 + TOLERANCE)] = np.inf
         return Wanted(CHEAPEST, np.array([usd[shapes].min() for shapes in of_jobs]))
 

@@ -53,8 +53,9 @@ def best_grouping(
         pool.positions(),
         len(pool.active),
         pool.nodes,
-        nodes_max=(limits.rollout_nodes_max, limits.training_nodes_max),
-        prices=(limits.rollout_usd, limits.training_usd) if objective == "usd" else None,
+        pool.pools,
+        limits.pools["nodes_max"],
+        limits.pools["usd"] if objective == "usd" else None,
     )
     cost = pool.usd_per_hour()
     fallback = _fallback(pool, program, cost, before or [])
@@ -115,18 +116,19 @@ def _fallback(pool: ColumnPool, program: Program, cost: Floats, before: list[Bef
             return None
         chosen.append(int(ways[np.argmin(cost[ways])]))
     columns = np.array(sorted(chosen), dtype=np.int64)
-    fits = (pool.nodes[columns].sum(axis=0) <= program.nodes_max).all()
+    fits = (program.counts[columns].sum(axis=0) <= program.counts_max).all()
     return columns if fits else None
 
 
 def _least_usd(pool: ColumnPool) -> Floats:
     """(A,) price of the node-seconds of an iteration of each active job, $ s / h, in its best shape on the best training pool."""
     of_jobs = [pool.choices(row) for row in pool.active]
-    jobs, rows, limits = pool.state.jobs, [shape for shapes in of_jobs for shape in shapes], pool.state.limits
+    jobs, rows = pool.state.jobs, [shape for shapes in of_jobs for shape in shapes]
     rollout = jobs.rollout_nodes[rows] * jobs.rollout_s[rows]
     steps = np.where(jobs.rescale_s[rows] > 0, jobs.rescale_nodes[rows] * jobs.rescale_s[rows], np.inf)
     training = np.minimum(jobs.training_nodes[rows] * jobs.training_s[rows], steps.min(axis=1, initial=np.inf))
-    usd = rollout * limits.rollout_usd + training * limits.training_usd
+    prices = pool.state.limits.pools["usd"]
+    usd = rollout * prices[jobs.rollout_pool[rows]] + training * prices[jobs.training_pool[rows]]
     return np.minimum.reduceat(usd, np.cumsum([0, *(len(shapes) for shapes in of_jobs)])[:-1])
 
 

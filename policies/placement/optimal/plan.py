@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policies.placement.optimal.columns import ColumnPool
+from rollmux_env.cluster.demand import demand_of
 from rollmux_env.replay.admission import Admission, AdmittedGroup, Decision
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Scenario
@@ -84,15 +85,16 @@ def admission(plan: OptimalPlan, scenario: Scenario) -> Admission:
     """
     decided: dict[str, Decision] = {}
     jobs = {job.id: job for job in in_order_of_arrival(scenario)}
-    rollout_usd, training_usd = scenario.cluster.rollout.usd_per_node_hour, scenario.cluster.training.usd_per_node_hour
     for number, group in enumerate(plan.groups):
+        demand = demand_of(jobs[group.jobs[0]], scenario.cluster)
+        rollout, training = scenario.cluster.pools[demand.rollout_pool], scenario.cluster.pools[demand.training_pool]
         pins = dict(zip(group.jobs, group.rollout_nodes, strict=True))
         shapes = dict(zip(group.jobs, group.shapes, strict=True))
         used: set[int] = set()
         for job_id in (job_id for job_id in jobs if job_id in pins):
             new = len(set(pins[job_id]) - used)
             strategy = "isolated" if not used else "rollout_scaling" if new else "direct_packing"
-            delta = new * rollout_usd + (0 if used else group.training_nodes * training_usd)
+            delta = new * rollout.usd_per_node_hour + (0 if used else group.training_nodes * training.usd_per_node_hour)
             used |= set(pins[job_id])
             training_nodes = tuple(range(group.training_nodes))
             own = tuple(sorted(pins[job_id]))

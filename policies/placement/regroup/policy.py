@@ -85,7 +85,8 @@ class Regroup:
         hosts = Hosts(view, pool, fixed)
         limits = view.limits
         until_next_h = self.wakes_every_s / 3600
-        usd = (hosts.nodes[:, 0] * limits.rollout_usd + hosts.nodes[:, 1] * limits.training_usd) * until_next_h
+        prices = limits.pools["usd"][hosts.pools]
+        usd = (hosts.nodes[:, 0] * prices[:, 0] + hosts.nodes[:, 1] * prices[:, 1]) * until_next_h
         broken = view.groups.period_s > view.groups.limit_s * (1 + TOLERANCE)
         usd[hosts.as_it_is] += _BROKEN_USD * broken[hosts.groups]
         alone = (hosts.positions < len(pool.active)).sum(axis=1) == 1
@@ -96,7 +97,8 @@ class Regroup:
                 hosts.positions[usable],
                 len(pool.active),
                 hosts.nodes[usable],
-                (limits.rollout_nodes_max, limits.training_nodes_max),
+                hosts.pools[usable],
+                limits.pools["nodes_max"],
             )
             best = partition(program, cost[usable], _NODE_LIMIT, np.searchsorted(usable, hosts.as_it_is))
             if best is None:
@@ -107,9 +109,7 @@ class Regroup:
                 return ()
             plan = self._moves(view, pool, hosts, chosen.tolist(), homes)
             if plan is not None:
-                new = [move.placement for move in plan]
-                room = state.has_room(sum(p.new_rollout_nodes for p in new), sum(p.training_nodes for p in new))
-                return plan if room else ()
+                return plan if state.has_room({move.job_id: move.placement for move in plan}) else ()
         return ()
 
     def _moves(

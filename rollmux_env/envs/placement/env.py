@@ -68,7 +68,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         decay = -math.log(self.reward.gamma_per_hour)
         prune = self.reward.reference != "rollmux,prune=false"
         self._rules = Rules(self._limits, moves, cluster.migration_s, shield, known_stays, decay, prune)
-        sizes = made.jobs, cluster.max_group_size, made.nodes, made.steps, made.shapes
+        sizes = len(self._limits.pools), made.jobs, cluster.max_group_size, made.nodes, made.steps, made.shapes
         self._streams = stream_table(num_envs, *sizes)
         self._reference = stream_table(num_envs if self.reward.reference else 0, *sizes)
         self._choices = choice_table(self._streams, candidates)

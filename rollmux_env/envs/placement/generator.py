@@ -116,6 +116,8 @@ class Workload:
             training_gb=gb[:, 1],
             rollout_device_gb=np.zeros(len(slos)),
             training_device_gb=np.zeros(len(slos)),
+            rollout_pool=np.zeros(n, dtype=np.int64),
+            training_pool=np.ones(n, dtype=np.int64),
             rollout_nodes=nodes[:, 0],
             training_nodes=nodes[:, 1],
             rescale_nodes=np.zeros((n, 0), dtype=np.int64),

@@ -32,6 +32,8 @@ class StreamShapes(NamedTuple):
     training_gb: Floats
     rollout_device_gb: Floats
     training_device_gb: Floats
+    rollout_pool: Ints
+    training_pool: Ints
     rollout_nodes: Ints
     training_nodes: Ints
     rescale_nodes: Ints
@@ -45,6 +47,7 @@ class Stream(NamedTuple):
         arrival_s, rollout_s, training_s, sync_s: seconds. staleness: in versions. duration_s: fixed stay, or infinite.
         iterations: or infinite.
         slo: multiple of T_solo. rollout_gb, training_gb: host memory per node, GB. rollout_nodes, training_nodes: asked for.
+        rollout_pool, training_pool: numbers of the pools, in the order of `Cluster.pools`.
         rollout_device_gb, training_device_gb: memory that the job keeps on each GPU between its phases, GB.
         rescale_nodes, rescale_s: (n, K) training seconds from so many nodes on, ascending; unused steps have NO_STEP nodes.
         movable: 0 where the job stays in its first place, else 1.
@@ -63,6 +66,8 @@ class Stream(NamedTuple):
     training_gb: Floats
     rollout_device_gb: Floats
     training_device_gb: Floats
+    rollout_pool: Ints
+    training_pool: Ints
     rollout_nodes: Ints
     training_nodes: Ints
     rescale_nodes: Ints
@@ -78,7 +83,8 @@ class Stream(NamedTuple):
     def solo_usd(self, limits: Limits) -> float:
         """What the stream costs under Solo-D: every job on its own nodes for its stay, $. A queue does not change it."""
         stay_s = np.minimum(self.duration_s, self.iterations * self.solo_s)
-        usd_per_hour = self.rollout_nodes * limits.rollout_usd + self.training_nodes * limits.training_usd
+        usd = limits.pools["usd"]
+        usd_per_hour = self.rollout_nodes * usd[self.rollout_pool] + self.training_nodes * usd[self.training_pool]
         return dot(usd_per_hour, stay_s) / 3600
 
 
@@ -123,6 +129,7 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
     refuse_queue_keys(scenario.cluster, scenario.jobs, "environment")
     jobs = in_order_of_arrival(scenario)
     steps = most_steps(jobs, scenario.cluster) if steps is None else steps
+    numbers = [*scenario.cluster.pools]
     demands = [demand_of(job, scenario.cluster) for job in jobs]
     shaped = [(j, shape) for j, job in enumerate(jobs) for shape in range(1 + len(job.shapes) if job.shapes else 0)]
 
@@ -142,9 +149,9 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
         else StreamShapes(
             job=np.array([j for j, _ in shaped]),
             of_shape=np.array([shape for _, shape in shaped]),
-            **_asked([demand_of(jobs[j], scenario.cluster, shape) for j, shape in shaped], steps),
+            **_asked([demand_of(jobs[j], scenario.cluster, shape) for j, shape in shaped], numbers, steps),
         ),
-        **_asked(demands, steps),
+        **_asked(demands, numbers, steps),
     )
 
 
@@ -153,8 +160,8 @@ def most_steps(jobs: Sequence[Job], cluster: Cluster) -> int:
     return max(len(demand_of(job, cluster, shape).by_nodes) for job in jobs for shape in range(1 + len(job.shapes)))
 
 
-def _asked(demands: Sequence[Demand], steps: int) -> dict[str, Any]:
-    """Columns of what jobs ask of the pools."""
+def _asked(demands: Sequence[Demand], numbers: Sequence[str], steps: int) -> dict[str, Any]:
+    """Columns of what jobs ask of the pools, which are numbered in this order."""
     rescale_nodes = np.full((len(demands), steps), NO_STEP)
     rescale_s = np.zeros((len(demands), steps))
     for j, demand in enumerate(demands):
@@ -164,6 +171,8 @@ def _asked(demands: Sequence[Demand], steps: int) -> dict[str, Any]:
     for phase in ("rollout", "training"):
         for name in ("s", "gb", "device_gb"):
             columns[f"{phase}_{name}"] = np.array([getattr(demand, f"{phase}_{name}") for demand in demands], dtype=np.float64)
+        pools = [numbers.index(getattr(demand, f"{phase}_pool")) for demand in demands]
+        columns[f"{phase}_pool"] = np.array(pools, dtype=np.int64)
         columns[f"{phase}_nodes"] = np.array([getattr(demand, f"{phase}_nodes") for demand in demands], dtype=np.int64)
     return columns
 

@@ -136,7 +136,7 @@ def test_times_within_a_microsecond_are_one_instant(gap_s: float, shared: bool) 
     done = run(Algorithm1(), *jobs)
     strategies = [e.placement.strategy for e in done.log if isinstance(e, Admitted)]
     assert strategies == ["isolated", "isolated" if shared else "direct_packing"]
-    assert max(done.rollout_nodes) == 1  # at no instant are both groups there
+    assert max(done.nodes["rollout"]) == 1  # at no instant are both groups there
 
 
 def test_departures_then_the_queue_then_arrivals() -> None:
