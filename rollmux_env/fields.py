@@ -52,6 +52,13 @@ def by_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def stated(value: Any) -> Any:
+    """A value of a key that may be left out, but not be null."""
+    if value is None:
+        raise ValueError("has no value (null); leave the key out")
+    return value
+
+
 # The bounds stand next to the type: behind a validator, pydantic would not write them into the JSON Schema.
 NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), AfterValidator(_positive_zero)]
 Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]

@@ -12,7 +12,7 @@ from rollmux_env.scenario import Cluster, Job
 
 
 class Demand(NamedTuple):
-    """A job's phases on either pool.
+    """A job's phases on either pool, in a shape.
 
     Attributes:
         rollout_pool, training_pool: names of the pools. rollout_nodes, training_nodes: nodes that they ask for. rollout_s,
@@ -37,9 +37,9 @@ class Demand(NamedTuple):
     training_warm_s: float
 
 
-def demand_of(job: Job, cluster: Cluster | None) -> Demand:
-    """What a job asks of the pools of a cluster, by default of one with two."""
-    rollout, training = job.rollout, job.training
+def demand_of(job: Job, cluster: Cluster | None, shape: int = 0) -> Demand:
+    """What a job in a shape asks of the pools of a cluster, by default of one with two."""
+    rollout, training = job.phases(shape)
     times, memory_gb = (rollout.worst_case_s, training.worst_case_s), (rollout.host_memory_gb, training.host_memory_gb)
     device_gb = (rollout.device_gb, training.device_gb)
     if cluster is None or not cluster.one_device:

@@ -1,8 +1,8 @@
 """Plans: what a policy decides, checked against numbered invariants before anything happens.
 
 P1  every job is named at most once, in the right state: running and not paused to be moved; waiting, in its turn, to be placed
-P2  the nodes exist, are as many as the job asks for, and of its pools; the group has at least its training nodes; a move leaves
-    its group
+P2  the nodes exist, are as many as the job asks for in its shape, and of its pools; the group has at least its training nodes; a
+    move leaves its group, or changes the shape
 P3  no group has more than `max_group_size` members
 P4  no node holds more than its memory
 P5  no pool has more than `max_nodes`
@@ -150,13 +150,16 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
         PlanError: they are not; one line.
     """
     job = state.job(job_id)
+    if not 0 <= placement.shape <= (0 if placement.colocated else len(job.shapes)):
+        raise PlanError(f"P2: job {job_id} has no shape {placement.shape}")
     if placement.colocated:
         wanted = job.colocated.nodes if job.colocated else job.training.nodes
         rollout_nodes = placement.rollout_nodes or placement.new_rollout_nodes
         if placement.group is not None or placement.training_nodes != wanted or rollout_nodes:
             raise PlanError(f"P2: job {job_id} runs co-located on {wanted} training nodes of its own")
         return
-    pinned, wanted = placement.rollout_nodes, demand_of(job, state.cluster).rollout_nodes
+    demand = demand_of(job, state.cluster, placement.shape)
+    pinned, wanted = placement.rollout_nodes, demand.rollout_nodes
     if len(pinned) + placement.new_rollout_nodes != wanted or placement.new_rollout_nodes < 0:
         raise PlanError(f"P2: job {job_id} asks for {wanted} rollout nodes")
     if placement.group is None:
@@ -166,17 +169,17 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
         group = None if row is None else state.view.groups[row]
         if group is None or group["exclusive"]:
             raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: there is none")
-        if state.view.jobs["group"][state.row(job_id)] == row:
+        if state.view.jobs["group"][state.row(job_id)] == row and state.shape(job_id) == placement.shape:
             raise PlanError(f"P2: job {job_id} is in group {placement.group} already")
-        own = state.view.jobs[state.row(job_id)]
+        own = state.view.jobs[state.shape_rows(state.row(job_id))[placement.shape]]
         if own["rollout_pool"] != group["rollout_pool"] or own["training_pool"] != group["training_pool"]:
             raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: it is on other pools")
         training_nodes = int(group["training_nodes"])
         numbers = tuple(group["node_number"][: group["n_nodes"]].tolist())
     if list(pinned) != sorted(set(pinned)) or not set(pinned) <= set(numbers):
         raise PlanError(f"P2: job {job_id} is pinned to rollout nodes that its group does not have")
-    if training_nodes < job.training.nodes:
-        raise PlanError(f"P2: job {job_id} asks for {job.training.nodes} training nodes, its group has {training_nodes}")
+    if training_nodes < demand.training_nodes:
+        raise PlanError(f"P2: job {job_id} asks for {demand.training_nodes} training nodes, its group has {training_nodes}")
 
 
 def _check_group(state: State, job_id: str, keeps_slo: bool) -> None:

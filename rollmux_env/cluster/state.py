@@ -29,6 +29,7 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.kernel import membership
+from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.promises import promise
 from rollmux_env.kernel.tables import (
     LIMITS,
@@ -47,7 +48,7 @@ from rollmux_env.kernel.tables import (
     group_table,
     job_table,
 )
-from rollmux_env.scenario import SIDES, Cluster, Job, Side
+from rollmux_env.scenario import SIDES, Cluster, Job, Phases, Side
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class State:
         self.nodes: Ints = np.zeros((len(self.limits.pools), 2), dtype=np.int64)
         self.departed = 0
         self.next_group_id = 0
-        self._models: list[Job] = []
+        self._models: list[Job] = []  # by row, those of shapes included
         self._rows: dict[str, int] = {}
         self._free_groups: list[int] = []
         self._group_rows: dict[int, int] = {}
@@ -167,8 +168,30 @@ class State:
 
     @property
     def arrived(self) -> int:
-        """How many jobs have arrived so far; `job_id(0)` is the first."""
+        """How many jobs have arrived so far."""
+        return len(self.charges)
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the job table are in use, those of shapes included; `job_id(0)` is the first job that arrived."""
         return len(self._models)
+
+    def shape(self, job_id: str) -> int:
+        """Number of the shape that a running job has; 0 of one that waits."""
+        return int(self._jobs["of_shape"][self._rows[job_id]])
+
+    def phases(self, job_id: str) -> Phases:
+        """The phases of a job in its shape."""
+        return self.phases_of(self._rows[job_id])
+
+    def phases_of(self, row: int) -> Phases:
+        """The phases of a job in the shape that a row of the job table has."""
+        return self._models[row].phases(int(self._jobs["of_shape"][row]))
+
+    def shape_rows(self, row: int) -> range:
+        """Rows of the shapes of a job: its own where it has only one."""
+        first = int(self._jobs["first_shape"][row])
+        return range(first, first + 1 + int(self._jobs["more_shapes"][row]))
 
     def knows(self, job_id: str) -> bool:
         """Whether the job has arrived (it may have left since)."""
@@ -205,8 +228,8 @@ class State:
         record, group = self._jobs[row], self._groups[self._jobs["group"][row]]
         rollout_s, training_s = float(record["placed_rollout_s"]), float(record["placed_training_s"])
         if self.cluster.one_device and not group["exclusive"]:  # to the kernel they are one phase
-            job = self._models[row]
-            rollout_s, training_s = job.rollout.worst_case_s, job.training_s(int(group["training_nodes"]))
+            phases = self.phases(job_id)
+            rollout_s, training_s = phases.rollout.worst_case_s, phases.training.seconds_on(int(group["training_nodes"]))
         return rollout_s, training_s, float(record["placed_sync_s"])
 
     def iterations_done(self, job_id: str) -> float:
@@ -224,16 +247,16 @@ class State:
         """Price of all provisioned nodes, $/h."""
         return float((self.nodes.sum(axis=1) * self.limits.pools["usd"]).sum())
 
-    def price_of(self, job_id: str, rollout_nodes: int, training_nodes: int) -> float:
-        """Price of so many nodes of a job's pools, $/h."""
-        job = self._jobs[self._rows[job_id]]
+    def price_of(self, job_id: str, shape: int, rollout_nodes: int, training_nodes: int) -> float:
+        """Price of so many nodes of a job's pools in a shape, $/h."""
+        job = self._jobs[self.shape_rows(self._rows[job_id])[shape]]
         return self._usd(_Nodes(int(job["rollout_pool"]), int(job["training_pool"]), rollout_nodes, training_nodes))
 
     def has_room(self, places: Mapping[str, Placement]) -> bool:
         """Whether the nodes that jobs take at these places, by id, can all be provisioned."""
         more = np.zeros_like(self.nodes)
         for job_id, place in places.items():
-            job = self._jobs[self._rows[job_id]]
+            job = self._jobs[self.shape_rows(self._rows[job_id])[place.shape]]
             more[job["rollout_pool"], ROLLOUT] += place.new_rollout_nodes
             more[job["training_pool"], TRAINING] += place.training_nodes
         wanted = more.sum(axis=1)
@@ -341,26 +364,40 @@ class State:
 
     def _add_job(self, job: Job, first: bool) -> None:
         row = len(self._models)
-        nodes, steps = demand_of(job, self.cluster).rollout_nodes, len(job.training.by_nodes)
+        shapes = 1 + len(job.shapes)
+        demands = [demand_of(job, self.cluster, shape) for shape in range(shapes)]
+        nodes, steps = max(demand.rollout_nodes for demand in demands), max(len(demand.by_nodes) for demand in demands)
+        end = row + 1 + (shapes if job.shapes else 0)
         size, width, depth = len(self._jobs), self._jobs["pins"].shape[1], self._jobs["rescale_s"].shape[1]
-        if row >= size or nodes > width or steps > depth:
-            larger = job_table(2 * size if row >= size else size, max(width, nodes), max(depth, steps))
+        if end > size or nodes > width or steps > depth:
+            larger = job_table(max(2 * size, end) if end > size else size, max(width, nodes), max(depth, steps))
             copy_into(larger, self._jobs)
             self._keep(larger, self._groups)
-        self._models.append(job)
-        self.charges.add(job, self._rows.get(job.id))
+        self._models += [job] * (end - row)
+        self.charges.add(row, job, self._rows.get(job.id))
         self._rows[job.id] = row
+        self._jobs["more_shapes"][row], self._jobs["first_shape"][row:end] = len(job.shapes), row + bool(job.shapes)
+        self._jobs["more_shapes"][row + 1 : end], self._jobs["of_shape"][row + 1 : end] = -1, np.arange(end - row - 1)
         self._describe(row, job)
-        self._jobs["arrival_s"][row] = job.arrival_s
-        self._jobs["duration_s"][row] = np.inf if job.duration_s is None else job.duration_s
-        self._jobs["iterations"][row] = np.inf if job.iterations is None else job.iterations
+        self._jobs["arrival_s"][row:end] = job.arrival_s
+        self._jobs["duration_s"][row:end] = np.inf if job.duration_s is None else job.duration_s
+        self._jobs["iterations"][row:end] = np.inf if job.iterations is None else job.iterations
         insert = insort_left if first else insort_right
         insert(self.waiting, job.id, key=lambda job_id: -self.job(job_id).priority)
 
     def _describe(self, row: int, job: Job) -> None:
-        """Write what is known of a job into its row."""
+        """Write what is known of a job into its row, and into those of its shapes."""
+        self._write(row, job)
+        if job.shapes:
+            for other in self.shape_rows(row):
+                self._models[other] = job
+                self._write(other, job)
+
+    def _write(self, row: int, job: Job) -> None:
+        """Write what is known of a job in the shape of a row into that."""
         record = self._jobs[row]
-        demand = demand_of(job, self.cluster)
+        shape = int(record["of_shape"])
+        demand = demand_of(job, self.cluster, shape)
         numbers = [*self.cluster.pools]
         for phase in SIDES:
             for name in ("s", "gb", "device_gb", "nodes"):
@@ -369,11 +406,12 @@ class State:
         record["sync_s"] = job.sync_s
         record["staleness"] = job.staleness
         record["solo_s"] = job.solo_s
+        record["alone_s"] = own_period(demand.rollout_s, demand.training_s, job.sync_s, job.staleness) if shape else job.solo_s
         for name in LIMITS:
             record[name] = job.slo * job.solo_s
         if self.switches:
             record["rollout_warm_s"], record["training_warm_s"] = demand.rollout_warm_s, demand.training_warm_s
-            record["cold_s"] = job.rollout.switch.cold_s + job.training.switch.cold_s
+            record["cold_s"] = sum(phase.switch.cold_s for phase in job.phases(shape))
         record["movable"] = job.movable
         record["rescale_nodes"] = UNUSED
         for k, (nodes, seconds) in enumerate(demand.by_nodes):
@@ -381,6 +419,7 @@ class State:
             record["rescale_s"][k] = seconds
 
     def _enter(self, row: int, placement: Placement) -> None:
+        membership.wear(self._jobs, row, placement.shape)
         group = self._group_rows[placement.group] if placement.group is not None else self._open(row, placement.training_nodes)
         self._jobs["entered_done"][row] = self._jobs["done"][row]
         if placement.colocated:
@@ -419,13 +458,23 @@ class State:
         own = job.colocated
         return (own.rollout_s, own.training_s) if own else (job.rollout.worst_case_s, job.training.worst_case_s)
 
-    def _leave(self, row: int) -> _Nodes:
-        """Take a job out of its settled group; returns the nodes that no one needs any more."""
+    def _leave(self, row: int, to: Placement | None = None) -> _Nodes:
+        """Take a job out of its settled group; returns the nodes that no one needs any more.
+
+        Args:
+            to: where it goes; nodes that it will have there too are not left.
+        """
         group = int(self._jobs["group"][row])
-        freed = self._nodes_of(group)._replace(rollout_nodes=membership.detach(self._jobs, self._groups, row))
+        stays = to is not None and to.group == int(self._groups["id"][group])
+        kept = to.rollout_nodes if to is not None and stays else ()
+        self._jobs["pins"][row, : len(kept)] = kept
+        freed = self._nodes_of(group)
+        freed = freed._replace(rollout_nodes=membership.detach_for(self._jobs, self._groups, row, len(kept)))
         self.charges.hold(row, self.now_s, NOTHING)
         if self._groups["n_members"][group] > 0:
             self._charge(group)
+            return freed._replace(training_nodes=0)
+        if stays:
             return freed._replace(training_nodes=0)
         self.order = self.order[self.order != group]
         del self._group_rows[int(self._groups["id"][group])]
@@ -502,7 +551,7 @@ def apply(state: State, event: Event) -> None:
         case Moved(at_s=at_s, job_id=job_id, placement=placement):
             row = state._rows[job_id]
             state._settle(int(state._jobs["group"][row]))
-            left = state._leave(row)
+            left = state._leave(row, placement)
             until_s = at_s + state.cluster.migration_s
             state._pauses.append(_Pause(until_s, job_id, left))
             state.charges.pause(row, at_s, state._share(left))

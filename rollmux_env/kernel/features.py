@@ -85,6 +85,11 @@ MOVE_FEATURES = (
     "rollout_nodes",
     "remaining",  # hours until it leaves at the present period, scale 24; known stays only
 )
+SHAPE_FEATURES = (  # where jobs have shapes: (a - b) / (a + b) of the row's shape and of the job as it is written
+    "shape_rollout_nodes",  # asked for
+    "shape_training_nodes",  # asked for
+    "shape_alone",  # seconds of an iteration alone
+)
 CLUSTER_FEATURES = (
     "consolidate",  # 1 where jobs may be moved, 0 where one wants a place
     "running",  # jobs, scale 16
@@ -190,6 +195,21 @@ def job_features(job: Records, limits: Limits, stay_s: float, out: Out) -> None:
 
 
 @compiled(arrays=False)
+def shape_features(view: View, job: int, out: Out, at: int) -> None:
+    """Write `SHAPE_FEATURES` of a row of the job table, from column `at` on."""
+    shaped = view.jobs[job]
+    written = shaped if shaped.more_shapes == 0 else view.jobs[shaped.first_shape]
+    out[at] = _more(shaped.rollout_nodes, written.rollout_nodes)
+    out[at + 1] = _more(shaped.training_nodes, written.training_nodes)
+    out[at + 2] = _more(shaped.alone_s, written.alone_s)
+
+
+@compiled(arrays=False)
+def _more(a: float, b: float) -> float:
+    return (a - b) / (a + b) if a + b > 0.0 else 0.0
+
+
+@compiled(arrays=False)
 def cluster_features(view: View, first_s: float, consolidate: bool, out: Out) -> None:
     """Write `CLUSTER_FEATURES`.
 
@@ -266,15 +286,17 @@ SHARED = np.dtype(
 
 @compiled(arrays=False)
 def shared_features(view: View, known_stays: bool, stay_s: float, job: int, group: int, shared: Records) -> None:
-    """What all candidates of a waiting job in one group have in common.
+    """What all candidates of a waiting job in one group and shape have in common.
 
     Args:
+        job: row of the job, or of its shape.
         known_stays: whether it is known when jobs leave. stay_s: seconds that the job would stay alone.
         group: row, negative for a new one.
         shared: out: a record of `SHARED`.
     """
     asks, limits, now_s = view.jobs[job], view.limits, view.clock.now_s
-    alone_usd = own_usd(asks, limits)
+    written = asks if asks.more_shapes == 0 else view.jobs[asks.first_shape]
+    alone_usd = own_usd(written, limits)
     remaining_h = stay_s / 3600.0 if known_stays else 0.0
     limit = asks.limit_s
     training_gb = asks.training_gb
@@ -331,6 +353,7 @@ def candidate_features(view: View, job: int, place: Records, shared: Records, ou
     """Write `PLACE_FEATURES` of a waiting job's candidate.
 
     Args:
+        job: row of the job, or of its shape.
         place: a record of `rollmux_env.kernel.candidates.candidate_type`.
         shared: what `shared_features` gives for the job and the group.
     """

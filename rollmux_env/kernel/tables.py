@@ -36,6 +36,7 @@ _JOB = (
     ("sync_s", "f8", ""),  # seconds
     ("staleness", "f8", ""),  # versions that the weights may be old which sampled what is trained
     ("solo_s", "f8", ""),  # T_solo, seconds
+    ("alone_s", "f8", ""),  # the same in the shape that the row has, seconds
     ("limit_s", "f8", ""),  # longest period that keeps the SLO, slo * T_solo, seconds
     # Where switches are planned (`rollmux_env.kernel.promises`); else no switch takes time, and both limits are `limit_s`.
     ("rollout_warm_s", "f8", ""),  # warm start of a phase on nodes that others use too, seconds
@@ -57,6 +58,10 @@ _JOB = (
     ("training_nodes", "i8", ""),
     ("rescale_nodes", "i8", "K"),  # training seconds from so many nodes on, ascending; unused steps come last
     ("rescale_s", "f8", "K"),
+    # A job of several shapes has a row of each, and one more that has those of the shape it runs in, or of shape 0 while it waits.
+    ("of_shape", "i8", ""),  # number of the row's shape
+    ("more_shapes", "i8", ""),  # how many shapes the job has beside shape 0; -1 in the row of a shape
+    ("first_shape", "i8", ""),  # row of shape 0, behind which come the others; of a job with one shape its own
     ("movable", "i8", ""),  # 0 where the job stays in the place that it got first, else 1
     ("group", "i8", ""),  # row of the job's group, or NOWHERE
     ("pins", "i8", "N"),  # numbers of the rollout nodes that it is pinned to, ascending

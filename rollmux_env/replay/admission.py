@@ -26,6 +26,7 @@ class Decision:
         delta_usd_per_hour: what it added to the price of the cluster, $/h; None where queued.
         rollout_nodes, training_nodes: numbers of its nodes within the group.
         reason: why it is queued, in words; nothing where it is placed.
+        shape: of a placed job that has shapes, the number of the one that it runs in; else None.
     """
 
     job: str
@@ -35,6 +36,7 @@ class Decision:
     rollout_nodes: tuple[int, ...]
     training_nodes: tuple[int, ...]
     reason: str = ""
+    shape: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,9 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
             delta_usd -= own_usd
             group = state.group_of(event.job_id)
             nodes, pins = tuple(range(group.training_nodes)), state.pins(event.job_id)
-            decisions[event.job_id] = Decision(event.job_id, event.placement.strategy, group.id, own_usd, pins, nodes)
+            shape = event.placement.shape if state.job(event.job_id).shapes else None
+            strategy = event.placement.strategy
+            decisions[event.job_id] = Decision(event.job_id, strategy, group.id, own_usd, pins, nodes, shape=shape)
     for job_id, reason in zip(state.waiting, reasons(state, policy), strict=True):
         decisions[job_id] = replace(decisions[job_id], reason=reason)
     groups = tuple(
@@ -108,4 +112,5 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
 
 def _usd(state: State, event: Admitted) -> float:
     """Price of the nodes that an admission adds, $/h."""
-    return state.price_of(event.job_id, event.placement.new_rollout_nodes, event.placement.training_nodes)
+    place = event.placement
+    return state.price_of(event.job_id, place.shape, place.new_rollout_nodes, place.training_nodes)

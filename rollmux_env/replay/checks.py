@@ -50,20 +50,21 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
             _require(there, f"R1: job {job.id} is in group {group.id}, on other pools")
         if not group.rollout_nodes and not state.cluster.one_device:
             continue  # co-located: both phases in turn on nodes of the job's own
-        load_s = sum(job.training_s(group.training_nodes) for job in jobs)
-        memory_gb = sum(job.training.host_memory_gb for job in jobs)
-        device_gb = sum(job.training.device_gb for job in jobs)
+        phases = {job.id: state.phases(job.id) for job in jobs}
+        load_s = sum(one.training.seconds_on(group.training_nodes) for one in phases.values())
+        memory_gb = sum(one.training.host_memory_gb for one in phases.values())
+        device_gb = sum(one.training.device_gb for one in phases.values())
         if state.cluster.one_device:
             load_s = sum(sum(state.planned_s(job.id)[:2]) for job in jobs)
-            memory_gb += sum(job.rollout.host_memory_gb for job in jobs)
-            device_gb += sum(job.rollout.device_gb for job in jobs)
+            memory_gb += sum(one.rollout.host_memory_gb for one in phases.values())
+            device_gb += sum(one.rollout.device_gb for one in phases.values())
         for node in (None, *group.rollout_nodes):
             if node is not None:
-                pinned = [job for job in jobs if node in state.pins(job.id)]
+                pinned = [phases[job.id].rollout for job in jobs if node in state.pins(job.id)]
                 _require(bool(pinned), f"R5: no job is pinned to rollout node {node} of group {group.id}")
-                load_s = sum(job.rollout.worst_case_s for job in pinned)
-                memory_gb = sum(job.rollout.host_memory_gb for job in pinned)
-                device_gb = sum(job.rollout.device_gb for job in pinned)
+                load_s = sum(rollout.worst_case_s for rollout in pinned)
+                memory_gb = sum(rollout.host_memory_gb for rollout in pinned)
+                device_gb = sum(rollout.device_gb for rollout in pinned)
             pool = pools[group.training_pool if node is None else group.rollout_pool]
             limit_gb, device_limit_gb = pool["node_gb"], pool["device_gb"]
             _require(load_s <= group.period_s * (1 + 1e-9), f"R3: group {group.id} asks too much of a node")

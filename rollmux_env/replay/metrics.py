@@ -182,7 +182,7 @@ def measure(
     cost_usd = sum(node_s[name] * pool.usd_per_node_hour for name, pool in pools.items()) / 3600
     hours = (time_s[-1] - time_s[0]) / 3600
     done = dict.fromkeys(departed_s, 0.0)
-    for row in range(state.arrived):  # a job that has died has several
+    for row in range(state.rows):  # a job that has died has several
         done[state.job_id(row)] += float(state.jobs.done[row])
     slowdown: dict[str, float] = {}
     work_s = 0.0

@@ -36,7 +36,7 @@ from rollmux_env.cluster.events import (
 )
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State, device_room_gb
-from rollmux_env.scenario import Cluster, Job
+from rollmux_env.scenario import Cluster, Job, Phase
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName, PhaseName
 from rollmux_env.scheduler.draining import other_places
@@ -628,12 +628,12 @@ class Scheduler:
     def _keeps(self, job_id: str, phase: PhaseName, device_gb: float) -> None:
         """Where a job keeps more on GPUs than is planned, plan with that, as far as there is memory: nobody else gets it."""
         state, job = self.state, self.state.job(job_id)
-        part = getattr(job, phase)
+        shape = state.shape(job_id)
+        part: Phase = getattr(job.phases(shape), phase)
         more_gb = min(device_gb - part.device_gb, device_room_gb(state, job_id, phase))
         if more_gb > _CHANGE * device_gb:
             state.now_s = self.now_s
-            known = part.model_copy(update={"device_gb": part.device_gb + more_gb})
-            self.planner.note(Reprofiled(self.now_s, job.model_copy(update={phase: known})))
+            self.planner.note(Reprofiled(self.now_s, job.known_anew(shape, phase, device_gb=part.device_gb + more_gb)))
 
     def _forget(self, job_id: str) -> None:
         if self.review is not None:

@@ -71,7 +71,7 @@ class Quotas:
     def _placed(self, job: Job, placement: Placement) -> Share | None:
         """What a job's user holds with it in a place; None: there is no such place."""
         state, user, share = self._state, job.user, self._user_share(job.user)
-        new_usd = state.price_of(job.id, placement.new_rollout_nodes, placement.training_nodes)
+        new_usd = state.price_of(job.id, placement.shape, placement.new_rollout_nodes, placement.training_nodes)
         new = Share(placement.new_rollout_nodes + placement.training_nodes, new_usd)
         if placement.group is None:
             return Share(share.nodes + new.nodes, share.usd_per_hour + new.usd_per_hour)
@@ -82,7 +82,8 @@ class Quotas:
         members = group["members"][: group["n_members"]].tolist()
         own, among = sum(state.job(state.job_id(member)).user == user for member in members), len(members)
         nodes = int(group["n_nodes"] + group["training_nodes"])
-        usd = state.price_of(job.id, int(group["n_nodes"]), int(group["training_nodes"]))  # of the job's pools as the group is
+        # Of the job's pools, as the group is.
+        usd = state.price_of(job.id, placement.shape, int(group["n_nodes"]), int(group["training_nodes"]))
         mine, ours = own / among, (own + 1) / (among + 1)  # of the group, before and with the job
         return Share(
             share.nodes - mine * nodes + ours * (nodes + new.nodes),
@@ -90,15 +91,18 @@ class Quotas:
         )
 
     def bars(self, job: Job) -> bool:
-        """Whether the job would take its user above the quota in a group of its own and in every group with room for it."""
-        state, user = self._state, job.user
-        if user not in state.cluster.quotas:
+        """Whether the job would take its user above the quota, in any shape, in a group of its own and in every group with room."""
+        if job.user not in self._state.cluster.quotas:
             return False
-        demand = demand_of(job, state.cluster)
+        return all(self._bars(job, shape) for shape in range(1 + len(job.shapes)))
+
+    def _bars(self, job: Job, shape: int) -> bool:
+        state, user = self._state, job.user
+        demand = demand_of(job, state.cluster, shape)
         rollout_nodes, training_nodes = demand.rollout_nodes, demand.training_nodes
         if job.colocated is not None and job.colocated.nodes < rollout_nodes + training_nodes:
             rollout_nodes, training_nodes = 0, min(training_nodes, job.colocated.nodes)
-        share, own_usd = self._user_share(user), state.price_of(job.id, rollout_nodes, training_nodes)
+        share, own_usd = self._user_share(user), state.price_of(job.id, shape, rollout_nodes, training_nodes)
         alone = Share(share.nodes + rollout_nodes + training_nodes, share.usd_per_hour + own_usd)
         if not is_above(state, user, alone):
             return False

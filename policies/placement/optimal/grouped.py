@@ -33,7 +33,7 @@ class GroupedJobs:
         self, scenario: Scenario, objective: Objective, node_limit: int | None, max_columns: int, switches: bool = False
     ) -> None:
         self.state = State(scenario.cluster, switches=switches)
-        self.pool = ColumnPool(self.state, objective == "work", max_columns)
+        self.pool = ColumnPool(self.state, objective == "work", max_columns, reshapes=True)
         self.waiting: list[str] = []
         self.best = Grouping(np.zeros(0, np.int64), 0.0, 0.0, 0.0, 0.0)
         self.column: dict[int, int] = {}
@@ -101,9 +101,10 @@ class GroupedJobs:
         for row, column in self.column.items():
             iterations = seconds / float(self.pool.period_s[column])
             training_nodes = int(self.pool.nodes[column, 1])
+            shape = self.pool.shape_of(column, row)
             jobs.done[row] += iterations
-            jobs.rollout_busy_s[row] += iterations * jobs.rollout_s[row] * jobs.rollout_nodes[row]
-            jobs.training_busy_s[row] += iterations * training_seconds(self.state.view.jobs, row, training_nodes) * training_nodes
+            jobs.rollout_busy_s[row] += iterations * jobs.rollout_s[shape] * jobs.rollout_nodes[shape]
+            jobs.training_busy_s[row] += iterations * training_seconds(self.state.view.jobs, shape, training_nodes) * training_nodes
 
     def strategy(self, job_id: str) -> str:
         """How a job comes to its present group, as if it had come last."""

@@ -23,7 +23,7 @@ from rollmux_env.envs.placement.types import (
     Streams,
 )
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import attach, departure_s, detach, open_group, settle
+from rollmux_env.kernel.membership import attach, departure_s, detach, open_group, settle, wear
 from rollmux_env.kernel.pools import provisioned_usd
 from rollmux_env.kernel.tables import ROLLOUT, TRAINING, Records
 
@@ -112,10 +112,11 @@ def pass_time(streams: Streams, s: int, rules: Rules, now_s: float) -> None:
 
 
 @compiled(arrays=False)
-def admit(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: int) -> None:
+def admit(streams: Streams, s: int, job: int, shape: int, group: int, there: int, new_nodes: int) -> None:
     """Place the waiting job that was asked about.
 
     Args:
+        shape: number of the shape that it gets.
         group: row of the group that it joins, negative for a new one.
         there: so many of the group's rollout nodes it is pinned to; their numbers stand in its `pins`, ascending.
         new_nodes: rollout nodes to add.
@@ -129,12 +130,16 @@ def admit(streams: Streams, s: int, job: int, group: int, there: int, new_nodes:
     entering = streams.jobs[s, job]
     entering.admitted_s = c.now_s
     entering.leaves_s = c.now_s + entering.duration_s
+    wear(streams.jobs[s], job, shape)
     _enter(streams, s, job, group, there, new_nodes)
 
 
 @compiled(arrays=False)
 def move(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: int, migration_s: float) -> None:
-    """Move a running job; arguments as in `admit`. It pauses for `migration_s`; so long the nodes that it leaves are paid for."""
+    """Move a running job, which keeps its shape; arguments as in `admit`.
+
+    It pauses for `migration_s`; so long the nodes that it leaves are paid for.
+    """
     jobs, groups = streams.jobs[s], streams.groups[s]
     c = streams.clock[s]
     c.moved += 1

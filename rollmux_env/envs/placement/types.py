@@ -82,7 +82,7 @@ class Streams(NamedTuple):
     """E streams of at most J jobs, on P pools each.
 
     Attributes:
-        jobs: (E, J) records, in order of arrival. groups: (E, G) records.
+        jobs: (E, J) records, in order of arrival, and behind them those of shapes. groups: (E, G) records.
         order: (E, G) rows of the present groups in order of creation. spare: (E, G) rows not in use, taken from the end.
         reservations: (E, J) of `RESERVATION`: nodes that a moved job has left, until its pause ends.
         nodes: (E, P, 2) provisioned now of each pool, for rollouts and for trainings, those held for moves included.
@@ -98,16 +98,16 @@ class Streams(NamedTuple):
     clock: Records
 
 
-def stream_table(streams: int, pools: int, jobs: int, members: int, nodes: int, steps: int) -> Streams:
+def stream_table(streams: int, pools: int, jobs: int, members: int, nodes: int, steps: int, shapes: int) -> Streams:
     """Empty tables.
 
     Args:
         streams, pools, jobs: E, P and J. members: most jobs in a group. nodes: most rollout nodes of a job. steps: rescaling steps
-            of a job.
+            of a job. shapes: rows of shapes.
     """
     shape = (streams, jobs)
     return Streams(
-        jobs=job_table(shape, nodes, steps),
+        jobs=job_table((streams, jobs + shapes), nodes, steps),
         groups=group_table(shape, *group_width(min(members, jobs), nodes)),
         order=np.zeros(shape, dtype=np.int64),
         spare=np.zeros(shape, dtype=np.int64),

@@ -64,11 +64,15 @@ def choice_type(nodes: int) -> np.dtype[Any]:
 
     kind: as above. n_moves: jobs that get a place, in this order: job: (K,) their rows; group: (K,) rows of the groups, NEW_GROUP
     for a new one; new_nodes: (K,) rollout nodes to add; nodes: (K, N) numbers of the groups' nodes, padded with -1.
+    of_shape: number of the shape that a waiting job gets; who moves keeps its own.
     feasible: 1 where it breaks nothing; allowed: 1 where it may be chosen.
     usd: what it adds to the cluster's $/h, after the pauses. period_s: of the first job's group with it.
     gain: see above; price: of the nodes that are left, $. before, more: (N_VALUES,) of the groups that it changes, and the change.
     """
-    ints = [*((name, "i8") for name in ("kind", "n_moves", "feasible", "allowed")), *((n, "i8", (MOVES_MOST,)) for n in _PER_MOVE)]
+    ints = [
+        *((name, "i8") for name in ("kind", "n_moves", "of_shape", "feasible", "allowed")),
+        *((n, "i8", (MOVES_MOST,)) for n in _PER_MOVE),
+    ]
     floats = [
         *((name, "f8") for name in ("usd", "period_s", "gain", "price")),
         *((n, "f8", (N_VALUES,)) for n in ("before", "more")),
