@@ -315,7 +315,7 @@ class _Timeline:
         return [instant for instant in instants if instant.at_s < inf]
 
     def _unprofiled(self, job_ids: Iterable[str]) -> core_facts.Unprofiled:
-        specs, pools = [self._specs[job_id] for job_id in job_ids], self._record.started.cluster.pools
+        specs, pools = [self._specs[job_id] for job_id in job_ids], self._record.started.cluster.sides
         return core_facts.Unprofiled({spec.id: nodes_asked(spec, pools) for spec in specs})
 
     def _group(self, number: int) -> int:

@@ -12,6 +12,7 @@ from statistics import fmean, median
 
 from rollmux_env.kernel.tables import TOLERANCE
 from rollmux_env.scenario import Job
+from rollmux_env.timing.alone import alone_s
 
 WINDOW = 8  # of the last iterations that are looked at
 LEAST = 4  # of them before anything is concluded
@@ -50,36 +51,43 @@ class Pace:
         """Whether the job breaks its SLO if it goes on as of late."""
         return self.iteration_s is not None and self.iteration_s > job.slo * job.solo_s * (1 + TOLERANCE)
 
-    def observed(self, job: Job) -> Job | None:
-        """The job with the mean seconds of its phases of late in place of its worst case; None before enough are known.
+    def alone_s(self, job: Job, shape: int) -> float | None:
+        """T_solo by the job's phases of late: the profile's, times as much as they were of what it says of them, in the mean.
 
-        A sync that nobody has reported keeps the seconds that it is planned with.
+        None before enough of both phases are known. A sync that nobody has reported takes what is planned.
         """
+        known_s = _known_s(job, shape)
         mean_s = {name: fmean(seconds) for name, seconds in self._phases.items() if len(seconds) >= LEAST}
-        return _with_seconds(job, mean_s) if {"rollout", "training"} <= mean_s.keys() else None
+        if not {"rollout", "training"} <= mean_s.keys():
+            return None
+        return job.solo_s * _iteration_s(job, known_s | mean_s) / _iteration_s(job, known_s)
 
-    def drifted(self, job: Job) -> Job | None:
-        """The job as it is of late, if its phases take longer than its profile says; else None."""
+    def drifted(self, job: Job, shape: int) -> Job | None:
+        """The job as it is of late in its shape, if its phases take longer than its profile says; else None."""
+        known_s = _known_s(job, shape)
         longer_s = {
             name: max(seconds)
             for name, seconds in self._phases.items()
-            if len(seconds) >= LEAST and self._exceeds(job, name, median(seconds))
+            if len(seconds) >= LEAST and _exceeds(job, known_s[name], median(seconds))
         }
-        return _with_seconds(job, longer_s) if longer_s else None
+        if not longer_s:
+            return None
+        if "rollout" in longer_s:
+            job = job.known_anew(shape, "rollout", worst_case_s=longer_s["rollout"])
+        if "training" in longer_s:
+            job = job.known_anew(shape, "training", worst_case_s=longer_s["training"])
+        return job.model_copy(update={"sync_s": longer_s["sync"]}) if "sync" in longer_s else job
 
-    @staticmethod
-    def _exceeds(job: Job, name: str, seconds: float) -> bool:
-        known: float = job.sync_s if name == "sync" else getattr(job, name).worst_case_s
-        return seconds > _EXCEEDED * known and seconds - known > _MATTERS * job.solo_s
+
+def _known_s(job: Job, shape: int) -> dict[str, float]:
+    """What the profile says of a job in a shape."""
+    phases = job.phases(shape)
+    return {"rollout": phases.rollout.worst_case_s, "training": phases.training.worst_case_s, "sync": job.sync_s}
 
 
-def _with_seconds(job: Job, seconds: Mapping[str, float]) -> Job:
-    """The job with other seconds of some of its phases, and of its sync."""
-    changed: dict[str, object] = {
-        name: getattr(job, name).model_copy(update={"worst_case_s": seconds[name]})
-        for name in ("rollout", "training")
-        if name in seconds
-    }
-    if "sync" in seconds:
-        changed["sync_s"] = seconds["sync"]
-    return job.model_copy(update=changed)
+def _iteration_s(job: Job, seconds: Mapping[str, float]) -> float:
+    return alone_s(seconds["rollout"], seconds["training"], seconds["sync"], job.staleness)
+
+
+def _exceeds(job: Job, known_s: float, seconds: float) -> bool:
+    return seconds > _EXCEEDED * known_s and seconds - known_s > _MATTERS * job.solo_s

@@ -158,7 +158,7 @@ def _speed(run: RunState, job: Job) -> float | None:
     pace = _pace(run, job.id)
     if pace is None or not pace.iteration_s:
         return None
-    return (pace.observed(job) or job).solo_s / pace.iteration_s
+    return (pace.alone_s(job, run.scheduler.state.shape(job.id)) or job.solo_s) / pace.iteration_s
 
 
 def _pace(run: RunState, job_id: str) -> Pace | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rollmux_env.scenario import Job, Phase, Training
 from rollmux_env.scheduler.pace import LEAST, WINDOW, Pace
 
@@ -62,12 +64,9 @@ def test_what_is_small_beside_the_iteration_does_not_matter() -> None:
     assert known is not None and known.sync_s == 3.0
 
 
-def test_a_job_as_it_was_of_late_takes_the_mean_of_its_phases() -> None:
-    assert pace(4.0, 2.0, 99.0, LEAST - 1).observed(JOB) is None
+def test_alone_a_job_would_take_the_mean_of_its_phases() -> None:
+    assert pace(4.0, 2.0, 99.0, LEAST - 1).alone_s(JOB, 0) is None
     mixed = pace(4.0, 2.0, 99.0, sync_s=0.5)
     for _ in range(LEAST):
         mixed.phase("rollout", 6.0, False)
-    observed = mixed.observed(JOB)
-    assert observed is not None
-    assert (observed.rollout.worst_case_s, observed.training.worst_case_s, observed.sync_s) == (5.0, 2.0, 0.5)
-    assert observed.solo_s == 7.5
+    assert mixed.alone_s(JOB, 0) == pytest.approx(5.0 + 2.0 + 0.5)
