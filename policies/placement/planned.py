@@ -42,7 +42,8 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     for column in (jobs.training_s, jobs.placed_training_s, jobs.rescale_s.T):
         column[:] = shared_s * rollout + (column - shared_s) * training
     for row in fractions:
-        jobs.solo_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], jobs.sync_s[row], jobs.staleness[row])
+        sync_s = state.job(state.job_id(row)).sync_s  # alone it has the link for itself
+        jobs.solo_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], sync_s, jobs.staleness[row])
         if slo_too:
             for limit in LIMITS:
                 jobs[limit][row] *= jobs.solo_s[row] / stated_s[row]

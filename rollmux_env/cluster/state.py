@@ -27,7 +27,9 @@ from rollmux_env.cluster.events import (
     Ticked,
     Withdrawn,
 )
+from rollmux_env.errors import InputError
 from rollmux_env.kernel import membership
+from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.promises import promise
 from rollmux_env.kernel.tables import (
     LIMITS,
@@ -42,6 +44,8 @@ from rollmux_env.kernel.tables import (
     group_table,
     job_table,
 )
+from rollmux_env.network.link import fair_level, slowed_s
+from rollmux_env.network_keys import own_rate_gbps
 from rollmux_env.scenario import Cluster, Job
 
 
@@ -100,9 +104,15 @@ class State:
         charges: what jobs hold and have been charged, by row.
         rollout_nodes, training_nodes: nodes provisioned now, those held for a move included.
         departed: how many jobs have left.
+        link_is_full: whether one more sync on the link of `cluster.network` could make a running job break its SLO.
+
+    Raises:
+        InputError: switches are to be planned, and so is a link; one line.
     """
 
     def __init__(self, cluster: Cluster, observed: bool = False, switches: bool = False) -> None:
+        if switches and cluster.network is not None:
+            raise InputError("cluster.network: does not go with switches=true, whose promises count no sync on a shared link")
         self.now_s = 0.0
         self.observed = observed
         self.switches = switches
@@ -115,6 +125,7 @@ class State:
         self.rollout_nodes = 0
         self.training_nodes = 0
         self.departed = 0
+        self.link_is_full = False
         self.next_group_id = 0
         self._models: list[Job] = []
         self._rows: dict[str, int] = {}
@@ -183,6 +194,15 @@ class State:
             job = self._models[row]
             rollout_s, training_s = job.rollout.worst_case_s, job.training_s(int(group["training_nodes"]))
         return rollout_s, training_s, float(record["placed_sync_s"])
+
+    def waits_for_link(self, job_id: str) -> bool:
+        """Whether a job that waits, or a running one, could break its SLO if all jobs synced at once, with it among them."""
+        job, record = self.job(job_id), self._jobs[self._rows[job_id]]
+        if self.cluster.network is None or not job.sync_s:
+            return False
+        alone_s = own_period(job.rollout.worst_case_s, job.training.worst_case_s, float(record["sync_s"]), job.staleness)
+        too_long = max(alone_s, float(record["sync_s"])) > float(record["limit_s"]) * (1 + TOLERANCE)
+        return self.link_is_full or bool(too_long)
 
     def iterations_done(self, job_id: str) -> float:
         """Iterations of a job so far: with fractions, but where they are observed only those that it has finished."""
@@ -361,6 +381,44 @@ class State:
         else:
             membership.replan(self._jobs, self._groups, row)
 
+    def _share_link(self) -> None:
+        """Plan every sync as long as it takes when all running jobs sync at once, and with them the fastest of those that wait,
+        unless that would break an SLO."""
+        network = self.cluster.network
+        assert network is not None
+        present = self.order[self._groups["exclusive"][self.order] == 0].tolist()
+        members = [row for group in present for row in self._groups["members"][group, : self._groups["n_members"][group]].tolist()]
+        rates = {row: own_rate_gbps(self._models[row], network) for row in members if self._models[row].sync_s}
+        coming = {
+            self._rows[job_id]: own_rate_gbps(self.job(job_id), network) for job_id in self.waiting if self.job(job_id).sync_s
+        }
+        newcomer = [max(coming.values())] if coming else []
+        level = fair_level([*rates.values(), *newcomer], network.link_gbps)
+        for row, rate in coming.items():
+            self._jobs["sync_s"][row] = slowed_s(self._models[row].sync_s, rate, level)
+        self._plan_syncs(rates, level)
+        self.link_is_full = bool(newcomer) and not self._keeps_all(present)
+        if self.link_is_full:
+            self._plan_syncs(rates, fair_level(rates.values(), network.link_gbps))
+
+    def _plan_syncs(self, rates: dict[int, float], level: float) -> None:
+        """Let the syncs of running jobs, by row, take what they do at a rate of at most `level`."""
+        for row, rate in rates.items():
+            planned_s = slowed_s(self._models[row].sync_s, rate, level)
+            if planned_s != self._jobs["sync_s"][row] or planned_s != self._jobs["placed_sync_s"][row]:
+                self._settle(int(self._jobs["group"][row]))
+                self._jobs["sync_s"][row] = planned_s
+                membership.replan(self._jobs, self._groups, row)
+
+    def _keeps_all(self, groups: list[int]) -> bool:
+        """Whether all members of groups keep their SLO, and no job's syncs come faster than they go."""
+        for group in groups:
+            record = self._groups[group]
+            syncs_s = self._jobs["placed_sync_s"][record["members"][: record["n_members"]]]
+            if record["period_s"] > record["limit_s"] * (1 + TOLERANCE) or syncs_s.max() > record["period_s"] * (1 + TOLERANCE):
+                return False
+        return True
+
     def _colocated_s(self, row: int) -> tuple[float, float]:
         """Seconds of a job's two phases where both run on training nodes."""
         job = self._models[row]
@@ -479,6 +537,8 @@ def apply(state: State, event: Event) -> None:
             state.limits = limits_of(state.cluster)
         case _:
             assert_never(event)
+    if state.cluster.network is not None and not isinstance(event, Progressed | Ticked):
+        state._share_link()
     if state.switches:
         promise(state.view, len(state._models), state.observed, state.cluster.migration_s)
 

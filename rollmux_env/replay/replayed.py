@@ -39,6 +39,8 @@ class ReplayedJob:
     Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
     are left, the last `tail_s` of them past the threshold; `nodes_by_share` are those that it holds, {share: nodes}.
 
+    On a shared link `unsent` of its syncs wait for one before them.
+
     It begins this life with iteration `begins` and writes a checkpoint `every` iterations: the last after `saved` of them, and one
     after `writes` is on its way if that is more. `placed`: it has a place, and goes on.
     """
@@ -77,6 +79,7 @@ class ReplayedJob:
         "tail_s",
         "trained",
         "trainings",
+        "unsent",
         "versions",
         "void",
         "weights",
@@ -109,6 +112,8 @@ class ReplayedJob:
         self.placed = True
         group.members += 1
         rollout_s, training_s, self.sync_s = state.planned_s(self.job.id)
+        if state.cluster.network is not None and self.sync_s:
+            self.sync_s = self.job.sync_s  # what is planned counts the syncs of others
         self.base_s = {"rollout": rollout_s, "training": training_s}
         self.keys = {"rollout": pins or (TRAINING_POOL,), "training": (TRAINING_POOL,)}
         self.mask = {node: 1 << (node + 1) for node in pins}
@@ -121,6 +126,7 @@ class ReplayedJob:
     def drop(self) -> None:
         """Go on from the last iteration that is over: what has been sampled since and not trained is lost."""
         self.sampled = self.trained = self.rollouts = self.trainings = self.weights = self.iteration
+        self.unsent = 0
         self.versions.clear()
 
     def progress(self) -> Progress:
