@@ -7,6 +7,7 @@ from rollmux_env.bench.suites import (
     asynchrony,
     contention,
     drift,
+    fabric,
     failures,
     fidelity,
     figure10,
@@ -41,6 +42,7 @@ SUITES: dict[str, Suite] = {
 }
 
 ROLLOUT = rollout.SUITE.name  # of rollout policies: its cases are `rollout.CASES`, measured by `rollmux_env.bench.rollouts`
+FABRIC = fabric.SUITE.name  # of network policies: its cases are `fabric.CASES`, measured by `rollmux_env.bench.fabric`
 FIDELITY = fidelity.SUITE.name  # of no policies: its tables are `fidelity.TABLES`, compared by `rollmux_env.bench.fidelity`
 
 
@@ -51,5 +53,5 @@ def find_suite(name: str) -> Suite:
         InputError: there is none; one line with the names.
     """
     if name not in SUITES:
-        raise InputError(f"--suite: {not_one_of(name, (*SUITES, ROLLOUT, FIDELITY))}")
+        raise InputError(f"--suite: {not_one_of(name, (*SUITES, ROLLOUT, FABRIC, FIDELITY))}")
     return SUITES[name]
