@@ -54,8 +54,8 @@ def _ways(hour: Hour, i: int) -> tuple[Floats, Ints]:
             ready_s = np.maximum(ready_s, hour.generation_s[i])
         switched_s = np.maximum(ready_s, now_s + forecast.reconfigure_s)
         from_s = np.repeat(switched_s[:, :, None], count, axis=2)  # first, before, now
-        kept = np.arange(count)
-        from_s[:, kept, kept] = ready_s
+        same = np.arange(count)
+        from_s[:, same, same] = ready_s
         steps[s] = np.argmin(from_s, axis=1)
         now_s = from_s.min(axis=1) + np.maximum(hour.beside_s[i, s], forecast.seconds[step.pattern])[None, :]
     return now_s, steps

@@ -18,7 +18,7 @@ from rollmux_env.network.prices import usd_per_hour
 from rollmux_env.network.steps import FabricJob, Iteration, iteration_of
 
 SECONDS, LATE, SWITCHES = "s/iteration", "ms late", "switches"  # all of an iteration
-FABRIC, PER_FABRIC, PER_CLUSTER = "fabric $/GPU-h", "work/fabric $", "work/$"
+FABRIC, PER_FABRIC, PER_CLUSTER = "$/GPU-h", "work/fabric-$", "work/$"
 COLUMNS = (
     Column(SECONDS, lambda own, _: 0.0, digits=2, style=""),
     Column(LATE, lambda own, _: 0.0, digits=1, style=""),

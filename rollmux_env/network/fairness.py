@@ -48,7 +48,7 @@ def fair_rates(paths: Ints, capacity: Floats, active: Ints) -> Floats:
         for link in range(capacity.size):
             if users[link] > 0:
                 level = min(level, left[link] / users[link])
-        kept = 0
+        still = 0
         full = np.zeros(capacity.size, np.int64)
         for link in range(capacity.size):
             if users[link] > 0 and left[link] / users[link] <= level * (1.0 + _TIE):
@@ -59,8 +59,8 @@ def fair_rates(paths: Ints, capacity: Floats, active: Ints) -> Floats:
             for p in range(width):
                 stops = stops or (paths[f, p] >= 0 and full[paths[f, p]] == 1)
             if not stops:
-                growing[kept] = f
-                kept += 1
+                growing[still] = f
+                still += 1
                 continue
             rates[f] = level
             for p in range(width):
@@ -68,7 +68,7 @@ def fair_rates(paths: Ints, capacity: Floats, active: Ints) -> Floats:
                 if link >= 0:
                     left[link] = max(0.0, left[link] - level)
                     users[link] -= 1
-        n = kept
+        n = still
     return rates
 
 

@@ -23,22 +23,22 @@ WIDE, NARROW = 30, 16  # optical ports of a leaf, beside two electrical uplinks:
 def _arms() -> tuple[Arm, ...]:
     trees = tuple(Arm(f"fat tree {32 // up}:1", partial(Fabric, uplinks=up)) for up in TREES)
     rails = tuple(Arm(f"rails {32 // up}:1", partial(Fabric, uplinks=up, rails=True)) for up in RAILS)
-    optical: list[Arm] = []
-    for ports in (WIDE, NARROW):
-        build = partial(Fabric, uplinks=2, optical=ports)
-        optical.append(Arm(f"optical {ports}, static", build))
-        optical += [
-            Arm(f"optical {ports}, {policy}, {ms:g} ms", build, policy, ms / 1e3)
-            for policy in ("rfabric", "oracle")
-            for ms in RECONFIGURE_MS
-        ]
+    wide, narrow = (partial(Fabric, uplinks=2, optical=ports) for ports in (WIDE, NARROW))
+    optical = [
+        Arm(f"{policy} {WIDE}, {ms:g} ms", wide, policy, ms / 1e3) for policy in ("rfabric", "oracle") for ms in RECONFIGURE_MS
+    ]
+    optical.insert(0, Arm(f"static {WIDE}", wide))
+    optical += [
+        Arm(f"static {NARROW}", narrow),
+        Arm(f"rfabric {NARROW}, 10 ms", narrow, "rfabric", 1e-2),
+    ]
     return (*trees, *rails, *optical)
 
 
 def _case(model: str, gpus: int, layout: Layout, replica: int, experts: int = 1) -> FabricCase:
     job = FabricJob(model, layout, gpus - layout.gpus, replica, BATCH, experts)
     usd = paper_cluster().training.usd_per_gpu_hour
-    return FabricCase(f"{model} on {gpus:,} GPUs, {layout.gpus} train", job, _arms(), usd)
+    return FabricCase(f"{model.partition('-')[0]} on {gpus:,}", job, _arms(), usd)
 
 
 CASES = (
