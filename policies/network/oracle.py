@@ -8,6 +8,8 @@ from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.play import Hour
 from rollmux_env.network.steps import WEIGHTS
 
+_TIE_S = 1e-9  # gained by a switch, and no reason for one
+
 
 class Oracle:
     """The shortest way through all steps and topologies, with every late switch counted.
@@ -56,6 +58,9 @@ def _ways(hour: Hour, i: int) -> tuple[Floats, Ints]:
         from_s = np.repeat(switched_s[:, :, None], count, axis=2)  # first, before, now
         same = np.arange(count)
         from_s[:, same, same] = ready_s
-        steps[s] = np.argmin(from_s, axis=1)
-        now_s = from_s.min(axis=1) + np.maximum(hour.beside_s[i, s], forecast.seconds[step.pattern])[None, :]
+        steps[s] = np.argmin(from_s - _TIE_S * np.eye(count), axis=1)
+        now_s = (
+            np.take_along_axis(from_s, steps[s][:, None, :], axis=1)[:, 0]
+            + np.maximum(hour.beside_s[i, s], forecast.seconds[step.pattern])[None, :]
+        )
     return now_s, steps

@@ -38,12 +38,15 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     shared_s = np.zeros(rollout.size)  # of the training columns, what is a rollout's
     if state.cluster.one_device:
         for row in fractions:
-            shared_s[row] = state.job(state.job_id(row)).rollout.worst_case_s
+            shared_s[row] = state.phases_of(row).rollout.worst_case_s
     for column in (jobs.training_s, jobs.placed_training_s, jobs.rescale_s.T):
         column[:] = shared_s * rollout + (column - shared_s) * training
     for row in fractions:
+        jobs.alone_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], jobs.sync_s[row], jobs.staleness[row])
+    for row in fractions:
+        own = row if jobs.more_shapes[row] == 0 else int(jobs.first_shape[row])
         sync_s = state.job(state.job_id(row)).sync_s  # alone it has the link for itself
-        jobs.solo_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], sync_s, jobs.staleness[row])
+        jobs.solo_s[row] = own_period(jobs.rollout_s[own], jobs.training_s[own], sync_s, jobs.staleness[own])
         if slo_too:
             for limit in LIMITS:
                 jobs[limit][row] *= jobs.solo_s[row] / stated_s[row]

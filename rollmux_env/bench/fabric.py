@@ -21,8 +21,8 @@ SECONDS, LATE, SWITCHES = "s/iteration", "ms late", "switches"  # all of an iter
 FABRIC, PER_FABRIC, PER_CLUSTER = "$/GPU-h", "work/fabric-$", "work/$"
 COLUMNS = (
     Column(SECONDS, lambda own, _: 0.0, digits=2, style=""),
-    Column(LATE, lambda own, _: 0.0, digits=1, style=""),
-    Column(SWITCHES, lambda own, _: 0.0, digits=1, style=""),
+    Column(LATE, lambda own, _: 0.0, digits=0, style=""),
+    Column(SWITCHES, lambda own, _: 0.0, digits=0, style=""),
     Column(FABRIC, lambda own, _: 0.0, digits=3, style=""),
     Column(PER_FABRIC, lambda own, _: 0.0),
     Column(PER_CLUSTER, lambda own, _: 0.0, digits=3),

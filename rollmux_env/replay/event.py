@@ -218,7 +218,7 @@ class _Replay:
             last[key] = job_run
         switch_s = 0.0
         if switched or job_run.cold[phase]:
-            switch = job_run.job.rollout.switch if phase == "rollout" else job_run.job.training.switch
+            switch = job_run.switch[phase]
             switch_s = switch.cold_s if job_run.cold[phase] else switch.warm_s
             job_run.cold[phase] = False
         job_run.runs[phase] = (now_s, switch_s)
@@ -327,7 +327,7 @@ class _Replay:
 
     def _sync(self, job_run: ReplayedJob, now_s: float) -> None:
         """New weights are ready to go."""
-        if self.link is None:
+        if self.link is None or not job_run.crosses:
             self._wake(job_run, now_s + job_run.sync_s, "sync")
         elif job_run in self.link:
             job_run.unsent += 1

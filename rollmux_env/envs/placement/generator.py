@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.cluster.demand import demand_of
-from rollmux_env.envs.placement.stream import Stream, stream_of
+from rollmux_env.envs.placement.stream import Stream, most_steps, stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
@@ -37,8 +37,9 @@ class Fixed:
         self.cluster = scenarios[0].cluster
         jobs = [job for scenario in scenarios for job in scenario.jobs]
         self.jobs = max(len(scenario.jobs) for scenario in scenarios)
-        self.nodes = max(demand_of(job, self.cluster).rollout_nodes for job in jobs)
-        self.steps = max(len(job.training.by_nodes) for job in jobs)
+        self.nodes = max(demand_of(job, self.cluster, shape).rollout_nodes for job in jobs for shape in range(1 + len(job.shapes)))
+        self.steps = most_steps(jobs, self.cluster)
+        self.shapes = max(sum(1 + len(job.shapes) for job in scenario.jobs if job.shapes) for scenario in scenarios)
         self._scenarios = scenarios
         self._streams = [stream_of(scenario, self.steps) for scenario in scenarios]
 
@@ -63,6 +64,7 @@ class Workload:
     """
 
     steps = 0
+    shapes = 0
 
     def __init__(self, name: str = "production", **options: Any) -> None:
         if name != "production" and name not in NAMES:
@@ -114,6 +116,8 @@ class Workload:
             training_gb=gb[:, 1],
             rollout_device_gb=np.zeros(len(slos)),
             training_device_gb=np.zeros(len(slos)),
+            rollout_pool=np.zeros(n, dtype=np.int64),
+            training_pool=np.ones(n, dtype=np.int64),
             rollout_nodes=nodes[:, 0],
             training_nodes=nodes[:, 1],
             rescale_nodes=np.zeros((n, 0), dtype=np.int64),
@@ -138,7 +142,7 @@ class Toy:
         rounds: of four jobs.
     """
 
-    nodes, steps, best = 1, 0, 0.5
+    nodes, steps, shapes, best = 1, 0, 0, 0.5
 
     def __init__(self, rounds: int = 4) -> None:
         self.jobs = 4 * rounds
