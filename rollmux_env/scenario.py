@@ -45,6 +45,7 @@ from rollmux_env.fields import (
     stated,
     whole,
 )
+from rollmux_env.network_keys import Network, broken_sync
 from rollmux_env.queue_keys import Budget, Quota, beyond_quota, queue_key
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
 from rollmux_env.timing.alone import alone_s
@@ -100,6 +101,8 @@ class Cluster(FileModel):
     """Whether training is the only pool: the nodes of a group run the rollout and the training of each member in turn."""
     quotas: Annotated[dict[UserName, Quota], Field(exclude_if=lambda quotas: not quotas)] = Field(default={})
     """The most that the jobs of a user may hold at once: {user: {nodes, usd_per_hour}}."""
+    network: Annotated[Network | None, Field(exclude_if=lambda network: network is None)] = None
+    """The link between the pools, which all syncs share: {link_gbps}; null: no sync is in another's way."""
 
     @model_validator(mode="after")
     def _all_pools(self) -> Cluster:
@@ -118,6 +121,8 @@ class Cluster(FileModel):
         wanted = ("training",) if self.one_device else () if self.by_name else SIDES
         if missing := [name for name in wanted if name not in (*short, *self.by_name)]:
             raise field_error("is missing", *(["pools"] if self.by_name else []), missing[0])
+        if self.one_device and self.network is not None:
+            raise field_error("does not go with one_device: there are no two pools to link", "network")
         return self
 
     @model_serializer(mode="wrap")
@@ -360,6 +365,8 @@ class Job(FileModel):
     """Updates the weights."""
     sync_s: NonNegative = 0.0
     """Seconds that bring the weights back to the rollout nodes; they delay the job and occupy no node."""
+    sync_gb: Annotated[Positive | None, Field(exclude_if=lambda sync_gb: sync_gb is None)] = None
+    """What a sync takes over the link of `cluster.network`, GB; null: it fills the link for `sync_s`."""
     # The default is not written, so that what has no such key keeps its hash.
     staleness: Annotated[Staleness, Field(exclude_if=lambda staleness: not staleness)] = 0
     """Most versions that the weights may be old which sampled what is trained; 0 is on-policy, more is asynchronous."""
@@ -475,6 +482,8 @@ class Scenario(FileModel):
             if job.staleness and self.cluster.one_device:
                 problem = "does not go with cluster.one_device: a device runs one phase after the other"
                 raise field_error(problem, "jobs", k, "staleness")
+            if broken := broken_sync(job, self.cluster.network):
+                raise field_error(broken[1], "jobs", k, broken[0])
             for number in range(1 + len(job.shapes)):
                 where = ("jobs", k, "shapes", number - 1) if number else ("jobs", k)
                 asked = check_room(self.cluster, job.phases(number), where)

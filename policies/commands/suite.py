@@ -28,12 +28,14 @@ def run_suite(
     from dataclasses import replace
 
     from policies.dispatch import make_dispatch
+    from policies.network import make_network
     from policies.registry import make_policy
     from policies.rollout import make_rollout, migrating
+    from rollmux_env.bench.fabric import fabric_rows
     from rollmux_env.bench.harness import run_tasks
     from rollmux_env.bench.rollouts import Makers, rollout_rows, sweep
     from rollmux_env.bench.suite import suite_rows, suite_tasks
-    from rollmux_env.bench.suites import FIDELITY, ROLLOUT, find_suite, rollout
+    from rollmux_env.bench.suites import FABRIC, FIDELITY, ROLLOUT, fabric, find_suite, rollout
     from rollmux_env.errors import InputError
     from rollmux_env.files import write_whole
     from rollmux_env.report.folder import make_folder
@@ -55,6 +57,14 @@ def run_suite(
         if out:
             write_whole(out / "rollout_sweep.png", sweep_plot(sweep(rollout.SWEPT, seed, makers)))
         _tell(chosen, rows, numbers, quick, out, format)
+        return
+    if name == FABRIC:
+        if added:
+            raise InputError(f"--policy {added[0]}: the suite {FABRIC} compares network policies, and has its own")
+        numbers = range(seed, seed + (seeds or (1 if quick else fabric.SUITE.seeds)))
+        if out:
+            make_folder(out)
+        _tell(fabric.SUITE, fabric_rows(fabric.CASES, numbers, quick, make_network), numbers, quick, out, format)
         return
     chosen = find_suite(name)
     for policy in added:

@@ -45,7 +45,8 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
         jobs.alone_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], jobs.sync_s[row], jobs.staleness[row])
     for row in fractions:
         own = row if jobs.more_shapes[row] == 0 else int(jobs.first_shape[row])
-        jobs.solo_s[row] = jobs.alone_s[own]
+        sync_s = state.job(state.job_id(row)).sync_s  # alone it has the link for itself
+        jobs.solo_s[row] = own_period(jobs.rollout_s[own], jobs.training_s[own], sync_s, jobs.staleness[own])
         if slo_too:
             for limit in LIMITS:
                 jobs[limit][row] *= jobs.solo_s[row] / stated_s[row]

@@ -28,6 +28,7 @@ from rollmux_env.cluster.events import (
     Ticked,
     Withdrawn,
 )
+from rollmux_env.errors import InputError
 from rollmux_env.kernel import membership
 from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.promises import promise
@@ -40,6 +41,7 @@ from rollmux_env.kernel.tables import (
     TRAINING,
     UNUSED,
     Clock,
+    Floats,
     Ints,
     Limits,
     Records,
@@ -48,6 +50,8 @@ from rollmux_env.kernel.tables import (
     group_table,
     job_table,
 )
+from rollmux_env.network.link import fair_level, slowed_s
+from rollmux_env.network_keys import own_rate_gbps
 from rollmux_env.scenario import SIDES, Cluster, Job, Phases, Side
 
 
@@ -117,9 +121,15 @@ class State:
         charges: what jobs hold and have been charged, by row.
         nodes: (P, 2) nodes of each pool provisioned now, for rollouts and for trainings, those held for a move included.
         departed: how many jobs have left.
+        link_is_full: whether one more sync on the link of `cluster.network` could make a running job break its SLO.
+
+    Raises:
+        InputError: switches are to be planned, and so is a link; one line.
     """
 
     def __init__(self, cluster: Cluster, observed: bool = False, switches: bool = False) -> None:
+        if switches and cluster.network is not None:
+            raise InputError("cluster.network: does not go with switches=true, whose promises count no sync on a shared link")
         self.now_s = 0.0
         self.observed = observed
         self.switches = switches
@@ -130,7 +140,9 @@ class State:
         self.waiting: list[str] = []
         self.charges = Charges()
         self.nodes: Ints = np.zeros((len(self.limits.pools), 2), dtype=np.int64)
+        self._busy_before_s: Floats = np.zeros(len(self.limits.pools))  # see `_wear`
         self.departed = 0
+        self.link_is_full = False
         self.next_group_id = 0
         self._models: list[Job] = []  # by row, those of shapes included
         self._rows: dict[str, int] = {}
@@ -232,6 +244,13 @@ class State:
             rollout_s, training_s = phases.rollout.worst_case_s, phases.training.seconds_on(int(group["training_nodes"]))
         return rollout_s, training_s, float(record["placed_sync_s"])
 
+    def waits_for_link(self, job_id: str) -> bool:
+        """Whether a job that waits, or a running one, could break its SLO if all jobs synced at once, the first among them."""
+        record = self._jobs[self._rows[job_id]]
+        if self.cluster.network is None or not self._crosses(self._rows[job_id]):
+            return False
+        return self.link_is_full or bool(max(record["alone_s"], record["sync_s"]) > record["limit_s"] * (1 + TOLERANCE))
+
     def iterations_done(self, job_id: str) -> float:
         """Iterations of a job so far: with fractions, but where they are observed only those that it has finished."""
         row = self._rows[job_id]
@@ -267,7 +286,8 @@ class State:
         jobs = self.jobs
         sides = ((jobs.rollout_pool, jobs.rollout_busy_s), (jobs.training_pool, jobs.training_busy_s))
         return [
-            float(sum(np.where(pools == number, busy_s, 0.0).sum() for pools, busy_s in sides)) for number in range(len(self.nodes))
+            float(sum(np.where(pools == number, busy_s, 0.0).sum() for pools, busy_s in sides) + self._busy_before_s[number])
+            for number in range(len(self.nodes))
         ]
 
     def next_departure_s(self) -> float:
@@ -335,7 +355,7 @@ class State:
         twin._keep(self._jobs.copy(), self._groups.copy())
         for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_pauses"):
             setattr(twin, name, getattr(self, name).copy())
-        twin.nodes = self.nodes.copy()
+        twin.nodes, twin._busy_before_s = self.nodes.copy(), self._busy_before_s.copy()
         twin.charges = self.charges.copy()
         return twin
 
@@ -418,8 +438,19 @@ class State:
             record["rescale_nodes"][k] = nodes
             record["rescale_s"][k] = seconds
 
+    def _wear(self, row: int, shape: int) -> None:
+        """Give a job the numbers of a shape. What its phases have kept busy so far counts for the pools that they ran on."""
+        job = self._jobs[row]
+        before = {side: int(job[f"{side}_pool"]) for side in SIDES}
+        membership.wear(self._jobs, row, shape)
+        for side, pool in before.items():
+            if pool != job[f"{side}_pool"]:
+                self._busy_before_s[pool] += job[f"{side}_busy_s"]
+                self._busy_before_s[job[f"{side}_pool"]] -= job[f"{side}_busy_s"]
+
     def _enter(self, row: int, placement: Placement) -> None:
-        membership.wear(self._jobs, row, placement.shape)
+        self._wear(row, placement.shape)
+        self._jobs["sync_s"][row] = self._jobs["sync_s"][self.shape_rows(row)[placement.shape]]
         group = self._group_rows[placement.group] if placement.group is not None else self._open(row, placement.training_nodes)
         self._jobs["entered_done"][row] = self._jobs["done"][row]
         if placement.colocated:
@@ -451,6 +482,55 @@ class State:
             membership.attach_colocated(self._jobs, self._groups, row, group, *self._colocated_s(row))
         else:
             membership.replan(self._jobs, self._groups, row)
+
+    def _share_link(self) -> None:
+        """Plan every sync as long as it takes when all running jobs sync at once, and with them the fastest of those that wait,
+        unless that would break an SLO."""
+        network = self.cluster.network
+        assert network is not None
+        present = self.order[self._groups["exclusive"][self.order] == 0].tolist()
+        members = [row for group in present for row in self._groups["members"][group, : self._groups["n_members"][group]].tolist()]
+        running, waiting = (
+            {row: own_rate_gbps(self._models[row], network) for row in rows if self._crosses(row)}
+            for rows in (members, map(self.row, self.waiting))
+        )
+        newcomer = [max(waiting.values())] if waiting else []
+        level = fair_level([*running.values(), *newcomer], network.link_gbps)
+        self._plan_syncs(running | waiting, level)
+        self.link_is_full = bool(newcomer) and not self._keeps_all(present)
+        if self.link_is_full:
+            self._plan_syncs(running, fair_level(running.values(), network.link_gbps))
+
+    def _plan_syncs(self, rates: dict[int, float], level: float) -> None:
+        """Let the syncs of jobs, by row, take what they do at a rate of at most `level`."""
+        for row, rate in rates.items():
+            self._write_sync(row, slowed_s(self._models[row].sync_s, rate, level))
+            group = int(self._jobs["group"][row])
+            if group != NOWHERE and self._jobs["placed_sync_s"][row] != self._jobs["sync_s"][row]:
+                self._settle(group)
+                membership.replan(self._jobs, self._groups, row)
+
+    def _write_sync(self, row: int, seconds: float) -> None:
+        """Write what a job's sync takes on the link, and what its iteration takes alone with it, in each of its shapes: on one pool
+        it does not cross the link."""
+        for one in {row, *self.shape_rows(row)}:
+            record = self._jobs[one]
+            record["sync_s"] = seconds if record["rollout_pool"] != record["training_pool"] else self._models[row].sync_s
+            record["alone_s"] = own_period(record["rollout_s"], record["training_s"], record["sync_s"], record["staleness"])
+
+    def _crosses(self, row: int) -> bool:
+        """Whether a job's sync crosses the link between the pools, in one of its shapes at least."""
+        shapes = self._jobs[[row, *self.shape_rows(row)]]
+        return self._models[row].sync_s > 0.0 and bool((shapes["rollout_pool"] != shapes["training_pool"]).any())
+
+    def _keeps_all(self, groups: list[int]) -> bool:
+        """Whether all members of groups keep their SLO, and no job's syncs come faster than they go."""
+        for group in groups:
+            record = self._groups[group]
+            syncs_s = self._jobs["placed_sync_s"][record["members"][: record["n_members"]]]
+            if record["period_s"] > record["limit_s"] * (1 + TOLERANCE) or syncs_s.max() > record["period_s"] * (1 + TOLERANCE):
+                return False
+        return True
 
     def _colocated_s(self, row: int) -> tuple[float, float]:
         """Seconds of a job's two phases where both run on training nodes."""
@@ -591,6 +671,8 @@ def apply(state: State, event: Event) -> None:
             state.limits = limits_of(state.cluster)
         case _:
             assert_never(event)
+    if state.cluster.network is not None and not isinstance(event, Progressed | Ticked):
+        state._share_link()
     if state.switches:
         promise(state.view, len(state._models), state.observed, state.cluster.migration_s)
 

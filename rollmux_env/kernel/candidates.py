@@ -257,7 +257,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
         reason = FEASIBLE
         if not has_room(j, n, j.training_nodes, limits, view.clock):
             reason = MAX_NODES
-        elif shape > 0 and j.alone_s > j.limit_s * (1.0 + TOLERANCE):
+        elif j.alone_s > j.limit_s * (1.0 + TOLERANCE):
             reason = SLO
         if not only_improving or (reason == FEASIBLE and usd < best):
             if rows < room:

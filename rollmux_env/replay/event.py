@@ -18,6 +18,7 @@ that it is shown have no `drift`.
 - A stale job's rollouts go on while it trains, each with the weights that are there when it begins; none waits for newer ones than
   its `staleness` asks for. After the last of its `iterations` rollouts its turns on rollout nodes are skipped. What it runs when it
   leaves, or has sampled and not trained, is dropped; so it is when it moves or dies.
+- With `cluster.network` the syncs that are on the link at once share it, max-min fair. The syncs of one job follow one another.
 - With `Failures`, a job that dies leaves its group at once and arrives anew, with what it has left since its last checkpoint: the
   policy places it again, and it begins when `migration_s` is over, with cold starts. A node that dies takes all jobs along that
   have their place on it; another one is there in its stead. While the scheduler is away, phases that run go on to their ends, and
@@ -36,6 +37,8 @@ from rollmux_env.cluster.events import Progress
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.network.link import SharedLink
+from rollmux_env.network_keys import own_rate_gbps
 from rollmux_env.replay.checks import check_sample, check_state
 from rollmux_env.replay.failures import NEVER, AbsentScheduler, Failure, FailureLog, Failures, FailureTimes, Loss
 from rollmux_env.replay.replayed import PHASES, TRAINING_POOL, ReplayedGroup, ReplayedJob
@@ -137,6 +140,8 @@ class _Replay:
         self.running: dict[str, ReplayedJob] = {}
         self.groups: dict[int, ReplayedGroup] = {}
         self.departing: list[ReplayedJob] = []
+        network = scenario.cluster.network
+        self.link: SharedLink[ReplayedJob] | None = None if network is None else SharedLink(network.link_gbps)
         self.times: FailureTimes | None = None
         if failures is not None:
             self.times, self.run.failures = FailureTimes(failures, seed, self.arrivals.next_s), FailureLog()
@@ -147,6 +152,7 @@ class _Replay:
 
     def play(self, watch: Watch, most_phases: int) -> Run:
         state, heap, arrivals, scheduler, times = self.run.state, self.heap, self.arrivals, self.scheduler, self.times
+        link = self.link
         self.keep_phases = watch.keep_phases
         look = min(_TOLD, most_phases + 1)
         fixed_s = arrivals.next_s  # of the next instant that no phase brings about
@@ -154,6 +160,8 @@ class _Replay:
             now_s = min(heap[0][0], fixed_s) if heap else fixed_s
             if times is not None:
                 now_s = min(now_s, self.back_s)
+            if link is not None:
+                now_s = min(now_s, link.next_s)
             if now_s == inf:
                 raise PlanError(waits_for_ever(state))
             if times is not None:
@@ -171,6 +179,8 @@ class _Replay:
                     now_s = max(now_s, end_s)
                     if self._end(job_run, what, end_s):
                         self.departing.append(job_run)
+            if link is not None:
+                now_s = max(now_s, self._synced(link, until_s))
             is_due = bool(self.departing) or fixed_s <= until_s
             if times is not None:
                 is_due = self._fail(times, until_s, now_s) or is_due
@@ -297,7 +307,7 @@ class _Replay:
                 self.listener.finished(job_id, "training", self._book(job_run, "training", now_s))
                 job_run.trained += 1
                 if job_run.sync_s > 0.0:
-                    self._wake(job_run, now_s + job_run.sync_s, "sync")
+                    self._sync(job_run, now_s)
                     if job_run.staleness:
                         self._tell(job_run)
                 else:
@@ -314,6 +324,29 @@ class _Replay:
             case "restart":
                 self._tell(job_run)
         return False
+
+    def _sync(self, job_run: ReplayedJob, now_s: float) -> None:
+        """New weights are ready to go."""
+        if self.link is None or not job_run.crosses:
+            self._wake(job_run, now_s + job_run.sync_s, "sync")
+        elif job_run in self.link:
+            job_run.unsent += 1
+        else:
+            network = self.run.scenario.cluster.network
+            assert network is not None
+            self.link.add(job_run, job_run.sync_s, own_rate_gbps(job_run.job, network), now_s)
+
+    def _synced(self, link: SharedLink[ReplayedJob], until_s: float) -> float:
+        """Syncs on the link end; returns when the last one does, or 0."""
+        last_s = 0.0
+        while (ended := link.finish(until_s)) is not None:
+            job_run, last_s = ended
+            if job_run.unsent:
+                job_run.unsent -= 1
+                self._sync(job_run, last_s)
+            if self._end(job_run, "sync", last_s):
+                self.departing.append(job_run)
+        return last_s
 
     def _tell(self, job_run: ReplayedJob) -> None:
         """Tell which phases of a job could begin now: of one between two iterations its rollout; of a stale one the training of
@@ -430,6 +463,8 @@ class _Replay:
             if phase in job_run.runs:
                 self._book(job_run, phase, now_s)
         job_run.stamp, job_run.void = -1, self.stamps
+        if self.link is not None:
+            self.link.drop(job_run, now_s)
         if frees:
             self._after_tail(job_run, now_s)
         job_run.drop()

@@ -39,6 +39,8 @@ class ReplayedJob:
     Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
     are left, the last `tail_s` of them past the threshold; `nodes_by_share` are those that it holds, {share: nodes}.
 
+    Where its sync `crosses` a shared link, `unsent` of its syncs wait for one before them.
+
     In its place, phases take `base_s` times `factors`, and `switch` is what their starts take, in the shape that it has there.
 
     It begins this life with iteration `begins` and writes a checkpoint `every` iterations: the last after `saved` of them, and one
@@ -52,6 +54,7 @@ class ReplayedJob:
         "bits",
         "busy_s",
         "cold",
+        "crosses",
         "durations",
         "every",
         "factors",
@@ -81,6 +84,7 @@ class ReplayedJob:
         "tail_s",
         "trained",
         "trainings",
+        "unsent",
         "versions",
         "void",
         "weights",
@@ -113,6 +117,10 @@ class ReplayedJob:
         self.placed = True
         group.members += 1
         rollout_s, training_s, self.sync_s = state.planned_s(self.job.id)
+        pools = state.group_of(self.job.id)
+        self.crosses = state.cluster.network is not None and pools.rollout_pool != pools.training_pool
+        if self.crosses and self.sync_s:
+            self.sync_s = self.job.sync_s  # what is planned counts the syncs of others
         self.base_s = {"rollout": rollout_s, "training": training_s}
         shape = state.shape(self.job.id)
         phases = self.job.phases(shape)
@@ -129,6 +137,7 @@ class ReplayedJob:
     def drop(self) -> None:
         """Go on from the last iteration that is over: what has been sampled since and not trained is lost."""
         self.sampled = self.trained = self.rollouts = self.trainings = self.weights = self.iteration
+        self.unsent = 0
         self.versions.clear()
 
     def progress(self) -> Progress:

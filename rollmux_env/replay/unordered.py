@@ -15,6 +15,7 @@ from rollmux_env.cluster.events import Admitted, Progress
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.network_keys import refuse_network
 from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
@@ -59,9 +60,10 @@ def replay_unordered(scenario: Scenario, policy: Policy, check: bool = False) ->
         check: assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
 
     Raises:
-        InputError: a job is stale: nobody has said how it would share a node with itself.
+        InputError: a job is stale: nobody has said how it would share a node with itself; or syncs share a link.
         PlanError: the policy broke an invariant, or left jobs waiting that nothing can wake.
     """
+    refuse_network(scenario.cluster, "--policy naive")
     for job in scenario.jobs:
         if job.staleness:
             raise InputError(f"job {job.id}: staleness: does not go with --policy naive, where phases have no order")

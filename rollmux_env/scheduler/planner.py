@@ -217,6 +217,9 @@ class Planner:
         quotas = Quotas(state)
         while place < len(state.waiting):
             job = state.job(state.waiting[place])
+            if self.policy.keeps_slo and state.waits_for_link(job.id):
+                self._head = job.id
+                return
             admitted = None if quotas.bars(job) else self._admit(Arrived(now_s, job), place, quotas)
             if admitted is False:
                 self._head = job.id

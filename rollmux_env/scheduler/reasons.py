@@ -23,6 +23,8 @@ def behind(state: State, head: str) -> str:
 
 def no_place(state: State, job_id: str) -> str:
     """Why a waiting job has no place that is the next in its turn, or would be."""
+    if state.waits_for_link(job_id):
+        return "with one more sync on the link between the pools a job could break its SLO, if all synced at once"
     table = candidates(state, job_id)
     if fitting := int(table.feasible.sum()):
         return f"the policy lets it wait, though {fitting} placement{'s' if fitting > 1 else ''} would fit"

@@ -7,6 +7,7 @@ phases (`timing`).
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,9 @@ def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> d
     if cluster.one_device:
         nodes["rollout"], pools["rollout"] = nodes["training"], pools["training"]
     prediction = _Prediction(path, model, lengths, pools, nodes, folder)
+    link_gb_s = inf if cluster.network is None else cluster.network.link_gbps / 8
     return (
-        {"timing": prediction.timing(), **prediction.beside(training)}
+        {"timing": prediction.timing(), **prediction.sync(link_gb_s), **prediction.colocated(training)}
         | job
         | {"lengths": lengths.model_dump(mode="json", exclude_none=True)}
         | {"rollout": prediction.rollout() | rollout, "training": prediction.training() | training}
@@ -161,15 +163,19 @@ class _Prediction:
             "by_nodes": by_nodes,
         }
 
-    def beside(self, training: dict[str, Any]) -> dict[str, Any]:
-        """`sync_s`, and `colocated` where the model fits the training nodes.
+    def sync(self, link_gb_s: float) -> dict[str, Any]:
+        """`sync_s`, and `sync_gb` where the link between the pools is not infinite, GB/s."""
+        weights_gb = self._shape.parameters * self._hardware["rollout"].number_bytes / 1e9
+        sides = (self._hardware["training"], self._devices["training"], self._hardware["rollout"], self._devices["rollout"])
+        seconds = {"sync_s": _rounded(sync_s(weights_gb, *sides, self._nodes["rollout"], link_gb_s))}
+        return seconds if link_gb_s == inf else seconds | {"sync_gb": _rounded(weights_gb)}
+
+    def colocated(self, training: dict[str, Any]) -> dict[str, Any]:
+        """`colocated`, where the model fits the training nodes.
 
         Args:
             training: what the job itself says of its training.
         """
-        weights_gb = self._shape.parameters * self._hardware["rollout"].number_bytes / 1e9
-        sides = (self._hardware["training"], self._devices["training"], self._hardware["rollout"], self._devices["rollout"])
-        derived: dict[str, Any] = {"sync_s": _rounded(sync_s(weights_gb, *sides, self._nodes["rollout"]))}
         training_s = training.get("worst_case_s", _rounded(self._worst_training_s(self._training)))
         parallel = self._model.tensor_parallel
         while self._devices["training"] % parallel == 0:
@@ -180,8 +186,8 @@ class _Prediction:
                 parallel *= 2
                 continue
             colocated = {"nodes": self._nodes["training"], "rollout_s": _rounded(rollout_s), "training_s": training_s}
-            return derived | {"colocated": colocated}
-        return derived
+            return {"colocated": colocated}
+        return {}
 
     def _rollout_on(self, replica: ReplicaTiming, replicas: int) -> float:
         return worst_rollout_s(replica, replicas, self._responses, self._lengths.cap)

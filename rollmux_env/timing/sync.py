@@ -7,6 +7,8 @@ rollout cluster, where only copies to other nodes take significant time, at the 
 
 from __future__ import annotations
 
+from math import inf
+
 from rollmux_env.timing.hardware import Hardware
 
 
@@ -15,17 +17,29 @@ def flat_s(weights_gb: float, copies: int, links: int, link_gb_s: float) -> floa
     return weights_gb * copies / (links * link_gb_s)
 
 
-def topology_aware_s(weights_gb: float, links: int, rollout_nodes: int, cross_gb_s: float, inside_gb_s: float) -> float:
-    """Seconds to send one copy in shards over several links and to broadcast it over the nodes."""
-    across_s = weights_gb / (links * cross_gb_s)
+def topology_aware_s(
+    weights_gb: float, links: int, rollout_nodes: int, cross_gb_s: float, inside_gb_s: float, most_gb_s: float = inf
+) -> float:
+    """Seconds to send one copy in shards over several links, at no more than `most_gb_s` in all, and to broadcast it over the
+    nodes."""
+    across_s = weights_gb / min(links * cross_gb_s, most_gb_s)
     return across_s + (weights_gb / inside_gb_s if rollout_nodes > 1 else 0.0)
 
 
-def sync_s(weights_gb: float, training: Hardware, training_devices: int, rollout: Hardware, devices: int, nodes: int) -> float:
+def sync_s(
+    weights_gb: float,
+    training: Hardware,
+    training_devices: int,
+    rollout: Hardware,
+    devices: int,
+    nodes: int,
+    most_gb_s: float = inf,
+) -> float:
     """Seconds of a topology-aware sync.
 
     Args:
         training_devices: that send. devices: of the rollout pool that receive, in all. nodes: that these are on.
+        most_gb_s: what the link between the clusters carries, GB/s.
     """
     cross_gb_s = min(training.cross_gb_s, rollout.cross_gb_s)
-    return topology_aware_s(weights_gb, min(training_devices, devices), nodes, cross_gb_s, rollout.inside_gb_s)
+    return topology_aware_s(weights_gb, min(training_devices, devices), nodes, cross_gb_s, rollout.inside_gb_s, most_gb_s)

@@ -18,6 +18,7 @@ import numpy as np
 
 from policies.placement.gavel.sharing import SharingJobs
 from rollmux_env.errors import InputError
+from rollmux_env.network_keys import refuse_network
 from rollmux_env.queue_keys import refuse_queue_keys
 from rollmux_env.replay.metrics import Outcome
 from rollmux_env.replay.yardstick import replay_yardstick
@@ -53,11 +54,12 @@ class Gavel:
             check: assert after every instant that time, memory and pools suffice and all SLOs are kept.
 
         Raises:
-            InputError: the scenario's cluster is `one_device`, or it has keys of the queue.
+            InputError: the scenario's cluster is `one_device` or has a `network`, or it has keys of the queue.
             PlanError: the solver finds no place for the first job of the queue on an empty cluster.
         """
         if scenario.cluster.one_device:
             raise InputError("--policy gavel: needs two pools; the cluster is one_device")
+        refuse_network(scenario.cluster, "--policy gavel")
         refuse_queue_keys(scenario.cluster, scenario.jobs, "--policy gavel")
         active = SharingJobs(scenario, self.training_slowdown)
         outcome = replay_yardstick(scenario, active, check)

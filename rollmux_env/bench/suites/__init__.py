@@ -7,6 +7,7 @@ from rollmux_env.bench.suites import (
     asynchrony,
     contention,
     drift,
+    fabric,
     failures,
     fidelity,
     figure10,
@@ -18,6 +19,7 @@ from rollmux_env.bench.suites import (
     quantile,
     rollout,
     sensitivity,
+    shapes,
 )
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import not_one_of
@@ -37,10 +39,12 @@ SUITES: dict[str, Suite] = {
         promises.SUITE,
         learned.SUITE,
         asynchrony.SUITE,
+        shapes.SUITE,
     )
 }
 
 ROLLOUT = rollout.SUITE.name  # of rollout policies: its cases are `rollout.CASES`, measured by `rollmux_env.bench.rollouts`
+FABRIC = fabric.SUITE.name  # of network policies: its cases are `fabric.CASES`, measured by `rollmux_env.bench.fabric`
 FIDELITY = fidelity.SUITE.name  # of no policies: its tables are `fidelity.TABLES`, compared by `rollmux_env.bench.fidelity`
 
 
@@ -51,5 +55,5 @@ def find_suite(name: str) -> Suite:
         InputError: there is none; one line with the names.
     """
     if name not in SUITES:
-        raise InputError(f"--suite: {not_one_of(name, (*SUITES, ROLLOUT, FIDELITY))}")
+        raise InputError(f"--suite: {not_one_of(name, (*SUITES, ROLLOUT, FABRIC, FIDELITY))}")
     return SUITES[name]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Records
+from rollmux_env.network_keys import refuse_network
 from rollmux_env.queue_keys import refuse_queue_keys
 from rollmux_env.scenario import Cluster, Job
 from rollmux_env.timing.migration import Migration
@@ -55,6 +56,7 @@ class Group:
             raise InputError("group: needs two pools; the cluster is one_device")
         if len({(job.rollout.pool, job.training.pool) for job in self.jobs}) > 1:
             raise InputError("group: its members must be on the same pools")
+        refuse_network(self.cluster, "an environment")
         refuse_queue_keys(self.cluster, self.jobs, "environment")
 
     @property

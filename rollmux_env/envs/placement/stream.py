@@ -9,6 +9,7 @@ import numpy as np
 
 from rollmux_env.cluster.demand import Demand, demand_of
 from rollmux_env.kernel.tables import Floats, Ints, Limits
+from rollmux_env.network_keys import refuse_network
 from rollmux_env.portable import dot
 from rollmux_env.queue_keys import refuse_queue_keys
 from rollmux_env.replay.run import in_order_of_arrival
@@ -124,8 +125,9 @@ def stream_of(scenario: Scenario, steps: int | None = None) -> Stream:
         steps: columns of rescaling; None is as many as it takes.
 
     Raises:
-        InputError: it has keys of the queue, which environments do not know; one line.
+        InputError: it has keys of the queue or a network, which environments do not know; one line.
     """
+    refuse_network(scenario.cluster, "an environment")
     refuse_queue_keys(scenario.cluster, scenario.jobs, "environment")
     jobs = in_order_of_arrival(scenario)
     steps = most_steps(jobs, scenario.cluster) if steps is None else steps

@@ -1,0 +1,111 @@
+"""Max-min fair rates of flows over links, and when the flows end, compiled; plainly in `tests/oracle/flows.py`.
+
+No flow can get more without taking from one that has no more than it. Rates grow together; where a link is full, the flows that
+cross it stop growing (progressive filling; Bertsekas and Gallager, Data Networks, 6.5.2). When a flow ends, the rest share anew.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.tables import Floats, Ints
+
+_TIE = 1e-9  # relative: links as full as this, and flows that end as near as this, are one
+
+
+@compiled
+def fair_rates(paths: Ints, capacity: Floats, active: Ints) -> Floats:
+    """Max-min fair rates.
+
+    Args:
+        paths: (F, P) links that each flow crosses, each once, in front; -1 fills the rest up.
+        capacity: (L,) of the links, GB/s.
+        active: (F,) 1 where a flow is there.
+
+    Returns:
+        (F,) GB/s; 0 of flows that are not there, infinite of those that cross no link.
+    """
+    n_flows, width = paths.shape
+    left = capacity.copy()
+    users = np.zeros(capacity.size, np.int64)
+    rates = np.zeros(n_flows)
+    growing = np.zeros(n_flows, np.int64)
+    n = 0
+    for f in range(n_flows):
+        if active[f] == 0:
+            continue
+        if paths[f, 0] < 0:
+            rates[f] = np.inf
+            continue
+        growing[n] = f
+        n += 1
+        for p in range(width):
+            if paths[f, p] >= 0:
+                users[paths[f, p]] += 1
+    while n > 0:
+        level = np.inf
+        for link in range(capacity.size):
+            if users[link] > 0:
+                level = min(level, left[link] / users[link])
+        still = 0
+        full = np.zeros(capacity.size, np.int64)
+        for link in range(capacity.size):
+            if users[link] > 0 and left[link] / users[link] <= level * (1.0 + _TIE):
+                full[link] = 1
+        for k in range(n):
+            f = growing[k]
+            stops = False
+            for p in range(width):
+                stops = stops or (paths[f, p] >= 0 and full[paths[f, p]] == 1)
+            if not stops:
+                growing[still] = f
+                still += 1
+                continue
+            rates[f] = level
+            for p in range(width):
+                link = paths[f, p]
+                if link >= 0:
+                    left[link] = max(0.0, left[link] - level)
+                    users[link] -= 1
+        n = still
+    return rates
+
+
+@compiled
+def completion_s(paths: Ints, gb: Floats, capacity: Floats) -> Floats:
+    """Seconds until each of the flows ends that all begin at 0.
+
+    Args:
+        paths, capacity: as in `fair_rates`. gb: (F,) that each flow moves.
+
+    Returns:
+        (F,) seconds; 0 of flows that cross no link.
+    """
+    n_flows = gb.size
+    left = gb.copy()
+    active = np.ones(n_flows, np.int64)
+    ends = np.zeros(n_flows)
+    now = 0.0
+    n = 0
+    for f in range(n_flows):
+        if paths[f, 0] < 0 or gb[f] <= 0.0:
+            active[f] = 0
+        else:
+            n += 1
+    while n > 0:
+        rates = fair_rates(paths, capacity, active)
+        step = np.inf
+        for f in range(n_flows):
+            if active[f] == 1:
+                step = min(step, left[f] / rates[f])
+        now += step
+        for f in range(n_flows):
+            if active[f] == 1:
+                if left[f] <= rates[f] * step * (1.0 + _TIE):
+                    active[f] = 0
+                    ends[f] = now
+                    n -= 1
+                else:
+                    left[f] -= rates[f] * step
+    return ends

@@ -1,0 +1,149 @@
+"""What crosses the fabric in an iteration of a disaggregated job, step by step, and how long the fabric idles before each step.
+
+One iteration of training goes through its mini-batches. Each is a `pipeline` step (activations between stages, and what experts or
+wide tensor-parallel groups send, beside the computing) and a `gradients` step (reduce-scatter and all-gather among replicas). Then
+the `weights` go to the GPUs that generate. Generation for the next iteration runs beside the training, one step off-policy, and the
+weights wait for both. Its replicas fit into nodes, so nothing of it crosses the fabric.
+
+Idle before a `pipeline` step: the first stage's forward pass of the first micro-batch. Before `gradients`: the last backward pass
+of a micro-batch, after its stage has sent what it had to. Before `weights`: the optimizer, and the wait for generation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import NamedTuple
+
+from rollmux_env.errors import InputError
+from rollmux_env.network.traffic import (
+    Layout,
+    Traffic,
+    data_traffic,
+    expert_traffic,
+    joined,
+    pipeline_traffic,
+    tensor_traffic,
+    weight_traffic,
+)
+from rollmux_env.timing.hardware import GPUS, HBM_SHARE
+from rollmux_env.timing.models import OTHER_SHAPES, SHAPES, ModelShape
+from rollmux_env.timing.rl_step import KERNELS, RECOMPUTED, UPDATE, Batch, Workers, generation_s, update_s
+
+PATTERNS = ("pipeline", "gradients", "weights")
+PIPELINE, GRADIENTS, WEIGHTS = range(3)
+_NUMBER_BYTES = 2  # of activations, gradients and weights on their way
+_KERNELS = replace(KERNELS, controller_gb_s=inf)  # responses go to their trainers one by one: no controller sends whole batches
+_OPTIMIZER_BYTES = 28  # read and written for each parameter: gradient, master weight and both moments in fp32, and the new weight
+
+
+class Step(NamedTuple):
+    """A part of an iteration that uses the fabric.
+
+    Attributes:
+        pattern: index into `PATTERNS`. before_s: computing before it, in which the fabric idles: the slack. beside_s: computing
+            that its traffic goes on beside: the step takes the longer of the two.
+    """
+
+    pattern: int
+    before_s: float
+    beside_s: float
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What an iteration is expected to be.
+
+    Attributes:
+        traffic: flows of each pattern. steps: in order; the last is the only `weights`. generation_s: of all responses.
+    """
+
+    traffic: tuple[Traffic, ...]
+    steps: tuple[Step, ...]
+    generation_s: float
+
+
+@dataclass(frozen=True)
+class FabricJob:
+    """A job that fills a cluster: generation on some GPUs, training on the others.
+
+    Attributes:
+        model: a key of `SHAPES` or `OTHER_SHAPES`. training: tensor, pipeline, data. generating, replica: GPUs that generate, and
+            of a replica. batch: of an iteration. experts: replicas of training that hold all experts together. gpu: of all.
+    """
+
+    model: str
+    training: Layout
+    generating: int
+    replica: int
+    batch: Batch
+    experts: int = 1
+    gpu: str = "H800"
+
+    @property
+    def shape(self) -> ModelShape:
+        """Of the model."""
+        return SHAPES.get(self.model) or OTHER_SHAPES[self.model]
+
+    @property
+    def gpus(self) -> int:
+        """All of them."""
+        return self.training.gpus + self.generating
+
+
+def iteration_of(job: FabricJob, gpus_per_node: int = 8) -> Iteration:
+    """What crosses the fabric in an iteration of a job, and what it computes meanwhile.
+
+    Raises:
+        InputError: a replica that generates spans nodes, or numbers that do not go together; one line.
+    """
+    if job.replica > gpus_per_node or job.generating % job.replica:
+        raise InputError(f"fabric job: replicas of {job.replica} GPUs must fit into nodes and divide {job.generating} GPUs")
+    layout, batch, shape = job.training, job.batch, job.shape
+    workers = Workers(job.gpu, layout.gpus, layout.tensor * layout.pipeline, layout.pipeline)
+    computing_s = update_s(shape, workers, batch, _KERNELS) / batch.updates
+    tokens = float((batch.prompt_tokens + batch.tokens()).sum()) / batch.updates / layout.data  # of a replica in an update
+    micro_batches = max(1, ceil(tokens / (batch.prompt_tokens + batch.lengths.cap)))
+    micro_s = computing_s / (micro_batches + layout.pipeline - 1)
+    forward_s = micro_s / (UPDATE + RECOMPUTED)
+    steps = [
+        step
+        for _ in range(batch.updates)
+        for step in (Step(PIPELINE, forward_s, computing_s - micro_s), Step(GRADIENTS, micro_s - forward_s, 0.0))
+    ]
+    hbm = GPUS[job.gpu].hbm_tb_s * 1e12 * HBM_SHARE
+    steps.append(Step(WEIGHTS, shape.parameters * _OPTIMIZER_BYTES / layout.gpus / hbm, 0.0))
+    generation = Layout(layout.first + layout.gpus, job.replica, 1, job.generating // job.replica)
+    workers = Workers(job.gpu, job.generating, job.replica)
+    traffic = (_pipeline(job, tokens, gpus_per_node), _gradients(job), weight_traffic(layout, generation, _gb(shape.parameters)))
+    return Iteration(traffic, tuple(steps), generation_s(shape, workers, batch, _KERNELS))
+
+
+def _gb(numbers: float) -> float:
+    return numbers * _NUMBER_BYTES / 1e9
+
+
+def _pipeline(job: FabricJob, tokens: float, gpus_per_node: int) -> Traffic:
+    """Of an update: activations of all tokens over each boundary; four all-reduces of them in each layer of a stage, and two more
+    as activations are recomputed; to the experts and back likewise."""
+    layout, shape = job.training, job.shape
+    passes = 2 + RECOMPUTED
+    layers = shape.layers / layout.pipeline
+    activations = _gb(tokens * shape.hidden)
+    parts = [pipeline_traffic(layout, activations), tensor_traffic(layout, 2 * passes * layers * activations, gpus_per_node)]
+    if shape.experts > 1:
+        sent = 2 * passes * layers * activations * shape.active / layout.tensor
+        parts.append(expert_traffic(layout, job.experts, sent))
+    return joined(*parts)
+
+
+def _gradients(job: FabricJob) -> Traffic:
+    """Gradients and weights of what every replica has; experts are reduced among groups of replicas that hold the same ones."""
+    layout, shape = job.training, job.shape
+    shared = data_traffic(layout, _gb(shape.parameters - shape.expert_parameters))
+    groups = layout.data // job.experts
+    if shape.experts == 1 or groups == 1:
+        return shared
+    # Each of the groups is taken as one replica with the ranks of all its members, whose experts are different ones.
+    wide = replace(layout, tensor=layout.tensor * job.experts, data=groups)
+    return joined(shared, data_traffic(wide, _gb(shape.expert_parameters)))
