@@ -14,6 +14,7 @@ from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.lns_insert import Search, changed, insert, put_back
 from rollmux_env.kernel.lns_value import Regrouping, nodes_in_use, nodes_left
 from rollmux_env.kernel.membership import detach
+from rollmux_env.kernel.pools import are_within, is_unlimited, provisioned_usd
 from rollmux_env.kernel.tables import NOWHERE, Ints, Limits, Records, View
 
 OVERLOOKED = 0.1  # share of the groups, while a job is put back
@@ -53,18 +54,24 @@ def _choose(jobs: Records, groups: Records, facts: Regrouping, rng: np.random.Ge
 
 
 @compiled(arrays=False)
-def _price(groups: Records, limits: Limits, facts: Regrouping) -> float:
-    """What the nodes cost that the moves leave behind, until their pauses end, $."""
-    rollout, training = nodes_left(groups, facts)
-    return float((rollout * limits.rollout_usd + training * limits.training_usd) * facts.migration_h)
+def _price(groups: Records, limits: Limits, facts: Regrouping, left: Ints) -> float:
+    """What the nodes cost that the moves leave behind, until their pauses end, $.
+
+    Args:
+        left: (P, 2) room for counts.
+    """
+    left[:] = 0
+    nodes_left(groups, facts, left)
+    return float(provisioned_usd(left, limits) * facts.migration_h)
 
 
 @compiled(arrays=False)
-def _fits(groups: Records, limits: Limits, facts: Regrouping) -> bool:
-    if limits.rollout_nodes_max == np.inf and limits.training_nodes_max == np.inf:
+def _fits(groups: Records, limits: Limits, facts: Regrouping, used: Ints) -> bool:
+    """Whether the cluster has the nodes that are in use; `used` is room as in `_price`."""
+    if is_unlimited(limits):
         return True
-    rollout, training = nodes_in_use(groups, facts)
-    return bool(rollout <= limits.rollout_nodes_max and training <= limits.training_nodes_max)
+    nodes_in_use(groups, facts, used)
+    return are_within(used, limits)
 
 
 @compiled
@@ -94,6 +101,7 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
     was_training = np.empty(n_jobs, np.int64)
     was_usd = np.empty_like(usd)
     was_version = np.empty_like(version)
+    counted = np.empty((limits.pools.shape[0], 2), np.int64)
     looked = 0
     while looked < budget:
         looked += 1
@@ -122,8 +130,8 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
             if places == 0:
                 break
             placed += 1
-        if placed == count and _fits(groups, limits, facts):
-            then = usd.sum() + _price(groups, limits, facts)
+        if placed == count and _fits(groups, limits, facts, counted):
+            then = usd.sum() + _price(groups, limits, facts, counted)
             if then < now - _LEAST_USD:
                 now = then
                 continue

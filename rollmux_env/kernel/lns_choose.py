@@ -11,6 +11,7 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.lns_insert import may_join
+from rollmux_env.kernel.pools import nodes_usd, own_usd
 from rollmux_env.kernel.tables import Ints, Limits, Records, View
 
 _ROUND = 3  # groups that are compared; the dearest of them is taken
@@ -23,9 +24,8 @@ def dearness(jobs: Records, group: Records, limits: Limits) -> float:
     """The price of a group's nodes over that of its members' own nodes; the group is a record."""
     own = 0.0
     for i in range(group.n_members):
-        job = jobs[group.members[i]]
-        own += job.rollout_nodes * limits.rollout_usd + job.training_nodes * limits.training_usd
-    usd = group.n_nodes * limits.rollout_usd + group.training_nodes * limits.training_usd
+        own += own_usd(jobs[group.members[i]], limits)
+    usd = nodes_usd(group, group.n_nodes, group.training_nodes, limits)
     return float(usd / own if own > 0.0 else 0.0)
 
 

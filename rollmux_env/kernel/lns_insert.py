@@ -15,6 +15,7 @@ from rollmux_env.kernel.candidates import FEASIBLE, candidate_type, entry_limit,
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.lns_value import Regrouping, group_usd, job_worth, nodes_in_use
 from rollmux_env.kernel.membership import attach, detach, memory_kept, open_group, refresh, training_seconds
+from rollmux_env.kernel.pools import has_room, is_same, is_unlimited, nodes_of_pool, own_usd, rollout_usd
 from rollmux_env.kernel.tables import NO, NOWHERE, TOLERANCE, ZERO, Clock, Floats, Ints, Limits, Records, View, constant
 
 CANDIDATES = 1024  # of one job in one group; what comes after is not looked at
@@ -78,6 +79,7 @@ def put_back(jobs: Records, groups: Records, job: int, home: Records) -> None:
     """Make a job again what it was before it was taken out, as a record of `rollmux_env.kernel.lns_value.home_type` has it."""
     group, rank, pins, n_pins = home.group, home.rank, home.pins, home.n_pins
     n = groups[group].n_members
+    groups[group].rollout_pool, groups[group].training_pool = jobs[job].rollout_pool, jobs[job].training_pool
     for i in range(n, rank, -1):
         groups[group].members[i] = groups[group].members[i - 1]
     groups[group].members[rank] = job
@@ -148,6 +150,7 @@ def may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
     training_s = group.training_load_s + training_seconds(jobs, job, group.training_nodes)
     return bool(
         group.n_members < limits.group_size_max
+        and is_same(group, jobs[job])
         and group.training_nodes >= jobs[job].training_nodes
         and max(group.period_s, training_s) <= limit
     )
@@ -184,21 +187,22 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     home = facts.homes[job].group
     wanted, training = jobs[job].rollout_nodes, jobs[job].training_nodes
-    used_rollout, used_training = ZERO, ZERO
-    if limits.rollout_nodes_max < np.inf or limits.training_nodes_max < np.inf:
-        used_rollout, used_training = nodes_in_use(groups, facts)
-    room = max(ZERO, int(min(float(wanted), limits.rollout_nodes_max - used_rollout)))
+    used = np.zeros((limits.pools.shape[0], 2), np.int64)
+    if not is_unlimited(limits):
+        nodes_in_use(groups, facts, used)
+    pool = jobs[job].rollout_pool
+    room = max(ZERO, int(min(float(wanted), limits.pools[pool].nodes_max - nodes_of_pool(used, pool))))
     looked = 0
     best = np.inf
     best_group = NOWHERE
     if home != NOWHERE and _home_usd(view, facts, job, search) < np.inf:
         looked += 1
         # The nodes to be held elsewhere are only known when all jobs have a place; a rollout node each is about right.
-        best = search.found[job, home].usd - limits.rollout_usd * wanted * facts.migration_h
+        best = search.found[job, home].usd - rollout_usd(jobs[job], limits) * wanted * facts.migration_h
         best_group = home
     empty = NOWHERE
     one = np.empty(1, np.int64)
-    there = View(jobs, groups, one, limits, Clock(view.clock.now_s, used_rollout, used_training, view.clock.waiting))
+    there = View(jobs, groups, one, limits, Clock(view.clock.now_s, used, view.clock.waiting))
     for group in range(version.shape[0]):
         if version[group] == EMPTY:
             if empty == NOWHERE and group >= facts.rollout_nodes.shape[0]:
@@ -219,14 +223,10 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         looked += found.looked
         if found.usd < best - _TIE_USD:
             best, best_group = found.usd, group
-    if (
-        empty != NOWHERE
-        and used_rollout + wanted <= limits.rollout_nodes_max
-        and used_training + training <= limits.training_nodes_max
-    ):
+    if empty != NOWHERE and has_room(jobs[job], wanted, training, limits, there.clock):
         looked += 1
         hours, worth = job_worth(jobs, facts, job, empty, jobs[job].solo_s)
-        if hours * (wanted * limits.rollout_usd + training * limits.training_usd) - worth < best - _TIE_USD:
+        if hours * own_usd(jobs[job], limits) - worth < best - _TIE_USD:
             best_group = empty
     if best_group == NOWHERE:
         return 0
@@ -235,7 +235,7 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     else:
         there_already = ZERO
         if best_group == empty:
-            open_group(groups, empty, NOWHERE, training, 0.0)
+            open_group(groups, empty, NOWHERE, jobs[job], training, 0.0)
         else:
             found = search.found[job, best_group]
             there_already = wanted - found.new_nodes

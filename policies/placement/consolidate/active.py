@@ -54,12 +54,13 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     position = np.searchsorted(rows, running)
     # Room for any group of these jobs: a row for each in case that all move to new groups, and the largest memberships.
     largest = min(state.limits.group_size_max, rows.size)
-    nodes = largest * int(state.jobs.rollout_nodes[: state.arrived].max(initial=1))
+    nodes = largest * int(state.jobs.rollout_nodes[: state.rows].max(initial=1))
     widths = max(present["members"].shape[1], largest), max(present["node_number"].shape[1], nodes)
     groups = group_table(looked.size + rows.size, *widths)
     copy_into(groups, present)
     groups["members"][: looked.size][:, : of_group.shape[1]][of_group] = position
     jobs = state.view.jobs[rows]
+    jobs["more_shapes"] = 0  # who moves keeps its shape
     rank = np.zeros(rows.size, np.int64)
     jobs["group"] = NOWHERE
     jobs["group"][position], rank[position] = np.nonzero(of_group)
@@ -108,7 +109,8 @@ def plan_of(now: Active) -> Plan:
             new = [node for node in pins if node not in known]
             first = not residents and job == movers[0]
             training_nodes = int(groups["training_nodes"][group]) if first else 0
-            placement = Placement(None if first else number, there, len(new), training_nodes)
+            shape = int(jobs["of_shape"][job])
+            placement = Placement(None if first else number, there, len(new), training_nodes, shape=shape)
             known.update(zip(new, range(next_node, next_node + len(new)), strict=True))
             next_node += len(new)
             kind = Place if now.home[job] == NOWHERE else Move

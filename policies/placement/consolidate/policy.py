@@ -6,16 +6,16 @@ import numpy as np
 
 from policies.placement.consolidate.active import Active, active, plan_of
 from policies.placement.consolidate.stays import LearnedStays, is_fixed, known_stays
-from rollmux_env.cluster.candidates import cheapest
 from rollmux_env.cluster.events import Arrived, Event
-from rollmux_env.cluster.plan import Plan, Wait
+from rollmux_env.cluster.part import part_of
+from rollmux_env.cluster.plan import Place, Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.lns import regroup
-from rollmux_env.kernel.lns_choose import choose_part
 from rollmux_env.kernel.lns_insert import make_search
 from rollmux_env.kernel.lns_value import Regrouping, home_type
-from rollmux_env.kernel.tables import NOWHERE, Ints
+from rollmux_env.kernel.pools import count_nodes
+from rollmux_env.kernel.tables import NOWHERE
 
 
 class Consolidate:
@@ -55,26 +55,16 @@ class Consolidate:
     def decide(self, state: State, event: Event) -> Plan:
         """Answer an arrival with its placement and the moves that are worth it, any other event with moves."""
         newcomer = event.job.id if isinstance(event, Arrived) else None
-        now = active(state, newcomer, self._part(state, newcomer))
+        part = part_of(state, self.groups, newcomer)
+        now = active(state, newcomer, part.positions)
         if not now.rows.size:
             return ()
         facts = self._facts(now)
         waits = NOWHERE if newcomer is None else int(np.searchsorted(now.rows, state.row(newcomer)))
         saved_usd = regroup(now.view, facts, waits, self.budget, np.random.default_rng(0), make_search(now.view))
-        return (Wait(newcomer),) if newcomer is not None and np.isnan(saved_usd) else plan_of(now)
-
-    def _part(self, state: State, newcomer: str | None) -> Ints:
-        """Positions in the state's order of the groups that a decision looks at."""
-        part = np.arange(state.order.size)
-        if part.size <= self.groups:
-            return part
-        row, host = NOWHERE, NOWHERE
-        if newcomer is not None:
-            row, placement = state.row(newcomer), cheapest(state, newcomer, prune=False)
-            if placement is not None and placement.group is not None:
-                host = state.group_row(placement.group)
-        rng = np.random.default_rng(state.arrived + state.departed)  # another part every time, and the same for equal states
-        return part[: choose_part(state.view, row, host, rng, part[: self.groups])]
+        if newcomer is None or not np.isnan(saved_usd):
+            return plan_of(now)
+        return (Wait(newcomer) if part.host is None else Place(newcomer, part.host),)
 
     def _facts(self, now: Active) -> Regrouping:
         state, rows, limits, jobs = now.state, now.rows, now.state.limits, now.state.view.jobs[now.rows]
@@ -83,10 +73,8 @@ class Consolidate:
         runs = now.home != NOWHERE
         work_rate = np.ones(rows.size)  # of a newcomer, as if it ran alone
         work_rate[runs] = jobs["solo_s"][runs] / groups["period_s"][jobs["group"][runs]]
-        held = state.held_nodes()
-        rollout_nodes = state.rollout_nodes - held[0] + jobs["rollout_nodes"][~runs].sum()
-        training_nodes = state.training_nodes - held[1] + jobs["training_nodes"][~runs].sum()
-        usd_per_hour = rollout_nodes * limits.rollout_usd + training_nodes * limits.training_usd
+        alone = count_nodes(limits, jobs[~runs], jobs["rollout_nodes"][~runs])
+        usd_per_hour = float(((state.nodes - state.held_nodes() + alone).sum(axis=1) * limits.pools["usd"]).sum())
         homes = np.zeros(rows.size, dtype=home_type(now.view.jobs["pins"].shape[1]))
         homes["group"], homes["rank"], homes["free"] = now.home, now.rank, now.free
         homes["pins"], homes["n_pins"] = now.view.jobs["pins"], now.view.jobs["n_pins"]
@@ -94,13 +82,12 @@ class Consolidate:
         homes["pause_h"] = np.maximum(0.0, jobs["paused_until_s"] - state.now_s) / 3600
         work_usd = usd_per_hour / (work_rate.sum() + groups["work_rate"][now.others].sum())
         homes["work_usd"] = np.where(is_fixed(state, rows), 0.0, work_usd)
-        own_rollout, own_training = groups["n_nodes"][now.looked], groups["training_nodes"][now.looked]
+        looked = groups[now.looked]
         return Regrouping(
             homes=homes,
-            rollout_nodes=own_rollout,
-            training_nodes=own_training,
+            rollout_nodes=looked["n_nodes"],
+            training_nodes=looked["training_nodes"],
             horizon_h=self.horizon_h,
             migration_h=state.cluster.migration_s / 3600,
-            held_rollout=int(state.rollout_nodes - own_rollout.sum()),
-            held_training=int(state.training_nodes - own_training.sum()),
+            held=state.nodes - count_nodes(limits, looked, looked["n_nodes"]),
         )
