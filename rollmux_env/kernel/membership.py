@@ -173,8 +173,10 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
     if general or warm > 0.0:  # else no two nodes have the same pinned members, and the period is the larger of cycles and loads
         _refresh_pins(jobs, groups, group)
     g.departs_s = np.inf
+    g.work_rate = 0.0
     for i in range(n):
         g.departs_s = min(g.departs_s, departure_s(jobs, groups, g.members[i]))
+        g.work_rate += jobs[g.members[i]].solo_s / g.period_s
 
 
 @compiled(arrays=False)
