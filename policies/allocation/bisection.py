@@ -22,28 +22,27 @@ class Bisections(NamedTuple):
     """All of a budget's, one a row.
 
     Attributes:
-        counts: (n, types) GPUs that train. compute: (n,) their share of all arithmetic. score: (n,) the measure, of which more is
-            better. tolerance: half the largest share of one GPU: a window of this half-width always holds a bisection.
+        counts: (n, types) GPUs that train. compute: (n,) their share of all arithmetic. links: (n,) share of all link bandwidth
+            that lies between them. memory: (n,) share of all memory bandwidth on the other side. tolerance: half the largest share
+            of one GPU's arithmetic: a window of this half-width always holds a bisection.
     """
 
     counts: Ints
     compute: Floats
-    score: Floats
+    links: Floats
+    memory: Floats
     tolerance: float
 
-    def best(self, gamma: float, tried: set[Counts]) -> Counts | None:
-        """The best one near `gamma` that was not tried; the window widens where all in it were. None where none is left."""
-        order = np.argsort(-self.score, kind="stable")
-        half = self.tolerance
-        while True:
-            near = np.abs(self.compute[order] - gamma) <= half * (1 + 1e-9)
-            for row in order[near]:
-                counts = tuple(int(count) for count in self.counts[row])
-                if counts not in tried:
-                    return counts
-            if near.all():
-                return None
-            half *= 2
+    def best(self, gamma: float, weight: float) -> Counts:
+        """The best one of those whose share of arithmetic is within the tolerance of `gamma`; the first of equal ones.
+
+        Args:
+            weight: of links in the measure; memory has the same at 1/2, which is the paper's, and all of it at 0.
+        """
+        distance = np.abs(self.compute - gamma)
+        near = np.flatnonzero(distance <= max(self.tolerance, float(distance.min())) * (1 + 1e-9))
+        score = weight * self.links[near] + (1 - weight) * self.memory[near]
+        return tuple(int(count) for count in self.counts[near[np.argmax(score)]])
 
 
 def bisections(work: Work, budget: Budget) -> Bisections:
@@ -53,11 +52,11 @@ def bisections(work: Work, budget: Budget) -> Bisections:
     counts = np.stack([axis.ravel() for axis in np.indices(whole + 1)], axis=1)
     counts = counts[(counts.sum(axis=1) > 0) & (counts.sum(axis=1) < whole.sum())]
     tflops = np.array([each.training_tflops for each in hardware])
-    memory = np.array([each.weights_gb_s for each in hardware])
-    compute = counts @ tflops / (whole @ tflops)
-    inside = _bandwidth(counts, hardware, budget.machine) / _bandwidth(whole[None], hardware, budget.machine)
-    score = inside + (whole - counts) @ memory / (whole @ memory)
-    return Bisections(counts, compute, score, float(tflops.max() / (whole @ tflops)) / 2)
+    bandwidth = np.array([each.weights_gb_s for each in hardware])
+    links = _bandwidth(counts, hardware, budget.machine) / _bandwidth(whole[None], hardware, budget.machine)
+    memory = (whole - counts) @ bandwidth / (whole @ bandwidth)
+    tolerance = float(tflops.max() / (whole @ tflops)) / 2
+    return Bisections(counts, counts @ tflops / (whole @ tflops), links, memory, tolerance)
 
 
 def _bandwidth(counts: Ints, hardware: tuple[Hardware, ...], machine: int) -> Floats:

@@ -11,17 +11,18 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
+import highspy
 import numpy as np
-from scipy.optimize import LinearConstraint, milp
 
 from policies.allocation.training import group_sizes
-from rollmux_env.kernel.tables import Floats
+from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.timing.allocation import Budget, Counts
 from rollmux_env.timing.generation import Replica, largest_batch
 from rollmux_env.timing.hardware import Hardware
 from rollmux_env.timing.stages import Stage, pipeline
 from rollmux_env.timing.work import Work
 
+GAP = 1e-6  # of the program, relative
 _STAGES = (1, 2, 4)  # of a replica's pipeline
 
 
@@ -41,7 +42,7 @@ class RolloutPlan(NamedTuple):
 
 
 def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
-    """Every kind of replica that fits, but those that another beats on GPUs, sequences and throughput.
+    """Every kind of replica that fits, but those that replicas of another kind replace at no loss.
 
     A pipeline has 1, 2 or 4 stages of one type, or one of each of two types, with the same tensor parallelism; batches are
     powers of two, and the largest that fits.
@@ -57,10 +58,12 @@ def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
                 used = tuple(sum(n for each, n in groups if each is own) for own in hardware)
                 if all(own <= most for own, most in zip(used, budget.counts, strict=True)):
                     kinds += [_kind(work, stages, used, batch) for batch in _batches(stages, work)]
-    kinds.sort(key=lambda kind: (-kind.responses_per_s, kind.replica.batch, kind.gpus))
+    kinds.sort(key=lambda kind: (sum(kind.gpus), -kind.responses_per_s, kind.replica.batch))
+    most = max((kind.replica.batch / sum(kind.gpus) for kind in kinds), default=0.0) * sum(budget.counts)
+    ample = most <= work.in_flight  # then the number of sequences never matters
     kept: list[Kind] = []
     for kind in kinds:
-        if not any(_beats(other, kind) for other in kept):
+        if not any(_beats(other, kind, ample) for other in kept):
             kept.append(kind)
     return tuple(kept)
 
@@ -75,12 +78,32 @@ def rollout_plan(kinds: Sequence[Kind], counts: Counts, in_flight: int) -> Rollo
     if not usable:
         return None
     rate = np.array([kind.responses_per_s for kind in usable])
-    rows: Floats = np.array([[*kind.gpus, kind.replica.batch] for kind in usable], dtype=np.float64).T
-    limits = np.array([*counts, in_flight], dtype=np.float64)
-    solved = milp(-rate / rate.max(), integrality=np.ones(len(usable)), constraints=LinearConstraint(rows, ub=limits))
-    numbers = np.rint(solved.x).astype(int)
+    rows = np.array([[*kind.gpus, kind.replica.batch] for kind in usable], dtype=np.float64)
+    numbers = _most(rate, rows, np.array([*counts, in_flight], dtype=np.float64))
     chosen = tuple((kind.replica, int(number)) for kind, number in zip(usable, numbers, strict=True) if number)
     return RolloutPlan(chosen, float(rate @ numbers)) if chosen else None
+
+
+def _most(value: Floats, use: Floats, limits: Floats) -> Ints:
+    """Whole numbers y >= 0 that maximise value @ y where y @ use <= limits.
+
+    Args:
+        value: (n,). use: (n, m). limits: (m,).
+    """
+    columns, rows = use.shape
+    highspy.Highs.resetGlobalScheduler(True)
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    for name, option in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", GAP)):
+        highs.setOptionValue(name, option)
+    highs.changeObjectiveSense(highspy.ObjSense.kMaximize)
+    nothing = np.zeros(0, np.int32)
+    highs.addRows(rows, np.zeros(rows), limits, 0, nothing, nothing, np.zeros(0))
+    starts, row = np.arange(0, rows * columns, rows, dtype=np.int32), np.tile(np.arange(rows, dtype=np.int32), columns)
+    most = np.floor((limits / np.maximum(use, 1e-9)).min(axis=1))
+    highs.addCols(columns, value / value.max(), np.zeros(columns), most, row.size, starts, row, use.ravel())
+    highs.changeColsIntegrality(columns, np.arange(columns, dtype=np.int32), np.ones(columns, dtype=np.uint8))
+    highs.run()
+    return np.rint(np.array(highs.getSolution().col_value)).astype(np.int64)
 
 
 def _kind(work: Work, stages: tuple[Stage, ...], used: Counts, batch: int) -> Kind:
@@ -93,9 +116,15 @@ def _batches(stages: tuple[Stage, ...], work: Work) -> list[int]:
     return sorted({most, *(2**k for k in range(most.bit_length()))} - {0})
 
 
-def _beats(other: Kind, kind: Kind) -> bool:
-    """Whether a kind that is no slower needs no more of anything."""
-    return other.replica.batch <= kind.replica.batch and all(a <= b for a, b in zip(other.gpus, kind.gpus, strict=True))
+def _beats(other: Kind, kind: Kind, ample: bool) -> bool:
+    """Whether as many of another kind as need no more GPUs than one of this kind, nor more sequences, are no slower.
+
+    Args:
+        ample: sequences do not count.
+    """
+    times = min(own // each for own, each in zip(kind.gpus, other.gpus, strict=True) if each)
+    times = times if ample else min(times, kind.replica.batch // other.replica.batch)
+    return times * other.responses_per_s >= kind.responses_per_s
 
 
 def _speed(hardware: Hardware) -> float:

@@ -12,6 +12,8 @@ from rollmux_env.timing.stages import pipeline
 from rollmux_env.timing.training_plans import TrainingPlan
 from rollmux_env.timing.work import Work
 
+MOST_STAGES = 8  # of one type in a pipeline
+
 
 class Timed(NamedTuple):
     """A training plan, its seconds, and its GPUs of each type."""
@@ -60,7 +62,7 @@ def _choices(count: int, copies: int, machine: int) -> Iterator[tuple[int, int]]
     """(stages, GPUs of each) of one type in every copy."""
     yield 0, 1
     for gpus in group_sizes(machine):
-        for stages in range(1, count // (copies * gpus) + 1):
+        for stages in range(1, min(MOST_STAGES, count // (copies * gpus)) + 1):
             yield stages, gpus
 
 

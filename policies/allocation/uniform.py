@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from policies.allocation.space import Space
+from policies.allocation.training import fastest
 from rollmux_env.errors import InputError
 from rollmux_env.timing.allocation import Allocation, Budget
 from rollmux_env.timing.work import Work
@@ -21,7 +22,9 @@ def uniform(work: Work, budget: Budget) -> Allocation:
         product(*(range(count + 1) for count in budget.counts)),
         key=lambda split: (sum((part / count - 0.5) ** 2 for part, count in zip(split, budget.counts, strict=True)), split),
     )
-    found = next((allocation for split in splits if (allocation := space.divide(split)) is not None), None)
-    if found is None:
-        raise InputError("budget: holds no plan")
-    return found
+    for split in splits:
+        timed = fastest(space.plans, split)
+        found = space.complete(timed) if timed is not None else None
+        if found is not None:
+            return found
+    raise InputError("budget: holds no plan")

@@ -47,17 +47,22 @@ class TrainingPlan:
         """Seconds of a training: of its mini-batches, each a pipeline's run over its micro-batches and a sum of gradients."""
         micro_tokens = work.prompt_tokens + work.cap
         micro = max(1.0, work.responses * work.sequence_tokens / (self.copies * work.updates * micro_tokens))
-        slowest_s = max(self._micro_s(stage, micro_tokens, work) for stage in self.stages) + self._hops_s(micro_tokens)
-        sums_s = max(self._sum_s(stage) for stage in self.stages)
+        slowest_s = max(self._micro_s(stage, micro_tokens, work) for stage in self._different) + self._hops_s(micro_tokens)
+        sums_s = max(self._sum_s(stage) for stage in self._different)
         return work.updates * ((micro + len(self.stages) - 1) * slowest_s + sums_s)
 
     def memory_gb(self, work: Work) -> float:
         """GB on the GPU that holds most."""
-        return max(self._stage_gb(stage, work) for stage in self.stages)
+        return max(self._stage_gb(stage, work) for stage in self._different)
 
     def fits(self, work: Work) -> bool:
         """Whether every GPU can hold its part."""
-        return all(self._stage_gb(stage, work) <= stage.hardware.memory_gb for stage in self.stages)
+        return all(self._stage_gb(stage, work) <= stage.hardware.memory_gb for stage in self._different)
+
+    @cached_property
+    def _different(self) -> tuple[Stage, ...]:
+        """One of each kind of its stages."""
+        return tuple({(stage.hardware.name, stage.gpus, stage.layers): stage for stage in self.stages}.values())
 
     def _micro_s(self, stage: Stage, tokens: float, work: Work) -> float:
         """Of a stage, a micro-batch of so many tokens: sequences of the average length, one after the other."""
