@@ -9,7 +9,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.timing.allocation import Allocation, Budget
 from rollmux_env.timing.work import Work
 
-MOST_GPUS = 64
+MOST_GPUS = 96
 
 
 def exhaustive(work: Work, budget: Budget) -> Allocation:

@@ -99,7 +99,7 @@ def _most(value: Floats, use: Floats, limits: Floats) -> Ints:
     nothing = np.zeros(0, np.int32)
     highs.addRows(rows, np.zeros(rows), limits, 0, nothing, nothing, np.zeros(0))
     starts, row = np.arange(0, rows * columns, rows, dtype=np.int32), np.tile(np.arange(rows, dtype=np.int32), columns)
-    most = np.floor((limits / np.maximum(use, 1e-9)).min(axis=1))
+    most = np.floor(np.where(use > 0, limits / np.where(use > 0, use, 1.0), np.inf).min(axis=1))  # of each alone
     highs.addCols(columns, value / value.max(), np.zeros(columns), most, row.size, starts, row, use.ravel())
     highs.changeColsIntegrality(columns, np.arange(columns, dtype=np.int32), np.ones(columns, dtype=np.uint8))
     highs.run()
