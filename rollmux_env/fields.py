@@ -52,6 +52,13 @@ def by_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def stated(value: Any) -> Any:
+    """A value of a key that may be left out, but not be null."""
+    if value is None:
+        raise ValueError("has no value (null); leave the key out")
+    return value
+
+
 # The bounds stand next to the type: behind a validator, pydantic would not write them into the JSON Schema.
 NonNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), AfterValidator(_positive_zero)]
 Positive = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
@@ -62,6 +69,7 @@ Staleness = Annotated[int, Field(ge=0, le=64), BeforeValidator(whole)]
 NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES_OF_A_JOB), BeforeValidator(whole)]
 Priority = Annotated[int, Field(ge=-(2**31), le=2**31), BeforeValidator(whole)]
 UserName = Annotated[str, BeforeValidator(_user), Field(json_schema_extra={"pattern": USER_PATTERN})]
+PoolName = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 JobId = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 Version = Annotated[int, BeforeValidator(whole), AfterValidator(_version), Field(json_schema_extra={"const": 1})]
 

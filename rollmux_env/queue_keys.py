@@ -13,7 +13,6 @@ from rollmux_env.validation_errors import field_error
 
 if TYPE_CHECKING:
     from rollmux_env.scenario import Cluster
-    from rollmux_env.scheduler.nodes import PoolName
 
 
 class Budget(FileModel):
@@ -40,7 +39,7 @@ class Quota(FileModel):
     """Price of what they hold, $/h; null is no limit."""
 
 
-def beyond_quota(user: str, nodes: Mapping[PoolName, int], cluster: Cluster) -> str | None:
+def beyond_quota(user: str, nodes: Mapping[str, int], cluster: Cluster) -> str | None:
     """Why a job can never be placed alone, if its user's quota is in the way; in words.
 
     Args:

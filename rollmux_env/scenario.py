@@ -1,4 +1,4 @@
-"""Scenario files, version 1: two pools and the jobs that arrive, as checked and frozen models.
+"""Scenario files, version 1: pools of nodes and the jobs that arrive, as checked and frozen models.
 
 A file is YAML (1.2 rules) or JSON; docs/reference/scenario.md explains every key. `load_scenario` merges `defaults` under every
 job and returns a `Scenario`; everything else in RollMux starts from one. A job may give `model` and `lengths` instead of
@@ -12,10 +12,19 @@ import hashlib
 import itertools
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from rollmux_env.errors import InputError
 from rollmux_env.fields import (
@@ -26,12 +35,14 @@ from rollmux_env.fields import (
     JobId,
     NodeCount,
     NonNegative,
+    PoolName,
     Positive,
     Priority,
     Staleness,
     UserName,
     Version,
     by_name,
+    stated,
     whole,
 )
 from rollmux_env.queue_keys import Budget, Quota, beyond_quota, queue_key
@@ -40,11 +51,14 @@ from rollmux_env.timing.alone import alone_s
 from rollmux_env.timing.described import Lengths, Model, Timing
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 
+MOST_SHAPES = 16
 STAYS = ("iterations", "duration_s")
+Side = Literal["rollout", "training"]
+SIDES: tuple[Side, Side] = ("rollout", "training")
 
 
 class Pool(FileModel):
-    """One of the two pools."""
+    """Nodes of one kind."""
 
     gpu: str = ""
     """A label of the GPU type; it sets no price."""
@@ -69,12 +83,14 @@ _NOBODYS = Pool(gpus_per_node=1, usd_per_gpu_hour=0.0)
 
 
 class Cluster(FileModel):
-    """The two pools and what holds for all groups."""
+    """The pools and what holds for all groups."""
 
-    rollout: Pool = _NOBODYS
-    """The pool that generates the responses. With one_device it may be left out, and counts for nothing."""
-    training: Pool
-    """The pool that trains on them."""
+    rollout: Annotated[Pool | None, Field(exclude_if=lambda pool: pool is None)] = None
+    """Short for the pool of this name, which generates responses. With one_device it may be left out, and counts for nothing."""
+    training: Annotated[Pool | None, Field(exclude_if=lambda pool: pool is None)] = None
+    """Short for the pool of this name, which trains on them."""
+    by_name: Annotated[dict[PoolName, Pool], Field(alias="pools", exclude_if=lambda pools: not pools)] = Field(default={})
+    """All pools, in place of rollout and training: {name: {gpu, gpus_per_node, ...}}."""
     max_group_size: Count = 5
     """Most jobs in one co-execution group."""
     migration_s: NonNegative = 300.0
@@ -86,15 +102,48 @@ class Cluster(FileModel):
     """The most that the jobs of a user may hold at once: {user: {nodes, usd_per_hour}}."""
 
     @model_validator(mode="after")
-    def _both_pools(self) -> Cluster:
-        if not self.one_device and "rollout" not in self.model_fields_set:
-            raise field_error("is missing", "rollout")
+    def _all_pools(self) -> Cluster:
+        short = [name for name in SIDES if name in self.model_fields_set]
+        for name in short:
+            if getattr(self, name) is None:
+                raise field_error("has no value (null); it must be a mapping", name)
+        if "by_name" in self.model_fields_set:
+            if short:
+                raise field_error(f"does not go with cluster.{short[0]}, which is short for a pool of that name", "pools")
+            if not self.by_name:
+                raise field_error("is empty", "pools")
+            other = next((name for name in self.by_name if name not in SIDES), None)
+            if self.one_device and other is not None:
+                raise field_error("does not go with one_device, where training is the only pool", "pools", other)
+        wanted = ("training",) if self.one_device else () if self.by_name else SIDES
+        if missing := [name for name in wanted if name not in (*short, *self.by_name)]:
+            raise field_error("is missing", *(["pools"] if self.by_name else []), missing[0])
         return self
 
+    @model_serializer(mode="wrap")
+    def _in_short(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Pools as they are short, where they can be: two ways to write the same are the same text, and have the same hash."""
+        data: dict[str, Any] = serialize(self)
+        if pools := data.pop("by_name", {}) or data.pop("pools", {}):
+            data |= pools if set(pools) <= set(SIDES) else {"pools": pools}
+        if self.one_device:
+            data.setdefault("rollout", _NOBODYS.model_dump(exclude_none=True))
+        return data
+
     @property
-    def pools(self) -> dict[Literal["rollout", "training"], Pool]:
-        """The pools that there are, by name."""
-        return {"training": self.training} if self.one_device else {"rollout": self.rollout, "training": self.training}
+    def pools(self) -> dict[str, Pool]:
+        """The pools that there are, by name; their numbers in `rollmux_env.kernel` are in this order."""
+        pools = self.by_name or {name: pool for name in SIDES if (pool := getattr(self, name)) is not None}
+        return {"training": pools["training"]} if self.one_device else pools
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Which sides of a group have nodes."""
+        return ("training",) if self.one_device else SIDES
+
+    def with_pools(self, pools: Mapping[str, Pool]) -> Cluster:
+        """The same cluster with other pools in place of those of their names."""
+        return self.model_copy(update={"by_name": {**self.by_name, **pools}} if self.by_name else {**pools})
 
 
 class Actual(FileModel):
@@ -120,6 +169,8 @@ class Switch(FileModel):
 class Phase(FileModel):
     """A job's rollout or training phase."""
 
+    pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "rollout")] = "rollout"
+    """Name of the pool whose nodes it runs on."""
     nodes: NodeCount = 1
     """Nodes that the phase asks for."""
     worst_case_s: Positive
@@ -149,9 +200,15 @@ def _node_keys(value: Any) -> Any:
     return dict(sorted(keys.items()))
 
 
+def _absent(value: object) -> bool:
+    return value is None
+
+
 class Training(Phase):
     """A job's training phase."""
 
+    pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "training")] = "training"
+    """Name of the pool whose nodes it runs on."""
     by_nodes: Annotated[dict[Count, Positive], BeforeValidator(_node_keys)] = Field(default={})
     """Its longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}."""
 
@@ -161,6 +218,58 @@ class Training(Phase):
             if key <= self.nodes:
                 raise field_error(f"must be above training.nodes, which is {self.nodes}", "by_nodes", key)
         return self
+
+    def seconds_on(self, nodes: int) -> float:
+        """Worst-case seconds on a pool of `nodes` training nodes."""
+        seconds = self.worst_case_s
+        for key, value in self.by_nodes.items():
+            if key <= nodes:
+                seconds = value
+        return seconds
+
+
+class PhaseShape(FileModel):
+    """What a shape says of a rollout: the keys that it names take the place of the job's own."""
+
+    pool: Annotated[PoolName | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Name of the pool whose nodes it runs on."""
+    nodes: Annotated[NodeCount | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Nodes that the phase asks for."""
+    worst_case_s: Annotated[Positive | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Its longest duration on that many nodes, seconds."""
+    host_memory_gb: Annotated[NonNegative | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Host memory that keeps the job resident, GB per node."""
+    device_gb: Annotated[NonNegative | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Memory that the job keeps on each GPU of a node between its phases, GB."""
+    actual: Annotated[Actual | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """What really happens, for event replays."""
+    switch: Annotated[Switch | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """Times of warm and cold starts, for event replays."""
+
+
+class TrainingShape(PhaseShape):
+    """What a shape says of a training: the keys that it names take the place of the job's own, and of `by_nodes` in any case."""
+
+    by_nodes: Annotated[
+        dict[Count, Positive] | None, BeforeValidator(_node_keys), BeforeValidator(stated), Field(exclude_if=_absent)
+    ] = None
+    """Its longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}; without it, none."""
+
+
+class Shape(FileModel):
+    """Another way to run a job, on other nodes."""
+
+    rollout: Annotated[PhaseShape | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """What is different about the rollout."""
+    training: Annotated[TrainingShape | None, BeforeValidator(stated), Field(exclude_if=_absent)] = None
+    """What is different about the training."""
+
+
+class Phases(NamedTuple):
+    """Both phases of a job in one of its shapes."""
+
+    rollout: Phase
+    training: Training
 
 
 class Drift(FileModel):
@@ -189,6 +298,47 @@ def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
     if any(a.iteration >= b.iteration for a, b in itertools.pairwise(drift)):
         raise ValueError("must be in order of iteration, each iteration once")
     return drift
+
+
+def reshaped(rollout: Phase, training: Training, shape: Shape) -> Phases:
+    """The phases of a job in another shape. One that says anything of the training has no `by_nodes` but its own."""
+    more_rollout, more_training = _named(shape.rollout), _named(shape.training)
+    if more_training:
+        more_training = {"by_nodes": {}, **more_training}
+    return Phases(rollout.model_copy(update=more_rollout), training.model_copy(update=more_training))
+
+
+def _named(phase: PhaseShape | None) -> dict[str, Any]:
+    """The keys that a shape names of a phase, with their values."""
+    return {} if phase is None else {name: getattr(phase, name) for name in phase.model_fields_set}
+
+
+def check_shapes(job: Job) -> None:
+    """Refuse shapes of a job that say nothing new, and those that are none.
+
+    Raises:
+        PydanticCustomError: of `field_error`, with a path below the job's.
+    """
+    if len(job.shapes) > MOST_SHAPES:
+        raise field_error(f"are {len(job.shapes)}; a job has at most {MOST_SHAPES}", "shapes")
+    known: list[Phases] = [job.phases()]
+    for k, shape in enumerate(job.shapes):
+        if not _named(shape.rollout) and not _named(shape.training):
+            raise field_error("is empty: it names no key of rollout or training", "shapes", k)
+        for name in ("rollout", "training"):
+            if job.timing is not None and "actual" in _named(getattr(shape, name)):
+                problem = "does not go with a model, whose durations are drawn from its lengths"
+                raise field_error(problem, "shapes", k, name, "actual")
+        phases = job.phases(k + 1)
+        for key in phases.training.by_nodes:
+            if key <= phases.training.nodes:
+                problem = f"must be above training.nodes, which is {phases.training.nodes}"
+                raise field_error(problem, "shapes", k, "training", "by_nodes", key)
+        if phases in known:
+            same = known.index(phases)
+            whose = f"is the same as shapes[{same - 1}]" if same else "changes nothing: it is the job as it is written"
+            raise field_error(whose, "shapes", k)
+        known.append(phases)
 
 
 class Job(FileModel):
@@ -224,6 +374,12 @@ class Job(FileModel):
     """Whose job it is, for quotas and accounts."""
     budget: Annotated[Budget | None, Field(exclude_if=lambda budget: budget is None)] = None
     """What it may cost and how long it may stay; it leaves when either is spent. null is no limit."""
+    # The default is not written, so that what has no such key keeps its hash.
+    shapes: Annotated[
+        tuple[Shape, ...],
+        Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES}, exclude_if=lambda shapes: not shapes),
+    ] = ()
+    """Other ways to run it, numbered from 1; the job as it is written is number 0. At most 16."""
     colocated: Colocated | None = None
     """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""
     model: Annotated[Model | None, BeforeValidator(by_name)] = None
@@ -253,27 +409,45 @@ class Job(FileModel):
             raise field_error("must be a number, not null", stays[0])
         return self
 
+    @model_validator(mode="after")
+    def _shapes_differ(self) -> Job:
+        check_shapes(self)
+        return self
+
     @property
     def solo_s(self) -> float:
         """T_solo: seconds of an iteration of the job alone on its own nodes."""
         return alone_s(self.rollout.worst_case_s, self.training.worst_case_s, self.sync_s, self.staleness)
 
     def training_s(self, nodes: int) -> float:
-        """Worst-case seconds of the training phase on a pool of `nodes` training nodes."""
-        seconds = self.training.worst_case_s
-        for key, value in self.training.by_nodes.items():
-            if key <= nodes:
-                seconds = value
-        return seconds
+        """Worst-case seconds of the training phase, as the job is written, on a pool of `nodes` training nodes."""
+        return self.training.seconds_on(nodes)
+
+    def phases(self, shape: int = 0) -> Phases:
+        """Both phases in a shape; 0 is the job as it is written, k the k-th of `shapes`."""
+        if not shape:
+            return Phases(self.rollout, self.training)
+        return reshaped(self.rollout, self.training, self.shapes[shape - 1])
+
+    def known_anew(self, shape: int, phase: Literal["rollout", "training"], **known: float) -> Job:
+        """The job with other figures of one phase in a shape, by the names of `Phase`; other shapes that name them keep theirs."""
+        if not shape:
+            return self.model_copy(update={phase: getattr(self, phase).model_copy(update=known)})
+        one = self.shapes[shape - 1]
+        part: PhaseShape | None = getattr(one, phase)
+        if part is None:
+            part = PhaseShape() if phase == "rollout" else TrainingShape(by_nodes=self.training.by_nodes)
+        other = one.model_copy(update={phase: part.model_copy(update=known)})
+        return self.model_copy(update={"shapes": (*self.shapes[: shape - 1], other, *self.shapes[shape:])})
 
 
 class Scenario(FileModel):
-    """A two-cluster placement problem: the cluster and the jobs, in the file's order."""
+    """A placement problem: the cluster and the jobs, in the file's order."""
 
     version: Version
     """Version of this file format: 1."""
     cluster: Cluster
-    """The two pools and what holds for all groups."""
+    """The pools and what holds for all groups."""
     jobs: Annotated[tuple[Job, ...], Field(strict=False, min_length=1)]
     """The jobs that arrive."""
 
@@ -301,23 +475,49 @@ class Scenario(FileModel):
             if job.staleness and self.cluster.one_device:
                 problem = "does not go with cluster.one_device: a device runs one phase after the other"
                 raise field_error(problem, "jobs", k, "staleness")
-            for name, pool in self.cluster.pools.items():
-                phase: Phase = getattr(job, name)
-                if pool.max_nodes is not None and phase.nodes > pool.max_nodes:
-                    problem = f"asks for {phase.nodes} nodes; the {name} pool has at most {pool.max_nodes}"
-                    raise field_error(problem, "jobs", k, name, "nodes")
-                both = self.cluster.one_device
-                memories = (("host_memory_gb", pool.node_memory_gb, "node"), ("device_gb", pool.device_memory_gb, "GPU"))
-                for field, limit_gb, what in memories:
-                    memory_gb = getattr(phase, field) + (getattr(job.rollout, field) if both else 0.0)
-                    if limit_gb is not None and memory_gb > limit_gb * (1 + 1e-9):
-                        who = "the job asks for" if both else "asks for"
-                        problem = f"{who} {memory_gb:.10g} GB; a {name} {what} has {limit_gb:.10g} GB"
-                        raise field_error(problem, "jobs", k, name, field)
-            nodes = {name: getattr(job, name).nodes for name in self.cluster.pools}
-            if beyond := beyond_quota(job.user, nodes, self.cluster):
-                raise field_error(beyond, "jobs", k)
+            for number in range(1 + len(job.shapes)):
+                where = ("jobs", k, "shapes", number - 1) if number else ("jobs", k)
+                asked = check_room(self.cluster, job.phases(number), where)
+                if not number and (beyond := beyond_quota(job.user, asked, self.cluster)):
+                    raise field_error(beyond, "jobs", k)
         return self
+
+
+def check_room(cluster: Cluster, phases: Phases, where: tuple[str | int, ...]) -> dict[str, int]:
+    """Refuse a job in a shape that the empty cluster could not hold.
+
+    Args:
+        where: path of the job or the shape.
+
+    Returns:
+        The nodes that it asks for, by name of the pool.
+
+    Raises:
+        PydanticCustomError: of `field_error`.
+    """
+    one_device, pools = cluster.one_device, cluster.pools
+    asked = dict.fromkeys(pools, 0)
+    for side in SIDES:
+        phase: Phase = getattr(phases, side)
+        if side == "rollout" and one_device and phase.pool in SIDES:
+            continue
+        if phase.pool not in pools:
+            which = "" if "pool" in phase.model_fields_set else "by default "
+            raise field_error(f"is {which}'{phase.pool}', which is none of {', '.join(pools)}", *where, side, "pool")
+        pool = pools[phase.pool]
+        asked[phase.pool] += phase.nodes
+        if pool.max_nodes is not None and asked[phase.pool] > pool.max_nodes:
+            who = "asks for" if asked[phase.pool] == phase.nodes else "rollout and training ask for"
+            problem = f"{who} {asked[phase.pool]} nodes; the {phase.pool} pool has at most {pool.max_nodes}"
+            raise field_error(problem, *where, side, "nodes")
+        memories = (("host_memory_gb", pool.node_memory_gb, "node"), ("device_gb", pool.device_memory_gb, "GPU"))
+        for field, limit_gb, what in memories:
+            memory_gb = getattr(phase, field) + (getattr(phases.rollout, field) if one_device else 0.0)
+            if limit_gb is not None and memory_gb > limit_gb * (1 + 1e-9):
+                who = "the job asks for" if one_device else "asks for"
+                problem = f"{who} {memory_gb:.10g} GB; a {phase.pool} {what} has {limit_gb:.10g} GB"
+                raise field_error(problem, *where, side, field)
+    return asked
 
 
 def _check_defaults(defaults: dict[str, Any], jobs: Any) -> None:

@@ -317,7 +317,7 @@ class _Timeline:
         return instants + [_Instant(fact.at_s, [core_facts.Profiled(fact.job.id)]) for fact in measured]
 
     def _unprofiled(self, job_ids: Iterable[str]) -> core_facts.Unprofiled:
-        specs, pools = [self._specs[job_id] for job_id in job_ids], self._record.started.cluster.pools
+        specs, pools = [self._specs[job_id] for job_id in job_ids], self._record.started.cluster.sides
         return core_facts.Unprofiled({spec.id: nodes_asked(spec, pools) for spec in specs})
 
     def _group(self, number: int) -> int:

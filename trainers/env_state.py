@@ -33,6 +33,8 @@ _FORMER_NAMES = {
 _ADDED = {
     **dict.fromkeys(("rollout_warm_s", "training_warm_s", "cold_s", "entered_done", "limit_per_cold", "visits")),
     **dict.fromkeys(("warm_s", "visitors", "visiting_cold_s")),
+    **dict.fromkeys(("of_shape", "more_shapes", "first_shape")),
+    "alone_s": "solo_s",
     **dict.fromkeys(("rollout_device_gb", "training_device_gb", "node_device_gb")),
     **dict.fromkeys(("stays_limit_s", "enters_limit_s", "follows_limit_s", "joined_limit_s"), "limit_s"),
 }

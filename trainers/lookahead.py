@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from policies.placement.scorer import random_weights
 from rollmux_env.envs.placement.actions import choice_table
 from rollmux_env.envs.placement.env import PlacementVectorEnv
-from rollmux_env.envs.placement.observation import observation_table
+from rollmux_env.envs.placement.observation import candidate_names, observation_table
 from rollmux_env.envs.placement.step import step_all
 from rollmux_env.envs.placement.types import CONSOLIDATE, OVER, Rules, Streams, stream_table
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations, Workspace, make_workspace
-from rollmux_env.kernel.features import own_usd
 from rollmux_env.kernel.neighbourhood.table import Scratch, make_scratch
+from rollmux_env.kernel.pools import own_usd
 from rollmux_env.kernel.tables import Floats, Limits, Records
 
 Array = NDArray[np.float32]
@@ -151,6 +151,7 @@ def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
     """Make stream t of `to` the same as stream s."""
     c = streams.clock[s]
     to.clock[t] = c
+    to.nodes[t] = streams.nodes[s]
     for job in range(c.n_jobs):
         to.jobs[t, job] = streams.jobs[s, job]
     for k in range(streams.order.shape[1]):
@@ -251,12 +252,20 @@ class Player:
         self._env = env
         self._net = net_of(weights or random_weights(job, row, cluster, (8, 8), 0))
         self._learned = weights is not None
-        sizes = env.generator.jobs, env.generator.cluster.max_group_size, env.generator.nodes, env.generator.steps
+        made = env.generator
+        sizes = len(made.cluster.pools), made.jobs, made.cluster.max_group_size, made.nodes, made.steps, made.shapes
         rows, moves = space["candidates"].shape[0], env._rules.moves  # type: ignore[index]
         streams, nothing = stream_table(1, *sizes), stream_table(0, *sizes)
         jobs, groups = streams.jobs[0], streams.groups[0]
         workspace, scratch = make_workspace(jobs, groups), make_scratch(jobs, groups, rows - 1) if moves else None
-        self._copy = Copy(streams, choice_table(streams, rows), workspace, scratch, observation_table(1, rows, moves), nothing)
+        self._copy = Copy(
+            streams,
+            choice_table(streams, rows),
+            workspace,
+            scratch,
+            observation_table(1, rows, candidate_names(moves, made.shapes > 0)),
+            nothing,
+        )
         self._rows = np.zeros(space["candidates"].shape, dtype=np.float32)  # type: ignore[index]
 
     def choose(self, s: int) -> int:

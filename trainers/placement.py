@@ -105,7 +105,7 @@ class PlacementProblem(Settings):
         return PolicyConfig(
             decides="placement",
             job_features=tuple(JOB_FEATURES),
-            candidate_features=tuple(candidate_names(self.moves)),
+            candidate_features=tuple(candidate_names(self.moves, self.generator.shapes > 0)),
             cluster_features=tuple(CLUSTER_FEATURES),
             widths=widths,
             moves=self.moves,

@@ -42,14 +42,13 @@ class Colocated:
         if job.staleness:
             raise InputError(f"job {job.id}: staleness: does not go with --policy colocated, where phases take turns on one pool")
         nodes = job.colocated.nodes if job.colocated else job.training.nodes
-        if nodes > state.limits.training_nodes_max:
-            raise InputError(
-                f"job {job.id}: colocated.nodes: {nodes} nodes; the training pool has {state.limits.training_nodes_max:g}"
-            )
+        pool = state.cluster.pools[job.training.pool]
+        if pool.max_nodes is not None and nodes > pool.max_nodes:
+            raise InputError(f"job {job.id}: colocated.nodes: {nodes} nodes; the {job.training.pool} pool has {pool.max_nodes}")
         return _place(state, job.id, Placement(None, training_nodes=nodes, colocated=True))
 
 
 def _place(state: State, job_id: str, placement: Placement) -> Plan:
-    if state.has_room(placement.new_rollout_nodes, placement.training_nodes):
+    if state.has_room({job_id: placement}):
         return (Place(job_id, placement),)
     return (Wait(job_id),)

@@ -16,12 +16,12 @@ from rollmux_env.cluster.plan import Place, Plan, Wait, carry_out
 from rollmux_env.cluster.regroupings import regroupings
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES
+from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, SHAPE_FEATURES
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
 from rollmux_env.validation_errors import describe
 
 SHIPPED = Path(__file__).parent / "weights"
-_ROWS = CANDIDATE_FEATURES + MOVE_FEATURES
+_ROWS = CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES
 
 
 class Learned:
@@ -74,13 +74,14 @@ class Learned:
     def _place(self, state: State, job_id: str) -> Plan:
         table = candidates(state, job_id)
         # The environment's order, which decides between equal scores: a new group first, then the rest of the table.
-        rows = np.roll(np.arange(len(table)), 1)
+        rows = table.own_first()
         rows = rows[table.feasible[rows]]
         if rows.size == 0:
             return (Wait(job_id),)
         inputs = features(state, table, _first_s(state), self.config.known_stays, rows)
         wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)
         wide[:, : len(CANDIDATE_FEATURES)] = inputs.candidates
+        wide[:, -len(SHAPE_FEATURES) :] = inputs.shapes
         return (Place(job_id, table.placement(int(rows[np.argmax(self._scores(inputs.job, wide, inputs.cluster))]))),)
 
     def _regroup(self, state: State, begun: Plan) -> Plan:
@@ -116,7 +117,8 @@ class Learned:
         rows = regroupings(state, _first_s(state), self.config.known_stays)
         if len(rows.plans) == 1:
             return rows.plans, np.zeros(1, dtype=np.float32)
-        scores = self._scores(rows.job, rows.candidates, rows.cluster)
+        wide = np.pad(rows.candidates, ((0, 0), (0, len(SHAPE_FEATURES))))
+        scores = self._scores(rows.job, wide, rows.cluster)
         return rows.plans, scores - scores[0]
 
     def _scores(self, job: NDArray[np.float32], rows: NDArray[np.float32], cluster: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -38,11 +38,14 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     shared_s = np.zeros(rollout.size)  # of the training columns, what is a rollout's
     if state.cluster.one_device:
         for row in fractions:
-            shared_s[row] = state.job(state.job_id(row)).rollout.worst_case_s
+            shared_s[row] = state.phases_of(row).rollout.worst_case_s
     for column in (jobs.training_s, jobs.placed_training_s, jobs.rescale_s.T):
         column[:] = shared_s * rollout + (column - shared_s) * training
     for row in fractions:
-        jobs.solo_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], jobs.sync_s[row], jobs.staleness[row])
+        jobs.alone_s[row] = own_period(jobs.rollout_s[row], jobs.training_s[row], jobs.sync_s[row], jobs.staleness[row])
+    for row in fractions:
+        own = row if jobs.more_shapes[row] == 0 else int(jobs.first_shape[row])
+        jobs.solo_s[row] = jobs.alone_s[own]
         if slo_too:
             for limit in LIMITS:
                 jobs[limit][row] *= jobs.solo_s[row] / stated_s[row]

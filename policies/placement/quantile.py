@@ -48,20 +48,18 @@ class QuantileView:
         """The state with all running jobs and one that waits planned at the quantile."""
         self._learn(state)
         unknown = (self._observed(0), self._observed(1))
-        rows = [*running_rows(state), state.row(job_id)]
+        rows = [*running_rows(state), *dict.fromkeys((state.row(job_id), *state.shape_rows(state.row(job_id))))]
         return rescaled(state, {row: self._fractions(state, row, unknown) for row in rows}, slo_too=False)
 
     def _fractions(self, state: State, row: int, unknown: Fractions) -> Fractions:
-        job = state.job(state.job_id(row))
-        laws = (job.rollout.actual, job.training.actual)
+        laws = [phase.actual for phase in state.phases_of(row)]
         rollout, training = (other if law is None else quantile_of(law, self._q) for law, other in zip(laws, unknown, strict=True))
         return rollout, training
 
     def _learn(self, state: State) -> None:
         for row, iterations, fractions in self._observer.look(state):
-            job = state.job(state.job_id(row))
-            for k, law in enumerate((job.rollout.actual, job.training.actual)):
-                if law is None:
+            for k, phase in enumerate(state.phases_of(row)):
+                if phase.actual is None:
                     self._sums[k] += (1, *(iterations * fractions[k] ** power for power in range(3)))
 
     def _observed(self, phase: int) -> float:

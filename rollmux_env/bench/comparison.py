@@ -21,7 +21,7 @@ class Row:
         cost_usd, usd_per_work_hour, slo_attainment, slowdown: means; `slowdown` of the mean over the jobs.
         slo_attainment_observed: the same against solo runs with the same durations; None of fluid replays.
         saving: the baseline's cost over this one's; saving_per_work: the same of the dollars per work-hour.
-        rollout_gpus, training_gpus: mean of the seeds' peaks.
+        gpus: of each pool, by name: mean of the seeds' peaks.
         packed: share of the jobs that joined a group (direct packing and rollout scaling).
         decision_ms: median over all decisions, milliseconds; None without any.
         lost_work_h: mean hours of work that jobs did again after failures; None of replays in which nothing dies.
@@ -35,8 +35,7 @@ class Row:
     slo_attainment: Mean
     slo_attainment_observed: Mean | None
     slowdown: Mean
-    rollout_gpus: float
-    training_gpus: float
+    gpus: dict[str, float]
     packed: float
     decision_ms: float | None
     lost_work_h: Mean | None = None
@@ -88,8 +87,7 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
         slo_attainment=over_seeds(lambda m: m.slo_attainment),
         slo_attainment_observed=mean_interval(observed) if observed else None,
         slowdown=over_seeds(lambda m: float(np.mean(list(m.slowdown.values())))),
-        rollout_gpus=float(np.mean([metrics.peak_gpus["rollout"] for metrics in metrics_list])),
-        training_gpus=float(np.mean([metrics.peak_gpus["training"] for metrics in metrics_list])),
+        gpus={name: float(np.mean([metrics.peak_gpus[name] for metrics in metrics_list])) for name in metrics_list[0].peak_gpus},
         packed=sum(joined) / max(1, sum(admitted)),
         decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
         lost_work_h=mean_interval(lost_h) if lost_h else None,

@@ -24,16 +24,18 @@ REASONS = (
     "memory of the training nodes",
     "max_nodes of a pool",
     "an SLO would be broken",
+    "the group is on other pools",
 )
 
 
 @dataclass(frozen=True)
 class CandidateTable:
-    """Ways to place one job, a row each, in Algorithm 1's order; the last is a new group.
+    """Ways to place one job, a row each, in Algorithm 1's order; the last are a new group, in each shape.
 
     Attributes:
         job_id: the job.
         group: (R,) id of the group, -1 for a new one.
+        shape: (R,) number of the job's shape.
         new_nodes: (R,) rollout nodes to add; -1 where the group as a whole is out.
         nodes: (R, N) numbers of the existing rollout nodes, padded with -1.
         usd_per_hour: (R,) marginal cost, $/h; nan where the group as a whole is out.
@@ -41,11 +43,12 @@ class CandidateTable:
         reason: (R,) index into `REASONS`: 0, or the first reason against it.
         saturated: (R,) whether the group's T_load is at least its T_cycle without the job.
         slack: (R,) least limit over period of the members and the job, less 1: below 0 an SLO is broken; nan likewise.
-        training_nodes: training nodes of a new group.
+        training_nodes: (R,) training nodes that the shape asks for: those of a new group.
     """
 
     job_id: str
     group: Ints
+    shape: Ints
     new_nodes: Ints
     nodes: Ints
     usd_per_hour: Floats
@@ -53,7 +56,7 @@ class CandidateTable:
     reason: Ints
     saturated: NDArray[np.bool_]
     slack: Floats
-    training_nodes: int
+    training_nodes: Ints
 
     def __len__(self) -> int:
         return int(self.group.shape[0])
@@ -65,21 +68,26 @@ class CandidateTable:
 
     @property
     def physical(self) -> NDArray[np.bool_]:
-        """(R,) rows that break nothing but SLOs."""
-        return np.asarray((self.reason == FEASIBLE) | (self.reason == SLO))
+        """(R,) rows that break nothing but SLOs, and open no group in which the job alone would break its own."""
+        return np.asarray((self.reason == FEASIBLE) | ((self.reason == SLO) & (self.group >= 0)))
 
     @property
     def is_group(self) -> NDArray[np.bool_]:
         """(R,) rows that stand for a group as a whole, which is out."""
         return np.asarray(self.new_nodes == ANY_NODES)
 
+    def own_first(self) -> Ints:
+        """(R,) rows with the new group for the job as it is written before all others, as the environments show them."""
+        own = (self.group < 0) & (self.shape == 0)
+        return np.concatenate([np.flatnonzero(own), np.flatnonzero(~own)])
+
     def placement(self, row: int) -> Placement:
         """The placement of a row."""
         nodes = tuple(int(node) for node in self.nodes[row] if node >= 0)
-        new_nodes = int(self.new_nodes[row])
+        new_nodes, shape = int(self.new_nodes[row]), int(self.shape[row])
         if self.group[row] < 0:
-            return Placement(None, (), new_nodes, self.training_nodes)
-        return Placement(int(self.group[row]), nodes, new_nodes)
+            return Placement(None, (), new_nodes, int(self.training_nodes[row]), shape=shape)
+        return Placement(int(self.group[row]), nodes, new_nodes, shape=shape)
 
 
 class _Buffer(local):
@@ -108,12 +116,14 @@ def candidates(state: State, job_id: str) -> CandidateTable:
     """Every candidate of a waiting job; of a running one, every candidate outside its own group."""
     rows = _fill(state, job_id, only_improving=False, prune=False)
     job = state.jobs[state.row(job_id)]
+    shape = rows["of_shape"].copy()
+    shape_row = int(job.first_shape) + shape
     group_row = rows["group"]
     new = group_row < 0
     groups = state.groups
     period_s = rows["period_s"].copy()
     if state.order.size:
-        limit_s = np.where(new, job.limit_s, np.minimum(groups.joined_limit_s[group_row], job.enters_limit_s))
+        limit_s = np.where(new, job.limit_s, np.minimum(groups.joined_limit_s[group_row], state.jobs.enters_limit_s[shape_row]))
         saturated = ~new & (groups.load_s[group_row] >= groups.cycle_s[group_row] * (1 - TOLERANCE))
         group_id = np.where(new, -1, groups.id[group_row])
     else:
@@ -121,14 +131,15 @@ def candidates(state: State, job_id: str) -> CandidateTable:
     return CandidateTable(
         job_id=job_id,
         group=group_id,
+        shape=shape,
         new_nodes=rows["new_nodes"].copy(),
-        nodes=rows["nodes"][:, : int(job.rollout_nodes)].copy(),
+        nodes=rows["nodes"][:, : int(state.jobs.rollout_nodes[shape_row].max())].copy(),
         usd_per_hour=rows["usd"].copy(),
         period_s=period_s,
         reason=rows["reason"].copy(),
         saturated=saturated,
         slack=limit_s / period_s - 1,
-        training_nodes=int(job.training_nodes),
+        training_nodes=state.jobs.training_nodes[shape_row],
     )
 
 
@@ -145,8 +156,9 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
     if not len(rows):
         return None
     best = rows[-1]
-    group, new_nodes = int(best["group"]), int(best["new_nodes"])
+    group, new_nodes, shape = int(best["group"]), int(best["new_nodes"]), int(best["of_shape"])
     if group < 0:
-        return Placement(None, (), new_nodes, int(state.view.jobs["training_nodes"][state.row(job_id)]))
+        row = int(state.view.jobs["first_shape"][state.row(job_id)]) + shape
+        return Placement(None, (), new_nodes, int(state.view.jobs["training_nodes"][row]), shape=shape)
     nodes = tuple(node for node in best["nodes"].tolist() if node >= 0)
-    return Placement(int(state.view.groups["id"][group]), nodes, new_nodes)
+    return Placement(int(state.view.groups["id"][group]), nodes, new_nodes, shape=shape)

@@ -43,10 +43,13 @@ class Charges:
     """
 
     def __init__(self) -> None:
-        self._accounts: list[_Account] = []
-        self._jobs: list[Job] = []
+        self._accounts: dict[int, _Account] = {}
+        self._jobs: dict[int, Job] = {}
         self._running: dict[str, tuple[int, ...]] = {}  # rows by user
         self._ends_s: dict[int, float] = {}  # of running jobs with a budget: when it is spent as things are
+
+    def __len__(self) -> int:
+        return len(self._jobs)
 
     def copy(self) -> Charges:
         """Accounts of their own."""
@@ -88,15 +91,14 @@ class Charges:
 
     # What follows is for `State` alone.
 
-    def add(self, job: Job, before: int | None) -> None:
-        """A job arrives, as the next row.
+    def add(self, row: int, job: Job, before: int | None) -> None:
+        """A job arrives.
 
         Args:
             before: its row in a life before this one.
         """
-        account = _Account(0.0, 0.0, NOTHING, NOTHING, nan) if before is None else self._accounts[before]
-        self._accounts.append(account)
-        self._jobs.append(job)
+        self._accounts[row] = _Account(0.0, 0.0, NOTHING, NOTHING, nan) if before is None else self._accounts[before]
+        self._jobs[row] = job
 
     def admit(self, row: int, now_s: float) -> None:
         """A job gets a place."""

@@ -12,15 +12,18 @@ from rollmux_env.scenario import Cluster, Job
 
 
 class Demand(NamedTuple):
-    """A job's phases on either pool.
+    """A job's phases on either pool, in a shape.
 
     Attributes:
-        rollout_nodes, training_nodes: nodes that they ask for. rollout_s, training_s: worst cases on so many, seconds.
+        rollout_pool, training_pool: names of the pools. rollout_nodes, training_nodes: nodes that they ask for. rollout_s,
+            training_s: worst cases on so many, seconds.
         rollout_gb, training_gb: host memory per node, GB. rollout_device_gb, training_device_gb: memory that the job keeps on each
             GPU between its phases, GB. by_nodes: ((nodes, training seconds from so many on), ...), ascending.
         rollout_warm_s, training_warm_s: warm starts, seconds.
     """
 
+    rollout_pool: str
+    training_pool: str
     rollout_nodes: int
     training_nodes: int
     rollout_s: float
@@ -34,21 +37,31 @@ class Demand(NamedTuple):
     training_warm_s: float
 
 
-def demand_of(job: Job, cluster: Cluster | None) -> Demand:
-    """What a job asks of the pools of a cluster, by default of one with two."""
-    rollout, training = job.rollout, job.training
+def demand_of(job: Job, cluster: Cluster | None, shape: int = 0) -> Demand:
+    """What a job in a shape asks of the pools of a cluster, by default of one with two."""
+    rollout, training = job.phases(shape)
     times, memory_gb = (rollout.worst_case_s, training.worst_case_s), (rollout.host_memory_gb, training.host_memory_gb)
     device_gb = (rollout.device_gb, training.device_gb)
     if cluster is None or not cluster.one_device:
         warm_s = (rollout.switch.warm_s, training.switch.warm_s)
-        return Demand(rollout.nodes, training.nodes, *times, *memory_gb, *device_gb, tuple(training.by_nodes.items()), *warm_s)
+        nodes = (rollout.pool, training.pool, rollout.nodes, training.nodes)
+        return Demand(*nodes, *times, *memory_gb, *device_gb, tuple(training.by_nodes.items()), *warm_s)
     by_nodes = tuple((nodes, rollout.worst_case_s + seconds) for nodes, seconds in training.by_nodes.items())
     # A training comes behind its own rollout, and finds its job there.
     memory = (0.0, sum(memory_gb), 0.0, sum(device_gb))
-    return Demand(0, training.nodes, 0.0, sum(times), *memory, by_nodes, 0.0, rollout.switch.warm_s)
+    return Demand(training.pool, training.pool, 0, training.nodes, 0.0, sum(times), *memory, by_nodes, 0.0, rollout.switch.warm_s)
+
+
+def nodes_asked(job: Job, cluster: Cluster) -> dict[str, int]:
+    """Nodes that a job asks for, by name of the pool."""
+    demand, nodes = demand_of(job, cluster), dict.fromkeys(cluster.pools, 0)
+    nodes[demand.rollout_pool] += demand.rollout_nodes
+    nodes[demand.training_pool] += demand.training_nodes
+    return nodes
 
 
 def solo_usd_per_hour(job: Job, cluster: Cluster) -> float:
     """Dollars per hour of the nodes that a job asks for, were they its own."""
     demand = demand_of(job, cluster)
-    return demand.rollout_nodes * cluster.rollout.usd_per_node_hour + demand.training_nodes * cluster.training.usd_per_node_hour
+    rollout, training = cluster.pools[demand.rollout_pool], cluster.pools[demand.training_pool]
+    return demand.rollout_nodes * rollout.usd_per_node_hour + demand.training_nodes * training.usd_per_node_hour

@@ -19,6 +19,7 @@ class Placement:
         new_rollout_nodes: rollout nodes to add for it.
         training_nodes: size of a new group's training pool; 0 with an existing group.
         colocated: a new group of training nodes alone, where the job runs both phases one after the other.
+        shape: in which it runs (`rollmux_env.scenario.Job.phases`).
     """
 
     group: int | None
@@ -26,6 +27,7 @@ class Placement:
     new_rollout_nodes: int = 0
     training_nodes: int = 0
     colocated: bool = False
+    shape: int = 0
 
     @property
     def strategy(self) -> str:
@@ -114,7 +116,7 @@ class Progress(NamedTuple):
 
     Attributes:
         iterations: iterations that it has finished.
-        rollout_busy_s, training_busy_s: node-seconds of its phases on either pool's nodes, those of whole
+        rollout_busy_s, training_busy_s: node-seconds of its phases on the nodes of either side, those of whole
             iterations and of what a move cut short.
     """
 

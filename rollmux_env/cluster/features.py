@@ -11,7 +11,7 @@ from rollmux_env.cluster.candidates import CandidateTable
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import candidate_type
 from rollmux_env.kernel.feature_tables import Observations, features_of_places, make_workspace
-from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES
+from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, SHAPE_FEATURES
 from rollmux_env.kernel.tables import Ints
 
 
@@ -20,11 +20,13 @@ class Features(NamedTuple):
 
     Attributes:
         job: (F,). candidates: (R, F), of the rows that were asked for; zeros for groups that are out as a whole. cluster: (F,).
+        shapes: (R, F), `SHAPE_FEATURES` of the same rows.
     """
 
     job: NDArray[np.float32]
     candidates: NDArray[np.float32]
     cluster: NDArray[np.float32]
+    shapes: NDArray[np.float32]
 
 
 def features(state: State, table: CandidateTable, first_s: float, known_stays: bool = True, rows: Ints | None = None) -> Features:
@@ -40,14 +42,15 @@ def features(state: State, table: CandidateTable, first_s: float, known_stays: b
     view, job = state.view, state.row(table.job_id)
     shown = Observations(
         np.zeros((1, len(JOB_FEATURES)), dtype=np.float32),
-        np.zeros((1, rows.size, len(CANDIDATE_FEATURES)), dtype=np.float32),
+        np.zeros((1, rows.size, len(CANDIDATE_FEATURES + SHAPE_FEATURES)), dtype=np.float32),
         np.zeros((1, len(CLUSTER_FEATURES)), dtype=np.float32),
         np.zeros((1, rows.size), dtype=np.int8),
     )
     places = np.zeros(rows.size, dtype=candidate_type(view.jobs["pins"].shape[1]))
     places["group"] = [-1 if number < 0 else state.group_row(int(number)) for number in table.group[rows]]
-    places["nodes"] = -1
+    places["nodes"], places["of_shape"] = -1, table.shape[rows]
     places["nodes"][:, : table.nodes.shape[1]] = table.nodes[rows]
     places["new_nodes"], places["usd"], places["period_s"] = table.new_nodes[rows], table.usd_per_hour[rows], table.period_s[rows]
     features_of_places(view, known_stays, first_s, job, places, make_workspace(view.jobs, view.groups), shown)
-    return Features(shown.job[0], shown.candidates[0], shown.cluster[0])
+    candidates, shapes = np.split(shown.candidates[0], [len(CANDIDATE_FEATURES)], axis=1)
+    return Features(shown.job[0], candidates, shown.cluster[0], shapes)

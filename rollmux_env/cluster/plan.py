@@ -1,7 +1,8 @@
 """Plans: what a policy decides, checked against numbered invariants before anything happens.
 
 P1  every job is named at most once, in the right state: running and not paused to be moved; waiting, in its turn, to be placed
-P2  the nodes exist and are as many as the job asks for; the pool has at least its training nodes; a move leaves its group
+P2  the nodes exist, are as many as the job asks for in its shape, and of its pools; the group has at least its training nodes; a
+    move leaves its group, or changes the shape
 P3  no group has more than `max_group_size` members
 P4  no node holds more than its memory
 P5  no pool has more than `max_nodes`
@@ -149,13 +150,16 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
         PlanError: they are not; one line.
     """
     job = state.job(job_id)
+    if not 0 <= placement.shape <= (0 if placement.colocated else len(job.shapes)):
+        raise PlanError(f"P2: job {job_id} has no shape {placement.shape}")
     if placement.colocated:
         wanted = job.colocated.nodes if job.colocated else job.training.nodes
         rollout_nodes = placement.rollout_nodes or placement.new_rollout_nodes
         if placement.group is not None or placement.training_nodes != wanted or rollout_nodes:
             raise PlanError(f"P2: job {job_id} runs co-located on {wanted} training nodes of its own")
         return
-    pinned, wanted = placement.rollout_nodes, demand_of(job, state.cluster).rollout_nodes
+    demand = demand_of(job, state.cluster, placement.shape)
+    pinned, wanted = placement.rollout_nodes, demand.rollout_nodes
     if len(pinned) + placement.new_rollout_nodes != wanted or placement.new_rollout_nodes < 0:
         raise PlanError(f"P2: job {job_id} asks for {wanted} rollout nodes")
     if placement.group is None:
@@ -165,14 +169,17 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
         group = None if row is None else state.view.groups[row]
         if group is None or group["exclusive"]:
             raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: there is none")
-        if state.view.jobs["group"][state.row(job_id)] == row:
+        if state.view.jobs["group"][state.row(job_id)] == row and state.shape(job_id) == placement.shape:
             raise PlanError(f"P2: job {job_id} is in group {placement.group} already")
+        own = state.view.jobs[state.shape_rows(state.row(job_id))[placement.shape]]
+        if own["rollout_pool"] != group["rollout_pool"] or own["training_pool"] != group["training_pool"]:
+            raise PlanError(f"P2: job {job_id} cannot join group {placement.group}: it is on other pools")
         training_nodes = int(group["training_nodes"])
         numbers = tuple(group["node_number"][: group["n_nodes"]].tolist())
     if list(pinned) != sorted(set(pinned)) or not set(pinned) <= set(numbers):
         raise PlanError(f"P2: job {job_id} is pinned to rollout nodes that its group does not have")
-    if training_nodes < job.training.nodes:
-        raise PlanError(f"P2: job {job_id} asks for {job.training.nodes} training nodes, its group has {training_nodes}")
+    if training_nodes < demand.training_nodes:
+        raise PlanError(f"P2: job {job_id} asks for {demand.training_nodes} training nodes, its group has {training_nodes}")
 
 
 def _check_group(state: State, job_id: str, keeps_slo: bool) -> None:
@@ -181,21 +188,21 @@ def _check_group(state: State, job_id: str, keeps_slo: bool) -> None:
     if group["n_members"] > limits.group_size_max:
         raise PlanError(f"P3: the group of job {job_id} has more than {limits.group_size_max} members")
     fullest_gb = group["node_gb"][: group["n_nodes"]].max(initial=0.0)
-    if fullest_gb > limits.rollout_node_gb * (1 + TOLERANCE):
+    rollout, training = limits.pools[group["rollout_pool"]], limits.pools[group["training_pool"]]
+    if fullest_gb > rollout["node_gb"] * (1 + TOLERANCE):
         raise PlanError(f"P4: a rollout node of job {job_id} would hold {fullest_gb:g} GB")
-    if group["training_gb"] > limits.training_node_gb * (1 + TOLERANCE):
+    if group["training_gb"] > training["node_gb"] * (1 + TOLERANCE):
         raise PlanError(f"P4: the training nodes of job {job_id} would hold {group['training_gb']:g} GB")
     kept_gb = group["node_device_gb"][: group["n_nodes"]].max(initial=0.0)
-    if kept_gb > limits.rollout_device_gb * (1 + TOLERANCE):
+    if kept_gb > rollout["device_gb"] * (1 + TOLERANCE):
         raise PlanError(f"P4: jobs would keep {kept_gb:g} GB on each GPU of a rollout node of job {job_id}")
-    if group["training_device_gb"] > limits.training_device_gb * (1 + TOLERANCE):
+    if group["training_device_gb"] > training["device_gb"] * (1 + TOLERANCE):
         raise PlanError(f"P4: jobs would keep {group['training_device_gb']:g} GB on each GPU of the training nodes of job {job_id}")
     if keeps_slo and group["period_s"] > group["limit_s"] * (1 + TOLERANCE):
         raise PlanError(f"P6: a member of the group of job {job_id} would break its SLO")
 
 
 def _check_pools(state: State) -> None:
-    for name in ("rollout", "training"):
-        used, limit = getattr(state, f"{name}_nodes"), getattr(state.limits, f"{name}_nodes_max")
+    for name, used, limit in zip(state.cluster.pools, state.nodes.sum(axis=1), state.limits.pools["nodes_max"], strict=True):
         if used > limit:
             raise PlanError(f"P5: the plan takes {used} {name} nodes, the pool has {limit:g}")

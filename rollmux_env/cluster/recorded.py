@@ -22,6 +22,7 @@ from rollmux_env.cluster.events import (
 from rollmux_env.cluster.plan import check_nodes
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.scenario import Phases
 
 
 def apply_recorded(state: State, event: Event) -> None:
@@ -38,6 +39,10 @@ def apply_recorded(state: State, event: Event) -> None:
     if problem is not None:
         raise InputError(problem)
     apply(state, event)
+
+
+def _nodes(phases: Phases) -> tuple[int, int]:
+    return phases.rollout.nodes, phases.training.nodes
 
 
 def _problem(state: State, event: Event) -> str | None:
@@ -64,8 +69,11 @@ def _problem(state: State, event: Event) -> str | None:
             if not state.knows(job.id):
                 return f"job {job.id} has not arrived"
             known = state.job(job.id)
-            same = (job.rollout.nodes, job.training.nodes) == (known.rollout.nodes, known.training.nodes)
-            steps = len(job.training.by_nodes) <= len(known.training.by_nodes)
+            if len(job.shapes) != len(known.shapes):
+                return f"job {job.id} has other shapes than before"
+            shapes = range(1 + len(job.shapes))
+            same = all(_nodes(job.phases(k)) == _nodes(known.phases(k)) for k in shapes)
+            steps = all(len(job.phases(k).training.by_nodes) <= len(known.phases(k).training.by_nodes) for k in shapes)
             return None if same and steps else f"job {job.id} has other nodes than before"
         case Progressed(jobs=jobs):
             unknown = next((done.job_id for done in jobs if not state.knows(done.job_id)), None)

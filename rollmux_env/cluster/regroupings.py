@@ -13,8 +13,9 @@ from rollmux_env.cluster.plan import Move, Plan
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.feature_tables import features_of_moves
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, cluster_features
+from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.enumerate import choose_groups
-from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST, MOVES_MOST, NEW_GROUP, choice_type, make_scratch
+from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST, MOVES_MOST, NEW_GROUP, PLACE, choice_type, make_scratch
 from rollmux_env.kernel.tables import Records, copy_into, group_table, group_width, job_table
 from rollmux_env.kernel.valuation import make_valuation, present_rates, work_price
 
@@ -78,11 +79,12 @@ def placements(choice: Records, jobs: Records, groups: Records) -> Iterator[tupl
     """Job rows of a choice's moves, and where they go, in order."""
     for k in range(int(choice["n_moves"])):
         job, group, new_nodes = (int(choice[name][k]) for name in ("job", "group", "new_nodes"))
+        row = job if choice["kind"] != PLACE else shape_row(jobs[job], job, int(choice["of_shape"]))
         if group == NEW_GROUP:
-            yield job, Placement(None, (), new_nodes, int(jobs["training_nodes"][job]))
+            yield job, Placement(None, (), new_nodes, int(jobs["training_nodes"][row]), shape=int(jobs["of_shape"][row]))
         else:
             nodes = tuple(int(node) for node in choice["nodes"][k] if node >= 0)
-            yield job, Placement(int(groups["id"][group]), nodes, new_nodes)
+            yield job, Placement(int(groups["id"][group]), nodes, new_nodes, shape=int(jobs["of_shape"][row]))
 
 
 def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records, NDArray[np.int64]]:
@@ -96,6 +98,7 @@ def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records,
     width, long = group_width(members, widest)
     groups = group_table(max(1, looked.size), width, max(long, int(table.groups["n_nodes"][looked].max(initial=1))))
     copy_into(jobs, table.jobs[rows])
+    jobs["more_shapes"] = 0  # who moves keeps its shape
     for name in groups.dtype.names:
         values = table.groups[name][looked]
         if values.ndim == 1:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import insort_left, insort_right
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
@@ -28,13 +29,18 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.kernel import membership
+from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.promises import promise
 from rollmux_env.kernel.tables import (
     LIMITS,
     NOWHERE,
+    POOL,
+    ROLLOUT,
     TOLERANCE,
+    TRAINING,
     UNUSED,
     Clock,
+    Ints,
     Limits,
     Records,
     View,
@@ -42,7 +48,7 @@ from rollmux_env.kernel.tables import (
     group_table,
     job_table,
 )
-from rollmux_env.scenario import Cluster, Job
+from rollmux_env.scenario import SIDES, Cluster, Job, Phases, Side
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,9 @@ class Group:
     Attributes:
         id: number in order of creation.
         jobs: members' ids in order of admission.
+        rollout_pool, training_pool: names of the pools that its nodes are of.
         rollout_nodes: numbers of its rollout nodes.
-        training_nodes: size of its training pool.
+        training_nodes: how many training nodes it has.
         period_s: exact round-robin period, seconds.
         cycle_s, load_s: T_cycle and T_load, seconds; saturated: T_load >= T_cycle.
         usd_per_hour: price of its nodes, $/h.
@@ -61,6 +68,8 @@ class Group:
 
     id: int
     jobs: tuple[str, ...]
+    rollout_pool: str
+    training_pool: str
     rollout_nodes: tuple[int, ...]
     training_nodes: int
     period_s: float
@@ -70,14 +79,22 @@ class Group:
     usd_per_hour: float
 
 
+class _Nodes(NamedTuple):
+    """So many nodes of the pools of a group, as numbers."""
+
+    rollout_pool: int
+    training_pool: int
+    rollout_nodes: int
+    training_nodes: int
+
+
 @dataclass(frozen=True)
 class _Pause:
     """Nodes that a moved job has left and that are paid for until its pause ends."""
 
     until_s: float
     job_id: str
-    rollout_nodes: int
-    training_nodes: int
+    nodes: _Nodes
 
 
 class State:
@@ -98,7 +115,7 @@ class State:
         order: rows of the present groups in order of creation.
         waiting: ids of the jobs that wait for a place, of the highest priority first, then in order of arrival.
         charges: what jobs hold and have been charged, by row.
-        rollout_nodes, training_nodes: nodes provisioned now, those held for a move included.
+        nodes: (P, 2) nodes of each pool provisioned now, for rollouts and for trainings, those held for a move included.
         departed: how many jobs have left.
     """
 
@@ -112,11 +129,10 @@ class State:
         self.order = np.zeros(0, dtype=np.int64)
         self.waiting: list[str] = []
         self.charges = Charges()
-        self.rollout_nodes = 0
-        self.training_nodes = 0
+        self.nodes: Ints = np.zeros((len(self.limits.pools), 2), dtype=np.int64)
         self.departed = 0
         self.next_group_id = 0
-        self._models: list[Job] = []
+        self._models: list[Job] = []  # by row, those of shapes included
         self._rows: dict[str, int] = {}
         self._free_groups: list[int] = []
         self._group_rows: dict[int, int] = {}
@@ -125,8 +141,18 @@ class State:
     @property
     def view(self) -> View:
         """The state as compiled code sees it."""
-        clock = Clock(self.now_s, self.rollout_nodes, self.training_nodes, len(self.waiting))
+        clock = Clock(self.now_s, self.nodes, len(self.waiting))
         return View(self._jobs, self._groups, self.order, self.limits, clock)
+
+    @property
+    def rollout_nodes(self) -> int:
+        """Nodes of all pools provisioned for rollouts, those held for a move included."""
+        return int(self.nodes[:, ROLLOUT].sum())
+
+    @property
+    def training_nodes(self) -> int:
+        """Likewise for trainings."""
+        return int(self.nodes[:, TRAINING].sum())
 
     def row(self, job_id: str) -> int:
         """Row of a job in the job table."""
@@ -142,8 +168,30 @@ class State:
 
     @property
     def arrived(self) -> int:
-        """How many jobs have arrived so far; `job_id(0)` is the first."""
+        """How many jobs have arrived so far."""
+        return len(self.charges)
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the job table are in use, those of shapes included; `job_id(0)` is the first job that arrived."""
         return len(self._models)
+
+    def shape(self, job_id: str) -> int:
+        """Number of the shape that a running job has; 0 of one that waits."""
+        return int(self._jobs["of_shape"][self._rows[job_id]])
+
+    def phases(self, job_id: str) -> Phases:
+        """The phases of a job in its shape."""
+        return self.phases_of(self._rows[job_id])
+
+    def phases_of(self, row: int) -> Phases:
+        """The phases of a job in the shape that a row of the job table has."""
+        return self._models[row].phases(int(self._jobs["of_shape"][row]))
+
+    def shape_rows(self, row: int) -> range:
+        """Rows of the shapes of a job: its own where it has only one."""
+        first = int(self._jobs["first_shape"][row])
+        return range(first, first + 1 + int(self._jobs["more_shapes"][row]))
 
     def knows(self, job_id: str) -> bool:
         """Whether the job has arrived (it may have left since)."""
@@ -180,8 +228,8 @@ class State:
         record, group = self._jobs[row], self._groups[self._jobs["group"][row]]
         rollout_s, training_s = float(record["placed_rollout_s"]), float(record["placed_training_s"])
         if self.cluster.one_device and not group["exclusive"]:  # to the kernel they are one phase
-            job = self._models[row]
-            rollout_s, training_s = job.rollout.worst_case_s, job.training_s(int(group["training_nodes"]))
+            phases = self.phases(job_id)
+            rollout_s, training_s = phases.rollout.worst_case_s, phases.training.seconds_on(int(group["training_nodes"]))
         return rollout_s, training_s, float(record["placed_sync_s"])
 
     def iterations_done(self, job_id: str) -> float:
@@ -197,13 +245,30 @@ class State:
     @property
     def usd_per_hour(self) -> float:
         """Price of all provisioned nodes, $/h."""
-        return self.rollout_nodes * self.limits.rollout_usd + self.training_nodes * self.limits.training_usd
+        return float((self.nodes.sum(axis=1) * self.limits.pools["usd"]).sum())
 
-    def has_room(self, rollout_nodes: int, training_nodes: int) -> bool:
-        """Whether so many more nodes can be provisioned."""
-        limits = self.limits
-        enough = self.rollout_nodes + rollout_nodes <= limits.rollout_nodes_max
-        return enough and self.training_nodes + training_nodes <= limits.training_nodes_max
+    def price_of(self, job_id: str, shape: int, rollout_nodes: int, training_nodes: int) -> float:
+        """Price of so many nodes of a job's pools in a shape, $/h."""
+        job = self._jobs[self.shape_rows(self._rows[job_id])[shape]]
+        return self._usd(_Nodes(int(job["rollout_pool"]), int(job["training_pool"]), rollout_nodes, training_nodes))
+
+    def has_room(self, places: Mapping[str, Placement]) -> bool:
+        """Whether the nodes that jobs take at these places, by id, can all be provisioned."""
+        more = np.zeros_like(self.nodes)
+        for job_id, place in places.items():
+            job = self._jobs[self.shape_rows(self._rows[job_id])[place.shape]]
+            more[job["rollout_pool"], ROLLOUT] += place.new_rollout_nodes
+            more[job["training_pool"], TRAINING] += place.training_nodes
+        wanted = more.sum(axis=1)
+        return bool(np.all((wanted == 0) | (self.nodes.sum(axis=1) + wanted <= self.limits.pools["nodes_max"])))
+
+    def busy_s(self) -> list[float]:
+        """Of each pool, node-seconds for which phases have run on its nodes."""
+        jobs = self.jobs
+        sides = ((jobs.rollout_pool, jobs.rollout_busy_s), (jobs.training_pool, jobs.training_busy_s))
+        return [
+            float(sum(np.where(pools == number, busy_s, 0.0).sum() for pools, busy_s in sides)) for number in range(len(self.nodes))
+        ]
 
     def next_departure_s(self) -> float:
         """When the next running job leaves if nothing changes before; infinite where none runs."""
@@ -219,9 +284,14 @@ class State:
         ]
         return [self.job_id(row) for row in sorted(rows)]
 
-    def held_nodes(self) -> tuple[int, int]:
-        """Rollout and training nodes that moved jobs have left and that are paid for until their pauses end."""
-        return sum(pause.rollout_nodes for pause in self._pauses), sum(pause.training_nodes for pause in self._pauses)
+    def held_nodes(self) -> Ints:
+        """(P, 2) nodes of each pool, for rollouts and for trainings, that moved jobs have left and that are paid for until their
+        pauses end."""
+        held = np.zeros_like(self.nodes)
+        for pause in self._pauses:
+            held[pause.nodes.rollout_pool, ROLLOUT] += pause.nodes.rollout_nodes
+            held[pause.nodes.training_pool, TRAINING] += pause.nodes.training_nodes
+        return held
 
     def next_resume_s(self) -> float:
         """When the next pause ends; infinite where no job is paused."""
@@ -244,17 +314,19 @@ class State:
         return [self.job_id(row) for row in self.charges.spent(until_s)]
 
     def _view(self, row: int) -> Group:
-        group = self._groups[row]
+        group, pools = self._groups[row], [*self.cluster.pools]
         return Group(
             id=int(group["id"]),
             jobs=tuple(self.job_id(member) for member in group["members"][: group["n_members"]].tolist()),
+            rollout_pool=pools[group["rollout_pool"]],
+            training_pool=pools[group["training_pool"]],
             rollout_nodes=tuple(group["node_number"][: group["n_nodes"]].tolist()),
             training_nodes=int(group["training_nodes"]),
             period_s=float(group["period_s"]),
             cycle_s=float(group["cycle_s"]),
             load_s=float(group["load_s"]),
             saturated=bool(group["load_s"] >= group["cycle_s"] * (1.0 - TOLERANCE)),
-            usd_per_hour=float(group["n_nodes"] * self.limits.rollout_usd + group["training_nodes"] * self.limits.training_usd),
+            usd_per_hour=self._usd(self._nodes_of(row)),
         )
 
     def copy(self) -> State:
@@ -263,6 +335,7 @@ class State:
         twin._keep(self._jobs.copy(), self._groups.copy())
         for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_pauses"):
             setattr(twin, name, getattr(self, name).copy())
+        twin.nodes = self.nodes.copy()
         twin.charges = self.charges.copy()
         return twin
 
@@ -291,37 +364,54 @@ class State:
 
     def _add_job(self, job: Job, first: bool) -> None:
         row = len(self._models)
-        nodes, steps = demand_of(job, self.cluster).rollout_nodes, len(job.training.by_nodes)
+        shapes = 1 + len(job.shapes)
+        demands = [demand_of(job, self.cluster, shape) for shape in range(shapes)]
+        nodes, steps = max(demand.rollout_nodes for demand in demands), max(len(demand.by_nodes) for demand in demands)
+        end = row + 1 + (shapes if job.shapes else 0)
         size, width, depth = len(self._jobs), self._jobs["pins"].shape[1], self._jobs["rescale_s"].shape[1]
-        if row >= size or nodes > width or steps > depth:
-            larger = job_table(2 * size if row >= size else size, max(width, nodes), max(depth, steps))
+        if end > size or nodes > width or steps > depth:
+            larger = job_table(max(2 * size, end) if end > size else size, max(width, nodes), max(depth, steps))
             copy_into(larger, self._jobs)
             self._keep(larger, self._groups)
-        self._models.append(job)
-        self.charges.add(job, self._rows.get(job.id))
+        self._models += [job] * (end - row)
+        self.charges.add(row, job, self._rows.get(job.id))
         self._rows[job.id] = row
+        self._jobs["more_shapes"][row], self._jobs["first_shape"][row:end] = len(job.shapes), row + bool(job.shapes)
+        self._jobs["more_shapes"][row + 1 : end], self._jobs["of_shape"][row + 1 : end] = -1, np.arange(end - row - 1)
         self._describe(row, job)
-        self._jobs["arrival_s"][row] = job.arrival_s
-        self._jobs["duration_s"][row] = np.inf if job.duration_s is None else job.duration_s
-        self._jobs["iterations"][row] = np.inf if job.iterations is None else job.iterations
+        self._jobs["arrival_s"][row:end] = job.arrival_s
+        self._jobs["duration_s"][row:end] = np.inf if job.duration_s is None else job.duration_s
+        self._jobs["iterations"][row:end] = np.inf if job.iterations is None else job.iterations
         insert = insort_left if first else insort_right
         insert(self.waiting, job.id, key=lambda job_id: -self.job(job_id).priority)
 
     def _describe(self, row: int, job: Job) -> None:
-        """Write what is known of a job into its row."""
+        """Write what is known of a job into its row, and into those of its shapes."""
+        self._write(row, job)
+        if job.shapes:
+            for other in self.shape_rows(row):
+                self._models[other] = job
+                self._write(other, job)
+
+    def _write(self, row: int, job: Job) -> None:
+        """Write what is known of a job in the shape of a row into that."""
         record = self._jobs[row]
-        demand = demand_of(job, self.cluster)
-        for phase in ("rollout", "training"):
+        shape = int(record["of_shape"])
+        demand = demand_of(job, self.cluster, shape)
+        numbers = [*self.cluster.pools]
+        for phase in SIDES:
             for name in ("s", "gb", "device_gb", "nodes"):
                 record[f"{phase}_{name}"] = getattr(demand, f"{phase}_{name}")
+            record[f"{phase}_pool"] = numbers.index(getattr(demand, f"{phase}_pool"))
         record["sync_s"] = job.sync_s
         record["staleness"] = job.staleness
         record["solo_s"] = job.solo_s
+        record["alone_s"] = own_period(demand.rollout_s, demand.training_s, job.sync_s, job.staleness) if shape else job.solo_s
         for name in LIMITS:
             record[name] = job.slo * job.solo_s
         if self.switches:
             record["rollout_warm_s"], record["training_warm_s"] = demand.rollout_warm_s, demand.training_warm_s
-            record["cold_s"] = job.rollout.switch.cold_s + job.training.switch.cold_s
+            record["cold_s"] = sum(phase.switch.cold_s for phase in job.phases(shape))
         record["movable"] = job.movable
         record["rescale_nodes"] = UNUSED
         for k, (nodes, seconds) in enumerate(demand.by_nodes):
@@ -329,7 +419,8 @@ class State:
             record["rescale_s"][k] = seconds
 
     def _enter(self, row: int, placement: Placement) -> None:
-        group = self._group_rows[placement.group] if placement.group is not None else self._open(placement.training_nodes)
+        membership.wear(self._jobs, row, placement.shape)
+        group = self._group_rows[placement.group] if placement.group is not None else self._open(row, placement.training_nodes)
         self._jobs["entered_done"][row] = self._jobs["done"][row]
         if placement.colocated:
             membership.attach_colocated(self._jobs, self._groups, row, group, *self._colocated_s(row))
@@ -343,7 +434,7 @@ class State:
         there = placement.rollout_nodes
         self._jobs["pins"][row, : len(there)] = there
         membership.attach(self._jobs, self._groups, row, group, len(there), placement.new_rollout_nodes)
-        self.rollout_nodes += placement.new_rollout_nodes
+        self.nodes[self._groups["rollout_pool"][group], ROLLOUT] += placement.new_rollout_nodes
         self._charge(group)
 
     def _replan(self, row: int, job: Job) -> None:
@@ -367,33 +458,57 @@ class State:
         own = job.colocated
         return (own.rollout_s, own.training_s) if own else (job.rollout.worst_case_s, job.training.worst_case_s)
 
-    def _leave(self, row: int) -> tuple[int, int]:
-        """Take a job out of its settled group; returns the rollout and training nodes that no one needs any more."""
+    def _leave(self, row: int, to: Placement | None = None) -> _Nodes:
+        """Take a job out of its settled group; returns the nodes that no one needs any more.
+
+        Args:
+            to: where it goes; nodes that it will have there too are not left.
+        """
         group = int(self._jobs["group"][row])
-        rollout_nodes = membership.detach(self._jobs, self._groups, row)
+        stays = to is not None and to.group == int(self._groups["id"][group])
+        kept = to.rollout_nodes if to is not None and stays else ()
+        self._jobs["pins"][row, : len(kept)] = kept
+        freed = self._nodes_of(group)
+        freed = freed._replace(rollout_nodes=membership.detach_for(self._jobs, self._groups, row, len(kept)))
         self.charges.hold(row, self.now_s, NOTHING)
         if self._groups["n_members"][group] > 0:
             self._charge(group)
-            return rollout_nodes, 0
+            return freed._replace(training_nodes=0)
+        if stays:
+            return freed._replace(training_nodes=0)
         self.order = self.order[self.order != group]
         del self._group_rows[int(self._groups["id"][group])]
         self._free_groups.append(group)
-        return rollout_nodes, int(self._groups["training_nodes"][group])
+        return freed
 
     def _charge(self, group: int) -> None:
         """Let the members of a group pay for it from now on."""
         record = self._groups[group]
         members = record["members"][: record["n_members"]].tolist()
-        share = self._share(int(record["n_nodes"]), int(record["training_nodes"]), len(members))
+        share = self._share(self._nodes_of(group), len(members))
         for row in members:
             self.charges.hold(row, self.now_s, share)
 
-    def _share(self, rollout_nodes: int, training_nodes: int, among: int = 1) -> Share:
-        """What each of so many jobs holds of nodes."""
-        usd = rollout_nodes * self.limits.rollout_usd + training_nodes * self.limits.training_usd
-        return Share((rollout_nodes + training_nodes) / among, usd / among)
+    def _nodes_of(self, group: int) -> _Nodes:
+        """All nodes of a group, as they are."""
+        record = self._groups[group]
+        pools = int(record["rollout_pool"]), int(record["training_pool"])
+        return _Nodes(*pools, int(record["n_nodes"]), int(record["training_nodes"]))
 
-    def _open(self, training_nodes: int) -> int:
+    def _usd(self, nodes: _Nodes) -> float:
+        """Price of nodes, $/h."""
+        usd = self.limits.pools["usd"]
+        return float(nodes.rollout_nodes * usd[nodes.rollout_pool] + nodes.training_nodes * usd[nodes.training_pool])
+
+    def _share(self, nodes: _Nodes, among: int = 1) -> Share:
+        """What each of so many jobs holds of nodes."""
+        return Share((nodes.rollout_nodes + nodes.training_nodes) / among, self._usd(nodes) / among)
+
+    def _give_back(self, nodes: _Nodes) -> None:
+        self.nodes[nodes.rollout_pool, ROLLOUT] -= nodes.rollout_nodes
+        self.nodes[nodes.training_pool, TRAINING] -= nodes.training_nodes
+
+    def _open(self, row: int, training_nodes: int) -> int:
         if not self._free_groups:
             size = len(self._groups)
             used = self.order.size
@@ -401,11 +516,11 @@ class State:
                 self._grow_groups(2 * size, 0, 0)
             self._free_groups.append(used)
         group = self._free_groups.pop()
-        membership.open_group(self._groups, group, self.next_group_id, training_nodes, self.now_s)
+        membership.open_group(self._groups, group, self.next_group_id, self._jobs[row], training_nodes, self.now_s)
         self._group_rows[self.next_group_id] = group
         self.next_group_id += 1
         self.order = np.append(self.order, group)
-        self.training_nodes += training_nodes
+        self.nodes[self._groups["training_pool"][group], TRAINING] += training_nodes
         return group
 
     def _grow_groups(self, rows: int, members: int, nodes: int) -> None:
@@ -436,10 +551,10 @@ def apply(state: State, event: Event) -> None:
         case Moved(at_s=at_s, job_id=job_id, placement=placement):
             row = state._rows[job_id]
             state._settle(int(state._jobs["group"][row]))
-            left = state._leave(row)
+            left = state._leave(row, placement)
             until_s = at_s + state.cluster.migration_s
-            state._pauses.append(_Pause(until_s, job_id, *left))
-            state.charges.pause(row, at_s, state._share(*left))
+            state._pauses.append(_Pause(until_s, job_id, left))
+            state.charges.pause(row, at_s, state._share(left))
             state._jobs["paused_until_s"][row] = until_s
             state._jobs["leaves_s"][row] += state.cluster.migration_s
             state._enter(row, placement)
@@ -447,17 +562,14 @@ def apply(state: State, event: Event) -> None:
             pause = next(pause for pause in state._pauses if pause.job_id == job_id)
             state._pauses.remove(pause)
             state.charges.pause(state._rows[job_id], state.now_s, NOTHING)
-            state.rollout_nodes -= pause.rollout_nodes
-            state.training_nodes -= pause.training_nodes
+            state._give_back(pause.nodes)
         case Departed(job_id=job_id):
             row = state._rows[job_id]
             state._settle(int(state._jobs["group"][row]))
             whole = not state.observed and not isinstance(event, OverBudget)
             if whole and np.isfinite(state._jobs["iterations"][row]):
                 state._jobs["done"][row] = state._jobs["iterations"][row]
-            rollout_nodes, training_nodes = state._leave(row)
-            state.rollout_nodes -= rollout_nodes
-            state.training_nodes -= training_nodes
+            state._give_back(state._leave(row))
             state.charges.depart(row)
             state.departed += 1
         case Withdrawn(job_id=job_id):
@@ -473,9 +585,9 @@ def apply(state: State, event: Event) -> None:
         case Ticked():
             pass
         case Resized():
-            pools = {name: getattr(state.cluster, name) for name in ("rollout", "training")}
+            pools = state.cluster.pools
             sized = {name: pool.model_copy(update={"max_nodes": getattr(event, f"{name}_nodes")}) for name, pool in pools.items()}
-            state.cluster = state.cluster.model_copy(update=sized)
+            state.cluster = state.cluster.with_pools(sized)
             state.limits = limits_of(state.cluster)
         case _:
             assert_never(event)
@@ -483,29 +595,25 @@ def apply(state: State, event: Event) -> None:
         promise(state.view, len(state._models), state.observed, state.cluster.migration_s)
 
 
-def device_room_gb(state: State, job_id: str, pool: Literal["rollout", "training"]) -> float:
+def device_room_gb(state: State, job_id: str, side: Side) -> float:
     """Memory that is left for more on each GPU of the nodes of a running job's phase, GB; infinite where there is no limit."""
-    view = state.view
+    view, pools = state.view, state.limits.pools["device_gb"]
     group = view.groups[view.jobs["group"][state.row(job_id)]]
-    if pool == "training" or state.cluster.one_device or group["exclusive"]:
-        return float(state.limits.training_device_gb - group["training_device_gb"])
+    if side == "training" or state.cluster.one_device or group["exclusive"]:
+        return float(pools[group["training_pool"]] - group["training_device_gb"])
     pinned = np.isin(group["node_number"][: group["n_nodes"]], state.pins(job_id))
-    return float(state.limits.rollout_device_gb - group["node_device_gb"][: group["n_nodes"]][pinned].max())
+    return float(pools[group["rollout_pool"]] - group["node_device_gb"][: group["n_nodes"]][pinned].max())
 
 
 def limits_of(cluster: Cluster) -> Limits:
     """What holds for the whole cluster, as the kernel wants it."""
-    return Limits(
-        rollout_node_gb=_or_infinite(cluster.rollout.node_memory_gb),
-        training_node_gb=_or_infinite(cluster.training.node_memory_gb),
-        rollout_nodes_max=_or_infinite(cluster.rollout.max_nodes),
-        training_nodes_max=_or_infinite(cluster.training.max_nodes),
-        rollout_usd=cluster.rollout.usd_per_node_hour,
-        training_usd=cluster.training.usd_per_node_hour,
-        group_size_max=cluster.max_group_size,
-        rollout_device_gb=_or_infinite(cluster.rollout.device_memory_gb),
-        training_device_gb=_or_infinite(cluster.training.device_memory_gb),
-    )
+    pools = np.zeros(len(cluster.pools), dtype=POOL)
+    for record, pool in zip(pools, cluster.pools.values(), strict=True):
+        record["usd"] = pool.usd_per_node_hour
+        record["nodes_max"] = _or_infinite(pool.max_nodes)
+        record["node_gb"] = _or_infinite(pool.node_memory_gb)
+        record["device_gb"] = _or_infinite(pool.device_memory_gb)
+    return Limits(pools, cluster.max_group_size)
 
 
 def _or_infinite(limit: float | None) -> float:

@@ -1,8 +1,8 @@
 """Candidates of one job: every way to place it, evaluated.
 
-The order is the paper's (Algorithm 1): groups in order of creation; in a group 0, 1, ... new rollout nodes; for each, the subsets
-of existing nodes in lexicographic order. Of subsets that differ only in nodes with the same pinned members the first stands for
-all. The last row is a new group.
+The order is the paper's (Algorithm 1): groups in order of creation; in a group the job's shapes; of each 0, 1, ... new rollout
+nodes; for each, the subsets of existing nodes in lexicographic order. Of subsets that differ only in nodes with the same pinned
+members the first stands for all. The last rows are a new group, in each shape.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import (
     node_positions,
     rollout_memory_fits,
+    shape_row,
     training_memory_fits,
     training_seconds,
     write_phases,
 )
 from rollmux_env.kernel.period import PHASES, add_warm_starts, exact_period, own_period, period_bound
+from rollmux_env.kernel.pools import has_room, is_same, own_usd, rollout_usd
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Ints, Limits, Records, View, constant
 
-FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO = (constant(k) for k in range(7))
+FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO, OTHER_POOLS = (
+    constant(k) for k in range(8)
+)
 
 _BARRED = -2
 ANY_NODES = constant(-1)  # in place of a number of new nodes: the group as a whole is out
@@ -31,12 +35,21 @@ ANY_NODES = constant(-1)  # in place of a number of new nodes: the group as a wh
 def candidate_type(nodes: int) -> np.dtype[Any]:
     """One candidate of a job with at most so many rollout nodes.
 
-    group: row of the group, -1 for a new one. new_nodes: rollout nodes to add, ANY_NODES where the group as a whole is out. nodes:
-    (N,) numbers of the existing nodes, ascending, padded with -1. usd: marginal cost, $/h. period_s: of the group with the job in
-    it, seconds; both nan where the group as a whole is out. reason: FEASIBLE, or the first reason against it.
+    group: row of the group, -1 for a new one. of_shape: number of the job's shape. new_nodes: rollout nodes to add, ANY_NODES where
+    the group as a whole is out. nodes: (N,) numbers of the existing nodes, ascending, padded with -1. usd: marginal cost, $/h.
+    period_s: of the group with the job in it, seconds; both nan where the group as a whole is out. reason: FEASIBLE, or the first
+    reason against it.
     """
     return np.dtype(
-        [("group", "i8"), ("new_nodes", "i8"), ("reason", "i8"), ("usd", "f8"), ("period_s", "f8"), ("nodes", "i8", (nodes,))]
+        [
+            ("group", "i8"),
+            ("of_shape", "i8"),
+            ("new_nodes", "i8"),
+            ("reason", "i8"),
+            ("usd", "f8"),
+            ("period_s", "f8"),
+            ("nodes", "i8", (nodes,)),
+        ]
     )
 
 
@@ -131,8 +144,9 @@ def period_with(
 
 
 @compiled(arrays=False)
-def _write(row: Records, group: int, new_nodes: int, usd: float, period_s: float, reason: int) -> None:
+def _write(row: Records, group: int, shape: int, new_nodes: int, usd: float, period_s: float, reason: int) -> None:
     row.group = group
+    row.of_shape = shape
     row.new_nodes = new_nodes
     row.usd = usd
     row.period_s = period_s
@@ -144,6 +158,8 @@ def _write(row: Records, group: int, new_nodes: int, usd: float, period_s: float
 @compiled(arrays=False)
 def _group_reason(group: Records, job: Records, limits: Limits) -> int:
     """FEASIBLE, or what speaks against a group as a whole; both are records."""
+    if not is_same(group, job):
+        return OTHER_POOLS
     if group.n_members >= limits.group_size_max or group.exclusive != 0:
         return GROUP_FULL
     if group.training_nodes < job.training_nodes:
@@ -159,7 +175,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
 
     Args:
         view: `order` says which groups are looked at.
-        job: row of a job that waits or runs; its own group is left out.
+        job: row of a job that waits or runs, in every shape that it has; its own group is left out.
         only_improving: write a row only where it is feasible and strictly cheaper than all rows before it, so that the last row
             is Algorithm 1's choice; else write them all, for a group that is out as a whole a single row.
         prune: leave saturated groups out (only with `only_improving`).
@@ -169,72 +185,83 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
         How many rows there are; where that is above R, only the first R are written.
     """
     jobs, groups, limits = view.jobs, view.groups, view.limits
-    j = jobs[job]
-    n = j.rollout_nodes
+    asks = jobs[job]
     rows = 0
     room = out.shape[0]
     best = np.inf
-    scratch = np.empty(n + 1 + groups[0].node_before.shape[0], np.int64)
-    chosen, before = scratch[: n + 1], scratch[n + 1 :]
+    scratch = np.empty(asks.pins.shape[0] + 1 + groups[0].node_before.shape[0], np.int64)
+    chosen, before = scratch[: asks.pins.shape[0] + 1], scratch[asks.pins.shape[0] + 1 :]
     for position in range(view.order.shape[0]):
         if only_improving and best <= 0.0:
             break
         group = view.order[position]
-        if group == j.group or (only_improving and prune and is_saturated(groups[group])):
+        if group == asks.group or (only_improving and prune and is_saturated(groups[group])):
             continue
         g = groups[group]
-        reason = _group_reason(g, j, limits)
-        if reason != FEASIBLE:
-            if not only_improving:
-                if rows < room:
-                    _write(out[rows], group, ANY_NODES, np.nan, np.nan, reason)
-                rows += 1
-            continue
-        training_s = training_seconds(jobs, job, g.training_nodes)
-        limit = entry_limit(j, g) * (1.0 + TOLERANCE)
-        if only_improving and max(g.period_s, g.training_load_s + training_s) > limit:
-            continue
-        n_nodes = g.n_nodes
-        for v in range(n_nodes):
-            full = not rollout_memory_fits(g, v, j, limits)
-            # No subset with such a node is feasible, so none need be tried.
-            barred = only_improving and (full or g.node_load_s[v] + j.rollout_s > limit)
-            before[v] = _BARRED if barred else g.node_before[v]
-        has_feasible = False
-        for k in range(max(0, n - n_nodes), n + 1):
-            usd = k * limits.rollout_usd
-            if only_improving and (has_feasible or usd >= best):
+        for shape in range(1 + asks.more_shapes):
+            if only_improving and best <= 0.0:
                 break
-            size = n - k
-            more = complete(chosen, ZERO, size, n_nodes, before)
-            while more:
-                reason = MAX_NODES if k > 0 and view.clock.rollout_nodes + k > limits.rollout_nodes_max else FEASIBLE
-                for i in range(size):
-                    if not rollout_memory_fits(g, chosen[i], j, limits):
-                        reason = ROLLOUT_MEMORY
-                        break
-                if not only_improving or reason == FEASIBLE:
-                    period = period_with(jobs, groups, job, group, training_s, chosen, size, limit if only_improving else np.inf)
-                    if reason == FEASIBLE and period > limit:
-                        reason = SLO
+            row = shape_row(asks, job, shape)
+            j = jobs[row]
+            n = j.rollout_nodes
+            reason = _group_reason(g, j, limits)
+            if reason != FEASIBLE:
+                if not only_improving:
+                    if rows < room:
+                        _write(out[rows], group, shape, ANY_NODES, np.nan, np.nan, reason)
+                    rows += 1
+                continue
+            training_s = training_seconds(jobs, row, g.training_nodes)
+            limit = entry_limit(j, g) * (1.0 + TOLERANCE)
+            if only_improving and max(g.period_s, g.training_load_s + training_s) > limit:
+                continue
+            n_nodes = g.n_nodes
+            for v in range(n_nodes):
+                full = not rollout_memory_fits(g, v, j, limits)
+                # No subset with such a node is feasible, so none need be tried.
+                barred = only_improving and (full or g.node_load_s[v] + j.rollout_s > limit)
+                before[v] = _BARRED if barred else g.node_before[v]
+            has_feasible = False
+            for k in range(max(0, n - n_nodes), n + 1):
+                usd = k * rollout_usd(g, limits)
+                if only_improving and (has_feasible or usd >= best):
+                    break
+                size = n - k
+                more = complete(chosen, ZERO, size, n_nodes, before)
+                while more:
+                    reason = FEASIBLE if has_room(g, k, ZERO, limits, view.clock) else MAX_NODES
+                    for i in range(size):
+                        if not rollout_memory_fits(g, chosen[i], j, limits):
+                            reason = ROLLOUT_MEMORY
+                            break
                     if not only_improving or reason == FEASIBLE:
-                        if rows < room:
-                            _write(out[rows], group, k, usd, period, reason)
-                            for i in range(size):
-                                out[rows].nodes[i] = g.node_number[chosen[i]]
-                        rows += 1
-                    if only_improving and reason == FEASIBLE:
-                        best = usd
-                        has_feasible = True
-                        break
-                more = next_subset(chosen, size, n_nodes, before)
-    usd = n * limits.rollout_usd + j.training_nodes * limits.training_usd
-    fits = (
-        view.clock.rollout_nodes + n <= limits.rollout_nodes_max
-        and view.clock.training_nodes + j.training_nodes <= limits.training_nodes_max
-    )
-    if not only_improving or (fits and usd < best):
-        if rows < room:
-            _write(out[rows], NOWHERE, n, usd, j.solo_s, FEASIBLE if fits else MAX_NODES)
-        rows += 1
+                        longest = limit if only_improving else np.inf
+                        period = period_with(jobs, groups, row, group, training_s, chosen, size, longest)
+                        if reason == FEASIBLE and period > limit:
+                            reason = SLO
+                        if not only_improving or reason == FEASIBLE:
+                            if rows < room:
+                                _write(out[rows], group, shape, k, usd, period, reason)
+                                for i in range(size):
+                                    out[rows].nodes[i] = g.node_number[chosen[i]]
+                            rows += 1
+                        if only_improving and reason == FEASIBLE:
+                            best = usd
+                            has_feasible = True
+                            break
+                    more = next_subset(chosen, size, n_nodes, before)
+    for shape in range(1 + asks.more_shapes):
+        j = jobs[shape_row(asks, job, shape)]
+        n = j.rollout_nodes
+        usd = own_usd(j, limits)
+        reason = FEASIBLE
+        if not has_room(j, n, j.training_nodes, limits, view.clock):
+            reason = MAX_NODES
+        elif shape > 0 and j.alone_s > j.limit_s * (1.0 + TOLERANCE):
+            reason = SLO
+        if not only_improving or (reason == FEASIBLE and usd < best):
+            if rows < room:
+                _write(out[rows], NOWHERE, shape, n, usd, j.alone_s, reason)
+            rows += 1
+            best = min(best, usd)
     return rows

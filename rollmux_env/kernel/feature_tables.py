@@ -16,11 +16,13 @@ from rollmux_env.kernel.features import (
     candidate_features,
     cluster_features,
     job_features,
-    own_usd,
+    shape_features,
     shared_features,
 )
+from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.enumerate import enumerate_moves
 from rollmux_env.kernel.neighbourhood.table import Scratch, write_stop
+from rollmux_env.kernel.pools import own_usd
 from rollmux_env.kernel.row_features import move_features, value_features
 from rollmux_env.kernel.tables import Floats, Records, View
 from rollmux_env.kernel.valuation import (
@@ -73,8 +75,10 @@ def begin_values(view: View, known_stays: bool, job: int, workspace: Workspace) 
     rates = present_rates(view)
     stays, terms, asks = workspace.valuation.stays, workspace.valuation.terms[0], view.jobs[job]
     write_stays(view, known_stays, stays)
-    stays[job].pause_h = 0.0
-    write_stay(stays[job], asks.solo_s, asks.duration_s, asks.iterations, 0.0, 0.0, known_stays)
+    for shape in range(1 + asks.more_shapes):
+        stay = stays[shape_row(asks, job, shape)]
+        stay.pause_h = 0.0
+        write_stay(stay, asks.solo_s, asks.duration_s, asks.iterations, 0.0, 0.0, known_stays)
     terms.work_usd = work_price((rates[0] + own_usd(asks, view.limits), rates[1], rates[2] + 1.0, rates[3]))
     terms.migration_h = 0.0
 
@@ -92,7 +96,13 @@ def begin_group(view: View, group: int, workspace: Workspace) -> None:
 
 @compiled(arrays=False)
 def place_values(view: View, job: int, place: Records, workspace: Workspace, out: Out) -> None:
-    """Write `VALUE_FEATURES` of a place of a waiting job, after `begin_group` of its group."""
+    """Write `VALUE_FEATURES` of a place of a waiting job, after `begin_group` of its group.
+
+    Args:
+        job: row of the job, or of its shape.
+    """
+    asks = view.jobs[job]
+    written = asks if asks.more_shapes == 0 else view.jobs[asks.first_shape]
     valuation, base = workspace.valuation, workspace.base
     values = valuation.values
     if place.period_s != valuation.members[0].period_s:
@@ -100,14 +110,14 @@ def place_values(view: View, job: int, place: Records, workspace: Workspace, out
     value_group(view, valuation, place.group, job, place, values)
     for v in range(base.shape[0]):
         values[v] -= base[v]
-    value_features(base, values, own_usd(view.jobs[job], view.limits), valuation.terms[0].work_usd, out)
+    value_features(base, values, own_usd(written, view.limits), valuation.terms[0].work_usd, out)
 
 
 @compiled(arrays=False)
 def features_of_places(
     view: View, known_stays: bool, first_s: float, job: int, rows: Records, workspace: Workspace, out: Observations
 ) -> None:
-    """Write the features of a waiting job's candidates, as those of the first stream.
+    """Write the features of a waiting job's candidates as those of the first stream, those of shapes where there is room for them.
 
     Args:
         rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
@@ -118,17 +128,21 @@ def features_of_places(
     job_features(asks, view.limits, stay_s, out.job[0])
     cluster_features(view, first_s, False, out.cluster[0])
     begin_values(view, known_stays, job, workspace)
-    group = -2
+    group = shaped = -2
     for k in range(rows.shape[0]):
         place = rows[k]
         if place.new_nodes == ANY_NODES:
             continue
+        row = shape_row(asks, job, place.of_shape)
         if place.group != group:
-            group = place.group
-            shared_features(view, known_stays, stay_s, job, group, workspace.shared[0])
-            begin_group(view, group, workspace)
-        candidate_features(view, job, place, workspace.shared[0], out.candidates[0, k])
-        place_values(view, job, place, workspace, out.candidates[0, k])
+            begin_group(view, place.group, workspace)
+        if place.group != group or row != shaped:
+            group, shaped = place.group, row
+            shared_features(view, known_stays, stay_s, row, group, workspace.shared[0])
+        candidate_features(view, row, place, workspace.shared[0], out.candidates[0, k])
+        place_values(view, row, place, workspace, out.candidates[0, k])
+        if out.candidates.shape[2] > _CANDIDATES:
+            shape_features(view, row, out.candidates[0, k], _CANDIDATES)
 
 
 @compiled(arrays=False)

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from rollmux_env.kernel.candidates import entry_limit, is_saturated
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import departure_s, training_seconds
-from rollmux_env.kernel.tables import Limits, Records, View
+from rollmux_env.kernel.pools import nodes_of, own_usd, provisioned_usd, rollout_usd
+from rollmux_env.kernel.tables import ROLLOUT, TRAINING, Ints, Limits, Records, View
 
 Out = NDArray[Any]  # of either float type
 
@@ -83,6 +84,11 @@ MOVE_FEATURES = (
     "tolerance",
     "rollout_nodes",
     "remaining",  # hours until it leaves at the present period, scale 24; known stays only
+)
+SHAPE_FEATURES = (  # where jobs have shapes: (a - b) / (a + b) of the row's shape and of the job as it is written
+    "shape_rollout_nodes",  # asked for
+    "shape_training_nodes",  # asked for
+    "shape_alone",  # seconds of an iteration alone
 )
 CLUSTER_FEATURES = (
     "consolidate",  # 1 where jobs may be moved, 0 where one wants a place
@@ -169,12 +175,6 @@ def share(part: float, whole: float) -> float:
 
 
 @compiled(arrays=False)
-def own_usd(job: Records, limits: Limits) -> float:
-    """Price of the nodes that a job, a record, asks for, $/h."""
-    return float(job.rollout_nodes * limits.rollout_usd + job.training_nodes * limits.training_usd)
-
-
-@compiled(arrays=False)
 def job_features(job: Records, limits: Limits, stay_s: float, out: Out) -> None:
     """Write `JOB_FEATURES` of a job, a record.
 
@@ -189,9 +189,24 @@ def job_features(job: Records, limits: Limits, stay_s: float, out: Out) -> None:
     out[TOLERATED] = 1.0 - solo / job.limit_s
     out[ROLLOUT_NODES] = squash(job.rollout_nodes, 4.0)
     out[TRAINING_NODES] = squash(job.training_nodes, 4.0)
-    out[ROLLOUT_MEMORY] = share(job.rollout_gb, limits.rollout_node_gb)
-    out[TRAINING_MEMORY] = share(job.training_gb, limits.training_node_gb)
+    out[ROLLOUT_MEMORY] = share(job.rollout_gb, limits.pools[job.rollout_pool].node_gb)
+    out[TRAINING_MEMORY] = share(job.training_gb, limits.pools[job.training_pool].node_gb)
     out[STAY] = squash(stay_s / 3600.0, 24.0)
+
+
+@compiled(arrays=False)
+def shape_features(view: View, job: int, out: Out, at: int) -> None:
+    """Write `SHAPE_FEATURES` of a row of the job table, from column `at` on."""
+    shaped = view.jobs[job]
+    written = shaped if shaped.more_shapes == 0 else view.jobs[shaped.first_shape]
+    out[at] = _more(shaped.rollout_nodes, written.rollout_nodes)
+    out[at + 1] = _more(shaped.training_nodes, written.training_nodes)
+    out[at + 2] = _more(shaped.alone_s, written.alone_s)
+
+
+@compiled(arrays=False)
+def _more(a: float, b: float) -> float:
+    return (a - b) / (a + b) if a + b > 0.0 else 0.0
 
 
 @compiled(arrays=False)
@@ -219,23 +234,31 @@ def cluster_features(view: View, first_s: float, consolidate: bool, out: Out) ->
             load += group.node_load_s[v]
         rollout_load += load / group.period_s
         training_load += group.training_load_s * group.training_nodes / group.period_s
-    usd = clock.rollout_nodes * limits.rollout_usd + clock.training_nodes * limits.training_usd
+    usd = provisioned_usd(clock.nodes, limits)
+    rollout_nodes, training_nodes = nodes_of(clock.nodes, ROLLOUT), nodes_of(clock.nodes, TRAINING)
     out[CONSOLIDATES] = 1.0 if consolidate else 0.0
     out[RUNNING] = squash(running, 16.0)
     out[WAITING] = squash(clock.waiting, 16.0)
     out[GROUPS] = squash(view.order.shape[0], 16.0)
-    out[PROVISIONED_ROLLOUT] = _provisioned(clock.rollout_nodes, limits.rollout_nodes_max)
-    out[PROVISIONED_TRAINING] = _provisioned(clock.training_nodes, limits.training_nodes_max)
+    out[PROVISIONED_ROLLOUT] = _provisioned(clock.nodes, ROLLOUT, limits)
+    out[PROVISIONED_TRAINING] = _provisioned(clock.nodes, TRAINING, limits)
     out[CLUSTER_PACKING] = share(usd, alone_usd)
-    out[CLUSTER_ROLLOUT_LOAD] = share(rollout_load, clock.rollout_nodes)
-    out[CLUSTER_TRAINING_LOAD] = share(training_load, clock.training_nodes)
+    out[CLUSTER_ROLLOUT_LOAD] = share(rollout_load, rollout_nodes)
+    out[CLUSTER_TRAINING_LOAD] = share(training_load, training_nodes)
     out[CLUSTER_AGE] = squash(aged_s / 3600.0 / max(running, 1), 24.0)
     out[HOURS] = squash((clock.now_s - first_s) / 3600.0, 168.0)
 
 
 @compiled(arrays=False)
-def _provisioned(nodes: int, most: float) -> float:
-    return squash(nodes, 16.0) if most == np.inf else share(nodes, most)
+def _provisioned(nodes: Ints, side: int, limits: Limits) -> float:
+    """Nodes on one side, over the most that there can be of the pools that they are of."""
+    count = 0
+    most = 0.0
+    for p in range(nodes.shape[0]):
+        if nodes[p, side] > 0:
+            count += nodes[p, side]
+            most += limits.pools[p].nodes_max
+    return squash(count, 16.0) if most == np.inf else share(count, most)
 
 
 SHARED = np.dtype(
@@ -263,15 +286,17 @@ SHARED = np.dtype(
 
 @compiled(arrays=False)
 def shared_features(view: View, known_stays: bool, stay_s: float, job: int, group: int, shared: Records) -> None:
-    """What all candidates of a waiting job in one group have in common.
+    """What all candidates of a waiting job in one group and shape have in common.
 
     Args:
+        job: row of the job, or of its shape.
         known_stays: whether it is known when jobs leave. stay_s: seconds that the job would stay alone.
         group: row, negative for a new one.
         shared: out: a record of `SHARED`.
     """
     asks, limits, now_s = view.jobs[job], view.limits, view.clock.now_s
-    alone_usd = own_usd(asks, limits)
+    written = asks if asks.more_shapes == 0 else view.jobs[asks.first_shape]
+    alone_usd = own_usd(written, limits)
     remaining_h = stay_s / 3600.0 if known_stays else 0.0
     limit = asks.limit_s
     training_gb = asks.training_gb
@@ -313,10 +338,10 @@ def shared_features(view: View, known_stays: bool, stay_s: float, job: int, grou
     shared.training_s = training_load
     shared.rollout_s = rollout_load
     shared.period_s = period
-    shared.pool_usd = pool * limits.training_usd
+    shared.pool_usd = pool * limits.pools[asks.training_pool].usd
     shared.members = members / limits.group_size_max
     shared.saturated = 1.0 if saturated else 0.0
-    shared.pool_memory = share(training_gb, limits.training_node_gb)
+    shared.pool_memory = share(training_gb, limits.pools[asks.training_pool].node_gb)
     shared.age = squash(age_h, 24.0)
     shared.longest = squash(longest_h, 24.0)
     shared.shortest = squash(shortest_h, 24.0)
@@ -328,6 +353,7 @@ def candidate_features(view: View, job: int, place: Records, shared: Records, ou
     """Write `PLACE_FEATURES` of a waiting job's candidate.
 
     Args:
+        job: row of the job, or of its shape.
         place: a record of `rollmux_env.kernel.candidates.candidate_type`.
         shared: what `shared_features` gives for the job and the group.
     """
@@ -358,9 +384,9 @@ def candidate_features(view: View, job: int, place: Records, shared: Records, ou
     out[TRAINING_LOAD] = shared.training_s * per_period
     out[NODE_LOAD] = node_load * per_period
     out[ROLLOUT_LOAD] = shared.rollout_s * per_period / max(n_nodes, 1)
-    out[NODE_MEMORY] = share(node_gb, limits.rollout_node_gb)
+    out[NODE_MEMORY] = share(node_gb, limits.pools[asks.rollout_pool].node_gb)
     out[POOL_MEMORY] = shared.pool_memory
-    out[PACKING] = unit((n_nodes * limits.rollout_usd + shared.pool_usd) * shared.per_members_usd)
+    out[PACKING] = unit((n_nodes * rollout_usd(asks, limits) + shared.pool_usd) * shared.per_members_usd)
     out[AGE] = shared.age
     out[LONGEST] = shared.longest
     out[SHORTEST] = shared.shortest

@@ -2,6 +2,9 @@
 
 Every subset of a feasible group is feasible on no more nodes and at no longer a period: leaving a member out replaces its arcs by
 shorter ones, and the larger training pool may be kept. So the enumeration extends feasible groups only.
+
+A job of several shapes has a row for each. A set of jobs is looked at in every choice of their shapes, and of all of them together
+those ways are kept that no other beats.
 """
 
 from __future__ import annotations
@@ -14,14 +17,16 @@ from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import training_seconds
 from rollmux_env.kernel.packing import Packing, least_period
 from rollmux_env.kernel.period import own_period
-from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits, Records
+from rollmux_env.kernel.pools import is_same, nodes_usd
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits, Records, constant
 
 
 class Columns(NamedTuple):
     """Groups, a row each.
 
     Attributes:
-        members: (rows, M) job rows, padded with -1. nodes: (rows, 2) rollout and training nodes. period_s: (rows,) seconds.
+        members: (rows, M) rows of the members' shapes, padded with -1. nodes: (rows, 2) rollout and training nodes.
+        period_s: (rows,) seconds.
     """
 
     members: Ints
@@ -29,9 +34,37 @@ class Columns(NamedTuple):
     period_s: Floats
 
 
+class Wanted(NamedTuple):
+    """Which ways to run a set of jobs are of use.
+
+    Attributes:
+        kind: ON_NODES: those that no other beats on rollout and training nodes, each at its least period. PERIODS: those that none
+            beats on nodes and period. CHEAPEST: the cheapest alone, of several the one with the shortest period.
+        alone_usd: (J,) for CHEAPEST: what each job costs at least in a group of its own, $/h. A set is then of use only where it is
+            cheaper than its members apart.
+    """
+
+    kind: int
+    alone_usd: Floats
+
+
+class Choices(NamedTuple):
+    """The jobs that groups are made of, and their shapes.
+
+    Attributes:
+        rows: (V,) rows of their shapes, job by job. starts: (J + 1,) where each job's begin; the first job is in all groups.
+    """
+
+    rows: Ints
+    starts: Ints
+
+
+ON_NODES, PERIODS, CHEAPEST = (constant(k) for k in range(3))
+
+
 @compiled(arrays=False)
 def load_members(jobs: Records, members: Ints, n: int, training_nodes: int, p: Packing) -> None:
-    """Write the phases of the first `n` job rows in `members` into `p`, on a pool of that many training nodes."""
+    """Write the phases of the first `n` rows in `members` into `p`, on a pool of that many training nodes."""
     for i in range(n):
         job = members[i]
         p.rollout_s[i] = jobs[job].rollout_s
@@ -46,20 +79,89 @@ def load_members(jobs: Records, members: Ints, n: int, training_nodes: int, p: P
         p.nodes[i] = jobs[job].rollout_nodes
 
 
+class Way(NamedTuple):
+    """A way to run a set of jobs: nodes, seconds, $/h, and which pools as numbers."""
+
+    rollout_nodes: int
+    training_nodes: int
+    period_s: float
+    usd: float
+    rollout_pool: int
+    training_pool: int
+
+
+@compiled(arrays=False)
+def _way(jobs: Records, limits: Limits, columns: Columns, k: int) -> Way:
+    """A column as a way."""
+    lead, r, t = jobs[columns.members[k, 0]], columns.nodes[k, 0], columns.nodes[k, 1]
+    return Way(r, t, columns.period_s[k], nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
+
+
+@compiled(arrays=False)
+def _beats(kind: int, one: Way, other: Way) -> bool:
+    """Whether another way is of no use beside one."""
+    if kind == CHEAPEST:
+        return bool(one.usd < other.usd or (one.usd == other.usd and one.period_s <= other.period_s))
+    if one.rollout_pool != other.rollout_pool or one.training_pool != other.training_pool:
+        return False
+    r, t = other.rollout_nodes - one.rollout_nodes, other.training_nodes - one.training_nodes
+    return bool(r >= 0 and t >= 0 and (one.period_s <= other.period_s or (kind == ON_NODES and (r > 0 or t > 0))))
+
+
+@compiled(arrays=False)
+def _is_beaten(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int], kind: int, way: Way) -> bool:
+    """Whether a column of a range, which ends where they are counted and no longer written, makes a way useless."""
+    k, end = known[0], min(known[1], columns.period_s.shape[0])
+    while k < end and not _beats(kind, _way(jobs, limits, columns, k), way):
+        k += 1
+    return bool(k < end)
+
+
+@compiled(arrays=False)
+def _keep(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int], kind: int, way: Way) -> int:
+    """Drop the columns of a range that a way beats, and make room for it behind them; returns the range's new end."""
+    at, end = known
+    if end > columns.period_s.shape[0]:
+        return end + 1
+    left = at
+    for k in range(at, end):
+        if not _beats(kind, way, _way(jobs, limits, columns, k)):
+            columns.members[left] = columns.members[k]
+            columns.nodes[left] = columns.nodes[k]
+            columns.period_s[left] = columns.period_s[k]
+            left += 1
+    return left + 1
+
+
+@compiled(arrays=False)
+def _write(columns: Columns, row: int, members: Ints, way: Way) -> None:
+    """Write a column, if there is such a row."""
+    if row >= columns.period_s.shape[0]:
+        return
+    columns.nodes[row, 0], columns.nodes[row, 1], columns.period_s[row] = way.rollout_nodes, way.training_nodes, way.period_s
+    for i in range(columns.members.shape[1]):
+        columns.members[row, i] = members[i] if i < members.shape[0] else -1
+
+
 @compiled(arrays=False)
 def group_columns(
-    jobs: Records, limits: Limits, members: Ints, n: int, all_periods: bool, p: Packing, columns: Columns, at: int
-) -> int:
-    """Feasible ways to run a set of jobs as one group: those that no other beats on rollout nodes, training nodes and period.
+    jobs: Records, limits: Limits, members: Ints, wanted: tuple[int, float], p: Packing, columns: Columns, at: int, end: int
+) -> tuple[int, bool]:
+    """Add the ways to run a set of jobs as one group to those that are known of the same jobs, as far as they are of use.
 
     Args:
-        members: (>= n,) rows of the jobs.
-        all_periods: else the period does not count: only those that no other beats on nodes are written, each at its least period.
-        columns: out: nodes and periods are written from row `at` on.
+        members: (n,) rows of the jobs in their shapes.
+        wanted: a kind as of `Wanted`, and the $/h below which a way is of use.
+        columns: out: rows `at` to `end` are those known.
 
     Returns:
-        How many there are; where the arrays end, the rest are counted and not written.
+        The new end; where the arrays end, the rest are counted and not written. And whether the group may be feasible: it is not
+        looked at where nothing could come of it.
     """
+    n = members.shape[0]
+    kind, most_usd = wanted
+    lead = jobs[members[0]]
+    rollout, training = limits.pools[lead.rollout_pool], limits.pools[lead.training_pool]
     limit = np.inf
     training_gb = 0.0
     training_device_gb = 0.0
@@ -71,6 +173,8 @@ def group_columns(
     t = 0
     for i in range(n):
         job = members[i]
+        if not is_same(jobs[job], lead):
+            return end, False
         limit = min(limit, jobs[job].limit_s)
         training_gb += jobs[job].training_gb
         training_device_gb += jobs[job].training_device_gb
@@ -81,19 +185,18 @@ def group_columns(
         load_gb += nodes * jobs[job].rollout_gb
         load_device_gb += nodes * jobs[job].rollout_device_gb
         t = max(t, jobs[job].training_nodes)
-    if training_gb > limits.training_node_gb * (1.0 + TOLERANCE):
-        return 0
-    if training_device_gb > limits.training_device_gb * (1.0 + TOLERANCE):
-        return 0
+    if training_gb > training.node_gb * (1.0 + TOLERANCE):
+        return end, False
+    if training_device_gb > training.device_gb * (1.0 + TOLERANCE):
+        return end, False
     nodes_least = max(nodes_least, int(np.ceil(load / limit - 1e-6)))
     if load_gb > 0.0:
-        nodes_least = max(nodes_least, int(np.ceil(load_gb / limits.rollout_node_gb - 1e-6)))
+        nodes_least = max(nodes_least, int(np.ceil(load_gb / rollout.node_gb - 1e-6)))
     if load_device_gb > 0.0:
-        nodes_least = max(nodes_least, int(np.ceil(load_device_gb / limits.rollout_device_gb - 1e-6)))
-    nodes_out, period_out = columns.nodes, columns.period_s
-    rows = nodes_out.shape[0]
-    count = 0
+        nodes_least = max(nodes_least, int(np.ceil(load_device_gb / rollout.device_gb - 1e-6)))
+    possible = False
     fewest = nodes_most + 1
+    both = lead.rollout_pool == lead.training_pool
     while True:
         load_members(jobs, members, n, t, p)
         floor = 0.0
@@ -105,22 +208,21 @@ def group_columns(
         if floor <= limit * (1.0 + TOLERANCE):
             best_here = np.inf
             r = nodes_least
-            while r <= min(nodes_most, limits.rollout_nodes_max) and (all_periods or r < fewest):
-                period = least_period(p, n, r, limits, limit)
+            while r <= min(nodes_most, rollout.nodes_max - (t if both else 0)) and (kind == PERIODS or r < fewest):
+                way = Way(r, t, floor, nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
+                if way.usd >= most_usd or _is_beaten(jobs, limits, columns, (at, end), kind, way):
+                    possible = True
+                    break  # nor is anything on more nodes of use
+                period = least_period(p, n, r, rollout, limit)
                 if period < best_here:
                     best_here = period
-                    beaten = False
-                    for k in range(at, min(at + count, rows)):
-                        if nodes_out[k, 0] <= r and period_out[k] <= period:
-                            beaten = True
-                    if not beaten:
-                        if at + count < rows:
-                            nodes_out[at + count, 0] = r
-                            nodes_out[at + count, 1] = t
-                            period_out[at + count] = period
-                        count += 1
-                        fewest = min(fewest, r)
-                    if period <= floor or not all_periods:
+                    possible = True
+                    way = Way(r, t, period, way.usd, lead.rollout_pool, lead.training_pool)
+                    if not _is_beaten(jobs, limits, columns, (at, end), kind, way):
+                        end = _keep(jobs, limits, columns, (at, end), kind, way)
+                        _write(columns, end - 1, members, way)
+                    fewest = min(fewest, r)
+                    if period <= floor or kind != PERIODS:
                         break
                 r += 1
         larger = np.iinfo(np.int64).max
@@ -129,58 +231,66 @@ def group_columns(
                 if jobs[members[i]].rescale_nodes[k] > t:
                     larger = min(larger, jobs[members[i]].rescale_nodes[k])
                     break
-        if larger == np.iinfo(np.int64).max or larger > limits.training_nodes_max:
-            return count
+        if larger == np.iinfo(np.int64).max or larger > training.nodes_max:
+            return end, possible
         t = larger
 
 
 @compiled
 def enumerate_groups(
-    jobs: Records,
-    limits: Limits,
-    first: int,
-    others: Ints,
-    size_max: int,
-    all_periods: bool,
-    p: Packing,
-    columns: Columns,
+    jobs: Records, limits: Limits, choices: Choices, size_max: int, wanted: Wanted, p: Packing, columns: Columns
 ) -> int:
     """Columns of every feasible group of one job with some of the others.
 
     Args:
-        first: row of the job that all groups hold. others: (J,) rows of the jobs that may join it.
-        size_max: most members.
-        all_periods: see `group_columns`.
+        choices: the jobs. size_max: most members.
         p: room for groups of that size.
         columns: out.
 
     Returns:
         How many columns there are. More than the arrays hold: they were left incomplete, and the count is only a lower bound.
     """
-    members_out = columns.members
-    rows = members_out.shape[0]
-    members = np.empty(size_max, np.int64)
-    following = np.zeros(size_max + 1, np.int64)  # of `others`, which may come next behind so many members
-    members[0] = first
+    rows = columns.members.shape[0]
+    n_jobs = choices.starts.shape[0] - 1
+    following = np.zeros(size_max + 2, np.int64)  # which job may come next behind so many members
+    following[1] = 1
+    alone_usd = np.zeros(size_max + 1)
+    # Choices of shapes of the present set and of those that it extends, in each of which the group may be feasible.
+    tuples = np.zeros((64, size_max), np.int64)
+    begins = np.zeros(size_max + 2, np.int64)  # of those of so many members; behind the last: their end
+    begins[1], begins[2] = 1, 1  # the one choice for nobody is the first
     size = 1
+    job = 0
     count = 0
     new = True
     while size > 0:
         if new:
             new = False
-            more = group_columns(jobs, limits, members, size, all_periods, p, columns, count)
-            if count + more > rows:
-                return count + more
-            for k in range(count, count + more):
-                for i in range(members_out.shape[1]):
-                    members_out[k, i] = members[i] if i < size else -1
-            count += more
-            if more == 0:
+            end = count
+            top = begins[size]
+            alone_usd[size] = alone_usd[size - 1] + wanted.alone_usd[job]
+            most_usd = alone_usd[size] if wanted.kind == CHEAPEST and size > 1 else np.inf
+            for parent in range(begins[size - 1], begins[size]):
+                for k in range(choices.starts[job], choices.starts[job + 1]):
+                    if top == tuples.shape[0]:
+                        larger = np.zeros((2 * top, size_max), np.int64)
+                        larger[:top] = tuples
+                        tuples = larger
+                    tuples[top, : size - 1] = tuples[parent, : size - 1]
+                    tuples[top, size - 1] = choices.rows[k]
+                    end, possible = group_columns(jobs, limits, tuples[top, :size], (wanted.kind, most_usd), p, columns, count, end)
+                    if end > rows:
+                        return end
+                    if possible:
+                        top += 1
+            count = end
+            begins[size + 1] = top
+            if top == begins[size]:
                 size -= 1
-        elif size == size_max or following[size] == others.shape[0]:
+        elif size == size_max or following[size] == n_jobs:
             size -= 1
         else:
-            members[size] = others[following[size]]
+            job = following[size]
             following[size] += 1
             following[size + 1] = following[size]
             size += 1

@@ -14,7 +14,8 @@ from rollmux_env.kernel.candidates import FEASIBLE, entry_limit, enumerate_candi
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.lns_value import Regrouping, group_usd, job_worth, nodes_in_use, nodes_left
 from rollmux_env.kernel.membership import attach, detach, memory_kept, open_group, refresh, training_seconds
-from rollmux_env.kernel.tables import NO, NOWHERE, TOLERANCE, ZERO, Clock, Floats, Ints, Limits, Records, View
+from rollmux_env.kernel.pools import are_within, has_room, is_same, is_unlimited, own_usd, provisioned_usd, rollout_usd
+from rollmux_env.kernel.tables import NO, NOWHERE, TOLERANCE, Clock, Floats, Ints, Limits, Records, View
 
 OVERLOOKED = 0.1  # share of the groups, while a job is put back
 _ALL_PINS = 2  # up to so many rollout nodes of a job all ways to pin it are looked at, beyond that the cheapest of each group
@@ -27,6 +28,7 @@ def put_back(jobs: Records, groups: Records, job: int, home: Records) -> None:
     """Make a job again what it was before it was taken out, as a record of `rollmux_env.kernel.lns_value.home_type` has it."""
     group, rank, pins, n_pins = home.group, home.rank, home.pins, home.n_pins
     n = groups[group].n_members
+    groups[group].rollout_pool, groups[group].training_pool = jobs[job].rollout_pool, jobs[job].training_pool
     for i in range(n, rank, -1):
         groups[group].members[i] = groups[group].members[i - 1]
     groups[group].members[rank] = job
@@ -84,6 +86,7 @@ def _may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
     training_s = group.training_load_s + training_seconds(jobs, job, group.training_nodes)
     return bool(
         group.n_members < limits.group_size_max
+        and is_same(group, jobs[job])
         and group.training_nodes >= jobs[job].training_nodes
         and max(group.period_s, training_s) <= limit
     )
@@ -105,9 +108,9 @@ def insert(view: View, facts: Regrouping, job: int, usd: Floats, overlooked: flo
     jobs, groups, limits = view.jobs, view.groups, view.limits
     home = facts.homes[job].group
     wanted = jobs[job].rollout_nodes
-    used_rollout, used_training = ZERO, ZERO
-    if limits.rollout_nodes_max < np.inf or limits.training_nodes_max < np.inf:
-        used_rollout, used_training = nodes_in_use(groups, facts)
+    used = np.zeros((limits.pools.shape[0], 2), np.int64)
+    if not is_unlimited(limits):
+        nodes_in_use(groups, facts, used)
     looked = 0
     best = np.inf
     best_group = NOWHERE
@@ -118,12 +121,12 @@ def insert(view: View, facts: Regrouping, job: int, usd: Floats, overlooked: flo
         looked += 1
         # The nodes to be held elsewhere are only known when all jobs have a place; a rollout node each is about right.
         best = group_usd(view, facts, home, NOWHERE, place, groups[home].period_s) - usd[home]
-        best -= limits.rollout_usd * wanted * facts.migration_h
+        best -= rollout_usd(jobs[job], limits) * wanted * facts.migration_h
         best_group = home
         detach(jobs, groups, job)
     empty = NOWHERE
     one = np.empty(1, np.int64)
-    there = View(jobs, groups, one, limits, Clock(view.clock.now_s, used_rollout, used_training, view.clock.waiting))
+    there = View(jobs, groups, one, limits, Clock(view.clock.now_s, used, view.clock.waiting))
     for group in range(groups.shape[0]):
         if groups[group].n_members == 0:
             if empty == NOWHERE and group >= facts.rollout_nodes.shape[0]:
@@ -146,17 +149,13 @@ def insert(view: View, facts: Regrouping, job: int, usd: Floats, overlooked: flo
                 best, best_group = more, group
                 rows[room] = row
     training = jobs[job].training_nodes
-    if (
-        empty != NOWHERE
-        and used_rollout + wanted <= limits.rollout_nodes_max
-        and used_training + training <= limits.training_nodes_max
-    ):
+    if empty != NOWHERE and has_room(jobs[job], wanted, training, limits, there.clock):
         looked += 1
         hours, worth = job_worth(jobs, facts, job, empty, jobs[job].solo_s)
-        if hours * (wanted * limits.rollout_usd + training * limits.training_usd) - worth < best - _TIE_USD:
+        if hours * own_usd(jobs[job], limits) - worth < best - _TIE_USD:
             best_group = empty
             place.new_nodes = wanted
-            open_group(groups, empty, NOWHERE, training, 0.0)
+            open_group(groups, empty, NOWHERE, jobs[job], training, 0.0)
     if best_group == NOWHERE:
         return 0
     if best_group == home:
@@ -203,18 +202,24 @@ def _choose(jobs: Records, groups: Records, facts: Regrouping, rng: np.random.Ge
 
 
 @compiled(arrays=False)
-def _price(groups: Records, limits: Limits, facts: Regrouping) -> float:
-    """What the nodes cost that the moves leave behind, until their pauses end, $."""
-    rollout, training = nodes_left(groups, facts)
-    return float((rollout * limits.rollout_usd + training * limits.training_usd) * facts.migration_h)
+def _price(groups: Records, limits: Limits, facts: Regrouping, left: Ints) -> float:
+    """What the nodes cost that the moves leave behind, until their pauses end, $.
+
+    Args:
+        left: (P, 2) room for counts.
+    """
+    left[:] = 0
+    nodes_left(groups, facts, left)
+    return float(provisioned_usd(left, limits) * facts.migration_h)
 
 
 @compiled(arrays=False)
-def _fits(groups: Records, limits: Limits, facts: Regrouping) -> bool:
-    if limits.rollout_nodes_max == np.inf and limits.training_nodes_max == np.inf:
+def _fits(groups: Records, limits: Limits, facts: Regrouping, used: Ints) -> bool:
+    """Whether the cluster has the nodes that are in use; `used` is room as in `_price`."""
+    if is_unlimited(limits):
         return True
-    rollout, training = nodes_in_use(groups, facts)
-    return bool(rollout <= limits.rollout_nodes_max and training <= limits.training_nodes_max)
+    nodes_in_use(groups, facts, used)
+    return are_within(used, limits)
 
 
 @compiled
@@ -244,6 +249,7 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
     was = np.empty_like(facts.homes)
     was_training = np.empty(n_jobs, np.int64)
     was_usd = np.empty(usd.shape[0])
+    counted = np.empty((limits.pools.shape[0], 2), np.int64)
     looked = 0
     while looked < budget:
         looked += 1
@@ -273,8 +279,8 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
             if places == 0:
                 break
             placed += 1
-        if placed == count and _fits(groups, limits, facts):
-            then = usd.sum() + _price(groups, limits, facts)
+        if placed == count and _fits(groups, limits, facts, counted):
+            then = usd.sum() + _price(groups, limits, facts, counted)
             if then < now - _LEAST_USD:
                 now = then
                 continue

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.tables import NOWHERE, Ints, Records, View
+from rollmux_env.kernel.pools import rollout_usd
+from rollmux_env.kernel.tables import NOWHERE, ROLLOUT, TRAINING, Ints, Records, View
 
 
 def home_type(pins: int) -> np.dtype[Any]:
@@ -39,7 +40,7 @@ class Regrouping(NamedTuple):
         rollout_nodes, training_nodes: (G,) nodes of the present groups, which are the first rows of the group table.
         horizon_h: of the discount, hours.
         migration_h: pause of a move, hours.
-        held_rollout, held_training: nodes that are held for earlier moves.
+        held: (P, 2) nodes of each pool that are held for earlier moves, for rollouts and for trainings.
     """
 
     homes: Records
@@ -47,8 +48,7 @@ class Regrouping(NamedTuple):
     training_nodes: Ints
     horizon_h: float
     migration_h: float
-    held_rollout: int
-    held_training: int
+    held: Ints
 
 
 @compiled(arrays=False)
@@ -104,20 +104,25 @@ def group_usd(view: View, facts: Regrouping, group: int, job: int, place: Record
                 needed_h[v] = max(needed_h[v], hours)
                 at += 1
         if i == n:
-            usd += place.new_nodes * limits.rollout_usd * hours
-    usd += limits.rollout_usd * needed_h.sum() + limits.training_usd * g.training_nodes * longest_h
+            usd += place.new_nodes * rollout_usd(jobs[job], limits) * hours
+    pools, needed = limits.pools, needed_h.sum()
+    usd += pools[g.rollout_pool].usd * needed + pools[g.training_pool].usd * g.training_nodes * longest_h
     return float(usd)
 
 
 @compiled
-def nodes_left(groups: Records, facts: Regrouping) -> tuple[int, int]:
-    """Rollout and training nodes that no job needs any more that stays at home: they are held until the movers' pauses end.
+def nodes_left(groups: Records, facts: Regrouping, out: Ints) -> None:
+    """Count the nodes that no job needs any more that stays at home: they are held until the movers' pauses end.
 
     A node of the present groups stays where a member that has not moved is pinned to it, training nodes where there is any.
+
+    Args:
+        out: (P, 2) of each pool and side; added to.
     """
-    rollout = facts.rollout_nodes.sum()
-    training = facts.training_nodes.sum()
     for group in range(facts.rollout_nodes.shape[0]):
+        rollout, training = groups[group].rollout_pool, groups[group].training_pool
+        out[rollout, ROLLOUT] += facts.rollout_nodes[group]
+        out[training, TRAINING] += facts.training_nodes[group]
         stays = False
         for i in range(groups[group].n_members):
             job = groups[group].members[i]
@@ -126,10 +131,9 @@ def nodes_left(groups: Records, facts: Regrouping) -> tuple[int, int]:
             stays = True
             for k in range(facts.homes[job].n_pins):
                 if not _counted(groups, facts, group, i, facts.homes[job].pins[k]):
-                    rollout -= 1
+                    out[rollout, ROLLOUT] -= 1
         if stays:
-            training -= facts.training_nodes[group]
-    return int(rollout), int(training)
+            out[training, TRAINING] -= facts.training_nodes[group]
 
 
 @compiled(arrays=False)
@@ -145,11 +149,11 @@ def _counted(groups: Records, facts: Regrouping, group: int, end: int, number: i
 
 
 @compiled(arrays=False)
-def nodes_in_use(groups: Records, facts: Regrouping) -> tuple[int, int]:
-    """Rollout and training nodes provisioned while the moves' pauses last: those of the groups, left ones, and held ones."""
-    rollout, training = nodes_left(groups, facts)
+def nodes_in_use(groups: Records, facts: Regrouping, out: Ints) -> None:
+    """Write (P, 2) the nodes provisioned while the moves' pauses last: those of the groups, left ones, and held ones."""
+    out[:] = facts.held
+    nodes_left(groups, facts, out)
     for group in range(groups.shape[0]):
         if groups[group].n_members > 0:
-            rollout += groups[group].n_nodes
-            training += groups[group].training_nodes
-    return int(rollout + facts.held_rollout), int(training + facts.held_training)
+            out[groups[group].rollout_pool, ROLLOUT] += groups[group].n_nodes
+            out[groups[group].training_pool, TRAINING] += groups[group].training_nodes

@@ -9,7 +9,13 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.period import PHASES, add_warm_starts, exact_period, load_bound, own_period, period_bound
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Limits, Records
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Floats, Ints, Limits, Records
+
+
+@compiled(arrays=False)
+def shape_row(record: Records, job: int, shape: int) -> int:
+    """The row with the numbers of a shape of the job in row `job`, whose record is given too."""
+    return int(job if record.more_shapes == 0 else record.first_shape + shape)
 
 
 @compiled(arrays=False)
@@ -39,25 +45,28 @@ def node_positions(jobs: Records, groups: Records, job: int, group: int, pinned:
 @compiled(arrays=False)
 def training_memory_fits(group: Records, job: Records, limits: Limits) -> bool:
     """Whether the training nodes of a group have room for one more job; both are records."""
-    fits = group.training_gb + job.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
-    return bool(fits and group.training_device_gb + job.training_device_gb <= limits.training_device_gb * (1.0 + TOLERANCE))
+    pool = limits.pools[group.training_pool]
+    fits = group.training_gb + job.training_gb <= pool.node_gb * (1.0 + TOLERANCE)
+    return bool(fits and group.training_device_gb + job.training_device_gb <= pool.device_gb * (1.0 + TOLERANCE))
 
 
 @compiled(arrays=False)
 def rollout_memory_fits(group: Records, node: int, job: Records, limits: Limits) -> bool:
     """Whether the rollout node at a position of a group has room for one more job."""
-    fits = group.node_gb[node] + job.rollout_gb <= limits.rollout_node_gb * (1.0 + TOLERANCE)
-    return bool(fits and group.node_device_gb[node] + job.rollout_device_gb <= limits.rollout_device_gb * (1.0 + TOLERANCE))
+    pool = limits.pools[group.rollout_pool]
+    fits = group.node_gb[node] + job.rollout_gb <= pool.node_gb * (1.0 + TOLERANCE)
+    return bool(fits and group.node_device_gb[node] + job.rollout_device_gb <= pool.device_gb * (1.0 + TOLERANCE))
 
 
 @compiled(arrays=False)
 def memory_kept(group: Records, limits: Limits) -> bool:
     """Whether no node of a group has more to keep than it has memory for."""
-    fits = group.training_gb <= limits.training_node_gb * (1.0 + TOLERANCE)
-    fits = fits and group.training_device_gb <= limits.training_device_gb * (1.0 + TOLERANCE)
+    rollout, training = limits.pools[group.rollout_pool], limits.pools[group.training_pool]
+    fits = group.training_gb <= training.node_gb * (1.0 + TOLERANCE)
+    fits = fits and group.training_device_gb <= training.device_gb * (1.0 + TOLERANCE)
     for v in range(group.n_nodes):
-        fits = fits and group.node_gb[v] <= limits.rollout_node_gb * (1.0 + TOLERANCE)
-        fits = fits and group.node_device_gb[v] <= limits.rollout_device_gb * (1.0 + TOLERANCE)
+        fits = fits and group.node_gb[v] <= rollout.node_gb * (1.0 + TOLERANCE)
+        fits = fits and group.node_device_gb[v] <= rollout.device_gb * (1.0 + TOLERANCE)
     return bool(fits)
 
 
@@ -141,7 +150,7 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
         training_load += j.placed_training_s
         training_gb += j.training_gb
         training_device_gb += j.training_device_gb
-        cycle = max(cycle, j.solo_s)
+        cycle = max(cycle, j.alone_s)
         placed_cycle = max(placed_cycle, own_period(j.placed_rollout_s, j.placed_training_s, j.placed_sync_s, j.staleness))
         limit = min(limit, j.limit_s)
         warm = max(warm, max(j.rollout_warm_s, j.training_warm_s))
@@ -231,9 +240,38 @@ def settle(jobs: Records, groups: Records, group: int, now_s: float) -> None:
 
 
 @compiled(arrays=False)
-def open_group(groups: Records, group: int, number: int, training_nodes: int, now_s: float) -> None:
-    """Make an empty group of a free row."""
+def wear(jobs: Records, job: int, shape: int) -> None:
+    """Write the numbers of a shape into the row of a job that has no place."""
+    j = jobs[job]
+    if j.more_shapes <= 0:
+        return
+    other = jobs[j.first_shape + shape]
+    j.rollout_s = other.rollout_s
+    j.training_s = other.training_s
+    j.alone_s = other.alone_s
+    j.rollout_warm_s = other.rollout_warm_s
+    j.training_warm_s = other.training_warm_s
+    j.cold_s = other.cold_s
+    j.rollout_gb = other.rollout_gb
+    j.training_gb = other.training_gb
+    j.rollout_device_gb = other.rollout_device_gb
+    j.training_device_gb = other.training_device_gb
+    j.rollout_pool = other.rollout_pool
+    j.training_pool = other.training_pool
+    j.rollout_nodes = other.rollout_nodes
+    j.training_nodes = other.training_nodes
+    for k in range(j.rescale_nodes.shape[0]):
+        j.rescale_nodes[k] = other.rescale_nodes[k]
+        j.rescale_s[k] = other.rescale_s[k]
+    j.of_shape = shape
+
+
+@compiled(arrays=False)
+def open_group(groups: Records, group: int, number: int, first: Records, training_nodes: int, now_s: float) -> None:
+    """Make an empty group of a free row, on the pools of the job, a record, that is to be its first member."""
     g = groups[group]
+    g.rollout_pool = first.rollout_pool
+    g.training_pool = first.training_pool
     g.id = number
     g.n_members = 0
     g.n_nodes = 0
@@ -295,7 +333,16 @@ def attach_colocated(jobs: Records, groups: Records, job: int, group: int, rollo
 
 @compiled(arrays=False)
 def detach(jobs: Records, groups: Records, job: int) -> int:
-    """Take a job out of its settled group and drop the rollout nodes that no member is pinned to.
+    """Take a job out of its settled group and drop the rollout nodes that no member is pinned to; returns how many."""
+    return int(detach_for(jobs, groups, job, ZERO))
+
+
+@compiled(arrays=False)
+def detach_for(jobs: Records, groups: Records, job: int, kept: int) -> int:
+    """Take a job out of its settled group, to which it will come back in another shape: what `detach` does, but for some nodes.
+
+    Args:
+        kept: so many nodes stay; their numbers stand first in its `pins`, ascending.
 
     Returns:
         How many rollout nodes were dropped.
@@ -314,8 +361,13 @@ def detach(jobs: Records, groups: Records, job: int) -> int:
     n_nodes = g.n_nodes
     _load_nodes(jobs, groups, group)
     left = 0
+    at = 0
     for v in range(n_nodes):
-        if g.node_load_s[v] > 0.0:
+        stays = g.node_load_s[v] > 0.0
+        if at < kept and j.pins[at] == g.node_number[v]:
+            at += 1
+            stays = True
+        if stays:
             g.node_number[left] = g.node_number[v]
             left += 1
     g.n_nodes = left

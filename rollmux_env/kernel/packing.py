@@ -19,7 +19,7 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.period import exact_period, own_period
-from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Records
 
 
 class Packing(NamedTuple):
@@ -109,11 +109,11 @@ def packing(members: int, rollout_nodes: int) -> Packing:
 
 
 @compiled(arrays=False)
-def least_period(p: Packing, n: int, r: int, limits: Limits, limit_s: float) -> float:
+def least_period(p: Packing, n: int, r: int, pool: Records, limit_s: float) -> float:
     """Least period of the first `n` jobs in `p` on at most `r` rollout nodes.
 
     Args:
-        limits: of which the memory of a rollout node counts.
+        pool: of the rollout nodes, a record of `rollmux_env.kernel.tables.POOL`.
         limit_s: longest period that is of use.
 
     Returns:
@@ -138,7 +138,7 @@ def least_period(p: Packing, n: int, r: int, limits: Limits, limit_s: float) -> 
     level = 0
     _begin(p, 0)
     while level >= 0:
-        if not _next_take(p, level, r, limits, longest):
+        if not _next_take(p, level, r, pool, longest):
             level -= 1
             continue
         _place(p, level)
@@ -176,7 +176,7 @@ def _begin(p: Packing, level: int) -> None:
 
 
 @compiled(arrays=False)
-def _next_take(p: Packing, level: int, r: int, limits: Limits, longest: float) -> bool:
+def _next_take(p: Packing, level: int, r: int, pool: Records, longest: float) -> bool:
     """Advance to the next way to place the member of this level; False at the end."""
     k = p.n_classes[level]
     wanted = p.nodes[level]
@@ -194,8 +194,8 @@ def _next_take(p: Packing, level: int, r: int, limits: Limits, longest: float) -
                 taken < wanted
                 and p.take[level, c] < p.class_nodes[level, c]
                 and p.load_s[level, c] + p.rollout_s[level] <= longest
-                and p.load_gb[level, c] + p.gb[level] <= limits.rollout_node_gb * (1.0 + TOLERANCE)
-                and p.load_device_gb[level, c] + p.device_gb[level] <= limits.rollout_device_gb * (1.0 + TOLERANCE)
+                and p.load_gb[level, c] + p.gb[level] <= pool.node_gb * (1.0 + TOLERANCE)
+                and p.load_device_gb[level, c] + p.device_gb[level] <= pool.device_gb * (1.0 + TOLERANCE)
             )
             if fits:
                 p.take[level, c] += 1

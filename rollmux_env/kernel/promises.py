@@ -96,6 +96,8 @@ def promise(view: View, rows: int, observed: bool, pause_s: float) -> None:
         refresh_promises(jobs, g)
     for row in range(rows):
         j = jobs[row]
+        if j.more_shapes < 0:
+            continue
         stayed, rest, done = 0.0, j.duration_s, 0.0
         if j.group != NOWHERE:
             stayed, rest, done = _stay(j, groups[j.group], now_s, observed)
@@ -103,3 +105,9 @@ def promise(view: View, rows: int, observed: bool, pause_s: float) -> None:
         j.enters_limit_s, less = _longest_period(j, stayed, rest, done, most_cold + j.cold_s)
         j.limit_per_cold = max(j.limit_per_cold, less) if j.group != NOWHERE else less
         j.follows_limit_s = j.enters_limit_s - j.limit_per_cold * entrants_cold
+        if j.more_shapes > 0:
+            for shape in range(1 + j.more_shapes):
+                other = jobs[j.first_shape + shape]
+                other.enters_limit_s, less = _longest_period(other, stayed, rest, done, most_cold + other.cold_s)
+                other.limit_per_cold = less
+                other.follows_limit_s = other.enters_limit_s - less * entrants_cold

@@ -1,8 +1,9 @@
-"""What Python and compiled code share: the view of a cluster, a record a job and a record a group.
+"""What Python and compiled code share: the view of a cluster, a record a job, a record a group and a record a pool.
 
 A `rollmux_env.cluster.state.State` owns one view, an environment one a stream. Tables are structured arrays: compiled code reads
 `jobs[row].rollout_s`, Python `jobs["rollout_s"][row]`, or `jobs.rollout_s[row]` where it is given a record array.
-Shapes: J job rows, G group rows, M members of a group, N rollout nodes (of a job in `pins`, else of a group), K rescaling steps.
+Shapes: P pools, J job rows, G group rows, M members of a group, N rollout nodes (of a job in `pins`, else of a group), K rescaling
+steps.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def constant(value: int) -> int:
 NOWHERE, ZERO = constant(-1), constant(0)
 YES, NO = cast("bool", np.bool_(True)), cast("bool", np.bool_(False))
 UNUSED = np.iinfo(np.int64).max  # nodes of a rescaling step that there is not
+ROLLOUT, TRAINING = constant(0), constant(1)  # sides of a group
 TOLERANCE = 1e-9  # relative, in favour of <= and >=: SLO, residency, saturation
 
 # Columns of the job table: name, type, second axis.
@@ -34,6 +36,7 @@ _JOB = (
     ("sync_s", "f8", ""),  # seconds
     ("staleness", "f8", ""),  # versions that the weights may be old which sampled what is trained
     ("solo_s", "f8", ""),  # T_solo, seconds
+    ("alone_s", "f8", ""),  # the same in the shape that the row has, seconds
     ("limit_s", "f8", ""),  # longest period that keeps the SLO, slo * T_solo, seconds
     # Where switches are planned (`rollmux_env.kernel.promises`); else no switch takes time, and both limits are `limit_s`.
     ("rollout_warm_s", "f8", ""),  # warm start of a phase on nodes that others use too, seconds
@@ -49,10 +52,16 @@ _JOB = (
     ("training_gb", "f8", ""),
     ("rollout_device_gb", "f8", ""),  # memory that the job keeps on each GPU between its phases, GB
     ("training_device_gb", "f8", ""),
+    ("rollout_pool", "i8", ""),  # pools whose nodes the phases run on, as numbers
+    ("training_pool", "i8", ""),
     ("rollout_nodes", "i8", ""),  # nodes that the phases ask for
     ("training_nodes", "i8", ""),
     ("rescale_nodes", "i8", "K"),  # training seconds from so many nodes on, ascending; unused steps come last
     ("rescale_s", "f8", "K"),
+    # A job of several shapes has a row of each, and one more that has those of the shape it runs in, or of shape 0 while it waits.
+    ("of_shape", "i8", ""),  # number of the row's shape
+    ("more_shapes", "i8", ""),  # how many shapes the job has beside shape 0; -1 in the row of a shape
+    ("first_shape", "i8", ""),  # row of shape 0, behind which come the others; of a job with one shape its own
     ("movable", "i8", ""),  # 0 where the job stays in the place that it got first, else 1
     ("group", "i8", ""),  # row of the job's group, or NOWHERE
     ("pins", "i8", "N"),  # numbers of the rollout nodes that it is pinned to, ascending
@@ -78,7 +87,9 @@ _GROUP = (
     ("id", "i8", ""),  # numbers in order of creation, never reused
     ("members", "i8", "M"),  # job rows in order of admission
     ("n_members", "i8", ""),  # how many
-    ("training_nodes", "i8", ""),  # size of the training pool
+    ("rollout_pool", "i8", ""),  # pools of its nodes, as numbers; those of its first member, so of every one
+    ("training_pool", "i8", ""),
+    ("training_nodes", "i8", ""),  # how many training nodes it has
     ("node_number", "i8", "N"),  # the rollout nodes' numbers, ascending
     ("n_nodes", "i8", ""),  # how many
     ("next_number", "i8", ""),  # of the next new node
@@ -104,26 +115,27 @@ _GROUP = (
 )
 
 
+# A pool; counts and memory without a limit are infinite.
+POOL = np.dtype(
+    [
+        ("usd", "f8"),  # price of a node, $/h
+        ("nodes_max", "f8"),  # nodes that can be provisioned at once
+        ("node_gb", "f8"),  # host memory of a node, GB
+        ("device_gb", "f8"),  # of each GPU, for what jobs keep there between their phases, GB
+    ]
+)
+
+
 class Limits(NamedTuple):
-    """What holds for the whole cluster. Counts and memory without a limit are infinite.
+    """What holds for the whole cluster.
 
     Attributes:
-        rollout_node_gb, training_node_gb: host memory of a node, GB.
-        rollout_nodes_max, training_nodes_max: nodes that can be provisioned at once.
-        rollout_usd, training_usd: price of a node, $/h.
+        pools: (P,) records of `POOL`, in the order of `rollmux_env.scenario.Cluster.pools`.
         group_size_max: most jobs in a group.
-        rollout_device_gb, training_device_gb: of each GPU, for what jobs keep there between their phases, GB.
     """
 
-    rollout_node_gb: float
-    training_node_gb: float
-    rollout_nodes_max: float
-    training_nodes_max: float
-    rollout_usd: float
-    training_usd: float
+    pools: Records
     group_size_max: int
-    rollout_device_gb: float
-    training_device_gb: float
 
 
 class Clock(NamedTuple):
@@ -131,13 +143,12 @@ class Clock(NamedTuple):
 
     Attributes:
         now_s: time, seconds.
-        rollout_nodes, training_nodes: provisioned, those held for moves included.
+        nodes: (P, 2) provisioned of each pool, for rollouts and for trainings, those held for moves included.
         waiting: jobs in the queue.
     """
 
     now_s: float
-    rollout_nodes: int
-    training_nodes: int
+    nodes: Ints
     waiting: int
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from rollmux_env.kernel.candidates import candidate_type
 from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.pools import nodes_usd, own_usd
 from rollmux_env.kernel.tables import NOWHERE, ZERO, Floats, Ints, Records, View
 
 HORIZONS_H = (1.0, 4.0, 24.0)
@@ -171,17 +172,18 @@ def value_group(view: View, valuation: Valuation, group: int, job: int, place: R
             it moves, it pauses for the terms' `migration_h`.
         out: (N_VALUES,) out.
     """
-    limits, needed, members = view.limits, valuation.needed, valuation.members[0]
+    pools, needed, members = view.limits.pools, valuation.needed, valuation.members[0]
     longest = members.longest
     out[0] = out[1] = out[2] = 0.0
     work = valuation.work[0].work
     for k in range(4):
         work[k] = members.work[k]
     n_nodes = ZERO
-    pool = ZERO
+    training_nodes, rollout_pool, training_pool = ZERO, ZERO, ZERO
     if group >= 0:
         g = view.groups[group]
-        n_nodes, pool = g.n_nodes, g.training_nodes
+        n_nodes, training_nodes = g.n_nodes, g.training_nodes
+        rollout_pool, training_pool = g.rollout_pool, g.training_pool
         for v in range(n_nodes):
             needed[v] = 1.0
         for i in range(g.n_members):
@@ -201,7 +203,8 @@ def value_group(view: View, valuation: Valuation, group: int, job: int, place: R
         worth_usd = valuation.terms[0].work_usd if stay.turns_h < np.inf else 0.0
         _add_work(asks.solo_s / period_s, max(pause_h, stay.pause_h), left, worth_usd, work)
         if group < 0:
-            pool = asks.training_nodes
+            training_nodes = asks.training_nodes
+            rollout_pool, training_pool = asks.rollout_pool, asks.training_pool
         else:
             numbers = view.groups[group].node_number
             at = 0
@@ -211,12 +214,12 @@ def value_group(view: View, valuation: Valuation, group: int, job: int, place: R
                 if place.nodes[at] == numbers[v]:
                     needed[v] = min(needed[v], left)
                     at += 1
-        _add_nodes(left, new * limits.rollout_usd, out)
+        _add_nodes(left, new * pools[rollout_pool].usd, out)
     for k in range(4):
         out[N_HORIZONS + k] = work[k]
     for v in range(n_nodes):
-        _add_nodes(needed[v], limits.rollout_usd, out)
-    _add_nodes(longest, pool * limits.training_usd, out)
+        _add_nodes(needed[v], pools[rollout_pool].usd, out)
+    _add_nodes(longest, training_nodes * pools[training_pool].usd, out)
 
 
 @compiled(arrays=False)
@@ -267,11 +270,11 @@ def present_rates(view: View) -> tuple[float, float, float, int]:
     running = 0
     for k in range(view.order.shape[0]):
         group = view.groups[view.order[k]]
-        usd += group.n_nodes * limits.rollout_usd + group.training_nodes * limits.training_usd
+        usd += nodes_usd(group, group.n_nodes, group.training_nodes, limits)
         rate = 1.0 / group.period_s
         for i in range(group.n_members):
             job = view.jobs[group.members[i]]
-            own += job.rollout_nodes * limits.rollout_usd + job.training_nodes * limits.training_usd
+            own += own_usd(job, limits)
             work += job.solo_s * rate
         running += group.n_members
     return usd, own, work, int(running)

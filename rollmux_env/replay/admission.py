@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from rollmux_env.cluster.events import Admitted, Placement
+from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
 from rollmux_env.replay.run import in_order_of_arrival
@@ -26,6 +26,7 @@ class Decision:
         delta_usd_per_hour: what it added to the price of the cluster, $/h; None where queued.
         rollout_nodes, training_nodes: numbers of its nodes within the group.
         reason: why it is queued, in words; nothing where it is placed.
+        shape: of a placed job that has shapes, the number of the one that it runs in; else None.
     """
 
     job: str
@@ -35,6 +36,7 @@ class Decision:
     rollout_nodes: tuple[int, ...]
     training_nodes: tuple[int, ...]
     reason: str = ""
+    shape: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,19 +81,20 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     scheduler = Scheduler(state, policy)
     decisions: dict[str, Decision] = {}
     for job in in_order_of_arrival(scenario):
-        before = (state.rollout_nodes, state.training_nodes)
+        before = state.nodes.copy()
         scheduler.planner.ticks.next_s = inf  # nobody leaves, and no time passes
         events = scheduler.step(job.arrival_s, [Arrived(job)]).entries
-        delta_usd = (state.rollout_nodes - before[0]) * state.limits.rollout_usd
-        delta_usd += (state.training_nodes - before[1]) * state.limits.training_usd
+        delta_usd = float(((state.nodes - before).sum(axis=1) * state.limits.pools["usd"]).sum())
         decisions[job.id] = Decision(job.id, "queued", None, None, (), ())
         admitted = [event for event in events if isinstance(event, Admitted)]
         for event in reversed(admitted):  # behind the first come jobs that waited and find room beside it
-            own_usd = delta_usd if event is admitted[0] else _usd(state, event.placement)
+            own_usd = delta_usd if event is admitted[0] else _usd(state, event)
             delta_usd -= own_usd
             group = state.group_of(event.job_id)
             nodes, pins = tuple(range(group.training_nodes)), state.pins(event.job_id)
-            decisions[event.job_id] = Decision(event.job_id, event.placement.strategy, group.id, own_usd, pins, nodes)
+            shape = event.placement.shape if state.job(event.job_id).shapes else None
+            strategy = event.placement.strategy
+            decisions[event.job_id] = Decision(event.job_id, strategy, group.id, own_usd, pins, nodes, shape=shape)
     for job_id, reason in zip(state.waiting, reasons(state, policy), strict=True):
         decisions[job_id] = replace(decisions[job_id], reason=reason)
     groups = tuple(
@@ -107,6 +110,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     return Admission(tuple(decisions.values()), groups, state.usd_per_hour)
 
 
-def _usd(state: State, placement: Placement) -> float:
-    """Price of the nodes that a placement adds, $/h."""
-    return placement.new_rollout_nodes * state.limits.rollout_usd + placement.training_nodes * state.limits.training_usd
+def _usd(state: State, event: Admitted) -> float:
+    """Price of the nodes that an admission adds, $/h."""
+    place = event.placement
+    return state.price_of(event.job_id, place.shape, place.new_rollout_nodes, place.training_nodes)

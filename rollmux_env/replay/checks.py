@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 
+from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InvariantError
 from rollmux_env.scenario import Job
@@ -33,33 +34,39 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
     present = running + state.waiting
     _require(len(set(present)) == len(present), "R1: a job is in two places")
     _require(len(present) + state.departed == arrived, f"R1: {len(present)} present + {state.departed} gone, {arrived} came")
-    rollout_held, training_held = state.held_nodes()
-    rollout_nodes = sum(len(group.rollout_nodes) for group in groups) + rollout_held
-    training_nodes = sum(group.training_nodes for group in groups) + training_held
-    _require((rollout_nodes, training_nodes) == (state.rollout_nodes, state.training_nodes), "R5: nodes lost or doubled")
-    _require(rollout_nodes <= state.limits.rollout_nodes_max, "R5: too many rollout nodes")
-    _require(training_nodes <= state.limits.training_nodes_max, "R5: too many training nodes")
+    held = state.held_nodes().sum(axis=1).tolist()
+    pools = dict(zip(state.cluster.pools, state.limits.pools, strict=True))
+    for (name, pool), in_use, on_hold in zip(pools.items(), state.nodes.sum(axis=1).tolist(), held, strict=True):
+        count = sum(len(group.rollout_nodes) for group in groups if group.rollout_pool == name)
+        count += sum(group.training_nodes for group in groups if group.training_pool == name) + on_hold
+        _require(count == in_use, f"R5: {name} nodes lost or doubled")
+        _require(count <= pool["nodes_max"], f"R5: too many {name} nodes")
     for group in groups:
         jobs = [state.job(job_id) for job_id in group.jobs]
         _require(len(jobs) <= state.limits.group_size_max, f"R1: group {group.id} is too large")
+        for job in jobs:
+            own = demand_of(job, state.cluster)
+            there = (own.rollout_pool, own.training_pool) == (group.rollout_pool, group.training_pool)
+            _require(there, f"R1: job {job.id} is in group {group.id}, on other pools")
         if not group.rollout_nodes and not state.cluster.one_device:
             continue  # co-located: both phases in turn on nodes of the job's own
-        load_s = sum(job.training_s(group.training_nodes) for job in jobs)
-        memory_gb = sum(job.training.host_memory_gb for job in jobs)
-        device_gb = sum(job.training.device_gb for job in jobs)
+        phases = {job.id: state.phases(job.id) for job in jobs}
+        load_s = sum(one.training.seconds_on(group.training_nodes) for one in phases.values())
+        memory_gb = sum(one.training.host_memory_gb for one in phases.values())
+        device_gb = sum(one.training.device_gb for one in phases.values())
         if state.cluster.one_device:
             load_s = sum(sum(state.planned_s(job.id)[:2]) for job in jobs)
-            memory_gb += sum(job.rollout.host_memory_gb for job in jobs)
-            device_gb += sum(job.rollout.device_gb for job in jobs)
+            memory_gb += sum(one.rollout.host_memory_gb for one in phases.values())
+            device_gb += sum(one.rollout.device_gb for one in phases.values())
         for node in (None, *group.rollout_nodes):
             if node is not None:
-                pinned = [job for job in jobs if node in state.pins(job.id)]
+                pinned = [phases[job.id].rollout for job in jobs if node in state.pins(job.id)]
                 _require(bool(pinned), f"R5: no job is pinned to rollout node {node} of group {group.id}")
-                load_s = sum(job.rollout.worst_case_s for job in pinned)
-                memory_gb = sum(job.rollout.host_memory_gb for job in pinned)
-                device_gb = sum(job.rollout.device_gb for job in pinned)
-            pool = "training" if node is None else "rollout"
-            limit_gb, device_limit_gb = (getattr(state.limits, f"{pool}_{name}_gb") for name in ("node", "device"))
+                load_s = sum(rollout.worst_case_s for rollout in pinned)
+                memory_gb = sum(rollout.host_memory_gb for rollout in pinned)
+                device_gb = sum(rollout.device_gb for rollout in pinned)
+            pool = pools[group.training_pool if node is None else group.rollout_pool]
+            limit_gb, device_limit_gb = pool["node_gb"], pool["device_gb"]
             _require(load_s <= group.period_s * (1 + 1e-9), f"R3: group {group.id} asks too much of a node")
             _require(memory_gb <= limit_gb * (1 + 1e-9), f"R4: a node of group {group.id} holds {memory_gb:g} GB")
             _require(device_gb <= device_limit_gb * (1 + 1e-9), f"R4: a GPU of group {group.id} keeps {device_gb:g} GB")

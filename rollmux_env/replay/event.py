@@ -208,7 +208,7 @@ class _Replay:
             last[key] = job_run
         switch_s = 0.0
         if switched or job_run.cold[phase]:
-            switch = job_run.job.rollout.switch if phase == "rollout" else job_run.job.training.switch
+            switch = job_run.switch[phase]
             switch_s = switch.cold_s if job_run.cold[phase] else switch.warm_s
             job_run.cold[phase] = False
         job_run.runs[phase] = (now_s, switch_s)

@@ -54,8 +54,8 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
 
     Returns:
         `job`, `at_s`, `asked` (how often: more than once where it waited), `outcome`, and `alternatives` in Algorithm 1's order:
-        each with `verdict`, `group` (None for a new one), `rollout_nodes`, `new_rollout_nodes`, `delta_usd_per_hour`, `period_s`,
-        `slack` and `saturated`; figures are None where a group is out as a whole.
+        each with `verdict`, `group` (None for a new one), `shape` (of a job that has any), `rollout_nodes`, `new_rollout_nodes`,
+        `delta_usd_per_hour`, `period_s`, `slack` and `saturated`; figures are None where a group is out as a whole.
 
     Raises:
         InputError: no such job.
@@ -72,6 +72,9 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
     rows = [_alternative(table, row, chosen, prunes) for row in range(len(table))]
     if chosen is None and recorder.placement is not None:
         rows.append(_outside(recorder.placement))
+    if not next(job for job in scenario.jobs if job.id == job_id).shapes:
+        for alternative in rows:
+            del alternative["shape"]
     outcome = "placed" if recorder.placement else "waits: nothing fits"
     return {"job": job_id, "at_s": recorder.at_s, "asked": recorder.asked, "outcome": outcome, "alternatives": rows}
 
@@ -87,6 +90,7 @@ def _alternative(table: CandidateTable, row: int, chosen: int | None, prunes: bo
     return {
         "verdict": _verdict(table, row, chosen, prunes),
         "group": None if group < 0 else group,
+        "shape": int(table.shape[row]),
         "rollout_nodes": list(placement.rollout_nodes) if placement else [],
         "new_rollout_nodes": placement.new_rollout_nodes if placement else 0,
         "delta_usd_per_hour": _number(table.usd_per_hour[row]),
@@ -116,6 +120,7 @@ def _outside(placement: Placement) -> dict[str, Any]:
     return {
         "verdict": "chosen",
         "group": placement.group,
+        "shape": placement.shape,
         "rollout_nodes": list(placement.rollout_nodes),
         "new_rollout_nodes": placement.new_rollout_nodes,
         "delta_usd_per_hour": None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -90,7 +90,7 @@ class Outcome:
 
     Attributes:
         metrics: the figures that docs/reference/metrics.md defines.
-        time_s, rollout_nodes, training_nodes: (T,) nodes provisioned from each time on.
+        time_s: (T,) from when on. nodes: by name of the pool, (T,) nodes provisioned from then on.
         decision_s: seconds of computing of each decision.
         extra: figures that only some policies have, by name (a bound and a gap, say).
         usd_per_hour: of each job, what it was charged over the hours in which it had a place, $/h.
@@ -98,8 +98,7 @@ class Outcome:
 
     metrics: Metrics
     time_s: list[float]
-    rollout_nodes: list[int]
-    training_nodes: list[int]
+    nodes: dict[str, list[int]]
     decision_s: list[float]
     extra: dict[str, float] = field(default_factory=dict)
     usd_per_hour: dict[str, float] = field(default_factory=dict)
@@ -113,7 +112,7 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
     """
     extra = run.failures.figures(run.scenario, failures) if run.failures is not None and failures is not None else {}
     rates = charged_usd_per_hour(run.log, run.state)
-    return Outcome(metrics(run), run.time_s, run.rollout_nodes, run.training_nodes, run.decision_s, extra, rates)
+    return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates)
 
 
 def charged_usd_per_hour(log: Iterable[Event], state: State) -> dict[str, float]:
@@ -155,7 +154,7 @@ def metrics(run: Run) -> Metrics:
                     stays.over_budget.append(event.job_id)
             case Moved():
                 stays.migrations += 1
-    return measure(run.scenario, run.state, stays, run.time_s, run.rollout_nodes, run.training_nodes, run.solo_s)
+    return measure(run.scenario, run.state, stays, run.time_s, run.nodes, run.solo_s)
 
 
 def measure(
@@ -163,8 +162,7 @@ def measure(
     state: State,
     stays: Stays,
     time_s: list[float],
-    rollout_nodes: list[int],
-    training_nodes: list[int],
+    nodes: Mapping[str, list[int]],
     solo_s: dict[str, float] | None = None,
 ) -> Metrics:
     """Measure what became of a scenario, with or without an event log.
@@ -172,22 +170,19 @@ def measure(
     Args:
         state: its job table says how many iterations each job has done, and how long its phases kept nodes busy.
         stays: of all jobs.
-        time_s, rollout_nodes, training_nodes, solo_s: as in `Run`.
+        time_s, nodes, solo_s: as in `Run`.
 
     Raises:
         InputError: as `metrics`.
     """
     admitted_s, departed_s = stays.admitted_s, stays.departed_s
     step_s = np.diff(time_s)
-    node_s = {
-        "rollout": dot(step_s, rollout_nodes[:-1]),
-        "training": dot(step_s, training_nodes[:-1]),
-    }
-    price = {"rollout": state.limits.rollout_usd, "training": state.limits.training_usd}
-    cost_usd = sum(node_s[pool] * price[pool] for pool in node_s) / 3600
+    pools = scenario.cluster.pools
+    node_s = {name: dot(step_s, nodes[name][:-1]) for name in pools}
+    cost_usd = sum(node_s[name] * pool.usd_per_node_hour for name, pool in pools.items()) / 3600
     hours = (time_s[-1] - time_s[0]) / 3600
     done = dict.fromkeys(departed_s, 0.0)
-    for row in range(state.arrived):  # a job that has died has several
+    for row in range(state.rows):  # a job that has died has several
         done[state.job_id(row)] += float(state.jobs.done[row])
     slowdown: dict[str, float] = {}
     work_s = 0.0
@@ -200,8 +195,8 @@ def measure(
         within_slo += slowdown[job.id] <= job.slo * (1 + 1e-6)
         if solo_s is not None:
             within_slo_observed += departed_s[job.id] - admitted_s[job.id] <= job.slo * solo_s[job.id] * (1 + 1e-6)
-    busy_s = {"rollout": float(state.jobs.rollout_busy_s.sum()), "training": float(state.jobs.training_busy_s.sum())}
-    gpus = {"rollout": scenario.cluster.rollout.gpus_per_node, "training": scenario.cluster.training.gpus_per_node}
+    busy_s = dict(zip(pools, state.busy_s(), strict=True))
+    nothing = {"rollout": 0} if scenario.cluster.one_device else {}
     has_keys = scenario.queue_key is not None
     return Metrics(
         cost_usd=cost_usd,
@@ -213,10 +208,10 @@ def measure(
         slo_attainment_observed=None if solo_s is None else within_slo_observed / len(scenario.jobs),
         slowdown=slowdown,
         wait_s={job_id: admitted_s[job_id] - at for job_id, at in stays.arrived_s.items() if admitted_s[job_id] > at},
-        peak_gpus={"rollout": max(rollout_nodes) * gpus["rollout"], "training": max(training_nodes) * gpus["training"]},
+        peak_gpus=nothing | {name: max(nodes[name]) * pool.gpus_per_node for name, pool in pools.items()},
         admissions=stays.admissions,
         migrations=stays.migrations,
-        utilization={pool: busy_s[pool] / node_s[pool] if node_s[pool] else None for pool in node_s},
+        utilization=dict.fromkeys(nothing) | {name: busy_s[name] / node_s[name] if node_s[name] else None for name in pools},
         usd_by_user=_usd_by(scenario, state, lambda job: job.user) if has_keys else None,
         usd_by_priority=_usd_by(scenario, state, lambda job: str(job.priority)) if has_keys else None,
         over_budget=tuple(stays.over_budget) if has_keys else None,

@@ -39,6 +39,8 @@ class ReplayedJob:
     Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
     are left, the last `tail_s` of them past the threshold; `nodes_by_share` are those that it holds, {share: nodes}.
 
+    In its place, phases take `base_s` times `factors`, and `switch` is what their starts take, in the shape that it has there.
+
     It begins this life with iteration `begins` and writes a checkpoint `every` iterations: the last after `saved` of them, and one
     after `writes` is on its way if that is more. `placed`: it has a place, and goes on.
     """
@@ -52,6 +54,7 @@ class ReplayedJob:
         "cold",
         "durations",
         "every",
+        "factors",
         "group",
         "iteration",
         "job",
@@ -73,6 +76,7 @@ class ReplayedJob:
         "since_s",
         "staleness",
         "stamp",
+        "switch",
         "sync_s",
         "tail_s",
         "trained",
@@ -110,6 +114,10 @@ class ReplayedJob:
         group.members += 1
         rollout_s, training_s, self.sync_s = state.planned_s(self.job.id)
         self.base_s = {"rollout": rollout_s, "training": training_s}
+        shape = state.shape(self.job.id)
+        phases = self.job.phases(shape)
+        self.switch = {"rollout": phases.rollout.switch, "training": phases.training.switch}
+        self.factors = {phase: self.durations.factors(phase, shape) for phase in PHASES}
         self.keys = {"rollout": pins or (TRAINING_POOL,), "training": (TRAINING_POOL,)}
         self.mask = {node: 1 << (node + 1) for node in pins}
         self.bits = sum(self.mask.values())
@@ -128,30 +136,30 @@ class ReplayedJob:
         job's later rollouts took is left out."""
         rollout_s = self.busy_s["rollout"]
         if self.sampled > self.iteration:
-            factors = self.durations.rollout[self.iteration : self.sampled]
+            factors = self.factors["rollout"][self.iteration : self.sampled]
             rollout_s -= sum(factors) * self.base_s["rollout"] * self.nodes["rollout"]
         return Progress(self.job.id, self.iteration - self.begins, rollout_s, self.busy_s["training"])
 
     def phase_s(self, phase: PhaseName) -> float:
         """Seconds of the phase that comes next or runs, without its switch."""
         if phase == "rollout":
-            return self.base_s[phase] * self.durations.rollout[self.sampled]
-        return self.base_s[phase] * self.durations.training[self.trained]
+            return self.base_s[phase] * self.factors[phase][self.sampled]
+        return self.base_s[phase] * self.factors[phase][self.trained]
 
     def lost(self, now_s: float) -> float:
         """Iterations that it does again if it dies now, with the share of those in hand that has run."""
         ran_s = 0.0
         rollout_s, training_s = self.base_s["rollout"], self.base_s["training"]
         for number in range(self.iteration, self.sampled):
-            ran_s += rollout_s * self.durations.rollout[number]
+            ran_s += rollout_s * self.factors["rollout"][number]
         for number in range(self.iteration, self.trained):
-            ran_s += training_s * self.durations.training[number]
+            ran_s += training_s * self.factors["training"][number]
         for phase in PHASES:
             if (span := self.runs.get(phase)) is not None:
                 began_s = self.began_s if phase == "rollout" and self.nodes_by_share else span[0]
                 ran_s += min(max(0.0, now_s - began_s - span[1]), self.phase_s(phase))
         if ran_s:
             first = self.iteration
-            whole_s = rollout_s * self.durations.rollout[first] + training_s * self.durations.training[first] + self.sync_s
+            whole_s = rollout_s * self.factors["rollout"][first] + training_s * self.factors["training"][first] + self.sync_s
             ran_s /= whole_s
         return self.iteration - self.saved + ran_s

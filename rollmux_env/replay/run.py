@@ -51,7 +51,7 @@ class Run:
         scenario: what was replayed.
         state: the state after the last event.
         log: all events in order.
-        time_s, rollout_nodes, training_nodes: (T,) nodes provisioned from each time on, after all events of an instant.
+        time_s: (T,) from when on. nodes: by name of the pool, (T,) nodes provisioned from then on, after all events of an instant.
         decision_s: seconds of computing of each call of the policy for a waiting job.
         solo_s: event replays: seconds that each job would have taken alone, with the same sampled durations; None of others.
         phases: event replays that were asked to keep them: all phases in order of their end.
@@ -62,8 +62,7 @@ class Run:
     state: State
     log: list[Event] = field(default_factory=list)
     time_s: list[float] = field(default_factory=list)
-    rollout_nodes: list[int] = field(default_factory=list)
-    training_nodes: list[int] = field(default_factory=list)
+    nodes: dict[str, list[int]] = field(default_factory=dict)
     decision_s: list[float] = field(default_factory=list)
     solo_s: dict[str, float] | None = None
     phases: list[PhaseRun] = field(default_factory=list)
@@ -110,8 +109,8 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
     yield from scheduler.placements(now_s)
     run.log += scheduler.planner.take_events()
     run.time_s.append(now_s)
-    run.rollout_nodes.append(state.rollout_nodes)
-    run.training_nodes.append(state.training_nodes)
+    for name, count in zip(state.cluster.pools, state.nodes.sum(axis=1).tolist(), strict=True):
+        run.nodes.setdefault(name, []).append(count)
 
 
 def waits_for_ever(state: State) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -19,12 +20,22 @@ from rollmux_env.kernel.tables import Floats
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.profile import RolloutProfile, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
-from rollmux_env.scenario import Job
+from rollmux_env.scenario import Actual, Job
 from rollmux_env.timing.jobs import padded_training_s
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 
 _BLOCK = 256
+
+
+@dataclass
+class _Luck:
+    """The factors of a phase under a law of its own, as far as they are drawn."""
+
+    name: Literal["rollout", "training"]
+    law: Actual | None
+    generator: np.random.Generator
+    factors: list[float] = field(default_factory=list)
 
 
 class Durations:
@@ -55,6 +66,8 @@ class Durations:
         self.stretch: list[float] = []
         self.rate: list[float] = []
         self._job = job
+        self._seed = seed
+        self._others: list[_Luck] = []
         self._tails = tails
         self._migration = migration
         names = ("rollout", "training") if migration is None or tails is None else ("rollout", "training", "tail")
@@ -72,8 +85,10 @@ class Durations:
         if self._profiles:
             self._extend_inside(first)
             return
-        self.rollout += self._draw("rollout", first).tolist()
-        self.training += self._draw("training", first).tolist()
+        self.rollout += self._draw("rollout", self._job.rollout.actual, self._generators["rollout"], first).tolist()
+        self.training += self._draw("training", self._job.training.actual, self._generators["training"], first).tolist()
+        for other in self._others:
+            other.factors += self._draw(other.name, other.law, other.generator, first).tolist()
         if self._tails is not None and self._migration is not None:
             threshold, stretch = self._tails.draw(self._generators["tail"], self._migration, _BLOCK)
             self.threshold += threshold.tolist()
@@ -93,7 +108,7 @@ class Durations:
             self.rate += [one.rate for one in profiles]
 
     def solo_s(self, iterations: int) -> float:
-        """Seconds of so many iterations, alone on the job's own nodes: one cold start of each phase, no warm ones."""
+        """Seconds of so many iterations, alone on its own nodes, in its own shape: one cold start of each phase, no warm ones."""
         job = self._job
         rollout_s, training_s = job.rollout.worst_case_s, job.training.worst_case_s
         sync_s = job.sync_s
@@ -109,12 +124,25 @@ class Durations:
             cold_s = (0.0, 0.0)
         return synced_s[-1]
 
-    def _draw(self, name: Literal["rollout", "training"], first: int) -> Floats:
-        actual = getattr(self._job, name).actual
+    def factors(self, name: Literal["rollout", "training"], shape: int) -> list[float]:
+        """The factors of a phase in a shape, which `extend` makes longer; a law of the shape's own makes them of the same luck."""
+        law: Actual | None = getattr(self._job.phases(shape), name).actual
+        own: list[float] = getattr(self, name)
+        if law == getattr(self._job, name).actual:
+            return own
+        known = next((other for other in self._others if (other.name, other.law) == (name, law)), None)
+        if known is None:
+            known = _Luck(name, law, generator(self._seed, self._job.id, name))
+            for first in range(0, len(own), _BLOCK):
+                known.factors += self._draw(name, law, known.generator, first).tolist()
+            self._others.append(known)
+        return known.factors
+
+    def _draw(self, name: Literal["rollout", "training"], actual: Actual | None, luck: np.random.Generator, first: int) -> Floats:
         factors = np.ones(_BLOCK)
         if actual is not None:
             variance = math.log1p(actual.cv**2)  # of log X
-            factors = self._generators[name].lognormal(math.log(actual.mean_fraction) - variance / 2, math.sqrt(variance), _BLOCK)
+            factors = luck.lognormal(math.log(actual.mean_fraction) - variance / 2, math.sqrt(variance), _BLOCK)
             if actual.cap:
                 factors = np.minimum(factors, 1.0)
         return factors * _drift(self._job, name, first)

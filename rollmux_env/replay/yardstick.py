@@ -10,6 +10,7 @@ import numpy as np
 
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
+from rollmux_env.kernel.tables import Ints
 from rollmux_env.replay.metrics import Outcome, Stays, measure
 from rollmux_env.replay.run import Arrivals
 from rollmux_env.scenario import Job, Scenario
@@ -48,8 +49,8 @@ class ActiveJobs(Protocol):
         """How a job that was just admitted came in; one of `rollmux_env.replay.metrics.STRATEGIES`."""
         ...
 
-    def provisioned(self) -> tuple[int, int]:
-        """Rollout and training nodes paid for now."""
+    def provisioned(self) -> Ints:
+        """(P,) nodes of each pool paid for now."""
         ...
 
     def check(self) -> None:
@@ -76,7 +77,7 @@ def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False
     arrivals = Arrivals(scenario)
     stays = Stays()
     time_s: list[float] = []
-    nodes: list[tuple[int, int]] = []
+    nodes: dict[str, list[int]] = {name: [] for name in scenario.cluster.pools}
     decision_s: list[float] = []
     now_s = 0.0
     while len(stays.departed_s) < len(scenario.jobs):
@@ -100,9 +101,8 @@ def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False
             stays.admitted_s[job_id] = now_s
             stays.admissions[active.strategy(job_id)] += 1
         time_s.append(now_s)
-        nodes.append(active.provisioned())
+        for counts, count in zip(nodes.values(), active.provisioned().tolist(), strict=True):
+            counts.append(count)
         if check:
             active.check()
-    rollout_nodes, training_nodes = [rollout for rollout, _ in nodes], [training for _, training in nodes]
-    outcome = measure(scenario, active.state, stays, time_s, rollout_nodes, training_nodes)
-    return Outcome(outcome, time_s, rollout_nodes, training_nodes, decision_s)
+    return Outcome(measure(scenario, active.state, stays, time_s, nodes), time_s, nodes, decision_s)

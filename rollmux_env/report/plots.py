@@ -182,12 +182,12 @@ def _grid(runs: Mapping[str, Sequence[Result]]) -> Floats:
 
 def _cost_over_time(scenario: Scenario, runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
     figure, (axis,) = _axes()
-    prices = scenario.cluster.rollout.usd_per_node_hour, scenario.cluster.training.usd_per_node_hour
+    pools = scenario.cluster.pools
     grid = _grid(runs)
 
     def thousands(run: Result) -> Floats:
         outcome = run.outcome
-        usd_per_hour = np.asarray(outcome.rollout_nodes) * prices[0] + np.asarray(outcome.training_nodes) * prices[1]
+        usd_per_hour = sum(np.asarray(outcome.nodes[name]) * pool.usd_per_node_hour for name, pool in pools.items())
         usd = np.concatenate(([0.0], np.cumsum(np.diff(_hours(run)) * usd_per_hour[:-1])))
         return np.asarray(np.interp(grid, _hours(run), usd) / 1000)
 
@@ -200,21 +200,21 @@ def _cost_over_time(scenario: Scenario, runs: Mapping[str, Sequence[Result]], ov
 
 
 def _gpus_over_time(scenario: Scenario, runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
-    figure, axes = _axes(2)
+    pools = scenario.cluster.pools
+    figure, axes = _axes(len(pools))
     grid = _grid(runs)
-    for axis, pool in zip(axes, ("rollout", "training"), strict=True):
-        owner = getattr(scenario.cluster, pool)
+    for axis, (pool, owner) in zip(axes, pools.items(), strict=True):
 
         def gpus(run: Result, pool: str = pool, each: int = owner.gpus_per_node) -> Floats:
-            return np.asarray(getattr(run.outcome, f"{pool}_nodes"), dtype=np.float64) * each
+            return np.asarray(run.outcome.nodes[pool], dtype=np.float64) * each
 
         for policy, own in runs.items():
             draw(axis, grid, _over_time(own, gpus, grid), policy, drawstyle="steps-post", linewidth=1.2)
-        axis.set(xlabel="hours", ylabel="GPUs provisioned", title=f"{pool.capitalize()} pool {owner.gpu}".strip())
+        axis.set(xlabel="hours", ylabel="GPUs provisioned", title=f"{pool[:1].upper()}{pool[1:]} pool {owner.gpu}".strip())
         axis.set(xlim=(0, grid[-1]))
         axis.set_ylim(bottom=0)
     figure.suptitle(f"GPUs over time{over}", y=1.0)
-    axes[1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes[-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 

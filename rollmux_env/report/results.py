@@ -36,7 +36,8 @@ def plan_report(policy: str, admission: Admission) -> dict[str, Any]:
 
 def _placed(decision: Decision) -> dict[str, Any]:
     """Where a job was placed, or not."""
-    return {key: value for key, value in asdict(decision).items() if key != "reason"}
+    placed = {key: value for key, value in asdict(decision).items() if key not in ("reason", "shape")}
+    return placed if decision.shape is None else placed | {"shape": decision.shape}
 
 
 def result_entry(result: Result) -> dict[str, Any]:
@@ -90,9 +91,11 @@ def plan_csv(decisions: Sequence[Decision]) -> str:
     """One line per decision; nodes separated by spaces."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_placed(decisions[0]))
-    for decision in decisions:
-        cells = _placed(decision).values()
+    rows = [_placed(decision) for decision in decisions]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    writer.writerow(columns)
+    for row in rows:
+        cells = [row.get(column) for column in columns]
         writer.writerow([" ".join(map(str, cell)) if isinstance(cell, tuple) else cell for cell in cells])
     return text.getvalue()
 

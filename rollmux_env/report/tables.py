@@ -59,7 +59,7 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
             + (f" ({_percent(row.slo_attainment_observed.mean)})" if row.slo_attainment_observed else ""),
             f"{row.slowdown.mean:.2f}x",
             *(() if row.lost_work_h is None else (row.lost_work_h.text(1),)),
-            f"{row.rollout_gpus:.0f} + {row.training_gpus:.0f}",
+            " + ".join(f"{gpus:.0f}" for gpus in row.gpus.values()),
             _percent(row.packed),
             "" if row.decision_ms is None else f"{row.decision_ms:.2f} ms",
             style=style,
@@ -72,7 +72,7 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
     if lost:
         paired += "; lost work: what jobs did again after failures"
     note = (
-        f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: rollout + training; "
+        f"saving: {baseline}'s dollars over the policy's; slowdown: mean over jobs; peak GPUs: {' + '.join(rows[0].gpus)}; "
         f"packed: share of jobs that joined a group; decision: median{paired}"
     )
     return Group(heading(title), table, Text(note, style="dim"))
@@ -88,13 +88,16 @@ def _percent(share: float) -> str:
 
 def plan_tables(policy: str, admission: Admission) -> RenderableType:
     """`plan`: the decisions, then the resulting groups."""
-    table = make_table("job", "strategy", "group", "+$/h", "rollout nodes", "training nodes", left=2)
+    shaped = any(decision.shape is not None for decision in admission.decisions)
+    columns = ("group", "shape") if shaped else ("group",)
+    table = make_table("job", "strategy", *columns, "+$/h", "rollout nodes", "training nodes", left=2)
     for decision in admission.decisions:
         delta = decision.delta_usd_per_hour
         table.add_row(
             decision.job,
             decision.strategy,
             "" if decision.group is None else str(decision.group),
+            *(("" if decision.shape is None else str(decision.shape),) if shaped else ()),
             "" if delta is None else f"{delta:.2f}",
             _numbers(decision.rollout_nodes),
             _numbers(decision.training_nodes),
@@ -124,9 +127,11 @@ def _numbers(nodes: Sequence[int]) -> str:
 
 def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
     """`explain`: every alternative of one decision and its outcome."""
+    shaped = "shape" in report["alternatives"][0]
     table = make_table(
         "verdict",
         "group",
+        *(("shape",) if shaped else ()),
         "nodes",
         "+$/h",
         "period s",
@@ -141,6 +146,7 @@ def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
         table.add_row(
             row["verdict"],
             "new" if row["group"] is None else str(row["group"]),
+            *((str(row["shape"]),) if shaped else ()),
             " + ".join(part for part in (" ".join(existing), new) if part),
             _figure(row["delta_usd_per_hour"], 2),
             _figure(row["period_s"], 1),

@@ -10,7 +10,7 @@ from rollmux_env.scheduler.asking import ask
 
 
 def better_place(state: State, job_id: str, policy: Policy) -> Plan:
-    """The move of a running job to where the policy would place it now; nothing where that is its own group or may not be.
+    """The move of a running job to where the policy would place it now; nothing where that is as it is now or may not be.
 
     The state is changed for the question: there the job leaves, and arrives again with what is known of it by now, before those
     that wait.
@@ -29,7 +29,7 @@ def better_place(state: State, job_id: str, policy: Policy) -> Plan:
     arrived = Arrived(state.now_s, job.model_copy(update={"arrival_s": state.now_s}))
     apply(twin, arrived)
     places = [action.placement for action in ask(policy, twin, arrived) if isinstance(action, Place) and action.job_id == job_id]
-    if not places or not _elsewhere(places[0], home.id, len(home.jobs)):
+    if not places or (places[0].shape == state.shape(job_id) and not _elsewhere(places[0], home.id, len(home.jobs))):
         return ()
     plan = (Move(job_id, places[0]),)
     try:

@@ -46,7 +46,7 @@ def _rows(state: State, pool: NodePool, table: CandidateTable, names: Collection
     for row in range(len(table)):
         group, new = int(table.group[row]), int(table.new_nodes[row])
         if group < 0:
-            if free["rollout"] >= new and free["training"] >= table.training_nodes:
+            if free["rollout"] >= new and free["training"] >= int(table.training_nodes[row]):
                 yield row
             continue
         own = pool.assigned(group)

@@ -36,7 +36,7 @@ from rollmux_env.cluster.events import (
 )
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State, device_room_gb
-from rollmux_env.scenario import Cluster, Job
+from rollmux_env.scenario import Cluster, Job, Phase
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName, PhaseName
 from rollmux_env.scheduler.draining import other_places
@@ -362,10 +362,11 @@ class Scheduler:
         state, nodes = self.state, self.nodes
         if nodes is None:
             return True
-        limits = state.limits
-        rollout_nodes, training_nodes = len(nodes.free("rollout")), len(nodes.free("training"))
-        enough = rollout_nodes >= min(limits.rollout_nodes_max, len(nodes.nodes("rollout"))) - state.rollout_nodes
-        return enough and training_nodes >= min(limits.training_nodes_max, len(nodes.nodes("training"))) - state.training_nodes
+        pools, used = state.cluster.pools, {"rollout": state.rollout_nodes, "training": state.training_nodes}
+        return all(
+            len(nodes.free(side)) >= min(pools[side].max_nodes or inf, len(nodes.nodes(side))) - used[side]
+            for side in state.cluster.sides
+        )
 
     @property
     def stuck(self) -> bool:
@@ -500,7 +501,8 @@ class Scheduler:
         """Let the state know how many nodes are in service."""
         most, changed = self._most(nodes), self._resizes
         self._resizes = False
-        if any(pool.max_nodes != most[name] for name, pool in self.state.cluster.pools.items()):
+        cluster = self.state.cluster
+        if any(cluster.pools[side].max_nodes != most[side] for side in cluster.sides):
             self.planner.resize(self.now_s, most["rollout"], most["training"])
         elif changed:
             self.planner.wake()
@@ -626,12 +628,12 @@ class Scheduler:
     def _keeps(self, job_id: str, phase: PhaseName, device_gb: float) -> None:
         """Where a job keeps more on GPUs than is planned, plan with that, as far as there is memory: nobody else gets it."""
         state, job = self.state, self.state.job(job_id)
-        part = getattr(job, phase)
+        shape = state.shape(job_id)
+        part: Phase = getattr(job.phases(shape), phase)
         more_gb = min(device_gb - part.device_gb, device_room_gb(state, job_id, phase))
         if more_gb > _CHANGE * device_gb:
             state.now_s = self.now_s
-            known = part.model_copy(update={"device_gb": part.device_gb + more_gb})
-            self.planner.note(Reprofiled(self.now_s, job.model_copy(update={phase: known})))
+            self.planner.note(Reprofiled(self.now_s, job.known_anew(shape, phase, device_gb=part.device_gb + more_gb)))
 
     def _forget(self, job_id: str) -> None:
         if self.review is not None:

@@ -11,6 +11,7 @@ from rollmux_env.cluster.events import Arrived, Departed, Moved, Resized, Withdr
 from rollmux_env.cluster.plan import Place, Policy, carry_out
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import PlanError
+from rollmux_env.scenario import SIDES
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.quotas import Quotas
 
@@ -23,9 +24,9 @@ def without(state: State, groups: Collection[int]) -> State:
             for job_id in group.jobs:
                 apply(twin, Departed(now_s, job_id))
     rollout_nodes, training_nodes = state.rollout_nodes - twin.rollout_nodes, state.training_nodes - twin.training_nodes
-    pools = state.cluster.rollout, state.cluster.training
-    most = [pool.max_nodes if pool.max_nodes is not None else 2**31 for pool in pools]
-    apply(twin, Resized(now_s, most[0] - rollout_nodes, most[1] - training_nodes))
+    limits = {name: pool.max_nodes for name, pool in state.cluster.pools.items() if pool.max_nodes is not None}
+    most = dict.fromkeys(SIDES, 2**31) | limits
+    apply(twin, Resized(now_s, most["rollout"] - rollout_nodes, most["training"] - training_nodes))
     return twin
 
 

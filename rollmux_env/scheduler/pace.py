@@ -49,25 +49,23 @@ class Pace:
         """Whether the job breaks its SLO if it goes on as of late."""
         return self.iteration_s is not None and self.iteration_s > job.slo * job.solo_s * (1 + TOLERANCE)
 
-    def drifted(self, job: Job) -> Job | None:
-        """The job as it is of late, if its phases take longer than its profile says; else None."""
+    def drifted(self, job: Job, shape: int) -> Job | None:
+        """The job as it is of late in its shape, if its phases take longer than its profile says; else None."""
+        phases = job.phases(shape)
+        known_s = {"rollout": phases.rollout.worst_case_s, "training": phases.training.worst_case_s, "sync": job.sync_s}
         longer_s = {
             name: max(seconds)
             for name, seconds in self._phases.items()
-            if len(seconds) >= LEAST and self._exceeds(job, name, median(seconds))
+            if len(seconds) >= LEAST and _exceeds(job, known_s[name], median(seconds))
         }
         if not longer_s:
             return None
-        changed: dict[str, object] = {
-            name: getattr(job, name).model_copy(update={"worst_case_s": longer_s[name]})
-            for name in ("rollout", "training")
-            if name in longer_s
-        }
-        if "sync" in longer_s:
-            changed["sync_s"] = longer_s["sync"]
-        return job.model_copy(update=changed)
+        if "rollout" in longer_s:
+            job = job.known_anew(shape, "rollout", worst_case_s=longer_s["rollout"])
+        if "training" in longer_s:
+            job = job.known_anew(shape, "training", worst_case_s=longer_s["training"])
+        return job.model_copy(update={"sync_s": longer_s["sync"]}) if "sync" in longer_s else job
 
-    @staticmethod
-    def _exceeds(job: Job, name: str, seconds: float) -> bool:
-        known: float = job.sync_s if name == "sync" else getattr(job, name).worst_case_s
-        return seconds > _EXCEEDED * known and seconds - known > _MATTERS * job.solo_s
+
+def _exceeds(job: Job, known_s: float, seconds: float) -> bool:
+    return seconds > _EXCEEDED * known_s and seconds - known_s > _MATTERS * job.solo_s

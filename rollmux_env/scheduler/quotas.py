@@ -46,7 +46,7 @@ class Quotas:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._least: dict[tuple[str, int], bool] = {}
+        self._least: dict[tuple[str, str, str, int], bool] = {}
         self._shares: dict[str, Share] = {}
 
     def broken(self, plan: Plan, policy: Policy) -> set[str]:
@@ -60,7 +60,7 @@ class Quotas:
         named = {job.user for job in jobs} & state.cluster.quotas.keys()
         if not named:
             return set()
-        if len(plan) == 1 and isinstance(plan[0], Place) and (share := self._placed(jobs[0].user, plan[0].placement)) is not None:
+        if len(plan) == 1 and isinstance(plan[0], Place) and (share := self._placed(jobs[0], plan[0].placement)) is not None:
             after = {jobs[0].user: share}
         else:
             twin = state.copy()
@@ -68,10 +68,10 @@ class Quotas:
             after = {user: twin.charges.user_share(user) for user in named}
         return {user for user, share in after.items() if _is_more(share, self._user_share(user)) and is_above(state, user, share)}
 
-    def _placed(self, user: str, placement: Placement) -> Share | None:
-        """What a user holds with one more job in a place; None: there is no such place."""
-        state, limits, share = self._state, self._state.limits, self._user_share(user)
-        new_usd = placement.new_rollout_nodes * limits.rollout_usd + placement.training_nodes * limits.training_usd
+    def _placed(self, job: Job, placement: Placement) -> Share | None:
+        """What a job's user holds with it in a place; None: there is no such place."""
+        state, user, share = self._state, job.user, self._user_share(job.user)
+        new_usd = state.price_of(job.id, placement.shape, placement.new_rollout_nodes, placement.training_nodes)
         new = Share(placement.new_rollout_nodes + placement.training_nodes, new_usd)
         if placement.group is None:
             return Share(share.nodes + new.nodes, share.usd_per_hour + new.usd_per_hour)
@@ -82,7 +82,8 @@ class Quotas:
         members = group["members"][: group["n_members"]].tolist()
         own, among = sum(state.job(state.job_id(member)).user == user for member in members), len(members)
         nodes = int(group["n_nodes"] + group["training_nodes"])
-        usd = float(group["n_nodes"] * limits.rollout_usd + group["training_nodes"] * limits.training_usd)
+        # Of the job's pools, as the group is.
+        usd = state.price_of(job.id, placement.shape, int(group["n_nodes"]), int(group["training_nodes"]))
         mine, ours = own / among, (own + 1) / (among + 1)  # of the group, before and with the job
         return Share(
             share.nodes - mine * nodes + ours * (nodes + new.nodes),
@@ -90,20 +91,22 @@ class Quotas:
         )
 
     def bars(self, job: Job) -> bool:
-        """Whether the job would take its user above the quota in a group of its own and in every group with room for it."""
-        state, user = self._state, job.user
-        if user not in state.cluster.quotas:
+        """Whether the job would take its user above the quota, in any shape, in a group of its own and in every group with room."""
+        if job.user not in self._state.cluster.quotas:
             return False
-        demand = demand_of(job, state.cluster)
+        return all(self._bars(job, shape) for shape in range(1 + len(job.shapes)))
+
+    def _bars(self, job: Job, shape: int) -> bool:
+        state, user = self._state, job.user
+        demand = demand_of(job, state.cluster, shape)
         rollout_nodes, training_nodes = demand.rollout_nodes, demand.training_nodes
         if job.colocated is not None and job.colocated.nodes < rollout_nodes + training_nodes:
             rollout_nodes, training_nodes = 0, min(training_nodes, job.colocated.nodes)
-        limits, share = state.limits, self._user_share(user)
-        own_usd = rollout_nodes * limits.rollout_usd + training_nodes * limits.training_usd
+        share, own_usd = self._user_share(user), state.price_of(job.id, shape, rollout_nodes, training_nodes)
         alone = Share(share.nodes + rollout_nodes + training_nodes, share.usd_per_hour + own_usd)
         if not is_above(state, user, alone):
             return False
-        key = user, demand.training_nodes
+        key = user, demand.rollout_pool, demand.training_pool, demand.training_nodes
         if key not in self._least:
             self._least[key] = not self._joins(*key)
         return self._least[key]
@@ -113,22 +116,25 @@ class Quotas:
             self._shares[user] = self._state.charges.user_share(user)
         return self._shares[user]
 
-    def _joins(self, user: str, training_nodes: int) -> bool:
+    def _joins(self, user: str, rollout_pool: str, training_pool: str, training_nodes: int) -> bool:
         """Whether a job of the user could join a group on the nodes that it has."""
         state, limits, order = self._state, self._state.limits, self._state.order
         if not order.size:
             return False
         groups = state.groups
-        members = groups["n_members"][order]
+        members, numbers, usd_of = groups["n_members"][order], [*state.cluster.pools], limits.pools["usd"]
         room = (
             (members < limits.group_size_max)
+            & (groups["rollout_pool"][order] == numbers.index(rollout_pool))
+            & (groups["training_pool"][order] == numbers.index(training_pool))
             & (groups["training_nodes"][order] >= training_nodes)
             & (groups["exclusive"][order] == 0)
         )
         if not room.any():
             return False
         nodes = (groups["n_nodes"][order] + groups["training_nodes"][order]).astype(float)
-        usd = groups["n_nodes"][order] * limits.rollout_usd + groups["training_nodes"][order] * limits.training_usd
+        usd = groups["n_nodes"][order] * usd_of[groups["rollout_pool"][order]]
+        usd = usd + groups["training_nodes"][order] * usd_of[groups["training_pool"][order]]
         mine = Counter(int(state.jobs["group"][row]) for row in state.charges.running(user))
         own = np.array([mine.get(int(row), 0) for row in order])
         more = (own + 1) / (members + 1) - own / members  # of each group, at least

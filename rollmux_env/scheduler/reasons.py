@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
+from rollmux_env.cluster.demand import nodes_asked
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import SLO
 from rollmux_env.kernel.tables import TOLERANCE
@@ -39,12 +40,11 @@ def no_place(state: State, job_id: str) -> str:
 
 def _lacks(state: State, job_id: str) -> dict[str, tuple[int, int]]:
     """(asked, free) nodes, by pool, of the pools that have too few left for a group of the job's own."""
-    job, used = state.job(job_id), {"rollout": state.rollout_nodes, "training": state.training_nodes}
+    asked = nodes_asked(state.job(job_id), state.cluster)
     lacks: dict[str, tuple[int, int]] = {}
-    for name, pool in state.cluster.pools.items():
-        asked = getattr(job, name).nodes
-        if pool.max_nodes is not None and asked > pool.max_nodes - used[name]:
-            lacks[name] = asked, pool.max_nodes - used[name]
+    for (name, pool), used in zip(state.cluster.pools.items(), state.nodes.sum(axis=1).tolist(), strict=True):
+        if pool.max_nodes is not None and asked[name] > max(0, pool.max_nodes - used):
+            lacks[name] = asked[name], pool.max_nodes - used
     return lacks
 
 

@@ -68,8 +68,8 @@ class Review:
 
     def reprofiled(self, state: State, job_ids: Iterable[str], now_s: float) -> list[Reprofiled]:
         """Jobs that take longer than is known of them, as they are."""
-        paces = ((state.job(job_id), self.pace(job_id)) for job_id in job_ids)
-        return [Reprofiled(now_s, newer) for job, pace in paces if (newer := pace.drifted(job)) is not None]
+        newer = (self.pace(job_id).drifted(state.job(job_id), state.shape(job_id)) for job_id in job_ids)
+        return [Reprofiled(now_s, job) for job in newer if job is not None]
 
     def look(self, state: State, job_id: str, movable: bool) -> Finding:
         """See whether a job is late, and look for a better place the first time and every so often.

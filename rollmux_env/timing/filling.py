@@ -25,7 +25,7 @@ from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.roofline import Responses, TrainingTiming, replica_timing, training_timing, worst_rollout_s
 from rollmux_env.timing.sync import sync_s
 from rollmux_env.timing.trajectories import groups_of, read_trajectories
-from rollmux_env.validation_errors import format_error, problems
+from rollmux_env.validation_errors import format_error, not_one_of, problems
 
 _MORE_NODES = (2, 4)  # times training.nodes that `by_nodes` is filled in for
 
@@ -60,7 +60,7 @@ def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> d
         return job  # for the check of the whole file to say
     phases = {"rollout": rollout, "training": training}
     nodes = {name: _parsed(NodeCount, phase.get("nodes", 1), "jobs", k, name, "nodes") for name, phase in phases.items()}
-    pools = {"training": cluster.training, "rollout": cluster.rollout}
+    pools: dict[str, Pool] = {side: _pool(phases[side].get("pool", side), cluster, f"{path}.{side}.pool") for side in cluster.sides}
     if cluster.one_device:
         nodes["rollout"], pools["rollout"] = nodes["training"], pools["training"]
     prediction = _Prediction(path, model, lengths, pools, nodes, folder)
@@ -70,6 +70,12 @@ def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> d
         | {"lengths": lengths.model_dump(mode="json", exclude_none=True)}
         | {"rollout": prediction.rollout() | rollout, "training": prediction.training() | training}
     )
+
+
+def _pool(name: Any, cluster: Cluster, path: str) -> Pool:
+    if not isinstance(name, str) or name not in cluster.pools:
+        raise InputError(f"{path}: {not_one_of(name, cluster.pools)}")
+    return cluster.pools[name]
 
 
 def _parsed(model: Any, value: Any, *path: str | int) -> Any:

@@ -56,7 +56,7 @@ def nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | N
     if spec.nodes is not None or host not in hosts or len(hosts) < 2:
         return None
     own = [node for node in every if node.host == host]
-    for pool in run.plan.cluster.pools:
+    for pool in run.plan.cluster.sides:
         there, asks = sum(node.pool == pool for node in own), getattr(spec, pool).nodes
         if there < asks:
             raise Unprocessable(f"job {spec.id}: {pool}.nodes: asks for {asks} nodes; {host} has {there} of this pool")

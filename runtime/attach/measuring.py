@@ -25,7 +25,7 @@ def ask_to_measure(run: RunState, handle: JobHandle) -> None:
         run.refuse(handle, problem)
         return
     handle.asks_profile = True
-    run.tell(facts.Unprofiled({handle.id: nodes_asked(handle.spec, run.plan.cluster.pools)}))
+    run.tell(facts.Unprofiled({handle.id: nodes_asked(handle.spec, run.plan.cluster.sides)}))
 
 
 def measure(handle: JobHandle, phase: str, seconds: float) -> None:

@@ -96,7 +96,7 @@ class RecordedPlacements:
         if isinstance(event, Arrived):
             job_id = event.job.id
             seat = self._first.get(job_id)
-            placement = None if seat is None else self._placement(state, seat)
+            placement = None if seat is None else self._placement(state, job_id, seat)
             if seat is None or placement is None:
                 return (Wait(job_id),)
             self._placed = (job_id, seat)
@@ -109,7 +109,7 @@ class RecordedPlacements:
             if not moves or not state.is_running(job_id) or state.is_paused(job_id):
                 continue
             due, seat = moves[0]
-            placement = self._placement(state, seat)
+            placement = self._placement(state, job_id, seat)
             if state.iterations_done(job_id) < due or placement is None:
                 continue
             self._moves[job_id] = moves[1:]
@@ -118,8 +118,8 @@ class RecordedPlacements:
                 return (Move(job_id, placement),)
         return ()
 
-    def _placement(self, state: State, seat: Seat) -> Placement | None:
-        """A recorded place in the state as it is here; None where there are too few nodes."""
+    def _placement(self, state: State, job_id: str, seat: Seat) -> Placement | None:
+        """A recorded place of a job in the state as it is here; None where there are too few nodes."""
         here = next((group for group in state.group_list() if group.id == self._groups.get(seat.group, -1)), None)
         there = {number for pin in seat.pins if (number := self._nodes.get((seat.group, pin), -1)) >= 0}
         if here is None:
@@ -127,7 +127,7 @@ class RecordedPlacements:
         else:
             present = tuple(sorted(there & set(here.rollout_nodes)))
             placement = Placement(here.id, present, len(seat.pins) - len(present))
-        return placement if state.has_room(placement.new_rollout_nodes, placement.training_nodes) else None
+        return placement if state.has_room({job_id: placement}) else None
 
     def _learn_numbers(self, state: State) -> None:
         """What numbers the last placement has brought about: new nodes come last."""

@@ -21,9 +21,9 @@ _MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where th
 def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool, int]:
     """Nodes that this machine is carved into: what the file says, else as many as the largest job asks for."""
     counts: dict[Pool, int] = {"rollout": 0, "training": 0}
-    pools: Collection[Pool] = cluster.pools if cluster else POOLS
+    pools: Collection[Pool] = cluster.sides if cluster else POOLS
     for pool in pools:
-        most: int | None = getattr(cluster, pool).max_nodes if cluster else None
+        most: int | None = cluster.pools[pool].max_nodes if cluster else None
         counts[pool] = most or max((getattr(job, pool).nodes for job in jobs), default=1)
     return counts
 
@@ -52,7 +52,8 @@ def cluster_of(
         cluster = cluster.model_copy(update={"one_device": True})
     pools: dict[str, PoolSpec] = {}
     room = device_room(jobs, nodes, gpu_gb)
-    for pool, spec in cluster.pools.items():
+    for pool in cluster.sides:
+        spec = cluster.pools[pool]
         own = [node for node in nodes if node.pool == pool]
         for job in jobs:
             if getattr(job, pool).nodes > len(own):
@@ -66,7 +67,7 @@ def cluster_of(
             "device_memory_gb": spec.device_memory_gb if spec.device_memory_gb is not None else room.get(pool),
         }
         pools[pool] = spec.model_copy(update=limits)
-    return cluster.model_copy(update=pools)
+    return cluster.with_pools(pools)
 
 
 def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:
@@ -75,7 +76,7 @@ def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:
     Raises:
         InputError: it was begun with two pools, and there is one GPU.
     """
-    for pool in cluster.pools:
+    for pool in cluster.sides:
         if not any(node.pool == pool for node in nodes):
             raise InputError(f"there is no {pool} node now: this machine has one GPU, and the run was begun with two pools")
 

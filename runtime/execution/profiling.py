@@ -173,7 +173,7 @@ class Profiling:
 
     def _needs(self, handle: JobHandle) -> dict[Pool, int]:
         """Nodes that a job asks for."""
-        return nodes_asked(handle.spec, self._run.plan.cluster.pools)
+        return nodes_asked(handle.spec, self._run.plan.cluster.sides)
 
     def add_measurement(self, handle: JobHandle, report: Report) -> None:
         """A phase of a pass is over."""
@@ -214,7 +214,7 @@ class Profiling:
         return [facts.Unprofiled({one.id: self._needs(one) for one in self._probe_jobs}, self._probe)]
 
     def _node_types(self) -> list[Node]:
-        return [next(node for node in self._run.plan.nodes if node.pool == pool) for pool in self._run.plan.cluster.pools]
+        return [next(node for node in self._run.plan.nodes if node.pool == pool) for pool in self._run.plan.cluster.sides]
 
 
 def nodes_asked(spec: JobSpec, pools: Collection[Pool]) -> dict[Pool, int]:

@@ -121,4 +121,4 @@ def _chosen(places: Mapping[_Key, Place], cluster: Cluster) -> dict[_Key, Level]
 
 def _host_gb(places: Mapping[_Key, Place], cluster: Cluster) -> dict[str, float | None]:
     """What the nodes have for jobs."""
-    return {node.name: getattr(cluster, node.pool).node_memory_gb for handle, pool in places for node in handle.nodes[pool]}
+    return {node.name: cluster.pools[node.pool].node_memory_gb for handle, pool in places for node in handle.nodes[pool]}

@@ -212,12 +212,12 @@ class RunState:
 
     def beyond(self, spec: JobSpec) -> str | None:
         """Why there can be no place for a job, if there can be none."""
-        for pool in self.plan.cluster.pools:
+        for pool in self.plan.cluster.sides:
             nodes_asked = getattr(spec, pool).nodes
             there = sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))
             if nodes_asked > there:
                 return f"{pool}.nodes: asks for {nodes_asked} nodes; there are {there} of this pool left"
-        return beyond_quota(spec.user, {pool: getattr(spec, pool).nodes for pool in self.plan.cluster.pools}, self.plan.cluster)
+        return beyond_quota(spec.user, {pool: getattr(spec, pool).nodes for pool in self.plan.cluster.sides}, self.plan.cluster)
 
     def too_large(self, job: Job) -> str | None:
         """Why no node can hold a job, if none can."""

@@ -64,7 +64,7 @@ class QueueForecast:
         Raises:
             Unprocessable: no node could hold it, or the policy cannot be asked; one line.
         """
-        job = await asyncio.to_thread(_job_of, spec, self._run.plan.nodes, tuple(self._run.plan.cluster.pools))
+        job = await asyncio.to_thread(_job_of, spec, self._run.plan.nodes, self._run.plan.cluster.sides)
         if job is None:
             position = len(self._run.scheduler.state.waiting) + 1
             return asdict(Preview(False, None, None, None, None, {}, position, None, _UNKNOWN))

@@ -1,9 +1,10 @@
 """Algorithm 1 over plain dicts and lists: every group, every number of new nodes, every subset of the old ones.
 
-A cluster is a dict with `rollout`, `training` (each a pool), `max_group_size`, `migration_s`; jobs are dicts as in a
+A cluster is a dict with `pools` (by name), `max_group_size`, `migration_s`; jobs are dicts as in a
 scenario file with every key filled in (see `read`). A group is a dict:
 `{"id", "rollout_nodes": [numbers], "next_node", "training": how many nodes, "members": [{"job", "nodes": [numbers]}]}`.
-With `one_device` jobs have the key too, and ask for no rollout nodes.
+Its pools are those of
+its members. With `one_device` jobs have the key too, and ask for no rollout nodes. A member's job is as `in_shape` gives it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ MEMORY = {"host_memory_gb": "node_memory_gb", "device_gb": "device_memory_gb"}  
 
 def read(scenario: Dict) -> tuple[Dict, list[Dict]]:
     """Cluster and jobs of a scenario that is known to be valid, in the file's order, with every default filled in."""
-    free = {"gpus_per_node": 1, "usd_per_gpu_hour": 0}
-    cluster = {"max_group_size": 5, "migration_s": 300, "one_device": False, "rollout": free, **scenario["cluster"]}
-    for pool in ("rollout", "training"):
-        cluster[pool] = {"node_memory_gb": None, "device_memory_gb": None, "max_nodes": None, **cluster[pool]}
+    cluster = {"max_group_size": 5, "migration_s": 300, "one_device": False, **scenario["cluster"]}
+    sides = ("training",) if cluster["one_device"] else ("rollout", "training")
+    pools = cluster["pools"] if "pools" in cluster else {side: cluster[side] for side in sides}
+    unlimited = {"node_memory_gb": None, "device_memory_gb": None, "max_nodes": None}
+    cluster["pools"] = {name: {**unlimited, **pool} for name, pool in pools.items()}
     jobs = [read_job(merged(scenario.get("defaults", {}), job)) for job in scenario["jobs"]]
     for job in jobs:
         job["one_device"] = cluster["one_device"]
-        job["rollout"] = {**job["rollout"], **({"nodes": 0} if cluster["one_device"] else {})}
+        job["rollout"] = {**job["rollout"], **({"nodes": 0, "pool": "training"} if cluster["one_device"] else {})}
     return cluster, jobs
 
 
@@ -38,12 +40,41 @@ def merged(below: Any, above: Any) -> Any:
 
 
 def read_job(job: Dict) -> Dict:
-    full = {"sync_s": 0, "staleness": 0, "iterations": None, "duration_s": None, **job}
+    full = {
+        "sync_s": 0,
+        "staleness": 0,
+        "iterations": None,
+        "duration_s": None,
+        "one_device": False,
+        "shapes": [],
+        "shape": 0,
+        **job,
+    }
     for phase in ("rollout", "training"):
-        full[phase] = {"nodes": 1, "host_memory_gb": 0, "device_gb": 0, **full[phase]}
+        full[phase] = {"pool": phase, "nodes": 1, "host_memory_gb": 0, "device_gb": 0, **full[phase]}
     by_nodes = full["training"].get("by_nodes") or {}
     full["training"]["by_nodes"] = {int(nodes): seconds for nodes, seconds in by_nodes.items()}
     return full
+
+
+def in_shape(job: Dict, number: int) -> Dict:
+    """The job with the numbers of one of its shapes; 0 is as it is written, which every other one has under `written`."""
+    written: Dict = job.get("written", job)
+    if number == 0:
+        return written
+    shape = written["shapes"][number - 1]
+    rollout, training = {**written["rollout"], **shape.get("rollout", {})}, written["training"]
+    if shape.get("training"):
+        by_nodes = {int(nodes): seconds for nodes, seconds in shape["training"].get("by_nodes", {}).items()}
+        training = {**training, **shape["training"], "by_nodes": by_nodes}
+    if written["one_device"]:
+        rollout |= {"nodes": 0, "pool": "training"}
+    return {**written, "rollout": rollout, "training": training, "shape": number, "written": written}
+
+
+def all_shapes(job: Dict) -> list[Dict]:
+    """The job in each of its shapes."""
+    return [in_shape(job, number) for number in range(1 + len(job["shapes"]))]
 
 
 def at_most(a: float, b: float) -> bool:
@@ -51,6 +82,10 @@ def at_most(a: float, b: float) -> bool:
 
 
 def solo_s(job: Dict) -> float:
+    return alone_s(in_shape(job, 0))
+
+
+def alone_s(job: Dict) -> float:
     rollout, training = job["rollout"]["worst_case_s"], job["training"]["worst_case_s"]
     seconds: float = rollout + training + job["sync_s"]
     if job["staleness"]:
@@ -64,12 +99,18 @@ def training_s(job: Dict, pool_size: int) -> float:
 
 
 def node_usd_per_hour(cluster: Dict, pool: str) -> float:
-    usd: float = cluster[pool]["gpus_per_node"] * cluster[pool]["usd_per_gpu_hour"]
+    usd: float = cluster["pools"][pool]["gpus_per_node"] * cluster["pools"][pool]["usd_per_gpu_hour"]
     return usd
 
 
+def pools_of(group: Dict) -> tuple[str, str]:
+    """Names of the pools of a group's rollout and training nodes."""
+    first = group["members"][0]["job"]
+    return first["rollout"]["pool"], first["training"]["pool"]
+
+
 def group_usd_per_hour(cluster: Dict, group: Dict) -> float:
-    rollout, training = node_usd_per_hour(cluster, "rollout"), node_usd_per_hour(cluster, "training")
+    rollout, training = (node_usd_per_hour(cluster, pool) for pool in pools_of(group))
     usd: float = len(group["rollout_nodes"]) * rollout + group["training"] * training
     return usd
 
@@ -90,7 +131,7 @@ def _as_member(job: Dict, nodes: list[int], pool_size: int) -> tuple[float, floa
 
 
 def cycle_s(group: Dict) -> float:
-    return max(solo_s(m["job"]) for m in group["members"])
+    return max(alone_s(m["job"]) for m in group["members"])
 
 
 def load_s(group: Dict) -> float:
@@ -105,13 +146,14 @@ def is_saturated(group: Dict) -> bool:
     return at_most(cycle_s(group), load_s(group))
 
 
-def fits_memory(cluster: Dict, group: Dict, pool: str) -> bool:
-    """Whether the members of a group may all stay resident on its nodes of one pool."""
+def fits_memory(cluster: Dict, group: Dict, on: str) -> bool:
+    """Whether the members of a group may all stay resident on its nodes of one side."""
+    pool = cluster["pools"][pools_of(group)[on == "training"]]
     sides = ("rollout", "training") if _one_device(group) else ("training",)
     for key, name in MEMORY.items():
-        limit = cluster[pool][name]
+        limit = pool[name]
         used = [sum(m["job"][side][key] for m in group["members"] for side in sides)]
-        if pool == "rollout":
+        if on == "rollout":
             used = [
                 sum(m["job"]["rollout"][key] for m in group["members"] if node in m["nodes"]) for node in group["rollout_nodes"]
             ]
@@ -126,12 +168,17 @@ def keeps_slos(group: Dict) -> bool:
 
 
 def nodes_in_use(groups: list[Dict], pool: str) -> int:
-    return sum(len(g["rollout_nodes"]) if pool == "rollout" else g["training"] for g in groups)
+    counts = [(pools_of(g), (len(g["rollout_nodes"]), g["training"])) for g in groups]
+    return sum(count for names, nodes in counts for name, count in zip(names, nodes, strict=True) if name == pool)
 
 
-def fits_pool(cluster: Dict, groups: list[Dict], pool: str, more: int) -> bool:
-    limit = cluster[pool]["max_nodes"]
-    return limit is None or nodes_in_use(groups, pool) + more <= limit
+def are_free(cluster: Dict, groups: list[Dict], job: Dict, rollout: int, training: int) -> bool:
+    """Whether the job's pools have so many more nodes on its two sides; wanting none is always possible."""
+    more: Dict = {}
+    for phase, count in (("rollout", rollout), ("training", training)):
+        more[job[phase]["pool"]] = more.get(job[phase]["pool"], 0) + count
+    limits = {pool: cluster["pools"][pool]["max_nodes"] for pool in more}
+    return all(limits[pool] is None or not n or nodes_in_use(groups, pool) + n <= limits[pool] for pool, n in more.items())
 
 
 def joined(group: Dict, job: Dict, old_nodes: tuple[int, ...], new: int) -> Dict:
@@ -162,29 +209,42 @@ def isolated(groups_made: int, job: Dict) -> Dict:
 def choose(cluster: Dict, groups: list[Dict], groups_made: int, job: Dict) -> tuple[str, float, Dict] | None:
     """Algorithm 1: strategy, marginal $/h and the group as it becomes; None where the job fits nowhere."""
     best: tuple[str, float, Dict] | None = None
-    n = job["rollout"]["nodes"]
     for group in groups:
-        if len(group["members"]) >= cluster["max_group_size"] or group["training"] < job["training"]["nodes"]:
-            continue
-        if is_saturated(group):
-            continue
-        for new in range(n + 1):
-            for old in subsets(group, n - new):
-                after = joined(group, job, old, new)
-                resident = fits_memory(cluster, after, "rollout") and fits_memory(cluster, after, "training")
-                if not (resident and fits_pool(cluster, groups, "rollout", new) and keeps_slos(after)):
-                    continue
-                delta = new * node_usd_per_hour(cluster, "rollout")
-                if best is None or delta < best[1]:
-                    best = ("rollout_scaling" if new else "direct_packing", delta, after)
-    fresh = choose_solo(cluster, groups, groups_made, job)
-    return fresh if fresh is not None and (best is None or fresh[1] < best[1]) else best
+        for shaped in all_shapes(job):
+            n = shaped["rollout"]["nodes"]
+            if len(group["members"]) >= cluster["max_group_size"] or group["training"] < shaped["training"]["nodes"]:
+                continue
+            if is_saturated(group) or pools_of(group) != (shaped["rollout"]["pool"], shaped["training"]["pool"]):
+                continue
+            for new in range(n + 1):
+                for old in subsets(group, n - new):
+                    after = joined(group, shaped, old, new)
+                    resident = fits_memory(cluster, after, "rollout") and fits_memory(cluster, after, "training")
+                    if not (resident and are_free(cluster, groups, shaped, new, 0) and keeps_slos(after)):
+                        continue
+                    delta = new * node_usd_per_hour(cluster, shaped["rollout"]["pool"])
+                    if best is None or delta < best[1]:
+                        best = ("rollout_scaling" if new else "direct_packing", delta, after)
+    for shaped in all_shapes(job):
+        fresh = own_group(cluster, groups, groups_made, shaped) if opens_groups(shaped) else None
+        if fresh is not None and (best is None or fresh[1] < best[1]):
+            best = fresh
+    return best
+
+
+def opens_groups(job: Dict) -> bool:
+    """Whether the job keeps its SLO alone in its shape; as written it always does."""
+    return job["shape"] == 0 or at_most(alone_s(job), job["slo"] * solo_s(job))
 
 
 def choose_solo(cluster: Dict, groups: list[Dict], groups_made: int, job: Dict) -> tuple[str, float, Dict] | None:
-    """The `solo` baseline: nodes of its own, or None where there are too few left."""
-    needed = {pool: job[pool]["nodes"] for pool in ("rollout", "training")}
-    if not all(fits_pool(cluster, groups, pool, count) for pool, count in needed.items()):
+    """The `solo` baseline: nodes of its own for the job as it is written, or None where there are too few left."""
+    return own_group(cluster, groups, groups_made, in_shape(job, 0))
+
+
+def own_group(cluster: Dict, groups: list[Dict], groups_made: int, job: Dict) -> tuple[str, float, Dict] | None:
+    """A new group for the job in its shape, or None where there are too few nodes left."""
+    if not are_free(cluster, groups, job, job["rollout"]["nodes"], job["training"]["nodes"]):
         return None
     alone = isolated(groups_made, job)
     return "isolated", group_usd_per_hour(cluster, alone), alone
@@ -196,6 +256,13 @@ def without(group: Dict, job_id: str) -> Dict | None:
     pinned = {node for m in members for node in m["nodes"]}
     kept = [node for node in group["rollout_nodes"] if node in pinned]
     return {**group, "members": members, "rollout_nodes": kept} if members else None
+
+
+def vacated(group: Dict, job_id: str, old: tuple[int, ...]) -> Dict:
+    """The group that a member comes back to in another shape, on some of the nodes that there are: they stay."""
+    members = [m for m in group["members"] if m["job"]["id"] != job_id]
+    pinned = {node for m in members for node in m["nodes"]} | {*old}
+    return {**group, "members": members, "rollout_nodes": [node for node in group["rollout_nodes"] if node in pinned]}
 
 
 def in_order(jobs: list[Dict]) -> list[Dict]:
@@ -226,6 +293,7 @@ def plan(scenario: Dict, decide: Any = choose) -> Dict:
                 "delta_usd_per_hour": delta,
                 "rollout_nodes": sorted(after["members"][-1]["nodes"]),
                 "training_nodes": list(range(after["training"])),
+                **({"shape": after["members"][-1]["job"]["shape"]} if job["shapes"] else {}),
             }
         )
     shown = [
@@ -241,12 +309,13 @@ def plan(scenario: Dict, decide: Any = choose) -> Dict:
     return {"decisions": decisions, "groups": shown, "usd_per_hour": sum(g["usd_per_hour"] for g in shown)}
 
 
-def moved(groups: list[Dict], groups_made: int, job_id: str, target: int | None, old: tuple[int, ...], new: int) -> list[Dict]:
-    """The groups after a running job went to group `target` (None: a new one of its own size)."""
-    home = next(g for g in groups if any(m["job"]["id"] == job_id for m in g["members"]))
-    job = next(m["job"] for m in home["members"] if m["job"]["id"] == job_id)
+def moved(groups: list[Dict], groups_made: int, job: Dict, target: int | None, old: tuple[int, ...], new: int) -> list[Dict]:
+    """The groups after a running job went to group `target` (None: a new one of its own size), in the shape that it has there."""
+    home = next(g for g in groups if any(m["job"]["id"] == job["id"] for m in g["members"]))
     others = [g for g in groups if g is not home]
-    left = without(home, job_id)
+    if target == home["id"]:
+        return [joined(vacated(g, job["id"], old), job, old, new) if g is home else g for g in groups]
+    left = without(home, job["id"])
     if target is None:
         others.append(isolated(groups_made, job))
     else:
@@ -257,30 +326,36 @@ def moved(groups: list[Dict], groups_made: int, job_id: str, target: int | None,
 def table(cluster: Dict, groups: list[Dict], job: Dict) -> list[Dict]:
     """All that can be done with a job, in Algorithm 1's order, with the first reason against each.
 
-    A group that is out as a whole (full, too few training nodes, their memory) has one row, with `new` None; the last row is a
-    new group. `slack` is the least limit over the period, less 1.
+    A group that is out as a whole (full, too few training nodes, their memory) has one row a shape, with `new` None; the last rows
+    are a new group. `slack` is the least limit over the period, less 1.
     """
     rows: list[Dict] = []
-    n = job["rollout"]["nodes"]
     for group in groups:
-        row = {"group": group["id"], "saturated": is_saturated(group), "new": None, "old": (), "usd": None, "period_s": None}
-        after = joined(group, job, (), n)
-        if len(group["members"]) >= cluster["max_group_size"]:
-            rows.append({**row, "reason": "the group is full"})
-        elif group["training"] < job["training"]["nodes"]:
-            rows.append({**row, "reason": "the group has too few training nodes"})
-        elif not fits_memory(cluster, after, "training"):
-            rows.append({**row, "reason": "memory of the training nodes"})
-        else:
-            for new in range(n + 1):
-                for old in subsets(group, n - new):
-                    after = joined(group, job, old, new)
-                    rows.append({**row, **_priced(cluster, groups, after, old, new)})
-    alone = isolated(-1, job)
-    usd = group_usd_per_hour(cluster, alone)
-    fits = all(fits_pool(cluster, groups, pool, job[pool]["nodes"]) for pool in ("rollout", "training"))
-    reason = "feasible" if fits else "max_nodes of a pool"
-    rows.append({"group": -1, "saturated": False, "new": n, "old": (), "usd": usd, "period_s": solo_s(job), "reason": reason})
+        for shaped in all_shapes(job):
+            n = shaped["rollout"]["nodes"]
+            row = {"group": group["id"], "saturated": is_saturated(group), "new": None, "old": (), "usd": None, "period_s": None}
+            row["shape"] = shaped["shape"]
+            after = joined(group, shaped, (), n)
+            if pools_of(group) != (shaped["rollout"]["pool"], shaped["training"]["pool"]):
+                rows.append({**row, "reason": "the group is on other pools"})
+            elif len(group["members"]) >= cluster["max_group_size"]:
+                rows.append({**row, "reason": "the group is full"})
+            elif group["training"] < shaped["training"]["nodes"]:
+                rows.append({**row, "reason": "the group has too few training nodes"})
+            elif not fits_memory(cluster, after, "training"):
+                rows.append({**row, "reason": "memory of the training nodes"})
+            else:
+                for new in range(n + 1):
+                    for old in subsets(group, n - new):
+                        after = joined(group, shaped, old, new)
+                        rows.append({**row, **_priced(cluster, groups, after, old, new)})
+    for shaped in all_shapes(job):
+        alone = isolated(-1, shaped)
+        reason = "feasible" if opens_groups(shaped) else "an SLO would be broken"
+        if not are_free(cluster, groups, shaped, shaped["rollout"]["nodes"], shaped["training"]["nodes"]):
+            reason = "max_nodes of a pool"
+        row = {"group": -1, "saturated": False, "shape": shaped["shape"], "new": shaped["rollout"]["nodes"], "old": ()}
+        rows.append({**row, "usd": group_usd_per_hour(cluster, alone), "period_s": alone_s(shaped), "reason": reason})
     return [{**row, "slack": _slack(groups, job, row)} for row in rows]
 
 
@@ -288,11 +363,11 @@ def _priced(cluster: Dict, groups: list[Dict], after: Dict, old: tuple[int, ...]
     reason = "feasible"
     if not fits_memory(cluster, after, "rollout"):
         reason = "memory of a rollout node"
-    elif not fits_pool(cluster, groups, "rollout", new):
+    elif not are_free(cluster, groups, after["members"][-1]["job"], new, 0):
         reason = "max_nodes of a pool"
     elif not keeps_slos(after):
         reason = "an SLO would be broken"
-    usd = new * node_usd_per_hour(cluster, "rollout")
+    usd = new * node_usd_per_hour(cluster, pools_of(after)[0])
     return {"new": new, "old": old, "usd": usd, "period_s": period_of(after), "reason": reason}
 
 

@@ -44,9 +44,9 @@ def plain_usd(state: State, facts: Regrouping, rows: dict[str, int], moved: set[
             hours[job_id] = discounted_h(stay_h)
             worked_h = hours[job_id] - discounted_h(min(pause_h, stay_h))
             usd -= float(facts.homes["work_usd"][k]) * job.solo_s / group.period_s * worked_h
-        usd += group.training_nodes * state.limits.training_usd * max(hours.values())
+        usd += group.training_nodes * state.limits.pools["usd"][1] * max(hours.values())
         for node in group.rollout_nodes:
-            usd += state.limits.rollout_usd * max(hours[job_id] for job_id in group.jobs if node in state.pins(job_id))
+            usd += state.limits.pools["usd"][0] * max(hours[job_id] for job_id in group.jobs if node in state.pins(job_id))
     return usd
 
 

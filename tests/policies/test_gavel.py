@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from policies.placement.alone import Solo
 from policies.placement.gavel import Gavel
 from policies.placement.gavel.allocation import Allocation, allocate
-from policies.placement.gavel.resources import fastest_mode, shapes
-from rollmux_env.cluster.state import State
+from policies.placement.gavel.resources import Shape, fastest_mode, nodes_of, shapes
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
@@ -38,7 +37,7 @@ def scenario(*jobs: Mapping[str, object], rollout: Pool = None, training: Pool =
 
 
 def solved(stream: Scenario, training_slowdown: float | None = None) -> Allocation:
-    found = allocate(stream.jobs, State(stream.cluster).limits, training_slowdown)
+    found = allocate(stream.jobs, stream.cluster, training_slowdown)
     assert found is not None
     return found
 
@@ -94,8 +93,8 @@ def test_rollout_nodes_that_can_train_are_a_third_type() -> None:
 
 def test_a_job_runs_on_any_set_that_holds_it_and_trains_on_all_of_it() -> None:
     job = scenario({"training": {"worst_case_s": 40, "by_nodes": {2: 25}}, "colocated": SLOW, "sync_s": 5}).jobs[0]
-    limits = State(scenario({}).cluster).limits
-    times = {shape: fastest_mode(job, shape, limits, None) for shape in [(1, 1), (1, 2), (2, 3), (0, 1), (1, 0)]}
+    cluster, sets = scenario({}).cluster, [(1, 1), (1, 2), (2, 3), (0, 1), (1, 0)]
+    times = {nodes: fastest_mode(job, Shape(*nodes, "rollout", "training"), cluster, None) for nodes in sets}
     assert {shape: mode and mode.iteration_s for shape, mode in times.items()} == {
         (1, 1): 105, (1, 2): 90, (2, 3): 90, (0, 1): 1000, (1, 0): None,
     }  # fmt: skip
@@ -178,12 +177,12 @@ def test_the_cost_is_never_below_the_sum_of_the_jobs_own_cheapest_speeds() -> No
     # A job needs 1/slo of speed, so it costs at least the least p/v over the types, times 1/slo.
     for seed in range(3):
         stream = production(seed, stays="fixed")
-        limits = State(stream.cluster).limits
+        pools = stream.cluster.pools
         kinds = shapes(stream.jobs, None)
         least_usd = 0.0
         for job in stream.jobs:
-            modes = {shape: fastest_mode(job, shape, limits, None) for shape in kinds}
-            price = {shape: shape[0] * limits.rollout_usd + shape[1] * limits.training_usd for shape in kinds}
+            modes = {shape: fastest_mode(job, shape, stream.cluster, None) for shape in kinds}
+            price = {shape: sum(n * pools[name].usd_per_node_hour for name, n in nodes_of(shape).items()) for shape in kinds}
             per_speed = min(price[shape] * mode.iteration_s / job.solo_s for shape, mode in modes.items() if mode)
             assert job.duration_s is not None
             least_usd += per_speed / job.slo * job.duration_s / 3600
@@ -202,8 +201,8 @@ def test_a_higher_price_never_makes_it_cheaper() -> None:
     jobs = production(5, stays="fixed")
     costs = []
     for factor in (1.0, 1.3, 2.0):
-        pool = jobs.cluster.training.model_copy(update={"usd_per_gpu_hour": 5.28 * factor, "node_memory_gb": None})
-        rollout = jobs.cluster.rollout.model_copy(update={"node_memory_gb": None})
+        pool = jobs.cluster.pools["training"].model_copy(update={"usd_per_gpu_hour": 5.28 * factor, "node_memory_gb": None})
+        rollout = jobs.cluster.pools["rollout"].model_copy(update={"node_memory_gb": None})
         cluster = jobs.cluster.model_copy(update={"training": pool, "rollout": rollout})
         costs.append(Gavel().replay(jobs.model_copy(update={"cluster": cluster})).metrics.cost_usd)
     assert costs == sorted(costs)

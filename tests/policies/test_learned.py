@@ -56,7 +56,7 @@ def test_bench_decides_as_the_environment(spec: str, name: str, stays: str) -> N
 
 def test_jobs_wait_where_nothing_fits() -> None:
     scenario = Workload("mixed", jobs=30).scenario(0)
-    training = scenario.cluster.training.model_copy(update={"max_nodes": 3})
+    training = scenario.cluster.pools["training"].model_copy(update={"max_nodes": 3})
     cluster = scenario.cluster.model_copy(update={"training": training})
     found = outcome(replay(scenario.model_copy(update={"cluster": cluster}), Learned(), check=True)).metrics
     assert max(found.wait_s.values()) > 0 and found.slo_attainment == 1

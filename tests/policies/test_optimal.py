@@ -24,7 +24,7 @@ from tests.oracle import draw
 from tests.oracle.draw import Dict
 from tests.oracle.optimum import Optimum
 from tests.oracle.period import period
-from tests.oracle.planner import MEMORY, at_most, read, solo_s, training_s
+from tests.oracle.planner import MEMORY, at_most, in_shape, read, solo_s, training_s
 
 
 def assert_best(data: Dict) -> None:
@@ -53,7 +53,7 @@ def assert_valid(plan: OptimalPlan, cluster: Dict, jobs: list[Dict]) -> None:
     for pool, nodes in zip(("rollout", "training"), used, strict=True):
         assert cluster[pool]["max_nodes"] is None or nodes <= cluster[pool]["max_nodes"]
     for group in plan.groups:
-        members = [named[job] for job in group.jobs]
+        members = [in_shape(named[job], shape) for job, shape in zip(group.jobs, group.shapes, strict=True)]
         assert len(members) <= cluster["max_group_size"]
         assert all(len(at) == job["rollout"]["nodes"] for at, job in zip(group.rollout_nodes, members, strict=True))
         assert all(job["training"]["nodes"] <= group.training_nodes for job in members)
@@ -72,7 +72,7 @@ def assert_valid(plan: OptimalPlan, cluster: Dict, jobs: list[Dict]) -> None:
                 assert limit_gb is None or at_most(sum(job["rollout"][key] for job in pinned), limit_gb)
 
 
-@given(draw.scenarios(max_jobs=5))
+@given(draw.scenarios(max_jobs=5, shaped=True))
 @draw.examples(60)
 def test_both_objectives_are_those_of_the_best_partition_pinning_and_order(data: Dict) -> None:
     data["cluster"]["max_group_size"] = min(4, data["cluster"]["max_group_size"])

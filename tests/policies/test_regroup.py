@@ -130,7 +130,7 @@ def test_where_moves_are_free_every_tick_ends_in_the_optimum(data: dict[str, Any
     problem = parse_scenario(data)
     watched = Watched(Regroup(every_s=every_s))
     replay(problem, watched, check=True)
-    price = min(pool.usd_per_node_hour or 1.0 for pool in (problem.cluster.rollout, problem.cluster.training))
+    price = min(pool.usd_per_node_hour or 1.0 for pool in (problem.cluster.pools["rollout"], problem.cluster.pools["training"]))
     for before, after, plan in watched.ticks:
         movable = all(may_move(before, job_id) for group in before.group_list() for job_id in group.jobs)
         worth_usd = 0.01 * 7 * 3600 / every_s  # a move is not made for a cent

@@ -55,7 +55,7 @@ def test_absent_keys_take_the_documented_defaults() -> None:
     scenario = parse_scenario(small())
     cluster, job = scenario.cluster, scenario.jobs[0]
     assert (cluster.max_group_size, cluster.migration_s) == (5, 300)
-    for pool in (cluster.rollout, cluster.training):
+    for pool in cluster.pools.values():
         assert (pool.gpu, pool.node_memory_gb, pool.max_nodes, pool.usd_per_node_hour) == ("", None, None, 16)
     for phase in (job.rollout, job.training):
         assert (phase.nodes, phase.host_memory_gb, phase.actual) == (1, 0, None)

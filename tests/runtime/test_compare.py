@@ -56,7 +56,7 @@ def test_varying_phases_are_foretold_in_the_mean() -> None:
 def test_a_job_that_waited_for_nodes_waits_in_the_prediction_too() -> None:
     """The first one gets faster than its beginning foretells, so in the prediction the other one comes while it runs."""
     scenario = scenario_of({"id": "a", "slo": 1, "drift": [{"iteration": 10, "rollout": 0.5}]}, {"id": "b", "slo": 1})
-    pool = scenario.cluster.rollout.model_copy(update={"max_nodes": 1})
+    pool = scenario.cluster.pools["rollout"].model_copy(update={"max_nodes": 1})
     cluster = scenario.cluster.model_copy(update={"rollout": pool, "training": pool})
     record = recorded(scenario.model_copy(update={"cluster": cluster}), policy="solo")
     admitted_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}

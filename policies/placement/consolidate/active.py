@@ -49,6 +49,7 @@ def active(state: State, newcomer: str | None) -> Active:
     groups = group_table(order.size + rows.size, *widths)
     copy_into(groups, state.view.groups[order])
     jobs = state.view.jobs[rows]
+    jobs["more_shapes"] = 0  # who moves keeps its shape
     jobs["group"] = NOWHERE
     jobs["iterations"] = np.inf  # what is known of stays is told apart from the tables
     jobs["leaves_s"] = np.inf
@@ -97,7 +98,8 @@ def plan_of(now: Active) -> Plan:
             new = [node for node in pins if node not in known]
             first = not residents and job == movers[0]
             training_nodes = int(groups.training_nodes[group]) if first else 0
-            placement = Placement(None if first else number, there, len(new), training_nodes)
+            shape = int(jobs.of_shape[job])
+            placement = Placement(None if first else number, there, len(new), training_nodes, shape=shape)
             known.update(zip(new, range(next_node, next_node + len(new)), strict=True))
             next_node += len(new)
             kind = Place if now.home[job] == NOWHERE else Move

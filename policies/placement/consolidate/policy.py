@@ -13,6 +13,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.candidates import candidate_type
 from rollmux_env.kernel.lns import regroup
 from rollmux_env.kernel.lns_value import Regrouping, home_type
+from rollmux_env.kernel.pools import count_nodes
 from rollmux_env.kernel.tables import NOWHERE, Records
 
 _CANDIDATES = 1024  # of one job in one group; what comes after is not looked at
@@ -69,9 +70,9 @@ class Consolidate:
         runs = now.home != NOWHERE
         work_rate[runs] = state.jobs.solo_s[rows[runs]] / groups.period_s[state.jobs.group[rows[runs]]]
         alone = rows[~runs]
-        rollout_nodes = groups.n_nodes[order].sum() + state.jobs.rollout_nodes[alone].sum()
-        training_nodes = groups.training_nodes[order].sum() + state.jobs.training_nodes[alone].sum()
-        usd_per_hour = rollout_nodes * limits.rollout_usd + training_nodes * limits.training_usd
+        in_groups = count_nodes(limits, groups[order], groups.n_nodes[order])
+        wanted = count_nodes(limits, state.jobs[alone], state.jobs.rollout_nodes[alone])
+        usd_per_hour = float(((in_groups + wanted).sum(axis=1) * limits.pools["usd"]).sum())
         homes = np.zeros(rows.size, dtype=home_type(now.view.jobs["pins"].shape[1]))
         homes["group"], homes["rank"], homes["free"] = now.home, now.rank, now.free
         homes["pins"], homes["n_pins"] = now.view.jobs["pins"], now.view.jobs["n_pins"]
@@ -84,8 +85,7 @@ class Consolidate:
             training_nodes=groups.training_nodes[order],
             horizon_h=self.horizon_h,
             migration_h=state.cluster.migration_s / 3600,
-            held_rollout=int(state.rollout_nodes - groups.n_nodes[order].sum()),
-            held_training=int(state.training_nodes - groups.training_nodes[order].sum()),
+            held=state.nodes - in_groups,
         )
 
 

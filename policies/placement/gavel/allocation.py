@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from policies.placement.gavel.program import Problem, solve
-from policies.placement.gavel.resources import RunMode, Shape, fastest_mode, shapes, speeds
+from policies.placement.gavel.resources import RunMode, Shape, fastest_mode, nodes_of, shapes, speeds
 from policies.placement.gavel.rounds import fill
-from rollmux_env.kernel.tables import Limits
-from rollmux_env.scenario import Job
+from rollmux_env.scenario import Cluster, Job
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class Allocation:
     relaxed_usd_per_hour: float = 0.0
 
     @property
-    def nodes(self) -> tuple[int, int]:
-        """Rollout and training nodes of all sets."""
-        return sum(shape[0] for shape, _ in self.sets), sum(shape[1] for shape, _ in self.sets)
+    def nodes(self) -> Counter[str]:
+        """Nodes of all sets, by name of the pool."""
+        return sum((nodes_of(shape) for shape, _ in self.sets), Counter())
 
     def time_shares(self) -> list[TimeShare]:
         """All shares, set by set."""
@@ -59,7 +60,7 @@ class Allocation:
         return Allocation(tuple((shape, time_shares) for shape, time_shares in sets if time_shares), self.relaxed_usd_per_hour)
 
 
-def allocate(jobs: Sequence[Job], limits: Limits, training_slowdown: float | None) -> Allocation | None:
+def allocate(jobs: Sequence[Job], cluster: Cluster, training_slowdown: float | None) -> Allocation | None:
     """Solve the program for some jobs and fill the worker sets; None where `max_nodes` allows no allocation, or none was found.
 
     Args:
@@ -68,20 +69,21 @@ def allocate(jobs: Sequence[Job], limits: Limits, training_slowdown: float | Non
     if not jobs:
         return Allocation()
     kinds = shapes(jobs, training_slowdown)
-    modes = [[fastest_mode(job, shape, limits, training_slowdown) for shape in kinds] for job in jobs]
-    nodes = np.array(kinds, dtype=np.int64)
+    modes = [[fastest_mode(job, shape, cluster, training_slowdown) for shape in kinds] for job in jobs]
+    pools = {name: pool for name, pool in cluster.pools.items() if any(name in nodes_of(kind) for kind in kinds)}
+    nodes = np.array([[nodes_of(kind)[name] for name in pools] for kind in kinds], dtype=np.int64)
     problem = Problem(
         speed=speeds(jobs, modes),
         least=np.array([1 / job.slo for job in jobs]),
         nodes=nodes,
-        usd_per_hour=nodes[:, 0] * limits.rollout_usd + nodes[:, 1] * limits.training_usd,
-        nodes_max=(limits.rollout_nodes_max, limits.training_nodes_max),
+        usd_per_hour=(nodes * [pool.usd_per_node_hour for pool in pools.values()]).sum(axis=1),
+        nodes_max=[inf if pool.max_nodes is None else pool.max_nodes for pool in pools.values()],
     )
     solution = solve(problem)
     if solution is None:
         return None
     sets = []
-    for worker_set in fill(solution, modes, limits):
+    for worker_set in fill(solution, modes, kinds, cluster):
         time_shares = []
         for number, share in worker_set.shares.items():
             mode = modes[number][worker_set.kind]
@@ -89,7 +91,9 @@ def allocate(jobs: Sequence[Job], limits: Limits, training_slowdown: float | Non
             time_shares.append(TimeShare(jobs[number].id, share, mode))
         sets.append((kinds[worker_set.kind], tuple(time_shares)))
     allocation = Allocation(tuple(sets), solution.relaxed_usd_per_hour)
-    rollout_nodes, training_nodes = allocation.nodes
-    if rollout_nodes > limits.rollout_nodes_max or training_nodes > limits.training_nodes_max:
-        return None
-    return allocation
+    return None if too_many(allocation.nodes, cluster) else allocation
+
+
+def too_many(nodes: Counter[str], cluster: Cluster) -> list[str]:
+    """Names of the pools that do not have so many nodes."""
+    return [name for name, pool in cluster.pools.items() if pool.max_nodes is not None and nodes[name] > pool.max_nodes]

@@ -6,7 +6,7 @@ With x[j, k] the fraction, v[j, k] the speed (1 is solo) and N[k] the worker set
     subject to  sum over k of x[j, k] <= 1             every job (it is in one place at a time)
                 sum over k of v[j, k] x[j, k] >= 1/slo  every job (its effective throughput keeps its SLO)
                 sum over j of x[j, k] <= N[k]          every type
-                nodes of all sets <= max_nodes         either pool
+                nodes of all sets <= max_nodes         every pool
                 x >= 0, N >= 0 and whole
 
 These are the constraints of Gavel (Narayanan et al., OSDI 2020, section 3.1) and of its cost policy with SLOs (section 4.2), with
@@ -35,9 +35,9 @@ class Problem:
     Attributes:
         speed: (J, K) of each job on each type, 1 is solo; 0 where it cannot run.
         least: (J,) least effective speed of each job: 1 / slo.
-        nodes: (K, 2) rollout and training nodes of a worker set.
+        nodes: (K, P) nodes of each pool of a worker set.
         usd_per_hour: (K,) price of a worker set.
-        nodes_max: most nodes of either pool; infinite where there is no limit.
+        nodes_max: (P,) most nodes of each pool; infinite where there is no limit.
     """
 
     speed: Floats
@@ -88,10 +88,14 @@ def _optimum(problem: Problem, cost: Floats, whole: bool = False, sets: Ints | N
     job, kind = (axis.ravel() for axis in np.indices(problem.speed.shape))
     n = job.size
     # Rows: time of a job, its effective speed, sets of a type, nodes of a pool.
-    rows = np.concatenate([np.stack([job, jobs + job, 2 * jobs + kind], axis=1).ravel(), _set_rows(jobs, types)])
+    rows = np.concatenate(
+        [np.stack([job, jobs + job, 2 * jobs + kind], axis=1).ravel(), _set_rows(jobs, types, problem.nodes.shape[1])]
+    )
     values = np.concatenate([np.stack([np.ones(n), problem.speed.ravel(), np.ones(n)], axis=1).ravel(), _set_values(problem)])
     slack = 0.0 if sets is None else FEASIBILITY
-    low = np.concatenate([np.full(jobs, -infinite), problem.least * (1 - slack), np.full(types + 2, -infinite)])
+    low = np.concatenate(
+        [np.full(jobs, -infinite), problem.least * (1 - slack), np.full(types + problem.nodes.shape[1], -infinite)]
+    )
     pools = np.minimum(np.asarray(problem.nodes_max, dtype=np.float64), infinite)
     high = np.concatenate([np.ones(jobs), np.full(jobs, infinite), np.zeros(types), pools])
     column_low = np.concatenate([np.zeros(n), np.zeros(types) if sets is None else sets])
@@ -107,7 +111,8 @@ def _optimum(problem: Problem, cost: Floats, whole: bool = False, sets: Ints | N
     highs.setOptionValue("mip_rel_gap", 0.0)
     nothing = np.zeros(0, np.int32)
     highs.addRows(low.size, low, high, 0, nothing, nothing, np.zeros(0))
-    starts = np.arange(0, 3 * (n + types), 3, dtype=np.int32)  # three entries a column
+    of_sets = 3 * n + (1 + problem.nodes.shape[1]) * np.arange(types)
+    starts = np.concatenate([3 * np.arange(n), of_sets]).astype(np.int32)  # three entries a fraction, one and the pools a type
     highs.addCols(n + types, cost, column_low, column_high, rows.size, starts, rows.astype(np.int32), values)
     if whole:
         highs.changeColsIntegrality(types, np.arange(n, n + types, dtype=np.int32), np.ones(types, dtype=np.uint8))
@@ -117,9 +122,9 @@ def _optimum(problem: Problem, cost: Floats, whole: bool = False, sets: Ints | N
     return np.array(highs.getSolution().col_value)
 
 
-def _set_rows(jobs: int, types: int) -> Ints:
-    first = 2 * jobs + types  # row of the rollout pool
-    return np.stack([np.arange(2 * jobs, first), np.full(types, first), np.full(types, first + 1)], axis=1).ravel()
+def _set_rows(jobs: int, types: int, pools: int) -> Ints:
+    first = 2 * jobs + types  # row of the first pool
+    return np.stack([np.arange(2 * jobs, first), *(np.full(types, first + k) for k in range(pools))], axis=1).ravel()
 
 
 def _set_values(problem: Problem) -> Floats:

@@ -1,21 +1,30 @@
-"""Resource types of the two pools, and the speed of a job on each: Gavel's throughput matrix.
+"""Resource types of the pools, and the speed of a job on each: Gavel's throughput matrix.
 
-A resource type is a worker set of a given shape: a number of rollout and of training nodes, held by one job at a time.
+A resource type is a worker set of a given shape: so many rollout and training nodes, of a pool each, held by one job at a time.
 The shapes are those that the present jobs ask for. A job runs on any set that has the nodes of one of its modes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.kernel.tables import TOLERANCE, Floats, Limits
-from rollmux_env.scenario import Job
+from rollmux_env.kernel.tables import TOLERANCE, Floats
+from rollmux_env.scenario import Cluster, Job
 from rollmux_env.timing.alone import alone_s
 
-Shape = tuple[int, int]  # rollout and training nodes of a worker set
+
+class Shape(NamedTuple):
+    """Rollout and training nodes of a worker set, and the names of their pools; "" where there are no nodes."""
+
+    rollout_nodes: int
+    training_nodes: int
+    rollout_pool: str
+    training_pool: str
 
 
 @dataclass(frozen=True)
@@ -38,22 +47,31 @@ class RunMode:
     training_busy_s: float
 
 
+def nodes_of(shape: Shape) -> Counter[str]:
+    """Nodes of a worker set, by name of the pool."""
+    nodes: Counter[str] = Counter()
+    nodes[shape.rollout_pool] += shape.rollout_nodes
+    nodes[shape.training_pool] += shape.training_nodes
+    return +nodes
+
+
 def shapes(jobs: Sequence[Job], training_slowdown: float | None) -> list[Shape]:
     """Worker sets for the jobs: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
     types: set[Shape] = set()
     for job in jobs:
-        types.add((job.rollout.nodes, job.training.nodes))
+        rollout, training = job.rollout, job.training
+        types.add(Shape(rollout.nodes, training.nodes, rollout.pool, training.pool))
         if job.staleness:
             continue
-        types.add((0, job.colocated.nodes if job.colocated else job.training.nodes))
+        types.add(Shape(0, job.colocated.nodes if job.colocated else training.nodes, "", training.pool))
         if training_slowdown is not None:
-            types.add((job.rollout.nodes, 0))
+            types.add(Shape(rollout.nodes, 0, rollout.pool, ""))
     return sorted(types)
 
 
-def fastest_mode(job: Job, shape: Shape, limits: Limits, training_slowdown: float | None) -> RunMode | None:
+def fastest_mode(job: Job, shape: Shape, cluster: Cluster, training_slowdown: float | None) -> RunMode | None:
     """The fastest mode of a job on a worker set; None where it has none or a node has too little memory."""
-    modes = [mode for mode in _modes(job, shape, training_slowdown) if fits([mode], limits)]
+    modes = [mode for mode in _modes(job, shape, training_slowdown) if fits([mode], shape, cluster)]
     return min(modes, key=lambda mode: mode.iteration_s, default=None)
 
 
@@ -65,7 +83,8 @@ def speeds(jobs: Sequence[Job], modes: Sequence[Sequence[RunMode | None]]) -> Fl
 
 
 def _modes(job: Job, shape: Shape, training_slowdown: float | None) -> list[RunMode]:
-    rollout_nodes, training_nodes = shape
+    rollout_nodes = shape.rollout_nodes if shape.rollout_pool == job.rollout.pool else 0
+    training_nodes = shape.training_nodes if shape.training_pool == job.training.pool else 0
     rollout, training = job.rollout, job.training
     both_gb = rollout.host_memory_gb + training.host_memory_gb
     own_gb, both_device_gb = (rollout.device_gb, training.device_gb), rollout.device_gb + training.device_gb
@@ -89,12 +108,15 @@ def _modes(job: Job, shape: Shape, training_slowdown: float | None) -> list[RunM
     return modes
 
 
-def fits(modes: Sequence[RunMode], limits: Limits) -> bool:
-    """Whether jobs can be resident on the same nodes."""
-    limits_gb = {
-        "rollout_gb": limits.rollout_node_gb,
-        "training_gb": limits.training_node_gb,
-        "rollout_device_gb": limits.rollout_device_gb,
-        "training_device_gb": limits.training_device_gb,
-    }
-    return all(sum(getattr(mode, name) for mode in modes) <= limit_gb * (1 + TOLERANCE) for name, limit_gb in limits_gb.items())
+def fits(modes: Sequence[RunMode], shape: Shape, cluster: Cluster) -> bool:
+    """Whether jobs can be resident on the same worker set."""
+    limits_gb: dict[str, float | None] = {}
+    for side, name in (("rollout", shape.rollout_pool), ("training", shape.training_pool)):
+        if name:
+            pool = cluster.pools[name]
+            limits_gb |= {f"{side}_gb": pool.node_memory_gb, f"{side}_device_gb": pool.device_memory_gb}
+    return all(
+        sum(getattr(mode, name) for mode in modes) <= limit_gb * (1 + TOLERANCE)
+        for name, limit_gb in limits_gb.items()
+        if limit_gb is not None
+    )

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from policies.placement.gavel.program import Fractions
-from policies.placement.gavel.resources import RunMode, fits
-from rollmux_env.kernel.tables import Limits
+from policies.placement.gavel.resources import RunMode, Shape, fits
+from rollmux_env.scenario import Cluster
 
 LEAST_SHARE = 1e-8  # of a set's time; less is the solver's rounding
 
@@ -31,9 +31,9 @@ class WorkerSet:
     shares: dict[int, float] = field(default_factory=dict)
     modes: list[RunMode] = field(default_factory=list)
 
-    def takes(self, mode: RunMode, limits: Limits) -> bool:
-        """Return whether another job can be resident."""
-        return fits([*self.modes, mode], limits)
+    def takes(self, mode: RunMode, shape: Shape, cluster: Cluster) -> bool:
+        """Return whether another job can be resident, on a set of this shape."""
+        return fits([*self.modes, mode], shape, cluster)
 
     @property
     def free(self) -> float:
@@ -48,7 +48,9 @@ class WorkerSet:
         return share
 
 
-def fill(fractions: Fractions, modes: Sequence[Sequence[RunMode | None]], limits: Limits) -> list[WorkerSet]:
+def fill(
+    fractions: Fractions, modes: Sequence[Sequence[RunMode | None]], kinds: Sequence[Shape], cluster: Cluster
+) -> list[WorkerSet]:
     """Assign the fractions type by type and job by job. A job uses several sets if none has enough time.
 
     Sets without host memory for a job are passed over, whatever their time; so there can be more sets than the program asks for.
@@ -62,7 +64,7 @@ def fill(fractions: Fractions, modes: Sequence[Sequence[RunMode | None]], limits
             if mode is None:
                 continue
             for worker_set in sets:
-                if left > LEAST_SHARE and worker_set.free > LEAST_SHARE and worker_set.takes(mode, limits):
+                if left > LEAST_SHARE and worker_set.free > LEAST_SHARE and worker_set.takes(mode, kinds[kind], cluster):
                     left -= worker_set.add(job, left, mode)
             if left > LEAST_SHARE:
                 sets.append(WorkerSet(kind))

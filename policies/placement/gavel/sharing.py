@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.placement.gavel.allocation import Allocation, allocate
+from policies.placement.gavel.allocation import Allocation, allocate, too_many
 from policies.placement.gavel.resources import fits
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError
+from rollmux_env.kernel.tables import Ints
 from rollmux_env.scenario import Job, Scenario
 
 SLACK = 1e-6  # of shares and speeds: the solver's tolerance and the shares too small to give out
@@ -94,7 +95,7 @@ class SharingJobs:
                 jobs.rollout_busy_s[row] += iterations * time_share.mode.rollout_busy_s
                 jobs.training_busy_s[row] += iterations * time_share.mode.training_busy_s
                 self.held_s += held_s
-                self.alone_s += held_s * (shape[0] == 0)
+                self.alone_s += held_s * (shape.rollout_nodes == 0)
                 self.shared_s += held_s * (len(time_shares) > 1)
 
     def strategy(self, job_id: str) -> str:
@@ -105,9 +106,10 @@ class SharingJobs:
         )
         return "direct_packing" if shares else "isolated"
 
-    def provisioned(self) -> tuple[int, int]:
-        """Rollout and training nodes of all worker sets."""
-        return self.allocation.nodes
+    def provisioned(self) -> Ints:
+        """(P,) nodes of each pool of all worker sets."""
+        nodes = self.allocation.nodes
+        return np.array([nodes[name] for name in self.state.cluster.pools], dtype=np.int64)
 
     def check(self) -> None:
         """Assert that no job is in two places at once, no set has two jobs at once, memory and pools suffice and SLOs are kept.
@@ -115,23 +117,22 @@ class SharingJobs:
         Raises:
             InvariantError: one of these does not hold.
         """
-        limits, time = self.state.limits, dict.fromkeys((job.id for job in self.running), 0.0)
-        for _, time_shares in self.allocation.sets:
+        cluster, time = self.state.cluster, dict.fromkeys((job.id for job in self.running), 0.0)
+        for shape, time_shares in self.allocation.sets:
             for time_share in time_shares:
                 time[time_share.job_id] += time_share.share
             _require(sum(time_share.share for time_share in time_shares) <= 1 + SLACK, "R3: a worker set has more turns than time")
-            _require(fits([one.mode for one in time_shares], limits), "R4: a node holds more than it has memory for")
+            _require(fits([one.mode for one in time_shares], shape, cluster), "R4: a node holds more than it has memory for")
         _require(len(time) == len(self.running), "R1: a job runs that is not there")
         _require(max(time.values(), default=0.0) <= 1 + SLACK, "R1: a job is in two places at once")
-        rollout_nodes, training_nodes = self.allocation.nodes
-        _require(rollout_nodes <= limits.rollout_nodes_max, "R5: too many rollout nodes")
-        _require(training_nodes <= limits.training_nodes_max, "R5: too many training nodes")
+        for name in too_many(self.allocation.nodes, cluster):
+            _require(False, f"R5: too many {name} nodes")
         for job in self.running:
             in_time = self._rate[job.id] * job.solo_s * job.slo >= 1 - SLACK
             _require(in_time, f"R6: job {job.id} breaks its SLO")
 
     def _allocate(self, jobs: list[Job]) -> Allocation | None:
-        return allocate(jobs, self.state.limits, self._slowdown)
+        return allocate(jobs, self.state.cluster, self._slowdown)
 
     def _take(self, allocation: Allocation) -> None:
         self.allocation = allocation

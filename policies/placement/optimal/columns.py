@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.groups import Columns, enumerate_groups, load_members
+from rollmux_env.kernel.groups import CHEAPEST, ON_NODES, PERIODS, Choices, Columns, Wanted, enumerate_groups, load_members
 from rollmux_env.kernel.packing import least_period, packing
-from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
 
 MAX_COLUMNS = 2_000_000
 _FIRST_ROOM = 4096
@@ -19,21 +19,30 @@ class ColumnPool:
 
     An arrival adds the groups that hold the newcomer, a departure drops those that hold the leaver.
 
+    Args:
+        all_periods: whether the period counts. reshapes: whether jobs may have any of their shapes, instead of the one they have;
+            of each set there is then the cheapest way alone, where neither the period nor `max_nodes` counts, and none of a set
+            that costs as much as its members apart.
+
     Attributes:
         members: (N, M) rows of the members in the state's job table, ascending, padded with -1 in front.
-        nodes: (N, 2) rollout and training nodes.
+        shapes: (N, M) rows of their shapes there, in the same places.
+        nodes: (N, 2) rollout and training nodes. pools: (N, 2) of which pools, as numbers.
         period_s: (N,) seconds.
         active: rows of the active jobs, ascending.
         max_columns: where an arrival would make more, its groups are kept up to a smaller size only.
     """
 
-    def __init__(self, state: State, all_periods: bool, max_columns: int = MAX_COLUMNS) -> None:
+    def __init__(self, state: State, all_periods: bool, max_columns: int = MAX_COLUMNS, reshapes: bool = False) -> None:
         self.state = state
         self.all_periods = all_periods
         self.max_columns = max_columns
+        self.reshapes = reshapes
         self.active: list[int] = []
         self.members: Ints = np.zeros((0, 1), np.int64)
+        self.shapes: Ints = np.zeros((0, 1), np.int64)
         self.nodes: Ints = np.zeros((0, 2), np.int64)
+        self.pools: Ints = np.zeros((0, 2), np.int64)
         self.period_s: Floats = np.zeros(0)
         self._truncated: set[int] = set()
         self._room = _FIRST_ROOM
@@ -50,24 +59,30 @@ class ColumnPool:
         while (columns := self._enumerate(row, size)) is None:
             size -= 1
             self._truncated.add(row)
-        members, nodes, period_s = columns
-        width = max(self.members.shape[1], members.shape[1])
-        self.members = np.concatenate([_widened(self.members, width), _widened(np.sort(members, axis=1), width)])
+        shapes, nodes, period_s = columns
+        width = max(self.members.shape[1], shapes.shape[1])
+        shapes = np.sort(shapes, axis=1)  # jobs come in this order too
+        self.members = np.concatenate([_widened(self.members, width), _widened(self._jobs_of(shapes), width)])
+        self.shapes = np.concatenate([_widened(self.shapes, width), _widened(shapes, width)])
         self.nodes = np.concatenate([self.nodes, nodes])
+        jobs = self.state.view.jobs
+        pools = np.stack([jobs["rollout_pool"][shapes[:, -1]], jobs["training_pool"][shapes[:, -1]]], axis=1)
+        self.pools = np.concatenate([self.pools, pools])
         self.period_s = np.concatenate([self.period_s, period_s])
         self.active = sorted([*self.active, row])
 
     def drop(self, row: int) -> None:
         """Take an active job out."""
         others = (self.members != row).all(axis=1)
-        self.members, self.nodes, self.period_s = self.members[others], self.nodes[others], self.period_s[others]
+        self.members, self.shapes = self.members[others], self.shapes[others]
+        self.nodes, self.pools, self.period_s = self.nodes[others], self.pools[others], self.period_s[others]
         self.active.remove(row)
         self._truncated.discard(row)
 
     def usd_per_hour(self) -> Floats:
         """(N,) price of each column's nodes, $/h."""
-        limits = self.state.limits
-        return np.asarray(self.nodes[:, 0] * limits.rollout_usd + self.nodes[:, 1] * limits.training_usd)
+        usd = self.state.limits.pools["usd"][self.pools]
+        return np.asarray(self.nodes[:, 0] * usd[:, 0] + self.nodes[:, 1] * usd[:, 1])
 
     def work_rate(self) -> Floats:
         """(N,) work of each column: T_solo over period, summed over its members, in work-hours per hour."""
@@ -92,17 +107,25 @@ class ColumnPool:
         """Rows of a column's members, ascending."""
         return [int(row) for row in self.members[column] if row >= 0]
 
+    def shape_of(self, column: int, row: int) -> int:
+        """The row of the shape that a member has in a column."""
+        return int(self.shapes[column, np.flatnonzero(self.members[column] == row)[0]])
+
+    def choices(self, row: int) -> list[int]:
+        """Rows of the shapes that a job may have."""
+        return [*self.state.shape_rows(row)] if self.reshapes else [row]
+
     def realise(self, column: int) -> tuple[list[int], list[tuple[int, ...]]]:
         """A member order and pins that give a column its period on its nodes.
 
         Returns:
-            Rows of the members in round-robin order, and for each the numbers of its rollout nodes, ascending from 0.
+            Rows of the members' shapes in round-robin order, and for each the numbers of its rollout nodes, ascending from 0.
         """
-        rows = self.rows(column)
-        jobs, limits = self.state.jobs, self.state.limits
+        rows = [int(row) for row in self.shapes[column] if row >= 0]
+        jobs, rollout = self.state.jobs, self.state.limits.pools[self.pools[column, 0]]
         room = packing(len(rows), int(jobs.rollout_nodes[rows].sum()))
         load_members(self.state.view.jobs, np.array(rows), len(rows), int(self.nodes[column, 1]), room)
-        least_period(room, len(rows), int(self.nodes[column, 0]), limits, float(jobs.limit_s[rows].min()))
+        least_period(room, len(rows), int(self.nodes[column, 0]), rollout, float(jobs.limit_s[rows].min()))
         order = room.order.tolist()
         classes = [
             (tuple(k for k, i in enumerate(order) if mask >> i & 1), nodes)
@@ -119,19 +142,41 @@ class ColumnPool:
     def _enumerate(self, row: int, size: int) -> tuple[Ints, Ints, Floats] | None:
         """The columns of groups of up to `size` jobs that hold a job, or None where they are too many."""
         jobs = self.state.view.jobs
-        asked = np.sort(jobs["rollout_nodes"][[*self.active, row]])[::-1]
+        of_jobs = [self.choices(job) for job in (row, *self.active)]
+        starts = np.cumsum([0, *(len(shapes) for shapes in of_jobs)])
+        choices = Choices(np.array([shape for shapes in of_jobs for shape in shapes], dtype=np.int64), starts)
+        asked = np.sort([max(jobs["rollout_nodes"][shapes]) for shapes in of_jobs])[::-1]
         room = packing(size, int(asked[:size].sum()))
-        others = np.array(self.active, dtype=np.int64)
+        wanted = self._wanted(of_jobs)
         free = self.max_columns - self.period_s.shape[0]
         while True:
             n = max(1, min(self._room, free)) if size > 1 else self._room
             columns = Columns(np.empty((n, size), np.int64), np.empty((n, 2), np.int64), np.empty(n))
-            count = enumerate_groups(jobs, self.state.limits, row, others, size, self.all_periods, room, columns)
+            count = enumerate_groups(jobs, self.state.limits, choices, size, wanted, room, columns)
             if count <= n:
                 return columns.members[:count], columns.nodes[:count], columns.period_s[:count]
             if size > 1 and n >= free:
                 return None
             self._room *= 4
+
+    def _wanted(self, of_jobs: list[list[int]]) -> Wanted:
+        """Which columns are kept, of jobs with such shapes."""
+        jobs, limits = self.state.view.jobs, self.state.limits
+        if self.all_periods or np.isfinite(limits.pools["nodes_max"]).any() or not self.reshapes or max(map(len, of_jobs)) == 1:
+            return Wanted(PERIODS if self.all_periods else ON_NODES, np.zeros(len(of_jobs)))
+        prices = limits.pools["usd"]
+        usd = jobs["rollout_nodes"] * prices[jobs["rollout_pool"]] + jobs["training_nodes"] * prices[jobs["training_pool"]]
+        usd[jobs["alone_s"] > jobs["limit_s"] * (1 + TOLERANCE)] = np.inf
+        return Wanted(CHEAPEST, np.array([usd[shapes].min() for shapes in of_jobs]))
+
+    def _jobs_of(self, shapes: Ints) -> Ints:
+        """Rows of the jobs of some rows of shapes; the padding's -1 stays."""
+        if not self.reshapes:
+            return shapes
+        owner = np.full(len(self.state.view.jobs) + 1, -1)
+        for row in np.unique(shapes[shapes >= 0]).tolist():
+            owner[row] = self.state.row(self.state.job_id(row))
+        return np.asarray(owner[shapes])
 
 
 def _widened(members: Ints, width: int) -> Ints:

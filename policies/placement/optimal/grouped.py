@@ -13,7 +13,7 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError, PlanError
 from rollmux_env.kernel.membership import training_seconds
-from rollmux_env.kernel.tables import TOLERANCE
+from rollmux_env.kernel.tables import TOLERANCE, Ints
 from rollmux_env.scenario import Job, Scenario
 
 
@@ -33,7 +33,7 @@ class GroupedJobs:
         self, scenario: Scenario, objective: Objective, node_limit: int | None, max_columns: int, switches: bool = False
     ) -> None:
         self.state = State(scenario.cluster, switches=switches)
-        self.pool = ColumnPool(self.state, objective == "work", max_columns)
+        self.pool = ColumnPool(self.state, objective == "work", max_columns, reshapes=True)
         self.waiting: list[str] = []
         self.best = Grouping(np.zeros(0, np.int64), 0.0, 0.0, 0.0, 0.0)
         self.column: dict[int, int] = {}
@@ -101,19 +101,21 @@ class GroupedJobs:
         for row, column in self.column.items():
             iterations = seconds / float(self.pool.period_s[column])
             training_nodes = int(self.pool.nodes[column, 1])
+            shape = self.pool.shape_of(column, row)
             jobs.done[row] += iterations
-            jobs.rollout_busy_s[row] += iterations * jobs.rollout_s[row] * jobs.rollout_nodes[row]
-            jobs.training_busy_s[row] += iterations * training_seconds(self.state.view.jobs, row, training_nodes) * training_nodes
+            jobs.rollout_busy_s[row] += iterations * jobs.rollout_s[shape] * jobs.rollout_nodes[shape]
+            jobs.training_busy_s[row] += iterations * training_seconds(self.state.view.jobs, shape, training_nodes) * training_nodes
 
     def strategy(self, job_id: str) -> str:
         """How a job comes to its present group, as if it had come last."""
         row = self.state.row(job_id)
         return strategy(self.pool, self.column[row], row)
 
-    def provisioned(self) -> tuple[int, int]:
-        """Rollout and training nodes of all groups."""
-        rollout_nodes, training_nodes = self.pool.nodes[self.best.columns].sum(axis=0).tolist()
-        return rollout_nodes, training_nodes
+    def provisioned(self) -> Ints:
+        """(P,) nodes of each pool of all groups."""
+        nodes = np.zeros(len(self.state.limits.pools), dtype=np.int64)
+        np.add.at(nodes, self.pool.pools[self.best.columns], self.pool.nodes[self.best.columns])
+        return nodes
 
     def check(self) -> None:
         """Assert that each active job is in one group, which keeps every SLO, and that the pools have the nodes.
@@ -125,8 +127,7 @@ class GroupedJobs:
         members = [row for column in self.best.columns.tolist() for row in pool.rows(column)]
         if sorted(members) != pool.active:
             raise InvariantError("R1: the groups do not hold each active job once")
-        rollout_nodes, training_nodes = self.provisioned()
-        if rollout_nodes > limits.rollout_nodes_max or training_nodes > limits.training_nodes_max:
+        if (self.provisioned() > limits.pools["nodes_max"]).any():
             raise InvariantError("R5: more nodes than the pools have")
         for row, column in self.column.items():
             if pool.period_s[column] > jobs.limit_s[row] * (1 + TOLERANCE):

@@ -53,8 +53,9 @@ def best_grouping(
         pool.positions(),
         len(pool.active),
         pool.nodes,
-        nodes_max=(limits.rollout_nodes_max, limits.training_nodes_max),
-        prices=(limits.rollout_usd, limits.training_usd) if objective == "usd" else None,
+        pool.pools,
+        limits.pools["nodes_max"],
+        limits.pools["usd"] if objective == "usd" else None,
     )
     cost = pool.usd_per_hour()
     fallback = _fallback(pool, program, cost, before or [])
@@ -115,28 +116,27 @@ def _fallback(pool: ColumnPool, program: Program, cost: Floats, before: list[Bef
             return None
         chosen.append(int(ways[np.argmin(cost[ways])]))
     columns = np.array(sorted(chosen), dtype=np.int64)
-    fits = (pool.nodes[columns].sum(axis=0) <= program.nodes_max).all()
+    fits = (program.counts[columns].sum(axis=0) <= program.counts_max).all()
     return columns if fits else None
 
 
-def _shares(pool: ColumnPool) -> tuple[Floats, Floats]:
-    """(A,) rollout and training node-seconds of an iteration of each active job, the training pool's size chosen best."""
-    jobs, rows = pool.state.jobs, pool.active
+def _least_usd(pool: ColumnPool) -> Floats:
+    """(A,) price of the node-seconds of an iteration of each active job, $ s / h, in its best shape on the best training pool."""
+    of_jobs = [pool.choices(row) for row in pool.active]
+    jobs, rows = pool.state.jobs, [shape for shapes in of_jobs for shape in shapes]
     rollout = jobs.rollout_nodes[rows] * jobs.rollout_s[rows]
     steps = np.where(jobs.rescale_s[rows] > 0, jobs.rescale_nodes[rows] * jobs.rescale_s[rows], np.inf)
     training = np.minimum(jobs.training_nodes[rows] * jobs.training_s[rows], steps.min(axis=1, initial=np.inf))
-    return rollout, training
+    prices = pool.state.limits.pools["usd"]
+    usd = rollout * prices[jobs.rollout_pool[rows]] + training * prices[jobs.training_pool[rows]]
+    return np.minimum.reduceat(usd, np.cumsum([0, *(len(shapes) for shapes in of_jobs)])[:-1])
 
 
 def _least_usd_per_hour(pool: ColumnPool) -> float:
     """A bound without groups: each job alone fills a share of its nodes' time at the longest period that its SLO allows."""
-    rollout, training = _shares(pool)
-    limits, limit_s = pool.state.limits, pool.state.jobs.limit_s[pool.active]
-    return float(((rollout * limits.rollout_usd + training * limits.training_usd) / limit_s).sum() * (1 - TOLERANCE))
+    return float((_least_usd(pool) / pool.state.jobs.limit_s[pool.active]).sum() * (1 - TOLERANCE))
 
 
 def _least_usd_per_work_hour(pool: ColumnPool) -> float:
     """A bound without groups: the price of the node-seconds that an iteration fills, over T_solo, of the cheapest job."""
-    rollout, training = _shares(pool)
-    limits, solo_s = pool.state.limits, pool.state.jobs.solo_s[pool.active]
-    return float(((rollout * limits.rollout_usd + training * limits.training_usd) / solo_s).min() * (1 - TOLERANCE))
+    return float((_least_usd(pool) / pool.state.jobs.solo_s[pool.active]).min() * (1 - TOLERANCE))

@@ -2,8 +2,8 @@
 
 Without a limit on a pool, jobs that share no feasible group, directly or through others, are independent, and each such
 block is solved on its own. A block starts with the linear program. If its solution is fractional, the search branches
-on the number of training nodes, the expensive ones. With this number given, the rest of the cost is a whole number of
-rollout nodes, and the bound can be rounded up. The value of the linear program is convex in that number (parametric
+on the number of training nodes, the expensive ones. With this number given, and one pool on each side, the rest of the cost is a
+whole number of rollout nodes, and the bound can be rounded up. The value of the linear program is convex in that number (parametric
 linear programming), so only a few numbers need a solve.
 
 Reduced costs limit the columns. If L is the value of the linear program, a partition that uses a column of reduced cost
@@ -80,7 +80,13 @@ def _blocks(program: Program) -> list[tuple[Ints, Program]]:
         jobs = np.flatnonzero(label == k)
         number = np.full(n + 1, jobs.size)
         number[jobs] = np.arange(jobs.size)
-        part = replace(program, positions=number[program.positions[columns]], jobs=jobs.size, nodes=program.nodes[columns])
+        part = replace(
+            program,
+            positions=number[program.positions[columns]],
+            jobs=jobs.size,
+            nodes=program.nodes[columns],
+            pools=program.pools[columns],
+        )
         blocks.append((columns, part))
     return blocks
 
@@ -157,7 +163,7 @@ class _Search:
 
     def _relaxed(self, training_nodes: int) -> _Branch | None:
         relaxation, program = self._relaxation, self._program
-        if not 0 <= training_nodes <= program.nodes_max[1] or not relaxation.solve(training_nodes):
+        if not 0 <= training_nodes <= program.counts_max[-1] or not relaxation.solve(training_nodes):
             return None
         value = bound = relaxation.value
         rollout_usd, training_usd = program.prices or (0.0, 0.0)
@@ -175,7 +181,7 @@ class _Search:
         rollout_usd, training_usd = program.prices or (0.0, 0.0)
         if rollout_usd > 0:
             rollout_nodes = round((branch.bound - branch.training_nodes * training_usd) / rollout_usd)
-            if rollout_nodes > program.nodes_max[0] or rollout_nodes > program.jobs * program.nodes[:, 0].max():
+            if rollout_nodes > program.counts_max[0] or rollout_nodes > program.jobs * program.nodes[:, 0].max():
                 return None
         order = np.argsort(reduced, kind="stable")
         some = FIRST

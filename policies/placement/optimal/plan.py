@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policies.placement.optimal.columns import ColumnPool
+from rollmux_env.cluster.demand import demand_of
 from rollmux_env.replay.admission import Admission, AdmittedGroup, Decision
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Scenario
@@ -17,6 +18,7 @@ class OptimalGroup:
     Attributes:
         jobs: members' ids in round-robin order.
         rollout_nodes: of each member, in that order, the numbers of the rollout nodes that it is pinned to, from 0 in the group.
+        shapes: of each member, in that order, the number of its shape.
         training_nodes: size of the training pool.
         period_s: exact round-robin period, seconds.
         usd_per_hour: price of the group's nodes, $/h.
@@ -24,6 +26,7 @@ class OptimalGroup:
 
     jobs: tuple[str, ...]
     rollout_nodes: tuple[tuple[int, ...], ...]
+    shapes: tuple[int, ...]
     training_nodes: int
     period_s: float
     usd_per_hour: float
@@ -56,6 +59,7 @@ def written_out(pool: ColumnPool, column: int) -> OptimalGroup:
     return OptimalGroup(
         jobs=tuple(pool.state.job_id(row) for row in rows),
         rollout_nodes=tuple(pins),
+        shapes=tuple(int(pool.state.jobs.of_shape[row]) for row in rows),
         training_nodes=int(pool.nodes[column, 1]),
         period_s=float(pool.period_s[column]),
         usd_per_hour=float(pool.usd_per_hour()[column]),
@@ -67,8 +71,9 @@ def strategy(pool: ColumnPool, column: int, row: int) -> str:
     rows, pins = pool.realise(column)
     if len(rows) == 1:
         return "isolated"
-    others = {node for member, numbers in zip(rows, pins, strict=True) if member != row for node in numbers}
-    own = set(pins[rows.index(row)]) - others
+    shape = pool.shape_of(column, row)
+    others = {node for member, numbers in zip(rows, pins, strict=True) if member != shape for node in numbers}
+    own = set(pins[rows.index(shape)]) - others
     return "rollout_scaling" if own else "direct_packing"
 
 
@@ -80,17 +85,21 @@ def admission(plan: OptimalPlan, scenario: Scenario) -> Admission:
     """
     decided: dict[str, Decision] = {}
     jobs = {job.id: job for job in in_order_of_arrival(scenario)}
-    rollout_usd, training_usd = scenario.cluster.rollout.usd_per_node_hour, scenario.cluster.training.usd_per_node_hour
     for number, group in enumerate(plan.groups):
+        demand = demand_of(jobs[group.jobs[0]], scenario.cluster)
+        rollout, training = scenario.cluster.pools[demand.rollout_pool], scenario.cluster.pools[demand.training_pool]
         pins = dict(zip(group.jobs, group.rollout_nodes, strict=True))
+        shapes = dict(zip(group.jobs, group.shapes, strict=True))
         used: set[int] = set()
         for job_id in (job_id for job_id in jobs if job_id in pins):
             new = len(set(pins[job_id]) - used)
             strategy = "isolated" if not used else "rollout_scaling" if new else "direct_packing"
-            delta = new * rollout_usd + (0 if used else group.training_nodes * training_usd)
+            delta = new * rollout.usd_per_node_hour + (0 if used else group.training_nodes * training.usd_per_node_hour)
             used |= set(pins[job_id])
             training_nodes = tuple(range(group.training_nodes))
-            decided[job_id] = Decision(job_id, strategy, number, delta, tuple(sorted(pins[job_id])), training_nodes)
+            own = tuple(sorted(pins[job_id]))
+            shape = shapes[job_id] if jobs[job_id].shapes else None
+            decided[job_id] = Decision(job_id, strategy, number, delta, own, training_nodes, shape=shape)
     groups = tuple(
         AdmittedGroup(n, g.jobs, g.period_s, g.usd_per_hour, {job_id: g.period_s / jobs[job_id].solo_s for job_id in g.jobs})
         for n, g in enumerate(plan.groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import highspy
 import numpy as np
@@ -24,21 +25,63 @@ class Program:
     Attributes:
         positions: (N, M) jobs of each column as numbers below `jobs`, padded with `jobs`.
         jobs: how many jobs there are.
-        nodes: (N, 2) rollout and training nodes of each column.
-        nodes_max: most of either over all chosen columns; infinite where there is no limit.
-        prices: of a rollout node and of a training node, where they make up the whole cost of every column; else None.
+        nodes: (N, 2) rollout and training nodes of each column. pools: (N, 2) of which pools, as numbers.
+        pools_max: (P,) most nodes of each pool over all chosen columns; infinite where there is no limit.
+        usd: (P,) price of a node of each, where nodes make up the whole cost of every column; else None.
     """
 
     positions: Ints
     jobs: int
     nodes: Ints
-    nodes_max: tuple[float, float]
-    prices: tuple[float, float] | None = None
+    pools: Ints
+    pools_max: Floats
+    usd: Floats | None = None
 
     @property
     def limited(self) -> bool:
         """Whether a pool has a limit, which couples the groups."""
-        return bool(np.isfinite(self.nodes_max).any())
+        return bool(np.isfinite(self.counts_max).any())
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether all rollout nodes are of one pool, and all training nodes of another one (or of one that has no limit)."""
+        if not len(self.pools) or (self.pools != self.pools[0]).any():
+            return False
+        rollout, training = self.pools[0]
+        return bool(rollout != training or not np.isfinite(self.pools_max[rollout]) or not self.nodes[:, 0].any())
+
+    @property
+    def training_row(self) -> int:
+        """Row of the training nodes in the solver."""
+        return self.jobs + self.counts_max.size - 1
+
+    @cached_property
+    def counts(self) -> Ints:
+        """(N, R) what is counted of each column: rollout and training nodes; or nodes of pools with a limit, and training nodes.
+
+        The search branches on the last.
+        """
+        if self._is_plain:
+            return self.nodes
+        limited = np.flatnonzero(np.isfinite(self.pools_max))
+        of_pools = [(self.nodes * (self.pools == pool)).sum(axis=1) for pool in limited]
+        return np.stack([*of_pools, self.nodes[:, 1]], axis=1)
+
+    @cached_property
+    def counts_max(self) -> Floats:
+        """(R,) most of each over all chosen columns; infinite where there is no limit."""
+        if self._is_plain:
+            return np.asarray(self.pools_max[self.pools[0]])
+        return np.append(self.pools_max[np.isfinite(self.pools_max)], np.inf)
+
+    @property
+    def prices(self) -> tuple[float, float] | None:
+        """Of a rollout and of a training node, where they are the same in all columns and make up the whole cost; else None."""
+        return (
+            (float(self.usd[self.pools[0, 0]]), float(self.usd[self.pools[0, 1]]))
+            if self.usd is not None and self._is_plain
+            else None
+        )
 
 
 class Relaxation:
@@ -64,15 +107,15 @@ class Relaxation:
         self._first = self._used.size
         self._elastic = self._used.size < size.size
         if self._elastic:
-            row = np.array([program.jobs + 1], np.int32)
+            row = np.array([program.training_row], np.int32)
             for sign in (-1.0, 1.0):
                 self._highs.addCol(_MISSED * float(np.abs(cost).max()), 0.0, highspy.kHighsInf, 1, row, np.array([sign]))
 
     def solve(self, training_nodes: int | None = None) -> bool:
         """Solve it, with so many training nodes altogether or with any; False where there is no solution."""
         program, cost, highs = self._program, self._cost, self._highs
-        least, most = (0.0, program.nodes_max[1]) if training_nodes is None else (training_nodes, training_nodes)
-        highs.changeRowBounds(program.jobs + 1, least, min(most, highspy.kHighsInf))
+        least, most = (0.0, float(program.counts_max[-1])) if training_nodes is None else (training_nodes, training_nodes)
+        highs.changeRowBounds(program.training_row, least, min(most, highspy.kHighsInf))
         while True:
             highs.run()
             if highs.getModelStatus() != _OPTIMAL:
@@ -80,7 +123,7 @@ class Relaxation:
             solution = highs.getSolution()
             duals = np.array(solution.row_dual)
             price = np.append(duals[: program.jobs], 0.0)
-            reduced = cost - price[program.positions].sum(axis=1) - (program.nodes * duals[program.jobs :]).sum(axis=1)
+            reduced = cost - price[program.positions].sum(axis=1) - (program.counts * duals[program.jobs :]).sum(axis=1)
             missing = np.ones(cost.size, dtype=bool)
             missing[self._used] = False
             entering = np.flatnonzero(missing & (reduced < -TOLERANCE * max(1.0, float(np.abs(price).max()))))
@@ -120,7 +163,7 @@ def whole_solution(
         The chosen columns, None where there are none; and where the node limit bit a bound of the cost, else None.
     """
     highs = _model(program, cost if rollout_nodes is None else np.zeros(cost.size), columns)
-    highs.changeRowBounds(program.jobs + 1, training_nodes, training_nodes)
+    highs.changeRowBounds(program.training_row, training_nodes, training_nodes)
     if rollout_nodes is not None:
         highs.changeRowBounds(program.jobs, 0.0, rollout_nodes)
     highs.changeColsIntegrality(columns.size, np.arange(columns.size, dtype=np.int32), np.ones(columns.size, dtype=np.uint8))
@@ -139,25 +182,26 @@ def whole_solution(
 
 
 def _model(program: Program, cost: Floats, columns: Ints) -> highspy.Highs:
-    """A solver with a row a job, a row a pool, and these columns; one thread, no output."""
+    """A solver with a row a job, a row for each of `Program.counts`, and these columns; one thread, no output."""
     highspy.Highs.resetGlobalScheduler(True)  # another user of the library may have given it more threads
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("random_seed", 0)
     empty = np.zeros(0, np.int32)
-    least = np.concatenate([np.ones(program.jobs), np.zeros(2)])
-    most = np.concatenate([np.ones(program.jobs), np.minimum(program.nodes_max, highspy.kHighsInf)])
-    highs.addRows(program.jobs + 2, least, most, 0, empty, empty, np.zeros(0))
+    counted = program.counts_max.size
+    least = np.concatenate([np.ones(program.jobs), np.zeros(counted)])
+    most = np.concatenate([np.ones(program.jobs), np.minimum(program.counts_max, highspy.kHighsInf)])
+    highs.addRows(program.jobs + counted, least, most, 0, empty, empty, np.zeros(0))
     _add(highs, program, cost, columns)
     return highs
 
 
 def _add(highs: highspy.Highs, program: Program, cost: Floats, columns: Ints) -> None:
-    n = columns.size
-    pools = np.broadcast_to([program.jobs + 1, program.jobs + 2], (n, 2))  # the padding is number `jobs`: one too many here
-    numbers = np.concatenate([program.positions[columns], pools], axis=1)
-    values = np.concatenate([np.ones((n, numbers.shape[1] - 2)), program.nodes[columns]], axis=1)
+    n, counted = columns.size, program.counts.shape[1]
+    counts = np.broadcast_to(program.jobs + 1 + np.arange(counted), (n, counted))  # the padding is number `jobs`: one too many here
+    numbers = np.concatenate([program.positions[columns], counts], axis=1)
+    values = np.concatenate([np.ones((n, numbers.shape[1] - counted)), program.counts[columns]], axis=1)
     nonzero = numbers != program.jobs
     rows = (numbers - (numbers > program.jobs))[nonzero].astype(np.int32)
     starts = np.concatenate([[0], np.cumsum(nonzero.sum(axis=1))[:-1]]).astype(np.int32)

@@ -20,8 +20,10 @@ def move_usd(state: State, rows: Sequence[int]) -> Floats:
 
     One for the nodes that it leaves, which are held until the pause ends; one because it stays longer by the pause.
     """
-    jobs, limits = state.jobs, state.limits
-    usd_per_hour = jobs.rollout_nodes[rows] * limits.rollout_usd + jobs.training_nodes[rows] * limits.training_usd
+    jobs, usd = state.jobs, state.limits.pools["usd"]
+    usd_per_hour = (
+        jobs.rollout_nodes[rows] * usd[jobs.rollout_pool[rows]] + jobs.training_nodes[rows] * usd[jobs.training_pool[rows]]
+    )
     return np.asarray(2 * usd_per_hour * state.cluster.migration_s / 3600 + _BESIDES_USD)
 
 
@@ -35,7 +37,7 @@ class Hosts:
     Attributes:
         groups: rows of the present groups in the state's group table.
         members: (N, M) rows of the columns' members, padded with -1; positions: (N, M) as positions in the pool's active jobs.
-        nodes: (N, 2) rollout and training nodes.
+        nodes: (N, 2) rollout and training nodes. pools: (N, 2) of which pools, as numbers.
         as_it_is: (G,) the columns of the present groups.
         allowed: (N, G) which group can host which column.
     """
@@ -52,7 +54,9 @@ class Hosts:
         own_nodes = np.stack([groups.n_nodes[self.groups], groups.training_nodes[self.groups]], axis=1)
         known = np.pad(pool.members, ((0, 0), (width - pool.members.shape[1], 0)), constant_values=-1)
         self.members: Ints = np.concatenate([known, present])
+        own_pools = np.stack([groups.rollout_pool[self.groups], groups.training_pool[self.groups]], axis=1)
         self.nodes: Ints = np.concatenate([pool.nodes, own_nodes])
+        self.pools: Ints = np.concatenate([pool.pools, own_pools])
         self.as_it_is: Ints = np.arange(known.shape[0], known.shape[0] + size)
         count = self.members.shape[0]
         position = np.full(state.jobs.solo_s.shape[0] + 1, len(pool.active))
@@ -76,6 +80,7 @@ class Hosts:
         self.allowed: NDArray[np.bool_] = (
             (self._stay_usd > 0)
             & (self.nodes[:, 1:] == own_nodes[:, 1])
+            & (self.pools[:, None] == own_pools).all(axis=2)
             & (fixed_here == fixed_of)
             & (all_fixed[:, None] == fixed_of)
         )

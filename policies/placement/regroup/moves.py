@@ -50,19 +50,22 @@ def join(state: State, group: int, job_ids: Sequence[str], rollout_nodes: int) -
     return None
 
 
-def create_group(group: int, job_ids: Sequence[str], pins: Sequence[tuple[int, ...]], training_nodes: int) -> tuple[Move, ...]:
+def create_group(
+    group: int, jobs: Sequence[tuple[str, int]], pins: Sequence[tuple[int, ...]], training_nodes: int
+) -> tuple[Move, ...]:
     """Let jobs make a new group.
 
     Args:
         group: the number that it will get.
-        job_ids: in round-robin order. pins: of each, numbers of its rollout nodes in some numbering of the group's own.
+        jobs: their ids and shapes, in round-robin order.
+        pins: of each, numbers of its rollout nodes in some numbering of the group's own.
     """
     number: dict[int, int] = {}
     moves: list[Move] = []
-    for job_id, own in zip(job_ids, pins, strict=True):
+    for (job_id, shape), own in zip(jobs, pins, strict=True):
         old = tuple(sorted(number[node] for node in own if node in number))
         new = [node for node in own if node not in number]
         number |= {node: len(number) + k for k, node in enumerate(new)}
-        placement = Placement(group, old, len(new)) if moves else Placement(None, (), len(new), training_nodes)
+        placement = Placement(group if moves else None, old, len(new), 0 if moves else training_nodes, shape=shape)
         moves.append(Move(job_id, placement))
     return tuple(moves)

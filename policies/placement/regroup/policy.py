@@ -23,7 +23,16 @@ _BROKEN_USD = 1e3  # for leaving a group whose observed durations break an SLO a
 _OUT_OF_REACH_USD = 1e5  # of a job alone that may not move: the solver starts from single jobs
 _NODE_LIMIT = 1000
 _MAX_COLUMNS = 300_000
-_PLANNED = ("rollout_s", "training_s", "limit_s", "rollout_gb", "training_gb", "rollout_device_gb", "training_device_gb")
+_PLANNED = (
+    "of_shape",
+    "rollout_s",
+    "training_s",
+    "limit_s",
+    "rollout_gb",
+    "training_gb",
+    "rollout_device_gb",
+    "training_device_gb",
+)
 _ROUNDS = 20
 
 
@@ -76,7 +85,8 @@ class Regroup:
         hosts = Hosts(view, pool, fixed)
         limits = view.limits
         until_next_h = self.wakes_every_s / 3600
-        usd = (hosts.nodes[:, 0] * limits.rollout_usd + hosts.nodes[:, 1] * limits.training_usd) * until_next_h
+        prices = limits.pools["usd"][hosts.pools]
+        usd = (hosts.nodes[:, 0] * prices[:, 0] + hosts.nodes[:, 1] * prices[:, 1]) * until_next_h
         broken = view.groups.period_s > view.groups.limit_s * (1 + TOLERANCE)
         usd[hosts.as_it_is] += _BROKEN_USD * broken[hosts.groups]
         alone = (hosts.positions < len(pool.active)).sum(axis=1) == 1
@@ -87,7 +97,8 @@ class Regroup:
                 hosts.positions[usable],
                 len(pool.active),
                 hosts.nodes[usable],
-                (limits.rollout_nodes_max, limits.training_nodes_max),
+                hosts.pools[usable],
+                limits.pools["nodes_max"],
             )
             best = partition(program, cost[usable], _NODE_LIMIT, np.searchsorted(usable, hosts.as_it_is))
             if best is None:
@@ -98,9 +109,7 @@ class Regroup:
                 return ()
             plan = self._moves(view, pool, hosts, chosen.tolist(), homes)
             if plan is not None:
-                new = [move.placement for move in plan]
-                room = state.has_room(sum(p.new_rollout_nodes for p in new), sum(p.training_nodes for p in new))
-                return plan if room else ()
+                return plan if state.has_room({move.job_id: move.placement for move in plan}) else ()
         return ()
 
     def _moves(
@@ -119,7 +128,8 @@ class Regroup:
         for column, home, job_ids in zip(chosen, homes, movers, strict=True):
             if home is None:
                 order, pins = pool.realise(column)
-                plan += create_group(number, [view.job_id(row) for row in order], pins, int(hosts.nodes[column, 1]))
+                jobs = [(view.job_id(row), int(view.jobs.of_shape[row])) for row in order]
+                plan += create_group(number, jobs, pins, int(hosts.nodes[column, 1]))
                 number += 1
                 continue
             moves = join(left, int(view.groups.id[hosts.groups[home]]), job_ids, int(hosts.nodes[column, 0]))
@@ -140,7 +150,9 @@ class Regroup:
                 self._fractions[row] = new
         known = [self._fractions[row] for row in rows if row in self._fractions]
         others = np.mean(known, axis=0).round(2).tolist() if known else (1.0, 1.0)
-        fractions = {row: self._fractions.get(row, (others[0], others[1])) for row in rows}
+        fractions = {
+            other: self._fractions.get(row, (others[0], others[1])) for row in rows for other in (row, *state.shape_rows(row))
+        }
         if all(abs(part - 1) <= _CHANGE for pair in fractions.values() for part in pair):
             return state
         self.keeps_slo = False

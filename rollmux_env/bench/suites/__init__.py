@@ -19,6 +19,7 @@ from rollmux_env.bench.suites import (
     quantile,
     rollout,
     sensitivity,
+    shapes,
 )
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import not_one_of
@@ -38,6 +39,7 @@ SUITES: dict[str, Suite] = {
         promises.SUITE,
         learned.SUITE,
         asynchrony.SUITE,
+        shapes.SUITE,
     )
 }
 

@@ -53,6 +53,8 @@ class Group:
             raise InputError("group: needs a training node and a horizon above 0 s")
         if self.cluster.one_device:
             raise InputError("group: needs two pools; the cluster is one_device")
+        if len({(job.rollout.pool, job.training.pool) for job in self.jobs}) > 1:
+            raise InputError("group: its members must be on the same pools")
         refuse_queue_keys(self.cluster, self.jobs, "environment")
 
     @property
@@ -63,8 +65,8 @@ class Group:
     @property
     def usd_per_hour(self) -> float:
         """Price of its nodes, $/h."""
-        cluster = self.cluster
-        return self.rollout_nodes * cluster.rollout.usd_per_node_hour + self.training_nodes * cluster.training.usd_per_node_hour
+        rollout, training = self.cluster.pools[self.jobs[0].rollout.pool], self.cluster.pools[self.jobs[0].training.pool]
+        return self.rollout_nodes * rollout.usd_per_node_hour + self.training_nodes * training.usd_per_node_hour
 
 
 def _record(whole: str, real: str) -> np.dtype[Any]:

@@ -13,8 +13,10 @@ from rollmux_env.kernel.candidates import ANY_NODES, FEASIBLE, SLO, enumerate_ca
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.neighbourhood.enumerate import choose_groups, enumerate_moves
 from rollmux_env.kernel.neighbourhood.table import PLACE, Scratch, choice_type, write_stop
-from rollmux_env.kernel.tables import NO, YES, Records, View
+from rollmux_env.kernel.tables import NO, YES, Records, View, constant
 from rollmux_env.kernel.valuation import Valuation, present_rates, work_price, write_stays
+
+TAKEN = constant(-1)  # in place of the reason of a row that is a choice already
 
 
 def choice_table(streams: Streams, actions: int) -> Records:
@@ -27,6 +29,7 @@ def _write(choice: Records, job: int, row: Records, usable: bool) -> None:
     choice.kind = PLACE
     choice.n_moves = 1
     choice.job[0] = job
+    choice.of_shape = row.of_shape
     choice.group[0] = row.group
     choice.new_nodes[0] = row.new_nodes
     for k in range(row.nodes.shape[0]):
@@ -79,10 +82,14 @@ def _write_places(view: View, c: Records, shield: bool, rows: Records, choices: 
         rows = np.empty(n, rows.dtype)
         enumerate_candidates(view, job, NO, NO, rows)
     room = choices.shape[0] - 1
-    _write(choices[0], job, rows[n - 1], rows[n - 1].reason == FEASIBLE)
+    own = n - 1 - view.jobs[job].more_shapes  # a new group, in the job's own shape
+    _write(choices[0], job, rows[own], rows[own].reason == FEASIBLE)
+    rows[own].reason = TAKEN
     usable = 0
     rest = 0
-    for k in range(n - 1):
+    for k in range(n):
+        if rows[k].reason == TAKEN:
+            continue
         if _fits(rows[k], shield):
             usable += 1
         elif rows[k].new_nodes != ANY_NODES:
@@ -90,11 +97,13 @@ def _write_places(view: View, c: Records, shield: bool, rows: Records, choices: 
     dearest = np.inf  # what a usable row may cost, and how many may cost as much
     ties = usable
     if usable > room:
-        dearest, ties = _dearest(rows, n - 1, shield, room)
+        dearest, ties = _dearest(rows, n, shield, room)
     rest = max(0, min(rest, room - usable))
     at = 1
-    for k in range(n - 1):
+    for k in range(n):
         row = rows[k]
+        if row.reason == TAKEN:
+            continue
         fits = _fits(row, shield)
         if fits and row.usd < dearest:
             _write(choices[at], job, row, YES)

@@ -23,8 +23,9 @@ from rollmux_env.envs.placement.types import (
     Streams,
 )
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import attach, departure_s, detach, open_group, settle
-from rollmux_env.kernel.tables import Records
+from rollmux_env.kernel.membership import attach, departure_s, detach, open_group, settle, wear
+from rollmux_env.kernel.pools import provisioned_usd
+from rollmux_env.kernel.tables import ROLLOUT, TRAINING, Records
 
 
 @compiled(arrays=False)
@@ -97,7 +98,7 @@ def defer(streams: Streams, s: int) -> None:
 def pass_time(streams: Streams, s: int, rules: Rules, now_s: float) -> None:
     """Move the clock on, and pay for what is provisioned."""
     c = streams.clock[s]
-    usd_per_hour = c.rollout_nodes * rules.limits.rollout_usd + c.training_nodes * rules.limits.training_usd
+    usd_per_hour = provisioned_usd(streams.nodes[s], rules.limits)
     decay = rules.decay
     hours = (now_s - c.now_s) / 3600.0
     c.usd += usd_per_hour * hours
@@ -111,10 +112,11 @@ def pass_time(streams: Streams, s: int, rules: Rules, now_s: float) -> None:
 
 
 @compiled(arrays=False)
-def admit(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: int) -> None:
+def admit(streams: Streams, s: int, job: int, shape: int, group: int, there: int, new_nodes: int) -> None:
     """Place the waiting job that was asked about.
 
     Args:
+        shape: number of the shape that it gets.
         group: row of the group that it joins, negative for a new one.
         there: so many of the group's rollout nodes it is pinned to; their numbers stand in its `pins`, ascending.
         new_nodes: rollout nodes to add.
@@ -128,12 +130,16 @@ def admit(streams: Streams, s: int, job: int, group: int, there: int, new_nodes:
     entering = streams.jobs[s, job]
     entering.admitted_s = c.now_s
     entering.leaves_s = c.now_s + entering.duration_s
+    wear(streams.jobs[s], job, shape)
     _enter(streams, s, job, group, there, new_nodes)
 
 
 @compiled(arrays=False)
 def move(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: int, migration_s: float) -> None:
-    """Move a running job; arguments as in `admit`. It pauses for `migration_s`; so long the nodes that it leaves are paid for."""
+    """Move a running job, which keeps its shape; arguments as in `admit`.
+
+    It pauses for `migration_s`; so long the nodes that it leaves are paid for.
+    """
     jobs, groups = streams.jobs[s], streams.groups[s]
     c = streams.clock[s]
     c.moved += 1
@@ -141,6 +147,7 @@ def move(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: 
     settle(jobs, groups, home, c.now_s)
     reservation = streams.reservations[s, c.n_reservations]
     c.n_reservations += 1
+    reservation.rollout_pool, reservation.training_pool = groups[home].rollout_pool, groups[home].training_pool
     reservation.rollout_nodes = detach(jobs, groups, job)
     reservation.training_nodes = 0
     if groups[home].n_members == 0:
@@ -162,8 +169,8 @@ def _resume(streams: Streams, s: int) -> bool:
     n = c.n_reservations
     for k in range(n):
         if reservations.until_s[k] <= c.now_s + INSTANT_S:
-            c.rollout_nodes -= reservations.rollout_nodes[k]
-            c.training_nodes -= reservations.training_nodes[k]
+            streams.nodes[s, reservations[k].rollout_pool, ROLLOUT] -= reservations[k].rollout_nodes
+            streams.nodes[s, reservations[k].training_pool, TRAINING] -= reservations[k].training_nodes
         else:
             reservations[count] = reservations[k]
             count += 1
@@ -201,11 +208,11 @@ def _depart(streams: Streams, s: int, jobs: Records, groups: Records) -> bool:
             if c.now_s - jobs[job].admitted_s > jobs[job].done * jobs[job].limit_s * (1.0 + 1e-6):
                 c.broken += 1
                 c.left_broken += 1
-            c.rollout_nodes -= detach(jobs, groups, job)
+            streams.nodes[s, groups[group].rollout_pool, ROLLOUT] -= detach(jobs, groups, job)
             c.departed += 1
             left = True
         if groups[group].n_members == 0:
-            c.training_nodes -= groups[group].training_nodes
+            streams.nodes[s, groups[group].training_pool, TRAINING] -= groups[group].training_nodes
             _close(streams, s, group)
             at -= 1
     return left
@@ -230,11 +237,11 @@ def _enter(streams: Streams, s: int, job: int, group: int, there: int, new_nodes
     c = streams.clock[s]
     if group < 0:
         group = streams.spare[s, streams.spare.shape[1] - 1 - c.n_groups]
-        open_group(groups, group, c.groups_made, jobs[job].training_nodes, c.now_s)
+        open_group(groups, group, c.groups_made, jobs[job], jobs[job].training_nodes, c.now_s)
         streams.order[s, c.n_groups] = group
         c.n_groups += 1
         c.groups_made += 1
-        c.training_nodes += jobs[job].training_nodes
+        streams.nodes[s, jobs[job].training_pool, TRAINING] += jobs[job].training_nodes
     settle(jobs, groups, group, c.now_s)
     attach(jobs, groups, job, group, there, new_nodes)
-    c.rollout_nodes += new_nodes
+    streams.nodes[s, groups[group].rollout_pool, ROLLOUT] += new_nodes

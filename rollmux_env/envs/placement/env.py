@@ -15,16 +15,16 @@ from rollmux_env.cluster.state import limits_of
 from rollmux_env.envs.base import BaseVectorEnv, Info, StepResult
 from rollmux_env.envs.placement.actions import choice_table
 from rollmux_env.envs.placement.generator import Workload
-from rollmux_env.envs.placement.observation import observation_space, observation_table
+from rollmux_env.envs.placement.observation import candidate_names, observation_space, observation_table
 from rollmux_env.envs.placement.reward import Dollars, Interval, Reward
 from rollmux_env.envs.placement.step import SKIP, step_all
-from rollmux_env.envs.placement.stream import Generator, Stream
+from rollmux_env.envs.placement.stream import Generator, Stream, StreamShapes, alone_s
 from rollmux_env.envs.placement.types import ADMIT, OVER, Rules, Streams, begin, stream_table
 from rollmux_env.envs.placement.viewer import Window, frame_of, picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import make_workspace
 from rollmux_env.kernel.neighbourhood.table import make_scratch
-from rollmux_env.kernel.tables import LIMITS, Records
+from rollmux_env.kernel.tables import LIMITS, NOWHERE, Records
 from rollmux_env.replay.run import in_order_of_arrival
 
 
@@ -57,16 +57,18 @@ class PlacementVectorEnv(BaseVectorEnv):
             raise InputError(f"num_envs: must be at least 1, not {num_envs}")
         if candidates < 2:
             raise InputError(f"candidates: must be at least 2, not {candidates}")
-        observations = observation_table(num_envs, candidates, moves)
-        super().__init__(num_envs, observations, observation_space(candidates, moves), render_mode, autoreset)
-        self.generator: Generator = Workload(generator) if isinstance(generator, str) else generator
+        made: Generator = Workload(generator) if isinstance(generator, str) else generator
+        names = candidate_names(moves, made.shapes > 0)
+        observations = observation_table(num_envs, candidates, names)
+        super().__init__(num_envs, observations, observation_space(candidates, names), render_mode, autoreset)
+        self.generator = made
         self.reward: Reward = Dollars() if reward is None else reward
         cluster = self.generator.cluster
         self._limits = limits_of(cluster)
         decay = -math.log(self.reward.gamma_per_hour)
         prune = self.reward.reference != "rollmux,prune=false"
         self._rules = Rules(self._limits, moves, cluster.migration_s, shield, known_stays, decay, prune)
-        sizes = self.generator.jobs, cluster.max_group_size, self.generator.nodes, self.generator.steps
+        sizes = len(self._limits.pools), made.jobs, cluster.max_group_size, made.nodes, made.steps, made.shapes
         self._streams = stream_table(num_envs, *sizes)
         self._reference = stream_table(num_envs if self.reward.reference else 0, *sizes)
         self._choices = choice_table(self._streams, candidates)
@@ -191,11 +193,32 @@ def _load(streams: Streams, s: int, stream: Stream) -> None:
     jobs = streams.jobs[s, :n]
     for name, column in stream._asdict().items():
         if name == "slo":
-            jobs["solo_s"] = stream.solo_s
+            jobs["solo_s"] = jobs["alone_s"] = stream.solo_s
             for limit in LIMITS:
                 jobs[limit] = column * stream.solo_s
         elif name.startswith("rescale_"):
             jobs[name][:, : column.shape[1]] = column
-        else:
+        elif name != "shapes":
             jobs[name] = column
+    jobs["of_shape"] = jobs["more_shapes"] = 0
+    jobs["first_shape"] = np.arange(n)
+    if stream.shapes is not None:
+        _load_shapes(streams.jobs[s], stream.shapes, streams.order.shape[1])
     begin(streams, s, n)
+
+
+def _load_shapes(table: Records, shapes: StreamShapes, first: int) -> None:
+    """Write the shapes of jobs behind them, from row `first` on."""
+    rows = np.arange(first, first + len(shapes.job))
+    table[rows] = table[shapes.job]
+    for name, column in shapes._asdict().items():
+        if name.startswith("rescale_"):
+            table[name][rows, : column.shape[1]] = column
+        elif name != "job":
+            table[name][rows] = column
+    phases = (table[name][rows] for name in ("rollout_s", "training_s", "sync_s", "staleness"))
+    table["alone_s"][rows] = alone_s(*phases)
+    table["group"][rows] = NOWHERE
+    own, starts, counts = np.unique(shapes.job, return_index=True, return_counts=True)
+    table["more_shapes"][own], table["more_shapes"][rows] = counts - 1, -1
+    table["first_shape"][own], table["first_shape"][rows] = first + starts, np.repeat(first + starts, counts)

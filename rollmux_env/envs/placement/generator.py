@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.cluster.demand import demand_of
-from rollmux_env.envs.placement.stream import Stream, stream_of
+from rollmux_env.envs.placement.stream import Stream, most_steps, stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
@@ -22,6 +22,7 @@ from rollmux_env.workloads.production import OPTIONS as PRODUCTION_OPTIONS
 from rollmux_env.workloads.production import TYPE_COUNTS, draw_production
 from rollmux_env.workloads.profiles import JOBS, NAMES, draw_profile, draw_times
 from rollmux_env.workloads.profiles import OPTIONS as PROFILE_OPTIONS
+from rollmux_env.workloads.shapes import MOST_SHAPES
 
 
 class Fixed:
@@ -37,8 +38,9 @@ class Fixed:
         self.cluster = scenarios[0].cluster
         jobs = [job for scenario in scenarios for job in scenario.jobs]
         self.jobs = max(len(scenario.jobs) for scenario in scenarios)
-        self.nodes = max(demand_of(job, self.cluster).rollout_nodes for job in jobs)
-        self.steps = max(len(job.training.by_nodes) for job in jobs)
+        self.nodes = max(demand_of(job, self.cluster, shape).rollout_nodes for job in jobs for shape in range(1 + len(job.shapes)))
+        self.steps = most_steps(jobs, self.cluster)
+        self.shapes = max(sum(1 + len(job.shapes) for job in scenario.jobs if job.shapes) for scenario in scenarios)
         self._scenarios = scenarios
         self._streams = [stream_of(scenario, self.steps) for scenario in scenarios]
 
@@ -76,11 +78,14 @@ class Workload:
         self.name = name
         self.cluster = paper_cluster(self._options.max_group_size)
         self.jobs = self._options.jobs or (sum(TYPE_COUNTS.values()) if name == "production" else JOBS)
-        self.nodes = 2 if name == "production" else 1
+        self.nodes = (4 if self._options.shapes else 2) if name == "production" else 1
+        self.shapes = MOST_SHAPES * self.jobs if self._options.shapes else 0
 
     def stream(self, seed: int) -> Stream:
         """The stream of a seed: the draws of `scenario`, without its models."""
         options = replace(self._options, seed=seed)
+        if options.shapes:
+            return stream_of(self.scenario(seed), self.steps)
         gb: Floats
         nodes: Ints
         if self.name == "production":
@@ -114,6 +119,8 @@ class Workload:
             training_gb=gb[:, 1],
             rollout_device_gb=np.zeros(len(slos)),
             training_device_gb=np.zeros(len(slos)),
+            rollout_pool=np.zeros(n, dtype=np.int64),
+            training_pool=np.ones(n, dtype=np.int64),
             rollout_nodes=nodes[:, 0],
             training_nodes=nodes[:, 1],
             rescale_nodes=np.zeros((n, 0), dtype=np.int64),
@@ -138,7 +145,7 @@ class Toy:
         rounds: of four jobs.
     """
 
-    nodes, steps, best = 1, 0, 0.5
+    nodes, steps, shapes, best = 1, 0, 0, 0.5
 
     def __init__(self, rounds: int = 4) -> None:
         self.jobs = 4 * rounds

@@ -10,13 +10,24 @@ from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, LATER, OVER, Ru
 from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations, Workspace, begin_group, begin_values, place_values
-from rollmux_env.kernel.features import CANDIDATE_FEATURES, Out, candidate_features, cluster_features, job_features, shared_features
+from rollmux_env.kernel.features import (
+    CANDIDATE_FEATURES,
+    MOVE_FEATURES,
+    PLACE_FEATURES,
+    Out,
+    candidate_features,
+    cluster_features,
+    job_features,
+    shape_features,
+    shared_features,
+)
+from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.table import Scratch
 from rollmux_env.kernel.row_features import move_features
 from rollmux_env.kernel.tables import NO, YES, Ints, Records, View
 from rollmux_env.kernel.valuation import present_rates, work_price
 
-_CANDIDATES = len(CANDIDATE_FEATURES)
+_PLACES, _CANDIDATES, _ROWS = len(PLACE_FEATURES), len(CANDIDATE_FEATURES), len(CANDIDATE_FEATURES + MOVE_FEATURES)
 SKIP = np.iinfo(np.int64).min  # in place of an action
 
 
@@ -52,7 +63,7 @@ def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: in
             streams.jobs[s, job].pins[there] = choice.nodes[k, there]
             there += 1
         if c.asks == ADMIT:
-            admit(streams, s, job, choice.group[k], there, choice.new_nodes[k])
+            admit(streams, s, job, choice.of_shape, choice.group[k], there, choice.new_nodes[k])
         else:
             move(streams, s, job, choice.group[k], there, choice.new_nodes[k], rules.migration_s)
     if c.asks == ADMIT and rules.moves:
@@ -76,18 +87,23 @@ def _observe_places(
         choice = choices[k]
         group = choice.group[0]
         row = out.candidates[s, k]
-        if k == 0 or choices[k - 1].group[0] != group:
-            shared_features(view, known, stay_s, job, group, shared)
-            if scratch is not None:
-                begin_group(view, group, workspace)
+        shaped = shape_row(asks, job, choice.of_shape)
+        new = k == 0 or choices[k - 1].group[0] != group
+        if new or choices[k - 1].of_shape != choice.of_shape:
+            shared_features(view, known, stay_s, shaped, group, shared)
+        if new and scratch is not None:
+            begin_group(view, group, workspace)
         place.group, place.new_nodes, place.usd, place.period_s = group, choice.new_nodes[0], choice.usd, choice.period_s
         for v in range(place.nodes.shape[0]):
             place.nodes[v] = choice.nodes[0, v]
-        candidate_features(view, job, place, shared, row)
         if scratch is not None:
-            place_values(view, job, place, workspace, row)
+            place_values(view, shaped, place, workspace, row)
             for v in range(_CANDIDATES, row.shape[0]):
                 row[v] = 0.0
+        candidate_features(view, shaped, place, shared, row)
+        of_shape = _PLACES if scratch is None else _ROWS
+        if row.shape[0] > of_shape:
+            shape_features(view, shaped, row, of_shape)
 
 
 @compiled(arrays=False)
@@ -149,7 +165,7 @@ def follow(streams: Streams, s: int, rules: Rules, until_s: float, rows: Records
         while there < last.nodes.shape[0] and last.nodes[there] >= 0:
             streams.jobs[s, job].pins[there] = last.nodes[there]
             there += 1
-        admit(streams, s, job, last.group, there, last.new_nodes)
+        admit(streams, s, job, last.of_shape, last.group, there, last.new_nodes)
 
 
 @compiled

@@ -40,8 +40,6 @@ CLOCK = np.dtype(
         ("moved", "i8"),  # moves of running jobs
         ("packed", "i8"),  # admissions by strategy
         ("scaled", "i8"),
-        ("rollout_nodes", "i8"),  # provisioned now, those held for moves included
-        ("training_nodes", "i8"),
         ("n_groups", "i8"),
         ("groups_made", "i8"),
         ("n_reservations", "i8"),
@@ -55,7 +53,8 @@ CLOCK = np.dtype(
 )
 
 
-RESERVATION = np.dtype([("until_s", "f8"), ("job", "i8"), ("rollout_nodes", "i8"), ("training_nodes", "i8")])
+_NODES = ("rollout_pool", "training_pool", "rollout_nodes", "training_nodes")
+RESERVATION = np.dtype([("until_s", "f8"), ("job", "i8"), *((name, "i8") for name in _NODES)])
 
 
 class Rules(NamedTuple):
@@ -80,12 +79,13 @@ class Rules(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """E streams of at most J jobs.
+    """E streams of at most J jobs, on P pools each.
 
     Attributes:
-        jobs: (E, J) records, in order of arrival. groups: (E, G) records.
+        jobs: (E, J) records, in order of arrival, and behind them those of shapes. groups: (E, G) records.
         order: (E, G) rows of the present groups in order of creation. spare: (E, G) rows not in use, taken from the end.
         reservations: (E, J) of `RESERVATION`: nodes that a moved job has left, until its pause ends.
+        nodes: (E, P, 2) provisioned now of each pool, for rollouts and for trainings, those held for moves included.
         clock: (E,) of `CLOCK`.
     """
 
@@ -94,22 +94,25 @@ class Streams(NamedTuple):
     order: Ints
     spare: Ints
     reservations: Records
+    nodes: Ints
     clock: Records
 
 
-def stream_table(streams: int, jobs: int, members: int, nodes: int, steps: int) -> Streams:
+def stream_table(streams: int, pools: int, jobs: int, members: int, nodes: int, steps: int, shapes: int) -> Streams:
     """Empty tables.
 
     Args:
-        streams, jobs: E and J. members: most jobs in a group. nodes: most rollout nodes of a job. steps: rescaling steps of a job.
+        streams, pools, jobs: E, P and J. members: most jobs in a group. nodes: most rollout nodes of a job. steps: rescaling steps
+            of a job. shapes: rows of shapes.
     """
     shape = (streams, jobs)
     return Streams(
-        jobs=job_table(shape, nodes, steps),
+        jobs=job_table((streams, jobs + shapes), nodes, steps),
         groups=group_table(shape, *group_width(min(members, jobs), nodes)),
         order=np.zeros(shape, dtype=np.int64),
         spare=np.zeros(shape, dtype=np.int64),
         reservations=np.zeros(shape, dtype=RESERVATION),
+        nodes=np.zeros((streams, pools, 2), dtype=np.int64),
         clock=np.zeros(streams, dtype=CLOCK),
     )
 
@@ -118,7 +121,7 @@ def stream_table(streams: int, jobs: int, members: int, nodes: int, steps: int) 
 def view_of(streams: Streams, s: int, limits: Limits) -> View:
     """One stream as the kernel sees it; for functions that count no references, since this one gives arrays back."""
     c = streams.clock[s]
-    clock = Clock(c.now_s, c.rollout_nodes, c.training_nodes, c.taken - c.admitted)
+    clock = Clock(c.now_s, streams.nodes[s], c.taken - c.admitted)
     return View(streams.jobs[s], streams.groups[s], streams.order[s, : c.n_groups], limits, clock)
 
 
@@ -144,7 +147,8 @@ def begin(streams: Streams, s: int, n_jobs: int) -> None:
     begin_interval(streams, s)
     c.n_jobs = n_jobs
     c.taken = c.admitted = c.departed = c.broken = c.moved = c.packed = c.scaled = 0
-    c.rollout_nodes = c.training_nodes = c.n_groups = c.groups_made = c.n_reservations = 0
+    streams.nodes[s] = 0
+    c.n_groups = c.groups_made = c.n_reservations = 0
     c.served = c.asks = c.choices = c.overflow = 0
     c.stage = NEXT
     c.asks = LATER

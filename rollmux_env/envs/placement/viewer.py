@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, Streams
+from rollmux_env.kernel.pools import provisioned_usd
 from rollmux_env.kernel.tables import Limits
 
 WIDTH = 40  # characters of a lane of text
@@ -34,7 +35,7 @@ class Frame(NamedTuple):
 def frame_of(streams: Streams, s: int, limits: Limits) -> Frame:
     """The present of one stream."""
     clock, jobs, groups = streams.clock[s], streams.jobs[s], streams.groups[s]
-    usd_per_hour = clock["rollout_nodes"] * limits.rollout_usd + clock["training_nodes"] * limits.training_usd
+    usd_per_hour = provisioned_usd(streams.nodes[s], limits)
     hours = (clock["now_s"] - jobs["arrival_s"][0]) / 3600
     title = f"{hours:.1f} h, ${clock['usd']:,.0f} so far, ${usd_per_hour:,.2f}/h: "
     if clock["asks"] == ADMIT:

@@ -34,6 +34,7 @@ from rollmux_env.kernel.neighbourhood.table import (
     offer,
     price_of,
 )
+from rollmux_env.kernel.pools import nodes_usd, own_usd
 from rollmux_env.kernel.tables import NOWHERE, ZERO, Ints, Records, View
 from rollmux_env.kernel.valuation import Valuation, iterations_done, net_usd, value_now
 
@@ -62,8 +63,8 @@ def choose_groups(view: View, out: Ints) -> int:
         own = 0.0
         for i in range(group.n_members):
             job = jobs[group.members[i]]
-            own += job.rollout_nodes * limits.rollout_usd + job.training_nodes * limits.training_usd
-        usd = group.n_nodes * limits.rollout_usd + group.training_nodes * limits.training_usd
+            own += own_usd(job, limits)
+        usd = nodes_usd(group, group.n_nodes, group.training_nodes, limits)
         dear[k] = np.inf if group.since_s == view.clock.now_s else (usd / own if own > 0.0 else 0.0)
     chosen = np.zeros(n, np.int64)
     for _ in range(most):
@@ -120,7 +121,7 @@ def _prepare(view: View, valuation: Valuation, scratch: Scratch) -> int:
             else:
                 value_now(other, valuation, copy, scratch.cut[m])
             saved = net_usd(scratch.base[f]) - net_usd(scratch.cut[m])
-            scratch.saved[m] = saved - price_of(scratch, view.limits, migration_h, m)
+            scratch.saved[m] = saved - price_of(scratch, jobs[job], view.limits, migration_h, m)
             m += 1
     return m
 
@@ -157,7 +158,7 @@ def _move(view: View, migration_h: float, k: int, b: int, place: Records, scratc
         return
     row, job = scratch.rows[at], scratch.movers[k]
     begin_row(row, MOVE)
-    leave_nodes(row, view.limits, migration_h, scratch.freed[k, 0], scratch.freed[k, 1])
+    leave_nodes(row, view.jobs[job], view.limits, migration_h, scratch.freed[k, 0], scratch.freed[k, 1])
     change_group(row, scratch.base[scratch.home[k]], scratch.cut[k])
     add_move(row, view.jobs[job], view.limits, job, NEW_GROUP if b < 0 else view.order[b], place)
     if b >= 0:

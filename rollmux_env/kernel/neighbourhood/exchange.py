@@ -17,7 +17,7 @@ from rollmux_env.kernel.neighbourhood.table import (
     leave_nodes,
     offer,
 )
-from rollmux_env.kernel.tables import NOWHERE, ZERO, Records, View
+from rollmux_env.kernel.tables import NO, NOWHERE, ROLLOUT, TRAINING, YES, Records, View
 from rollmux_env.kernel.valuation import Valuation
 
 
@@ -69,30 +69,37 @@ def offer_exchanges(view: View, valuation: Valuation, m: int, scratch: Scratch) 
                 continue
             left = saved[k] + saved[other]
             back = joins[other, GROUPS_MOST + k]
-            both = k < other and back.ok == 1 and _are_nodes(view, place, back, ZERO)
+            both = k < other and back.ok == 1 and _are_nodes(view, jobs[movers[k]], place, jobs[movers[other]], back, NO)
             if both and not falls_short(scratch, left - place.usd - back.usd):
                 _exchange(view, migration_h, k, other, a, back, scratch)
             away = nearest[other, 1] if nearest[other, 0] == a else nearest[other, 0]
             own = alone[other]
-            pool = ZERO
+            new_group = NO
             to = own
             if own.ok == 1 and (away < 0 or own.usd < joins[other, away].usd):
                 away = NOWHERE
-                pool = jobs[movers[other]].training_nodes
+                new_group = YES
             elif away >= 0:
                 to = joins[other, away]
             else:
                 continue
-            if _are_nodes(view, place, to, pool) and not falls_short(scratch, left - place.usd - to.usd):
+            enough = _are_nodes(view, jobs[movers[k]], place, jobs[movers[other]], to, new_group)
+            if enough and not falls_short(scratch, left - place.usd - to.usd):
                 _exchange(view, migration_h, k, other, away, to, scratch)
 
 
 @compiled(arrays=False)
-def _are_nodes(view: View, place: Records, to: Records, pool: int) -> bool:
-    """Whether the cluster has the nodes that two places add, and a pool of so many training nodes."""
-    limits, clock = view.limits, view.clock
-    enough = clock.rollout_nodes + place.new_nodes + to.new_nodes <= limits.rollout_nodes_max
-    return bool(enough and clock.training_nodes + pool <= limits.training_nodes_max)
+def _are_nodes(view: View, job: Records, place: Records, other: Records, to: Records, new_group: bool) -> bool:
+    """Whether the cluster has the nodes that the places of two jobs, records, add; the other's may be a new group."""
+    pools, nodes = view.limits.pools, view.clock.nodes
+    training = other.training_nodes if new_group else 0
+    for p in range(nodes.shape[0]):
+        more = place.new_nodes if job.rollout_pool == p else 0
+        more += to.new_nodes if other.rollout_pool == p else 0
+        more += training if other.training_pool == p else 0
+        if more > 0 and nodes[p, ROLLOUT] + nodes[p, TRAINING] + more > pools[p].nodes_max:
+            return False
+    return True
 
 
 @compiled(arrays=False)
@@ -105,11 +112,11 @@ def _exchange(view: View, migration_h: float, k: int, other: int, c: int, to: Re
     row = scratch.rows[at]
     a, b = scratch.home[k], scratch.home[other]
     begin_row(row, EXCHANGE)
-    leave_nodes(row, view.limits, migration_h, scratch.freed[k, 0], scratch.freed[k, 1])
-    change_group(row, scratch.base[a], scratch.cut[k])
-    leave_nodes(row, view.limits, migration_h, scratch.freed[other, 0], scratch.freed[other, 1])
-    change_group(row, scratch.base[b], scratch.cut[other])
     first, second = scratch.movers[other], scratch.movers[k]
+    leave_nodes(row, view.jobs[second], view.limits, migration_h, scratch.freed[k, 0], scratch.freed[k, 1])
+    change_group(row, scratch.base[a], scratch.cut[k])
+    leave_nodes(row, view.jobs[first], view.limits, migration_h, scratch.freed[other, 0], scratch.freed[other, 1])
+    change_group(row, scratch.base[b], scratch.cut[other])
     add_move(row, view.jobs[first], view.limits, first, NEW_GROUP if c < 0 else view.order[c], to)
     add_move(row, view.jobs[second], view.limits, second, view.order[b], place)
     if c >= 0 and c != a:

@@ -9,6 +9,7 @@ import numpy as np
 from rollmux_env.kernel.candidates import complete, entry_limit, next_subset, period_with
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import refresh, rollout_memory_fits, training_memory_fits, training_seconds
+from rollmux_env.kernel.pools import has_room, is_same
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Floats, Ints, Limits, Records, View
 from rollmux_env.kernel.valuation import N_VALUES, Valuation, net_usd, value_group, value_members
 
@@ -43,6 +44,7 @@ def may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool
     return bool(
         0 < group.n_members < limits.group_size_max
         and group.exclusive == 0
+        and is_same(group, job)
         and group.training_nodes >= job.training_nodes
         and training_memory_fits(group, job, limits)
     )
@@ -72,7 +74,7 @@ def best_place(view: View, valuation: Valuation, group: int, job: int, before: F
     valued_s = -1.0
     for new in range(max(0, n - n_nodes), n + 1):
         size = n - new
-        if new > 0 and view.clock.rollout_nodes + new > limits.rollout_nodes_max:
+        if not has_room(j, new, ZERO, limits, view.clock):
             break
         more = complete(chosen, ZERO, size, n_nodes, before_nodes)
         while more:
@@ -105,8 +107,7 @@ def place_alone(view: View, valuation: Valuation, job: int, best: Records) -> No
     """The place of a running job in a new group; arguments as in `best_place`."""
     limits, clock, place, values = view.limits, view.clock, valuation.place[0], valuation.values
     n = view.jobs[job].rollout_nodes
-    pool = view.jobs[job].training_nodes
-    fits = clock.rollout_nodes + n <= limits.rollout_nodes_max and clock.training_nodes + pool <= limits.training_nodes_max
+    fits = has_room(view.jobs[job], n, view.jobs[job].training_nodes, limits, clock)
     best.ok = 1 if fits else 0
     best.breaks = 0
     best.new_nodes = place.new_nodes = n

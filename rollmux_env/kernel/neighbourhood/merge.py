@@ -19,6 +19,7 @@ from rollmux_env.kernel.neighbourhood.table import (
     leave_nodes,
     offer,
 )
+from rollmux_env.kernel.pools import has_room, nodes_usd
 from rollmux_env.kernel.tables import NOWHERE, ZERO, Ints, Records, View
 from rollmux_env.kernel.valuation import HORIZONS_H, Valuation, net_usd
 
@@ -91,7 +92,7 @@ def offer_merger(view: View, valuation: Valuation, from_k: int, n: int, scratch:
             trial[placed] = scratch.merged[0]
         else:
             trial[placed] = scratch.joins[ks[placed], to]
-        if view.clock.rollout_nodes + new + best.new_nodes > limits.rollout_nodes_max:
+        if not has_room(groups[group], new + best.new_nodes, ZERO, limits, view.clock):
             break
         goes[placed] = to
         usd += best.usd
@@ -125,7 +126,7 @@ def offer_merger(view: View, valuation: Valuation, from_k: int, n: int, scratch:
     if placed < n:
         return
     rollout, training = groups[group].n_nodes, groups[group].training_nodes
-    price = (rollout * limits.rollout_usd + training * limits.training_usd) * migration_h
+    price = nodes_usd(groups[group], rollout, training, limits) * migration_h
     at = offer(scratch, net_usd(scratch.base[a]) - usd - price)
     if at < 0:
         return
@@ -133,7 +134,7 @@ def offer_merger(view: View, valuation: Valuation, from_k: int, n: int, scratch:
     for v in range(valuation.values.shape[0]):
         valuation.values[v] = 0.0
     begin_row(row, MERGER)
-    leave_nodes(row, limits, migration_h, rollout, training)
+    leave_nodes(row, groups[group], limits, migration_h, rollout, training)
     change_group(row, scratch.base[a], valuation.values)
     for i in range(n):
         job = movers[ks[i]]

@@ -8,6 +8,7 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.neighbourhood.insertion import place_type
+from rollmux_env.kernel.pools import nodes_usd, rollout_usd
 from rollmux_env.kernel.tables import Floats, Ints, Limits, Records, constant
 from rollmux_env.kernel.valuation import N_VALUES, STAY
 
@@ -63,11 +64,15 @@ def choice_type(nodes: int) -> np.dtype[Any]:
 
     kind: as above. n_moves: jobs that get a place, in this order: job: (K,) their rows; group: (K,) rows of the groups, NEW_GROUP
     for a new one; new_nodes: (K,) rollout nodes to add; nodes: (K, N) numbers of the groups' nodes, padded with -1.
+    of_shape: number of the shape that a waiting job gets; who moves keeps its own.
     feasible: 1 where it breaks nothing; allowed: 1 where it may be chosen.
     usd: what it adds to the cluster's $/h, after the pauses. period_s: of the first job's group with it.
     gain: see above; price: of the nodes that are left, $. before, more: (N_VALUES,) of the groups that it changes, and the change.
     """
-    ints = [*((name, "i8") for name in ("kind", "n_moves", "feasible", "allowed")), *((n, "i8", (MOVES_MOST,)) for n in _PER_MOVE)]
+    ints = [
+        *((name, "i8") for name in ("kind", "n_moves", "of_shape", "feasible", "allowed")),
+        *((n, "i8", (MOVES_MOST,)) for n in _PER_MOVE),
+    ]
     floats = [
         *((name, "f8") for name in ("usd", "period_s", "gain", "price")),
         *((n, "f8", (N_VALUES,)) for n in ("before", "more")),
@@ -161,9 +166,9 @@ def begin_row(row: Records, kind: int) -> None:
 
 
 @compiled(arrays=False)
-def leave_nodes(row: Records, limits: Limits, migration_h: float, rollout: int, training: int) -> None:
-    """Write that so many nodes are left, and paid for until the pauses end."""
-    usd_per_hour = rollout * limits.rollout_usd + training * limits.training_usd
+def leave_nodes(row: Records, left: Records, limits: Limits, migration_h: float, rollout: int, training: int) -> None:
+    """Write that so many nodes of the pools of a job or a group, a record, are left, and paid for until the pauses end."""
+    usd_per_hour = nodes_usd(left, rollout, training, limits)
     row.usd -= usd_per_hour
     row.price += usd_per_hour * migration_h
 
@@ -190,9 +195,9 @@ def add_move(row: Records, job: Records, limits: Limits, number: int, group: int
         row.period_s = place.period_s
     if place.breaks == 1:
         row.feasible = 0
-    row.usd += place.new_nodes * limits.rollout_usd
+    row.usd += place.new_nodes * rollout_usd(job, limits)
     if group == NEW_GROUP:
-        row.usd += job.training_nodes * limits.training_usd
+        row.usd += job.training_nodes * limits.pools[job.training_pool].usd
     for k in range(place.more.shape[0]):
         row.more[k] += place.more[k]
 
@@ -214,6 +219,6 @@ def clear_unused_moves(row: Records) -> None:
 
 
 @compiled(arrays=False)
-def price_of(scratch: Scratch, limits: Limits, migration_h: float, k: int) -> float:
-    """What is paid for the nodes that a job leaves, until its pause ends, $."""
-    return float((scratch.freed[k, 0] * limits.rollout_usd + scratch.freed[k, 1] * limits.training_usd) * migration_h)
+def price_of(scratch: Scratch, job: Records, limits: Limits, migration_h: float, k: int) -> float:
+    """What is paid for the nodes that a job, a record, leaves, until its pause ends, $."""
+    return float(nodes_usd(job, scratch.freed[k, 0], scratch.freed[k, 1], limits) * migration_h)

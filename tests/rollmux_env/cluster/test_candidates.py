@@ -24,9 +24,9 @@ def as_placement(choice: Any) -> Placement | None:
     strategy, _, after = choice
     job, nodes = after["members"][-1]["job"], after["members"][-1]["nodes"]
     if strategy == "isolated":
-        return Placement(None, (), job["rollout"]["nodes"], job["training"]["nodes"])
+        return Placement(None, (), job["rollout"]["nodes"], job["training"]["nodes"], shape=job["shape"])
     old = tuple(n for n in nodes if any(n in m["nodes"] for m in after["members"][:-1]))
-    return Placement(after["id"], old, len(nodes) - len(old))
+    return Placement(after["id"], old, len(nodes) - len(old), shape=job["shape"])
 
 
 def naive_unpruned(twin: Twin, job: dict[str, Any]) -> Placement | None:
@@ -35,8 +35,9 @@ def naive_unpruned(twin: Twin, job: dict[str, Any]) -> Placement | None:
         return None
     best = min(rows, key=lambda row: row["usd"])  # the first of the cheapest
     if best["group"] < 0:
-        return Placement(None, (), best["new"], job["training"]["nodes"])
-    return Placement(best["group"], best["old"], best["new"])
+        training_nodes = planner.in_shape(job, best["shape"])["training"]["nodes"]
+        return Placement(None, (), best["new"], training_nodes, shape=best["shape"])
+    return Placement(best["group"], best["old"], best["new"], shape=best["shape"])
 
 
 @pytest.mark.parametrize("fine", [False, True])
@@ -44,13 +45,13 @@ def naive_unpruned(twin: Twin, job: dict[str, Any]) -> Placement | None:
 @given(data=st.data())
 def test_table_is_the_plain_enumeration(fine: bool, data: st.DataObject) -> None:
     twin = data.draw(twins(fine=fine))
-    job = twin.arrive(data.draw(drawing.jobs("new", fine=fine)))
+    job = twin.arrive(data.draw(drawing.jobs("new", fine=fine, shaped=True)))
     table = candidates(twin.state, "new")
     rows = planner.table(twin.cluster_left(), twin.groups, job)
     assert len(table) == len(rows)
     for k, row in enumerate(rows):
         assert REASONS[table.reason[k]] == row["reason"]
-        assert table.group[k] == row["group"]
+        assert (table.group[k], table.shape[k]) == (row["group"], row["shape"])
         assert bool(table.saturated[k]) == row["saturated"]
         assert tuple(node for node in table.nodes[k].tolist() if node >= 0) == row["old"]
         assert bool(table.is_group[k]) == (row["new"] is None)
@@ -68,7 +69,7 @@ def test_table_is_the_plain_enumeration(fine: bool, data: st.DataObject) -> None
 @given(data=st.data())
 def test_cheapest_is_algorithm_1(fine: bool, data: st.DataObject) -> None:
     twin = data.draw(twins(fine=fine))
-    job = twin.arrive(data.draw(drawing.jobs("new", fine=fine)))
+    job = twin.arrive(data.draw(drawing.jobs("new", fine=fine, shaped=True)))
     assert cheapest(twin.state, "new", prune=True) == as_placement(
         planner.choose(twin.cluster_left(), twin.groups, twin.groups_made, job)
     )
@@ -78,7 +79,7 @@ def test_cheapest_is_algorithm_1(fine: bool, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_cheapest_without_pruning_is_the_argmin_of_the_table(data: st.DataObject) -> None:
     twin = data.draw(twins())
-    job = twin.arrive(data.draw(drawing.jobs("new")))
+    job = twin.arrive(data.draw(drawing.jobs("new", shaped=True)))
     table = candidates(twin.state, "new")
     usd = np.where(table.feasible, table.usd_per_hour, np.inf)
     first = table.placement(int(usd.argmin())) if table.feasible.any() else None

@@ -136,14 +136,14 @@ def test_a_moved_job_pauses_and_the_nodes_that_it_left_are_held() -> None:
     assert state.group_of("a").jobs == ("b", "a")  # it comes last, at once
     assert [g.id for g in state.group_list()] == [1]
     assert (state.rollout_nodes, state.training_nodes) == (2, 2)
-    assert state.held_nodes() == (1, 1)
+    assert state.held_nodes().tolist() == [[1, 0], [0, 1]]
     assert state.is_paused("a")
     state.now_s = 150.0
     assert state.iterations_done("a") == 5  # 100 s alone at 20 s an iteration; the pause adds none
     assert state.next_resume_s() == 150
     apply(state, Resumed(150.0, "a"))
     assert (state.rollout_nodes, state.training_nodes) == (1, 1)
-    assert state.held_nodes() == (0, 0)
+    assert not state.held_nodes().any()
     assert not state.is_paused("a")
     assert state.departing(1050.0 - 1e-9) == ["b"]
     assert set(state.departing(1050.0)) == {"a", "b"}  # 1000 s and the pause

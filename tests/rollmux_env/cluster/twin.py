@@ -52,6 +52,7 @@ class Twin:
 
     def admit(self, job: dict[str, Any], placement: Placement) -> None:
         apply(self.state, Admitted(self.state.now_s, job["id"], placement))
+        job = planner.in_shape(job, placement.shape)
         if placement.group is None:
             self.groups.append({**planner.isolated(self.groups_made, job), "training": placement.training_nodes})
             self.groups_made += 1
@@ -63,14 +64,14 @@ class Twin:
 
     def move(self, job_id: str, placement: Placement) -> None:
         apply(self.state, Moved(self.state.now_s, job_id, placement))
-        rest = [left for g in self.groups if (left := planner.without(g, job_id)) is not None]
-        rollout, training = (
-            planner.nodes_in_use(self.groups, pool) - planner.nodes_in_use(rest, pool) for pool in ("rollout", "training")
-        )
-        self.held[job_id] = (rollout, training)
+        before = [planner.nodes_in_use(self.groups, pool) for pool in ("rollout", "training")]
+        job = planner.in_shape(self.find(job_id)[0], placement.shape)
         self.groups = planner.moved(
-            self.groups, self.groups_made, job_id, placement.group, placement.rollout_nodes, placement.new_rollout_nodes
+            self.groups, self.groups_made, job, placement.group, placement.rollout_nodes, placement.new_rollout_nodes
         )
+        after = [planner.nodes_in_use(self.groups, pool) for pool in ("rollout", "training")]
+        new = placement.new_rollout_nodes, placement.training_nodes
+        self.held[job_id] = (before[0] + new[0] - after[0], before[1] + new[1] - after[1])
         self.groups_made += placement.group is None
 
     def resume(self, job_id: str) -> None:
@@ -89,7 +90,14 @@ class Twin:
         apply(self.state, Reprofiled(self.state.now_s, model(job, self.scenario_cluster)))
         known = planner.read_job(job)
         self.groups = [
-            {**g, "members": [{**m, "job": known} if m["job"]["id"] == job["id"] else m for m in g["members"]]} for g in self.groups
+            {
+                **g,
+                "members": [
+                    {**m, "job": planner.in_shape(known, m["job"]["shape"])} if m["job"]["id"] == job["id"] else m
+                    for m in g["members"]
+                ],
+            }
+            for g in self.groups
         ]
 
     def cluster_left(self) -> dict[str, Any]:
@@ -113,25 +121,29 @@ def places(twin: Twin, job: dict[str, Any], home: int | None = None) -> list[Pla
     """Every place for a job that is physical: size, training nodes, memory, `max_nodes`. SLOs are not looked at.
 
     Args:
-        home: the group that a running job has to leave.
+        home: the group of a running job, where it cannot keep its shape.
     """
-    cluster, n = twin.cluster_left(), job["rollout"]["nodes"]
     found = []
-    if planner.choose_solo(cluster, twin.groups, twin.groups_made, job):
-        found.append(Placement(None, (), n, job["training"]["nodes"]))
+    for shaped in planner.all_shapes(job):
+        found += _places(twin, shaped, home if shaped["shape"] == job["shape"] else None)
+    return found
+
+
+def _places(twin: Twin, job: dict[str, Any], home: int | None) -> list[Placement]:
+    cluster, n, shape = twin.cluster_left(), job["rollout"]["nodes"], job["shape"]
+    found = []
+    if planner.own_group(cluster, twin.groups, twin.groups_made, job):
+        found.append(Placement(None, (), n, job["training"]["nodes"], shape=shape))
     for group in twin.groups:
-        if (
-            group["id"] == home
-            or len(group["members"]) >= cluster["max_group_size"]
-            or group["training"] < job["training"]["nodes"]
-        ):
+        others = [m for m in group["members"] if m["job"]["id"] != job["id"]]
+        if group["id"] == home or len(others) >= cluster["max_group_size"] or group["training"] < job["training"]["nodes"]:
             continue
         for new in range(n + 1):
             for old in combinations(group["rollout_nodes"], n - new):
-                after = planner.joined(group, job, old, new)
+                after = planner.joined(planner.vacated(group, job["id"], old), job, old, new)
                 resident = planner.fits_memory(cluster, after, "rollout") and planner.fits_memory(cluster, after, "training")
-                if resident and planner.fits_pool(cluster, twin.groups, "rollout", new):
-                    found.append(Placement(group["id"], old, new))
+                if resident and planner.are_free(cluster, twin.groups, job, new, 0):
+                    found.append(Placement(group["id"], old, new, shape=shape))
     return found
 
 
@@ -141,7 +153,7 @@ def twins(draw: st.DrawFn, max_jobs: int = 12, limited: bool = True, fine: bool 
     twin = Twin(draw(drawing.clusters(limited)))
     given: dict[str, dict[str, Any]] = {}
     for k in range(draw(st.integers(0, max_jobs))):
-        given[f"j{k}"] = draw(drawing.jobs(f"j{k}", fine=fine))
+        given[f"j{k}"] = draw(drawing.jobs(f"j{k}", fine=fine, shaped=True))
         job = twin.arrive(given[f"j{k}"])
         options = places(twin, job)
         if options:
@@ -164,6 +176,9 @@ def twins(draw: st.DrawFn, max_jobs: int = 12, limited: bool = True, fine: bool 
             other = draw(drawing.jobs(job_id, fine=fine))
             times = {pool: {**given[job_id][pool], "worst_case_s": other[pool]["worst_case_s"]} for pool in ("rollout", "training")}
             times["training"].pop("by_nodes", None)
-            given[job_id] = {**given[job_id], **times, "sync_s": other.get("sync_s", 0)}
-            twin.reprofile(given[job_id])
+            changed = {**given[job_id], **times, "sync_s": other.get("sync_s", 0)}
+            shapes = [(job["rollout"], job["training"]) for job in planner.all_shapes(planner.read_job(changed))]
+            if all(shape not in shapes[:k] for k, shape in enumerate(shapes)):
+                given[job_id] = changed
+                twin.reprofile(changed)
     return twin

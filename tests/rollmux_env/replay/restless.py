@@ -72,7 +72,10 @@ def cost_of_log(scenario: Scenario, log: list[Event]) -> float:
     groups: dict[int, dict[str, Any]] = {}  # id -> training nodes, pins of each member, number of the next new node
     held: dict[str, float] = {}  # job -> $/h of the nodes that it left
     made = 0
-    rollout_usd, training_usd = scenario.cluster.rollout.usd_per_node_hour, scenario.cluster.training.usd_per_node_hour
+    rollout_usd, training_usd = (
+        scenario.cluster.pools["rollout"].usd_per_node_hour,
+        scenario.cluster.pools["training"].usd_per_node_hour,
+    )
 
     def usd_per_hour(group: dict[str, Any]) -> float:
         if not group["pins"]:

@@ -85,28 +85,26 @@ def test_r3_more_phases_than_fit_in_a_period(period_s: float) -> None:
     assert broken(state) == "R3"
 
 
-@pytest.mark.parametrize("pool", ["rollout", "training"])
+@pytest.mark.parametrize("pool", [0, 1])
 @pytest.mark.parametrize(("kind", "limit_gb"), [("node", 799.0), ("device", 7.9)])
-def test_r4_memory(pool: str, kind: str, limit_gb: float) -> None:
+def test_r4_memory(pool: int, kind: str, limit_gb: float) -> None:
     state = healthy()
-    limits: dict[str, Any] = {f"{pool}_{kind}_gb": limit_gb}
-    state.limits = state.limits._replace(**limits)
+    state.limits.pools[f"{kind}_gb"][pool] = limit_gb
     assert broken(state) == "R4"
 
 
-@pytest.mark.parametrize("name", ["rollout_nodes", "training_nodes"])
+@pytest.mark.parametrize("pool", [0, 1])
 @pytest.mark.parametrize("by", [-1, 1])
-def test_r5_nodes_lost_and_doubled(name: str, by: int) -> None:
+def test_r5_nodes_lost_and_doubled(pool: int, by: int) -> None:
     state = healthy()
-    setattr(state, name, getattr(state, name) + by)
+    state.nodes[pool, pool] += by
     assert broken(state) == "R5"
 
 
-@pytest.mark.parametrize("name", ["rollout_nodes_max", "training_nodes_max"])
-def test_r5_more_than_max_nodes(name: str) -> None:
+@pytest.mark.parametrize("pool", [0, 1])
+def test_r5_more_than_max_nodes(pool: int) -> None:
     state = healthy()
-    limits: dict[str, Any] = {name: 1.0}
-    state.limits = state.limits._replace(**limits)
+    state.limits.pools["nodes_max"][pool] = 1.0
     assert broken(state) == "R5"
 
 

@@ -346,9 +346,9 @@ def test_a_move_by_hand() -> None:
     assert departures(run)["a"] == 80
     assert metrics(run).migrations == 1
     assert run.state.jobs.done.tolist()[:3] == [1, 4, 6]
-    provisioned = dict(zip(run.time_s, run.rollout_nodes, strict=True))
+    provisioned = dict(zip(run.time_s, run.nodes["rollout"], strict=True))
     assert [provisioned[at_s] for at_s in (0, 41, 48)] == [3, 3, 2]
-    assert [dict(zip(run.time_s, run.training_nodes, strict=True))[at_s] for at_s in (0, 41, 48)] == [1, 2, 2]
+    assert [dict(zip(run.time_s, run.nodes["training"], strict=True))[at_s] for at_s in (0, 41, 48)] == [1, 2, 2]
 
 
 def test_a_moved_job_is_a_member_at_once_and_enters_at_the_next_meta_iteration_after_its_pause() -> None:

@@ -52,7 +52,7 @@ def close(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize(("policy", "decide"), [(Algorithm1, planner.choose), (Solo, planner.choose_solo)], ids=["rollmux", "solo"])
 @examples(120)
-@given(scenario=scenarios())
+@given(scenario=scenarios(shaped=True))
 def test_replay_is_the_naive_one(policy: Callable[[], Policy], decide: Callable[..., Any], scenario: dict[str, Any]) -> None:
     found = metrics(replay(parse_scenario(scenario), policy(), check=True)).as_dict()
     expected = naive_replay(scenario, decide)
@@ -60,7 +60,7 @@ def test_replay_is_the_naive_one(policy: Callable[[], Policy], decide: Callable[
 
 
 @examples(60)
-@given(scenario=scenarios(fine=True))
+@given(scenario=scenarios(fine=True, shaped=True))
 def test_replay_of_fine_durations_is_the_naive_one(scenario: dict[str, Any]) -> None:
     found = metrics(replay(parse_scenario(scenario), Algorithm1(), check=True)).as_dict()
     expected = naive_replay(scenario)
@@ -69,7 +69,7 @@ def test_replay_of_fine_durations_is_the_naive_one(scenario: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("keeps_slo", [True, False])
 @examples(80)
-@given(scenario=scenarios(max_jobs=12), seed=st.integers(0, 999))
+@given(scenario=scenarios(max_jobs=12, shaped=True), seed=st.integers(0, 999))
 def test_invariants_hold_under_a_restless_policy(keeps_slo: bool, scenario: dict[str, Any], seed: int) -> None:
     checked = parse_scenario(scenario)
     done = replay(checked, Restless(seed, keeps_slo), check=True)
@@ -136,7 +136,7 @@ def test_times_within_a_microsecond_are_one_instant(gap_s: float, shared: bool) 
     done = run(Algorithm1(), *jobs)
     strategies = [e.placement.strategy for e in done.log if isinstance(e, Admitted)]
     assert strategies == ["isolated", "isolated" if shared else "direct_packing"]
-    assert max(done.rollout_nodes) == 1  # at no instant are both groups there
+    assert max(done.nodes["rollout"]) == 1  # at no instant are both groups there
 
 
 def test_departures_then_the_queue_then_arrivals() -> None:

@@ -51,7 +51,7 @@ def test_a_phase_is_as_slow_as_on_its_most_crowded_node() -> None:
     wide: dict[str, object] = {"rollout": {"worst_case_s": 10, "nodes": 2}, "training": {"worst_case_s": 1}}
     problem = scenario(wide, {"training": {"worst_case_s": 1}})
     log = replay_unordered(problem, Algorithm1(), check=True)
-    assert log.rollout_nodes[0] == 2, "the second job shares one of the two nodes"
+    assert log.nodes["rollout"][0] == 2, "the second job shares one of the two nodes"
     assert metrics(log).slowdown == {"a": pytest.approx(2), "b": pytest.approx(2)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -12,6 +13,7 @@ from policies.placement.alone import Solo
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError, PlanError
+from rollmux_env.kernel.tables import Ints
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.yardstick import replay_yardstick
@@ -63,9 +65,9 @@ class OwnNodes:
     def strategy(self, job_id: str) -> str:
         return "isolated"
 
-    def provisioned(self) -> tuple[int, int]:
+    def provisioned(self) -> Ints:
         jobs = [self.state.job(job_id) for job_id in self.leaves_s]
-        return sum(job.rollout.nodes for job in jobs), sum(job.training.nodes for job in jobs)
+        return np.array([sum(job.rollout.nodes for job in jobs), sum(job.training.nodes for job in jobs)])
 
     def check(self) -> None:
         self.checks += 1
@@ -88,7 +90,7 @@ def test_it_is_measured_as_an_event_log_is(data: dict[str, Any]) -> None:
     found = replay_yardstick(scenario, OwnNodes(scenario))
     assert found.metrics.as_dict() == approximately(metrics(run).as_dict())
     assert found.time_s == pytest.approx(run.time_s)
-    assert (found.rollout_nodes, found.training_nodes) == (run.rollout_nodes, run.training_nodes)
+    assert found.nodes == run.nodes
     assert len(found.decision_s) == len(found.time_s)
 
 

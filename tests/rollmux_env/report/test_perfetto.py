@@ -93,7 +93,7 @@ def test_instants_and_counters_tell_the_run(run: Run, records: list[dict[str, An
     nodes = [record["args"] for record in records if record["name"] == "nodes"]
     assert max(at["rollout"] for at in nodes) == max(run.rollout_nodes)
     assert nodes[-1] == {"rollout": 0, "training": 0}
-    price = run.scenario.cluster.rollout.usd_per_node_hour, run.scenario.cluster.training.usd_per_node_hour
+    price = run.scenario.cluster.pools["rollout"].usd_per_node_hour, run.scenario.cluster.pools["training"].usd_per_node_hour
     usd = [record["args"]["usd_per_hour"] for record in records if record["name"] == "usd_per_hour"]
     assert usd == pytest.approx([at["rollout"] * price[0] + at["training"] * price[1] for at in nodes])
 

@@ -37,11 +37,7 @@ class Scripted:
         if isinstance(event, Arrived):
             self.asked.append(f"place {event.job.id}")
             place = self.places.get(event.job.id, ALONE)
-            return (
-                (Place(event.job.id, place),)
-                if state.has_room(place.new_rollout_nodes, place.training_nodes)
-                else (Wait(event.job.id),)
-            )
+            return (Place(event.job.id, place),) if state.has_room({event.job.id: place}) else (Wait(event.job.id),)
         assert isinstance(event, Departed)
         self.asked.append(f"departed {event.job_id}")
         return (self.moves[event.job_id],) if event.job_id in self.moves else ()
@@ -293,7 +289,7 @@ def test_a_job_that_keeps_more_on_gpus_than_planned_is_known_by_that_as_far_as_t
     driver = Driver(Algorithm1(), make_dispatch("round-robin"), 2)
     state = driver.scheduler.state
     state.cluster = state.cluster.model_copy(
-        update={"rollout": state.cluster.rollout.model_copy(update={"device_memory_gb": 10.0})}
+        update={"rollout": state.cluster.pools["rollout"].model_copy(update={"device_memory_gb": 10.0})}
     )
     state.limits = limits_of(state.cluster)
     for name in "ab":

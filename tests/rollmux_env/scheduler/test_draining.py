@@ -164,7 +164,7 @@ def test_a_drain_is_known_after_a_restart() -> None:
     state = driver.twin.copy()
     scheduler = Scheduler(state, Algorithm1(), make_dispatch("round-robin"), pool, Algorithm1)
     assert scheduler.restore(driver.now_s, driver.cluster, set()) == []
-    assert state.cluster.rollout.max_nodes == 1 and scheduler.seats["a"].nodes() == {"rollout-0", "training-0"}
+    assert state.cluster.pools["rollout"].max_nodes == 1 and scheduler.seats["a"].nodes() == {"rollout-0", "training-0"}
     step = scheduler.step(driver.now_s, [facts.Arrived(alone("b"))])
     assert state.waiting == ["b"] and not [entry for entry in step.entries if isinstance(entry, Admitted)]
 
@@ -188,11 +188,11 @@ def test_what_the_policy_sees_is_the_cluster_without_the_groups_of_drained_nodes
     state = driver.scheduler.state
     twin = without(state, {0, 2})
     assert [group.jobs for group in twin.group_list()] == [("b",)] and (twin.rollout_nodes, twin.training_nodes) == (1, 1)
-    assert (twin.limits.rollout_nodes_max, twin.limits.training_nodes_max) == (1, 1)
-    assert len(state.group_list()) == 3 and state.limits.rollout_nodes_max == 3
+    assert twin.limits.pools["nodes_max"].tolist() == [1, 1]
+    assert len(state.group_list()) == 3 and state.limits.pools["nodes_max"][0] == 3
     pool = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)  # without a limit
     unlimited = State(state.cluster.model_copy(update={"rollout": pool, "training": pool}))
-    assert without(unlimited, {0}).limits.rollout_nodes_max >= 2**31
+    assert without(unlimited, {0}).limits.pools["nodes_max"][0] >= 2**31
 
 
 def test_a_job_is_requeued_before_its_like_and_behind_those_of_a_higher_priority() -> None:

@@ -10,8 +10,8 @@ from rollmux_env.workloads.catalogue import PHASES_S, make_job, memory_gb, paper
 
 def test_prices_of_a_node() -> None:
     cluster = paper_cluster()
-    assert cluster.rollout.usd_per_node_hour == pytest.approx(8 * 1.85)
-    assert cluster.training.usd_per_node_hour == pytest.approx(8 * 5.28)
+    assert cluster.pools["rollout"].usd_per_node_hour == pytest.approx(8 * 1.85)
+    assert cluster.pools["training"].usd_per_node_hour == pytest.approx(8 * 5.28)
     assert cluster.max_group_size == 5
 
 

@@ -93,7 +93,11 @@ class MoveOne:
     def decide(self, state: Any, event: Any) -> Any:
         beside = [group for group in state.group_list() if "b" in group.jobs]
         if isinstance(event, Arrived):
-            place = isolated(event.job) if state.has_room(1, 1) else Placement(beside[0].id, beside[0].rollout_nodes)
+            place = (
+                isolated(event.job)
+                if state.has_room({event.job.id: isolated(event.job)})
+                else Placement(beside[0].id, beside[0].rollout_nodes)
+            )
             return (Place(event.job.id, place),)
         if isinstance(event, Departed) and event.job_id == "c" and may_move(state, "a"):
             return (Move("a", Placement(beside[0].id, beside[0].rollout_nodes)),)

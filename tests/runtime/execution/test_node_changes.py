@@ -138,7 +138,7 @@ def test_a_node_that_joins_takes_jobs_that_wait_also_after_a_restart(tmp_path: P
     assert carry_out(replace(plan, resume=True, nodes=(*PAIR, *new))) == "done"
     record = check_end(tmp_path)
     assert record.joined[0].nodes == new and record.nodes["rollout-7"].machine == "n"
-    assert record.cluster.rollout.max_nodes == 2 and record.started.cluster.rollout.max_nodes == 1
+    assert record.cluster.pools["rollout"].max_nodes == 2 and record.started.cluster.pools["rollout"].max_nodes == 1
     assert {part.job_id for part in record.phases if "rollout-7" in part.nodes} == {"b"}
 
 

@@ -55,7 +55,7 @@ def test_a_node_holds_both_sides_of_a_job(tmp_path: Path) -> None:
         folder = tmp_path / f"{memory_gb}"
         folder.mkdir()
         plan = plan_of(folder, JOBS, NODE, policy=SHARES)
-        node = plan.cluster.training.model_copy(update={"node_memory_gb": memory_gb})
+        node = plan.cluster.pools["training"].model_copy(update={"node_memory_gb": memory_gb})
         assert carry_out(replace(plan, cluster=plan.cluster.model_copy(update={"training": node}))) == "done"
         record = record_in(folder)
         assert [part.job_id for part in record.phases if not part.profile] == order

@@ -92,7 +92,7 @@ def test_a_machine_with_one_gpu_is_one_node_of_one_pool() -> None:
     assert wanted == {"rollout": 1, "training": 1} and [(node.name, node.gpus) for node in nodes] == [("training-0", (0,))]
     lines: list[str] = []
     cluster = cluster_of(None, JOBS, nodes, lines.append)
-    assert cluster.one_device and cluster.training.max_nodes == 1 and ["one GPU" in line for line in lines] == [True]
+    assert cluster.one_device and cluster.pools["training"].max_nodes == 1 and ["one GPU" in line for line in lines] == [True]
     assert cluster_of(cluster, JOBS, nodes, lines.append) == cluster and len(lines) == 1
     check_pools(cluster, nodes)
     with pytest.raises(InputError, match="no rollout node now: this machine has one GPU, and the run was begun with two pools"):
@@ -187,7 +187,7 @@ def test_the_record_of_a_run_is_checked() -> None:
             check_run(replace(record, phases=(first, replace(first, job_id="b", **change))))
     with pytest.raises(InvariantError, match="R1"):
         check_run(replace(record, iterations=record.iterations * 2))
-    pool = record.started.cluster.rollout.model_copy(update={"node_memory_gb": 1.0})
+    pool = record.started.cluster.pools["rollout"].model_copy(update={"node_memory_gb": 1.0})
     started = replace(record.started, cluster=record.started.cluster.model_copy(update={"rollout": pool}))
     later: PhaseSlice = replace(first, job_id="b", asked_s=3.0, start_s=3.0, end_s=4.0, host_gb=0.6)
     with pytest.raises(InvariantError, match="R4"):

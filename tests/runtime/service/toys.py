@@ -26,7 +26,7 @@ class MoveOne:
     def decide(self, state: Any, event: Any) -> Any:
         groups = state.group_list()
         if isinstance(event, Arrived):
-            alone = state.has_room(1, 1)
+            alone = state.has_room({event.job.id: isolated(event.job)})
             place = isolated(event.job) if alone else Placement(groups[-1].id, groups[-1].rollout_nodes[:1])
             return (Place(event.job.id, place),)
         if isinstance(event, Ticked) and not self.moved and state.knows("moved") and state.is_running("moved"):
@@ -46,7 +46,7 @@ class Never:
         if not isinstance(event, Arrived):
             return ()
         job = event.job
-        return (Wait(job.id),) if state.cluster.rollout.max_nodes else (Place(job.id, isolated(job)),)
+        return (Wait(job.id),) if state.cluster.pools["rollout"].max_nodes else (Place(job.id, isolated(job)),)
 
 
 class Steady(WithWorkers):

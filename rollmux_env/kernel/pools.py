@@ -1,0 +1,90 @@
+"""What nodes of pools cost, and whether a cluster has so many more; a group has one pool on each side, often not the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.tables import ROLLOUT, TRAINING, Clock, Ints, Limits, Records
+
+
+@compiled(arrays=False)
+def rollout_usd(record: Records, limits: Limits) -> float:
+    """Price of a rollout node of a job or a group, a record, $/h."""
+    return float(limits.pools[record.rollout_pool].usd)
+
+
+@compiled(arrays=False)
+def own_usd(job: Records, limits: Limits) -> float:
+    """Price of the nodes that a job, a record, asks for, $/h."""
+    pools = limits.pools
+    return float(job.rollout_nodes * pools[job.rollout_pool].usd + job.training_nodes * pools[job.training_pool].usd)
+
+
+@compiled(arrays=False)
+def nodes_usd(record: Records, rollout: int, training: int, limits: Limits) -> float:
+    """Price of so many rollout and training nodes of the pools of a job or a group, a record, $/h."""
+    pools = limits.pools
+    return float(rollout * pools[record.rollout_pool].usd + training * pools[record.training_pool].usd)
+
+
+@compiled(arrays=False)
+def provisioned_usd(nodes: Ints, limits: Limits) -> float:
+    """Price of (P, 2) nodes of all pools, $/h."""
+    usd = 0.0
+    for p in range(nodes.shape[0]):
+        usd += (nodes[p, ROLLOUT] + nodes[p, TRAINING]) * limits.pools[p].usd
+    return usd
+
+
+def count_nodes(limits: Limits, records: Records, rollout_nodes: Ints) -> Ints:
+    """(P, 2) nodes of each pool, for rollouts and for trainings, of jobs or groups, which have so many rollout nodes each."""
+    nodes = np.zeros((limits.pools.size, 2), dtype=np.int64)
+    np.add.at(nodes[:, ROLLOUT], records["rollout_pool"], rollout_nodes)
+    np.add.at(nodes[:, TRAINING], records["training_pool"], records["training_nodes"])
+    return nodes
+
+
+@compiled(arrays=False)
+def nodes_of(nodes: Ints, side: int) -> int:
+    """Of (P, 2) nodes of all pools, those on one side."""
+    count = 0
+    for p in range(nodes.shape[0]):
+        count += nodes[p, side]
+    return int(count)
+
+
+@compiled(arrays=False)
+def is_same(one: Records, other: Records) -> bool:
+    """Whether a job or a group, records, has the pools of the other one on both sides."""
+    return bool(one.rollout_pool == other.rollout_pool and one.training_pool == other.training_pool)
+
+
+@compiled(arrays=False)
+def has_room(record: Records, rollout: int, training: int, limits: Limits, clock: Clock) -> bool:
+    """Whether so many more rollout and training nodes can be provisioned of the pools of a job or a group, a record."""
+    p, q = record.rollout_pool, record.training_pool
+    pools, nodes = limits.pools, clock.nodes
+    if p == q:
+        more = rollout + training
+        return bool(more == 0 or nodes[p, ROLLOUT] + nodes[p, TRAINING] + more <= pools[p].nodes_max)
+    enough = rollout == 0 or nodes[p, ROLLOUT] + nodes[p, TRAINING] + rollout <= pools[p].nodes_max
+    return bool(enough and (training == 0 or nodes[q, ROLLOUT] + nodes[q, TRAINING] + training <= pools[q].nodes_max))
+
+
+@compiled(arrays=False)
+def are_within(nodes: Ints, limits: Limits) -> bool:
+    """Whether so many nodes, (P, 2), can be provisioned at once."""
+    fits = True
+    for p in range(nodes.shape[0]):
+        fits = fits and nodes[p, ROLLOUT] + nodes[p, TRAINING] <= limits.pools[p].nodes_max
+    return bool(fits)
+
+
+@compiled(arrays=False)
+def is_unlimited(limits: Limits) -> bool:
+    """Whether no pool has a `max_nodes`."""
+    least = np.inf
+    for p in range(limits.pools.shape[0]):
+        least = min(least, limits.pools[p].nodes_max)
+    return bool(least == np.inf)
