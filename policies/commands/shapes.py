@@ -24,6 +24,12 @@ def shapes(
         str | None, typer.Option("--job", "-j", metavar="ID", help="Only this job. (default: all with a model)", show_default=False)
     ] = None,
     most_nodes: Annotated[int, typer.Option("--max-nodes", min=1, max=64, help="Most nodes of a phase.")] = 4,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pool", metavar="NAME", help="Pool that phases may use beside their own; can be repeated.", show_default=False
+        ),
+    ] = None,
     format: Annotated[
         ShapesFormat, typer.Option("--format", help="Output format; yaml is the list `shapes` of a scenario file.")
     ] = ShapesFormat.table,
@@ -45,7 +51,7 @@ def shapes(
         if job is not None:
             raise InputError(f"--job: {not_one_of(job, [one.id for one in scenario.jobs])}")
         raise InputError(f"{file}: no job has a model, from which the seconds of other shapes could be predicted")
-    found = [shapes_of(one, scenario.cluster, most_nodes, file.parent) for one in chosen]
+    found = [shapes_of(one, scenario.cluster, most_nodes, pool or [], file.parent) for one in chosen]
     if format is ShapesFormat.json:
         typer.echo(to_json([shapes_report(one) for one in found]), nl=False)
     elif format is ShapesFormat.yaml:

@@ -27,28 +27,29 @@ def shapes_tables(shapes: ShapesOf) -> RenderableType:
 
 
 def _phase_table(times: Sequence[PhaseTime]) -> RenderableType:
-    table = make_table("nodes", "tensor parallel", "stages", "copies", "worst case s", "GB a GPU", "host GB a node", left=0)
-    last = 0
+    table = make_table("pool", "nodes", "tensor parallel", "stages", "copies", "worst case s", "GB a GPU", "host GB a node")
+    last = ("", 0)
     for time in times:
         table.add_row(
+            time.pool,
             str(time.nodes),
             *map(str, time.parallelism),
             f"{time.seconds:.1f}",
             f"{time.device_gb:.1f}",
             f"{time.host_gb:.0f}",
-            style="" if time.nodes != last else "dim",
+            style="" if (time.pool, time.nodes) != last else "dim",
         )
-        last = time.nodes
+        last = time.pool, time.nodes
     return table
 
 
 def _pair_table(pairs: Sequence[JobShape]) -> RenderableType:
-    columns = ("rollout nodes", "training nodes", "rollout s", "training s", "alone s", "$ alone", "$ busy", "")
-    table = make_table(*columns, left=0)
+    columns = ("rollout", "training", "rollout s", "training s", "alone s", "$ alone", "$ busy", "")
+    table = make_table(*columns, left=2)
     for shape in pairs:
         marks = ["own"] * shape.own + ["Pareto"] * shape.pareto
         table.add_row(
-            *(str(shape.rollout.nodes), str(shape.training.nodes)),
+            *(f"{one.nodes} x {one.pool}" for one in (shape.rollout, shape.training)),
             *(f"{shape.rollout.seconds:.1f}", f"{shape.training.seconds:.1f}", f"{shape.alone_s:.1f}"),
             *(f"{shape.usd:.3f}", f"{shape.busy_usd:.3f}", ", ".join(marks)),
             style="" if shape.pareto or shape.own else "dim",
@@ -80,6 +81,7 @@ def shapes_report(shapes: ShapesOf) -> dict[str, Any]:
 
 def _time(time: PhaseTime) -> dict[str, Any]:
     return {
+        "pool": time.pool,
         "nodes": time.nodes,
         "tensor_parallel": time.parallelism.tensor,
         "stages": time.parallelism.stages,

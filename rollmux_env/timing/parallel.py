@@ -29,9 +29,10 @@ class Nodes:
     """Nodes of one pool.
 
     Attributes:
-        hardware: of their GPUs. number: of nodes. gpus: of one.
+        pool: its name. hardware: of their GPUs. number: of nodes. gpus: of one.
     """
 
+    pool: str
     hardware: Hardware
     number: int
     gpus: int
@@ -58,10 +59,11 @@ class PhaseTime(NamedTuple):
     """A phase on some nodes.
 
     Attributes:
-        nodes: their number. parallelism: on them. seconds: at worst case. device_gb: on the GPU that holds most, while the phase
-            runs. host_gb: that keep the job resident on each node.
+        pool, nodes: which, and how many. parallelism: on them. seconds: at worst case. device_gb: on the GPU that holds most, while
+            the phase runs. host_gb: that keep the job resident on each node.
     """
 
+    pool: str
     nodes: int
     parallelism: Parallelism
     seconds: float
@@ -89,6 +91,7 @@ def rollout_time(shape: ModelShape, nodes: Nodes, parallelism: Parallelism, resp
     cached = min(timing.kv_tokens, share * tokens) * shape.cached * nodes.hardware.number_bytes
     together = parallelism.tensor * parallelism.stages
     return PhaseTime(
+        nodes.pool,
         nodes.number,
         parallelism,
         worst_rollout_s(timing, parallelism.copies, responses, cap),
@@ -147,7 +150,7 @@ def training_time(shape: ModelShape, nodes: Nodes, parallelism: Parallelism, res
     work = Work(shape, responses.batch, max(1, responses.prompt_tokens * responses.turns), tokens, tokens, 1, 0)
     plan = TrainingPlan(stages, parallelism.copies, nodes.gpus)
     host_gb = training_memory_gb(shape, nodes.gpus, nodes.number)
-    return PhaseTime(nodes.number, parallelism, hardware.update_s + plan.seconds(work), plan.memory_gb(work), host_gb)
+    return PhaseTime(nodes.pool, nodes.number, parallelism, hardware.update_s + plan.seconds(work), plan.memory_gb(work), host_gb)
 
 
 def _between_stages(nodes: Nodes, gpus: int) -> Link:

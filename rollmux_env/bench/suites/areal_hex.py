@@ -88,16 +88,16 @@ SUITE = Suite(
         **{(_same_throughput(size), "hex", CHEAPER.format(ALL_H800)): CHEAPER_BY for size in GAINS},
     },
     differences=(
-        "same budget: 24 H800 + 24 H20 at $171.12/h against 32 H800 and 88 H20, the whole machines that cost no more. Which numbers of "
-        "GPUs the paper's figures are of is not known to us.",
-        "same throughput: 8 H800 + 24 H20 at $86.64/h against 24 H800 at $126.72/h. The paper's 1.46x is the ratio of these prices, of "
-        "no model in particular; ours has what throughput differs by, too.",
+        "same budget: 24 H800 + 24 H20 at $171.12/h against 32 H800 and 88 H20, whole machines that cost no more. Which numbers "
+        "of GPUs the paper's figures are of is not known to us.",
+        "same throughput: 8 H800 + 24 H20 at $86.64/h against 24 H800 at $126.72/h. The paper's 1.46x is the ratio of the prices, "
+        "of no model in particular; ours has what throughput differs by, too.",
         "Batch and lengths are assumed: 8,192 responses of 8,192 tokens on average, at most 27,648, to prompts of 1,024, in four "
         "updates. The paper measured systems; ours are seconds of a model, at 70% of the peak arithmetic and 80% of the bandwidth.",
         "over all H20: a dollar buys 1.79 times the arithmetic in H800, and less bandwidth. So by peaks and prices a budget of H20 "
         "is at most 1.79 times slower than one of H800; the paper's figures have it 2.06, 2.11 and 1.53 times slower.",
-        "cache read: the paper's model leaves out that decoding reads the KV cache. With it rollouts of this length weigh more, and "
-        "H20 alone comes nearer, or gives more for its dollars than the mixture.",
+        "cache read: the paper's model leaves out that decoding reads the KV cache. With it rollouts of this length weigh more, "
+        "and H20 alone comes nearer, or gives more for its dollars than the mixture.",
         "planner s: the paper's takes 15 to 120 s for 24 to 56 GPUs. Here all training plans are timed once, and the equivalent "
         "integer program of the rollout has few columns, as kinds of replicas that others replace are left out.",
         "iteration over exhaustive's: the largest of 1.5B, 7B and 14B, with 256 and 8,192 responses.",
