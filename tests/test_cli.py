@@ -37,6 +37,8 @@ def test_help_imports_nothing_heavy() -> None:
         "bench",
         "explain",
         "trace",
+        "shapes",
+        "allocate",
         "train",
         "run",
         "profile",

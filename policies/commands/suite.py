@@ -35,7 +35,7 @@ def run_suite(
     from rollmux_env.bench.harness import run_tasks
     from rollmux_env.bench.rollouts import Makers, rollout_rows, sweep
     from rollmux_env.bench.suite import suite_rows, suite_tasks
-    from rollmux_env.bench.suites import FABRIC, FIDELITY, ROLLOUT, fabric, find_suite, rollout
+    from rollmux_env.bench.suites import AREAL_HEX, FABRIC, FIDELITY, ROLLOUT, fabric, find_suite, rollout
     from rollmux_env.errors import InputError
     from rollmux_env.files import write_whole
     from rollmux_env.report.folder import make_folder
@@ -44,6 +44,9 @@ def run_suite(
 
     if name == FIDELITY:
         _run_fidelity(added, out, format)
+        return
+    if name == AREAL_HEX:
+        _run_areal_hex(added, out, format)
         return
     if name == ROLLOUT:
         if added:
@@ -93,6 +96,22 @@ def _run_fidelity(added: list[str], out: Path | None, format: Format) -> None:
     if out:
         make_folder(out)
     _tell(fidelity.SUITE, fidelity_rows(fidelity.TABLES), range(0), False, out, format, plots=False)
+
+
+def _run_areal_hex(added: list[str], out: Path | None, format: Format) -> None:
+    """Divide budgets of GPUs. Nothing is drawn by chance and all of it takes a minute or two."""
+    from policies.allocation import make_allocator
+    from rollmux_env.bench.allocations import allocation_rows
+    from rollmux_env.bench.suites import AREAL_HEX, areal_hex
+    from rollmux_env.errors import InputError
+    from rollmux_env.report.folder import make_folder
+
+    if added:
+        raise InputError(f"--policy {added[0]}: the suite {AREAL_HEX} compares allocators, and has its own")
+    if out:
+        make_folder(out)
+    rows = allocation_rows(areal_hex.CASES, areal_hex.AGAINST, make_allocator)
+    _tell(areal_hex.SUITE, rows, range(0), False, out, format, plots=False)
 
 
 def _tell(

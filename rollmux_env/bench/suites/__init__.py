@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rollmux_env.bench.suite import Suite
 from rollmux_env.bench.suites import (
+    areal_hex,
     asynchrony,
     contention,
     drift,
@@ -45,6 +46,7 @@ SUITES: dict[str, Suite] = {
 
 ROLLOUT = rollout.SUITE.name  # of rollout policies: its cases are `rollout.CASES`, measured by `rollmux_env.bench.rollouts`
 FABRIC = fabric.SUITE.name  # of network policies: its cases are `fabric.CASES`, measured by `rollmux_env.bench.fabric`
+AREAL_HEX = areal_hex.SUITE.name  # of allocators: its cases are `areal_hex.CASES`, measured by `rollmux_env.bench.allocations`
 FIDELITY = fidelity.SUITE.name  # of no policies: its tables are `fidelity.TABLES`, compared by `rollmux_env.bench.fidelity`
 
 
@@ -55,5 +57,5 @@ def find_suite(name: str) -> Suite:
         InputError: there is none; one line with the names.
     """
     if name not in SUITES:
-        raise InputError(f"--suite: {not_one_of(name, (*SUITES, ROLLOUT, FABRIC, FIDELITY))}")
+        raise InputError(f"--suite: {not_one_of(name, (*SUITES, ROLLOUT, AREAL_HEX, FABRIC, FIDELITY))}")
     return SUITES[name]

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.hardware import GPUS, Gpu, achieved
+from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.roofline import (
@@ -98,7 +98,7 @@ def test_larger_models_of_a_family_take_longer_in_both_phases(gpu: str) -> None:
 @given(st.sampled_from(SIZES), st.sampled_from(["H20", "H800"]), st.integers(1, 8))
 def test_a_faster_gpu_is_never_slower(size: str, name: str, factor: int) -> None:
     gpu = GPUS[name]
-    better = Gpu(gpu.tflops * factor, gpu.hbm_gb * factor, gpu.hbm_tb_s * factor, gpu.cross_gb_s, gpu.inside_gb_s, "")
+    better = dataclasses.replace(gpu, tflops=gpu.tflops * factor, hbm_gb=gpu.hbm_gb * factor, hbm_tb_s=gpu.hbm_tb_s * factor)
     responses = Responses(256, 512)
     here, there = (worst_rollout_s(replica_timing(SHAPES[size], achieved("", one), 8), 2, responses, 2048) for one in (gpu, better))
     assert there <= here * (1 + 1e-9)

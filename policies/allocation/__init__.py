@@ -1,0 +1,32 @@
+"""Allocators divide the GPUs of a budget between the training and the rollouts of one asynchronous job.
+
+An allocator is a function of the work and the budget. It is handed to the suite `areal-hex` and to `rollmux allocate` by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from policies.allocation.exhaustive import exhaustive
+from policies.allocation.hex import hex_search
+from policies.allocation.uniform import uniform
+from rollmux_env.errors import InputError
+from rollmux_env.timing.allocation import Allocation, Budget
+from rollmux_env.timing.work import Work
+from rollmux_env.validation_errors import not_one_of
+
+Allocator = Callable[[Work, Budget], Allocation]
+"""Raises InputError, one line, where the budget holds no plan."""
+
+ALLOCATION: dict[str, Allocator] = {"uniform": uniform, "hex": hex_search, "exhaustive": exhaustive}
+
+
+def make_allocator(name: str) -> Allocator:
+    """An allocator by name.
+
+    Raises:
+        InputError: there is none; one line.
+    """
+    if name not in ALLOCATION:
+        raise InputError(f"--allocator: {not_one_of(name, ALLOCATION)}")
+    return ALLOCATION[name]

@@ -1,0 +1,131 @@
+"""The rollout plan: how many replicas of which kind, as an integer program.
+
+The paper chooses replicas y and shares x of the responses so that the last replica ends first, which is bilinear. With all of them
+ending together that is the largest throughput, sum of y h, under the GPUs of each type. The bound on staleness adds a row:
+no more responses are sampled at once than may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import highspy
+import numpy as np
+
+from policies.allocation.training import group_sizes
+from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.timing.allocation import Budget, Counts
+from rollmux_env.timing.generation import Replica, largest_batch
+from rollmux_env.timing.hardware import Hardware
+from rollmux_env.timing.stages import Stage, pipeline
+from rollmux_env.timing.work import Work
+
+GAP = 1e-6  # of the program, relative
+_STAGES = (1, 2, 4)  # of a replica's pipeline
+
+
+class Kind(NamedTuple):
+    """A kind of replica: its GPUs of each type, its throughput in responses per second."""
+
+    replica: Replica
+    gpus: Counts
+    responses_per_s: float
+
+
+class RolloutPlan(NamedTuple):
+    """Numbers of replicas by kind, those that there are, and their throughput together."""
+
+    replicas: tuple[tuple[Replica, int], ...]
+    responses_per_s: float
+
+
+def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
+    """Every kind of replica that fits, but those that replicas of another kind replace at no loss.
+
+    A pipeline has 1, 2 or 4 stages of one type, or one of each of two types, with the same tensor parallelism; batches are
+    powers of two, and the largest that fits.
+    """
+    hardware = budget.hardware(work)
+    kinds = []
+    for gpus in group_sizes(budget.machine):
+        rows = [((each, gpus),) * stages for each in hardware for stages in _STAGES]
+        rows += [((a, gpus), (b, gpus)) for a, b in combinations(hardware, 2)]
+        for groups in rows:
+            stages = pipeline(work.shape, groups, _speed)
+            if stages is not None:
+                used = tuple(sum(n for each, n in groups if each is own) for own in hardware)
+                if all(own <= most for own, most in zip(used, budget.counts, strict=True)):
+                    kinds += [_kind(work, stages, used, batch) for batch in _batches(stages, work)]
+    kinds.sort(key=lambda kind: (sum(kind.gpus), -kind.responses_per_s, kind.replica.batch))
+    most = max((kind.replica.batch / sum(kind.gpus) for kind in kinds), default=0.0) * sum(budget.counts)
+    ample = most <= work.in_flight  # then the number of sequences never matters
+    kept: list[Kind] = []
+    for kind in kinds:
+        if not any(_beats(other, kind, ample) for other in kept):
+            kept.append(kind)
+    return tuple(kept)
+
+
+def rollout_plan(kinds: Sequence[Kind], counts: Counts, in_flight: int) -> RolloutPlan | None:
+    """The replicas with the largest throughput on at most so many GPUs of each type; None where not one fits.
+
+    Args:
+        in_flight: most sequences at once, of all replicas.
+    """
+    usable = [kind for kind in kinds if all(own <= most for own, most in zip(kind.gpus, counts, strict=True))]
+    if not usable:
+        return None
+    rate = np.array([kind.responses_per_s for kind in usable])
+    rows = np.array([[*kind.gpus, kind.replica.batch] for kind in usable], dtype=np.float64)
+    numbers = _most(rate, rows, np.array([*counts, in_flight], dtype=np.float64))
+    chosen = tuple((kind.replica, int(number)) for kind, number in zip(usable, numbers, strict=True) if number)
+    return RolloutPlan(chosen, float(rate @ numbers)) if chosen else None
+
+
+def _most(value: Floats, use: Floats, limits: Floats) -> Ints:
+    """Whole numbers y >= 0 that maximise value @ y where y @ use <= limits.
+
+    Args:
+        value: (n,). use: (n, m). limits: (m,).
+    """
+    columns, rows = use.shape
+    highspy.Highs.resetGlobalScheduler(True)
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    for name, option in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", GAP)):
+        highs.setOptionValue(name, option)
+    highs.changeObjectiveSense(highspy.ObjSense.kMaximize)
+    nothing = np.zeros(0, np.int32)
+    highs.addRows(rows, np.zeros(rows), limits, 0, nothing, nothing, np.zeros(0))
+    starts, row = np.arange(0, rows * columns, rows, dtype=np.int32), np.tile(np.arange(rows, dtype=np.int32), columns)
+    most = np.floor(np.where(use > 0, limits / np.where(use > 0, use, 1.0), np.inf).min(axis=1))  # of each alone
+    highs.addCols(columns, value / value.max(), np.zeros(columns), most, row.size, starts, row, use.ravel())
+    highs.changeColsIntegrality(columns, np.arange(columns, dtype=np.int32), np.ones(columns, dtype=np.uint8))
+    highs.run()
+    return np.rint(np.array(highs.getSolution().col_value)).astype(np.int64)
+
+
+def _kind(work: Work, stages: tuple[Stage, ...], used: Counts, batch: int) -> Kind:
+    replica = Replica(stages, batch)
+    return Kind(replica, used, replica.responses_per_s(work))
+
+
+def _batches(stages: tuple[Stage, ...], work: Work) -> list[int]:
+    most = largest_batch(stages, work)
+    return sorted({most, *(2**k for k in range(most.bit_length()))} - {0})
+
+
+def _beats(other: Kind, kind: Kind, ample: bool) -> bool:
+    """Whether as many of another kind as need no more GPUs than one of this kind, nor more sequences, are no slower.
+
+    Args:
+        ample: sequences do not count.
+    """
+    times = min(own // each for own, each in zip(kind.gpus, other.gpus, strict=True) if each)
+    times = times if ample else min(times, kind.replica.batch // other.replica.batch)
+    return times * other.responses_per_s >= kind.responses_per_s
+
+
+def _speed(hardware: Hardware) -> float:
+    return hardware.weights_gb_s

@@ -1,0 +1,101 @@
+"""An allocation of GPUs as a table and as plain values."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rollmux_env.report.tables import heading, make_table
+from rollmux_env.timing.allocation import Allocation, rewards_s
+from rollmux_env.timing.generation import Replica
+from rollmux_env.timing.stages import Stage
+
+
+def allocation_table(model: str, allocator: str, allocation: Allocation, planner_s: float) -> RenderableType:
+    """`rollmux allocate`: one line per run of equal stages of the training and per kind of replica."""
+    work, training = allocation.work, allocation.training
+    given = ", ".join(f"{count} {name}" for name, count in allocation.budget.gpus.items())
+    table = make_table("side", "GPUs", "copies", "stages", "layers of a stage", "tensor parallel", "sequences", "GB a GPU", left=2)
+    for stages in _runs(training.stages):
+        table.add_row(
+            "training",
+            f"{training.copies * len(stages) * stages[0].gpus} {stages[0].hardware.name}",
+            *(str(training.copies), str(len(stages)), _layers(stages), str(stages[0].gpus), ""),
+            f"{training.memory_gb(work):.1f}",
+        )
+    table.add_section()
+    for replica, number in allocation.replicas:
+        gpus = ", ".join(f"{number * count} {name}" for name, count in replica.gpus.items())
+        table.add_row(
+            "rollout",
+            gpus,
+            *(str(number), str(len(replica.stages)), _layers(replica.stages), str(replica.stages[0].gpus), str(replica.batch)),
+            f"{replica.memory_gb(work):.1f}",
+        )
+    price = allocation.usd_per_hour
+    usd = "" if price is None else f", ${price:.2f}/h, ${price * allocation.iteration_s / 3600:.2f} an iteration"
+    spare = ", ".join(f"{count} {name}" for name, count in allocation.spare_gpus.items())
+    lines = [
+        f"training {allocation.training_s:.1f} s; rollout {allocation.rollout_s:.1f} s: sampling {allocation.sampling_s:.1f} s, "
+        f"rewards {rewards_s(work):.1f} s, update {allocation.update_s:.1f} s",
+        f"iteration {allocation.iteration_s:.1f} s, {work.responses / allocation.iteration_s:.2f} responses/s{usd}; "
+        f"found in {planner_s:.1f} s",
+        *([f"nothing runs on {spare}"] if spare else []),
+    ]
+    title = f"{model} on {given}, staleness {work.staleness}, {allocator}"
+    return Group(heading(title), table, *(Text(line) for line in lines))
+
+
+def allocation_report(model: str, allocator: str, allocation: Allocation) -> dict[str, Any]:
+    """The allocation as plain values; the same for the same input."""
+    work = allocation.work
+    return {
+        "model": model,
+        "allocator": allocator,
+        "budget": dict(allocation.budget.gpus),
+        "gpus_per_node": allocation.budget.machine,
+        "staleness": work.staleness,
+        "usd_per_hour": allocation.usd_per_hour,
+        "iteration_s": allocation.iteration_s,
+        "responses_per_s": work.responses / allocation.iteration_s,
+        "spare_gpus": allocation.spare_gpus,
+        "training": {
+            "seconds": allocation.training_s,
+            "gpus": allocation.training.gpus,
+            "copies": allocation.training.copies,
+            "stages": [_stage(stage) for stage in allocation.training.stages],
+        },
+        "rollout": {
+            "seconds": allocation.rollout_s,
+            "sampling_s": allocation.sampling_s,
+            "rewards_s": rewards_s(work),
+            "update_s": allocation.update_s,
+            "gpus": allocation.rollout_gpus,
+            "replicas": [{"number": number, **_replica(replica, allocation)} for replica, number in allocation.replicas],
+        },
+    }
+
+
+def _replica(replica: Replica, allocation: Allocation) -> dict[str, Any]:
+    return {
+        "sequences": replica.batch,
+        "responses_per_s": replica.responses_per_s(allocation.work),
+        "stages": [_stage(stage) for stage in replica.stages],
+    }
+
+
+def _stage(stage: Stage) -> dict[str, Any]:
+    return {"gpu": stage.hardware.name, "tensor_parallel": stage.gpus, "layers": stage.layers}
+
+
+def _runs(stages: tuple[Stage, ...]) -> list[list[Stage]]:
+    """Stages of one type that follow one another."""
+    return [list(run) for _, run in groupby(stages, key=lambda stage: stage.hardware.name)]
+
+
+def _layers(stages: tuple[Stage, ...] | list[Stage]) -> str:
+    least, most = min(stage.layers for stage in stages), max(stage.layers for stage in stages)
+    return f"{least}" if least == most else f"{least}-{most}"

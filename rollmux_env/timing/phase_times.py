@@ -1,0 +1,82 @@
+"""Times of a scenario job's phase on any number of nodes, with every parallelism that fits, relative to the phase as written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import Cluster, Phase
+from rollmux_env.timing.hardware import hardware
+from rollmux_env.timing.parallel import Nodes, Parallelism, PhaseTime, parallelisms
+
+TimeOf = Callable[[Nodes, Parallelism], PhaseTime]
+"""Of a phase on some nodes; raises InputError where it leaves no room for a cache."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where to look.
+
+    Attributes:
+        cluster: with its pools. layers: of the model. most_nodes: of a phase, beside its own number. pools: that a phase may use,
+            beside its own. folder: what a path of hardware is relative to.
+    """
+
+    cluster: Cluster
+    layers: int
+    most_nodes: int
+    pools: tuple[str, ...]
+    folder: Path
+
+    def times(self, phase: Phase, time_of: TimeOf, tensor: int | None = None) -> tuple[PhaseTime, tuple[PhaseTime, ...]]:
+        """The phase as written, and every parallelism that fits, by pool and nodes, the fastest first.
+
+        On the phase's own nodes the model's seconds and GB are scaled to those written; on others they are in proportion.
+
+        Args:
+            tensor: tensor parallelism of the phase as written; None where it is the fastest that fits.
+
+        Raises:
+            InputError: the GPU of a pool is not known, or the phase as written leaves no room for a cache; one line.
+        """
+        nodes = self._nodes(phase.pool, phase.nodes)
+        if tensor is None:
+            own = min(self._every(time_of, nodes), key=lambda time: (max(time.device_gb, nodes.hardware.memory_gb), time.seconds))
+        else:
+            own = time_of(nodes, Parallelism(tensor, 1, nodes.devices // tensor))
+
+        def scaled(time: PhaseTime) -> PhaseTime:
+            seconds = phase.worst_case_s * (time.seconds / own.seconds)
+            return time._replace(seconds=seconds, host_gb=phase.host_memory_gb * (time.host_gb / own.host_gb))
+
+        found: list[PhaseTime] = []
+        for place in self._places(phase):
+            most_gb = self.cluster.pools[place.pool].node_memory_gb
+            times = [scaled(time) for time in self._every(time_of, place) if time.device_gb <= place.hardware.memory_gb]
+            fitting = [time for time in times if most_gb is None or time.host_gb <= most_gb]
+            found += sorted(fitting, key=lambda time: (time.seconds, time.parallelism))
+        return scaled(own), tuple(found)
+
+    def _places(self, phase: Phase) -> Iterator[Nodes]:
+        """Nodes to look at: of the phase's own pool, then of the others, by number."""
+        for pool in dict.fromkeys((phase.pool, *self.pools)):
+            numbers = {2**k for k in range(self.most_nodes.bit_length())} | ({phase.nodes} if pool == phase.pool else set())
+            for number in sorted(numbers):
+                if number <= (self.cluster.pools[pool].max_nodes or number):
+                    yield self._nodes(pool, number)
+
+    def _nodes(self, pool: str, number: int) -> Nodes:
+        try:
+            gpu = hardware(self.cluster.pools[pool].gpu, self.folder)
+        except InputError as error:
+            raise InputError(f"cluster.{pool}.gpu: {error}") from None
+        return Nodes(pool, gpu, number, self.cluster.pools[pool].gpus_per_node)
+
+    def _every(self, time_of: TimeOf, nodes: Nodes) -> Iterator[PhaseTime]:
+        """Of every parallelism on some nodes that leaves room for a cache."""
+        for parallelism in parallelisms(nodes, self.layers):
+            with suppress(InputError):
+                yield time_of(nodes, parallelism)

@@ -1,0 +1,156 @@
+"""Shapes of a scenario job with a model: on which nodes its phases may run, how long they take there, and what that costs.
+
+The model of `rollmux_env.timing.parallel` is scaled to the job: on its own nodes a phase has the seconds and the host memory that
+the job has. So the job as written is its own shape, predicted or measured, and other shapes are relative to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollmux_env.errors import InputError
+from rollmux_env.scenario import MOST_SHAPES, Cluster, Job, Phase
+from rollmux_env.timing.alone import alone_s
+from rollmux_env.timing.models import model_shape
+from rollmux_env.timing.parallel import PhaseTime, rollout_time, training_time
+from rollmux_env.timing.phase_times import Search
+from rollmux_env.timing.roofline import Responses
+from rollmux_env.validation_errors import not_one_of
+
+_SAME = 1e-9
+
+
+class JobShape(NamedTuple):
+    """A job on some nodes.
+
+    Attributes:
+        rollout, training: the phases, at worst case. alone_s: seconds of an iteration on nodes of its own.
+        usd: of an iteration there, all nodes provisioned throughout. busy_usd: of the phases, as if others filled every bubble.
+        own: whether it is the job as written. pareto: whether no other shape is as good in seconds and in both dollars.
+    """
+
+    rollout: PhaseTime
+    training: PhaseTime
+    alone_s: float
+    usd: float
+    busy_usd: float
+    own: bool
+    pareto: bool
+
+
+@dataclass(frozen=True)
+class ShapesOf:
+    """What a job may be given.
+
+    Attributes:
+        job: as written. rollouts, trainings: every parallelism that fits, by pool and nodes, the fastest first.
+        shapes: every pair of nodes, each phase at its fastest: by dollars alone, then seconds.
+    """
+
+    job: Job
+    rollouts: tuple[PhaseTime, ...]
+    trainings: tuple[PhaseTime, ...]
+    shapes: tuple[JobShape, ...]
+
+    def in_file(self) -> list[dict[str, Any]]:
+        """The Pareto-optimal shapes but the job's own, as `shapes` of a scenario file: at most `MOST_SHAPES`, the cheapest."""
+        chosen = [shape for shape in self.shapes if shape.pareto and not shape.own][:MOST_SHAPES]
+        return [self._entry(shape) for shape in chosen]
+
+    def _entry(self, shape: JobShape) -> dict[str, Any]:
+        entry: dict[str, Any] = {}
+        if _place(shape.rollout) != _written_place(self.job.rollout):
+            entry["rollout"] = _phase(shape.rollout, self.job.rollout)
+        if _place(shape.training) != _written_place(self.job.training):
+            pool, nodes = _place(shape.training)
+            fastest = _fastest(self.trainings)
+            more = {key[1]: _rounded(time.seconds) for key, time in fastest.items() if key[0] == pool and key[1] > nodes}
+            entry["training"] = _phase(shape.training, self.job.training) | ({"by_nodes": more} if more else {})
+        return entry
+
+
+def shapes_of(job: Job, cluster: Cluster, most_nodes: int, pools: Sequence[str], folder: Path) -> ShapesOf:
+    """The shapes of a job on 1, 2, 4, ... nodes of either side, and its own numbers of nodes.
+
+    Args:
+        most_nodes: of a side, beside its own number. pools: that both sides may use, beside their own. folder: what the paths of
+            the model and of hardware are relative to.
+
+    Raises:
+        InputError: the job has no model, the cluster has one pool or lacks one of `pools`, or a pool's GPU is not known; one line.
+    """
+    if job.model is None or job.lengths is None:
+        raise InputError(f"{job.id}: has no model, from which the seconds of other shapes could be predicted")
+    if cluster.one_device:
+        raise InputError("cluster.one_device: both phases run on the same devices; shapes are of two sides")
+    for name in pools:
+        if name not in cluster.pools:
+            raise InputError(f"--pool: {not_one_of(name, cluster.pools)}")
+    lengths, model = job.lengths, model_shape(job.model.name, folder)
+    responses = Responses(lengths.batch, lengths.prompt_tokens, lengths.turns, lengths.environment_s)
+
+    search = Search(cluster, model.layers, most_nodes, tuple(pools), folder)
+    tensor = job.model.tensor_parallel
+    own_rollout, rollouts = search.times(
+        job.rollout, lambda nodes, parallelism: rollout_time(model, nodes, parallelism, responses, lengths.cap), tensor
+    )
+    own_training, trainings = search.times(
+        job.training, lambda nodes, parallelism: training_time(model, nodes, parallelism, responses, lengths.cap)
+    )
+    pairs = [
+        _shape(job, cluster, first, second)
+        for first in (_fastest(rollouts) | {_place(own_rollout): own_rollout}).values()
+        for second in (_fastest(trainings) | {_place(own_training): own_training}).values()
+        if _room(cluster, first, second)
+    ]
+    shapes = [shape._replace(pareto=not any(_beats(other, shape) for other in pairs)) for shape in pairs]
+    return ShapesOf(job, rollouts, trainings, tuple(sorted(shapes, key=lambda shape: (shape.usd, shape.alone_s))))
+
+
+def _place(time: PhaseTime) -> tuple[str, int]:
+    return time.pool, time.nodes
+
+
+def _written_place(phase: Phase) -> tuple[str, int]:
+    return phase.pool, phase.nodes
+
+
+def _fastest(times: Sequence[PhaseTime]) -> dict[tuple[str, int], PhaseTime]:
+    """By pool and number of nodes."""
+    fastest: dict[tuple[str, int], PhaseTime] = {}
+    for time in times:
+        fastest.setdefault(_place(time), time)
+    return fastest
+
+
+def _room(cluster: Cluster, rollout: PhaseTime, training: PhaseTime) -> bool:
+    """Whether a pool that both sides share has nodes for both."""
+    most = cluster.pools[rollout.pool].max_nodes
+    return most is None or rollout.pool != training.pool or rollout.nodes + training.nodes <= most
+
+
+def _shape(job: Job, cluster: Cluster, rollout: PhaseTime, training: PhaseTime) -> JobShape:
+    seconds = alone_s(rollout.seconds, training.seconds, job.sync_s, job.staleness)
+    rollout_usd, training_usd = (cluster.pools[one.pool].usd_per_node_hour * one.nodes / 3600 for one in (rollout, training))
+    own = _place(rollout) == _written_place(job.rollout) and _place(training) == _written_place(job.training)
+    busy_usd = rollout_usd * rollout.seconds + training_usd * training.seconds
+    return JobShape(rollout, training, seconds, (rollout_usd + training_usd) * seconds, busy_usd, own, False)
+
+
+def _beats(other: JobShape, shape: JobShape) -> bool:
+    """No worse in anything, and better in something."""
+    theirs, ours = (other.alone_s, other.usd, other.busy_usd), (shape.alone_s, shape.usd, shape.busy_usd)
+    better = any(a < b * (1 - _SAME) for a, b in zip(theirs, ours, strict=True))
+    return better and all(a <= b * (1 + _SAME) for a, b in zip(theirs, ours, strict=True))
+
+
+def _phase(time: PhaseTime, written: Phase) -> dict[str, Any]:
+    pool = {"pool": time.pool} if time.pool != written.pool else {}
+    return pool | {"nodes": time.nodes, "worst_case_s": _rounded(time.seconds), "host_memory_gb": _rounded(time.host_gb)}
+
+
+def _rounded(value: float) -> float:
+    return round(value, 6)

@@ -1,0 +1,137 @@
+"""Allocators: the integer program, the yardstick, how near `hex` comes to it, and the command."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.allocation import ALLOCATION, make_allocator
+from policies.allocation.bisection import bisections
+from policies.allocation.rollout import Kind, rollout_plan
+from policies.allocation.space import Space
+from rollmux_env.errors import InputError
+from rollmux_env.timing.allocation import Budget
+from rollmux_env.timing.generation import Replica
+from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.work import Work
+from tests.conftest import Command
+
+H800, H20 = "H800-areal-hex", "H20-areal-hex"
+SMALL = Work(SHAPES["1.5B"], 256)
+
+kinds = st.builds(
+    lambda gpus, batch, rate: Kind(Replica((), batch), gpus, rate),
+    st.sampled_from([(1, 0), (0, 1), (2, 0), (0, 2), (1, 1), (4, 0)]),
+    st.integers(1, 8),
+    st.floats(0.1, 10),
+)
+
+
+@given(st.lists(kinds, min_size=1, max_size=3), st.integers(0, 3), st.integers(0, 3), st.integers(1, 12))
+@settings(max_examples=40)
+def test_the_rollout_program_equals_brute_force(some: list[Kind], first: int, second: int, in_flight: int) -> None:
+    best = 0.0
+    for numbers in product(range(4), repeat=len(some)):
+        used = [sum(y * kind.gpus[k] for y, kind in zip(numbers, some, strict=True)) for k in range(2)]
+        sequences = sum(y * kind.replica.batch for y, kind in zip(numbers, some, strict=True))
+        if used[0] <= first and used[1] <= second and sequences <= in_flight:
+            best = max(best, sum(y * kind.responses_per_s for y, kind in zip(numbers, some, strict=True)))
+    plan = rollout_plan(some, (first, second), in_flight)
+    assert (0.0 if plan is None else plan.responses_per_s) == pytest.approx(best, rel=1e-5)
+
+
+def test_the_yardstick_is_the_best_of_all_pairs_of_plans() -> None:
+    budget = Budget({H800: 3, H20: 2}, 2)
+    space = Space(SMALL, budget)
+    every = [found.iteration_s for timed in space.plans if (found := space.complete(timed)) is not None]
+    assert len(every) > 5
+    assert make_allocator("exhaustive")(SMALL, budget).iteration_s == min(every)
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([0, 2]), st.booleans())
+@settings(max_examples=12)
+def test_more_gpus_are_never_slower(first: int, second: int, staleness: int, which: bool) -> None:
+    work = Work(SHAPES["1.5B"], 256, staleness=staleness)
+    divide = make_allocator("exhaustive")
+    less = divide(work, Budget({H800: first, H20: second})).iteration_s
+    more = divide(work, Budget({H800: first + which, H20: second + (not which)})).iteration_s
+    assert more <= less * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("counts", [(8, 8), (16, 8), (16, 16)])
+@pytest.mark.parametrize(("size", "staleness"), [("7B", 4), ("14B", 0)])
+def test_hex_is_within_three_percent_of_the_yardstick(counts: tuple[int, int], size: str, staleness: int) -> None:
+    work, budget = Work(SHAPES[size], staleness=staleness), Budget({H800: counts[0], H20: counts[1]})
+    best, found = (make_allocator(name)(work, budget).iteration_s for name in ("exhaustive", "hex"))
+    assert best <= found * (1 + 1e-5)
+    assert found <= 1.03 * best
+
+
+@pytest.mark.parametrize("name", ALLOCATION)
+def test_an_allocation_stays_within_its_budget_and_memory_and_is_the_same_again(name: str) -> None:
+    work, budget = Work(SHAPES["7B"], 512, staleness=1), Budget({H800: 8, H20: 8})
+    allocation = make_allocator(name)(work, budget)
+    for gpu, count in budget.gpus.items():
+        assert (
+            allocation.training.gpus.get(gpu, 0) + allocation.rollout_gpus.get(gpu, 0) + allocation.spare_gpus.get(gpu, 0) == count
+        )
+    assert allocation.training.fits(work) and all(replica.fits(work) for replica, _ in allocation.replicas)
+    assert sum(number * replica.batch for replica, number in allocation.replicas) <= work.in_flight
+    assert allocation.iteration_s == max(allocation.training_s, allocation.rollout_s)
+    again = make_allocator(name)(work, budget)
+    assert (again.training, again.replicas) == (allocation.training, allocation.replicas)
+
+
+def test_more_staleness_never_makes_an_iteration_longer() -> None:
+    budget = Budget({H800: 4, H20: 4})
+    seconds = [make_allocator("exhaustive")(Work(SHAPES["7B"], 64, staleness=e), budget).iteration_s for e in (0, 1, 2, 4)]
+    assert all(later <= earlier * (1 + 1e-5) for earlier, later in pairwise(seconds))
+    assert seconds[1] < 0.9 * seconds[0]
+
+
+def test_a_bisection_is_found_in_every_window_that_discrete_gpus_can_meet() -> None:
+    graph = bisections(SMALL, Budget({H800: 8, H20: 8}))
+    assert len(graph.counts) == 9 * 9 - 2
+    for gamma in (0.1, 0.3, 0.5, 0.7, 0.9):
+        for weight in (0.0, 0.5):
+            row = graph.counts.tolist().index(list(graph.best(gamma, weight)))
+            assert abs(graph.compute[row] - gamma) <= graph.tolerance * (1 + 1e-9)
+    assert graph.best(0.4, 0.0)[0] > graph.best(0.4, 0.0)[1], "what has more arithmetic than memory bandwidth trains"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("7B", "--budget", "H800=1"), "1 x H800 cannot hold"),
+        (("70B", "--budget", "H800=4"), "cannot hold a training of this model"),
+        (("7B", "--budget", "H900=8"), "--budget GPU: must be one of H20"),
+        (("7B", "--budget", "H800=8", "--staleness", "-1"), "--staleness: must be from 0 to 64"),
+        (("9B", "--budget", "H800=8"), "must be one of 0.5B"),
+        (("7B", "--budget", "H800=8", "--allocator", "best"), "--allocator: must be one of uniform, hex, exhaustive"),
+        (("7B", "--budget", "H800=100", "--allocator", "exhaustive"), "at most 96 GPUs, not 100"),
+        (("7B", "--budget", "H800=8", "--gpus-per-node", "0"), "must have from 1 to 64 GPUs"),
+    ],
+)
+def test_bad_input_is_one_line(command: Command, arguments: tuple[str, ...], problem: str) -> None:
+    status, out, err = command("allocate", *arguments)
+    assert (status, out) == (2, "")
+    assert problem in err and err.count("\n") == 1
+
+
+def test_the_command_prints_the_plan(command: Command) -> None:
+    arguments = ("allocate", "7B", "--budget", "H800=8,H20=8", "--staleness", "1", "--set", "responses=512")
+    status, out, _ = command(*arguments)
+    assert status == 0
+    assert "training" in out and "rollout" in out and "responses/s" in out
+    report = json.loads(command(*arguments, "--format", "json")[1])
+    assert report["budget"] == {"H800": 8, "H20": 8}
+    assert report["iteration_s"] == max(report["training"]["seconds"], report["rollout"]["seconds"])
+
+
+def test_a_budget_that_holds_no_plan_is_refused() -> None:
+    with pytest.raises(InputError, match="beside it"):
+        Space(Work(SHAPES["1.5B"], 64), Budget({H800: 1}))

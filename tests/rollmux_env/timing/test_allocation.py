@@ -1,0 +1,73 @@
+"""Budgets, and what an allocation of one costs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollmux_env.errors import InputError
+from rollmux_env.timing.allocation import Budget, parse_budget, rewards_s, update_s, usd_per_hour
+from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.work import Work, make_work, rates
+
+
+def test_a_budget_is_read_from_the_text_of_an_option() -> None:
+    budget = parse_budget("H800=8,H20=24", 8)
+    assert dict(budget.gpus) == {"H800": 8, "H20": 24}
+    assert usd_per_hour(budget) == pytest.approx(86.64)
+    assert usd_per_hour(Budget({"H100": 8})) is None, "no paper gives its price"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("H800", "is not of the form key=value"),
+        ("H800=8,H800=8", "is set twice"),
+        ("H800=-1", "must be a number of GPUs, not '-1'"),
+        ("H800=0", "must be from 1 to 256 GPUs"),
+        ("H801=8", "did you mean H800"),
+    ],
+)
+def test_what_is_no_budget_is_said_in_one_line(text: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem) as error:
+        parse_budget(text, 8)
+    assert "\n" not in str(error.value) and str(error.value).startswith("--budget")
+
+
+@pytest.mark.parametrize(
+    ("staleness", "settings", "problem"),
+    [
+        (-1, [], "--staleness: must be from 0 to 64"),
+        (65, [], "--staleness: must be from 0 to 64"),
+        (0, ["responses=0"], "--set responses: must be from 1"),
+        (0, ["cap=100"], "--set response_tokens: must be at most the cap of 100"),
+        (0, ["batch=3"], "--set batch: must be one of responses"),
+        (0, ["cap=1.5"], "--set cap: must be a whole number, not 1.5"),
+    ],
+)
+def test_work_that_makes_no_sense_is_said_in_one_line(staleness: int, settings: list[str], problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        make_work("7B", staleness, settings)
+
+
+def test_an_update_is_a_flat_broadcast_to_one_machine_after_the_other() -> None:
+    work = Work(SHAPES["7B"])
+    h800, h20 = rates("H800-areal-hex", 28), rates("H20-areal-hex", 28)
+    weights_gb = SHAPES["7B"].parameters * 2 / 1e9
+    across = update_s(work, (h800,), {h20: 3, h800: 2})
+    assert across == pytest.approx(3 * weights_gb / (1.5 * 0.848) + 2 * weights_gb / (5 * 0.848), rel=1e-4)
+    assert update_s(work, (h800, h20), {h20: 3}) == pytest.approx(3 * weights_gb / (5 * 0.848), rel=1e-4), "its own type trains too"
+    assert rewards_s(work) == pytest.approx(8192 * 5e-4)
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.sampled_from([1, 4, 8]))
+def test_what_is_left_for_rollouts_is_never_split_over_two_machines(count: int, training: int, machine: int) -> None:
+    training = min(training, count)
+    (rollout,) = Budget({"H20": count}, machine).beside((training,))
+    assert rollout <= count - training
+    if count % machine == 0:
+        assert rollout == count - training, "machines that are whole can always be divided"
+    if count < 40:
+        (more,) = Budget({"H20": count + 1}, machine).beside((training,))
+        assert more >= rollout

@@ -1,0 +1,158 @@
+"""Shapes of jobs with a model: the job as written is one of them, and what is printed can be pasted into its file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from rollmux_env.errors import InputError
+from rollmux_env.reading import read_mapping
+from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
+from rollmux_env.timing.alone import alone_s
+from rollmux_env.timing.hardware import GPUS, achieved
+from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.parallel import Nodes, Parallelism, parallel_replica, parallelisms
+from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.timing.shapes import ShapesOf, shapes_of
+from tests.conftest import Command
+
+FILE = Path(__file__).parents[3] / "examples" / "models.yaml"
+H20 = achieved("H20", GPUS["H20"])
+
+
+def file(**changes: Any) -> dict[str, Any]:
+    """The example with its first job alone, and changes to that."""
+    data = read_mapping(FILE)
+    return data | {"jobs": [data["jobs"][0] | changes]}
+
+
+def shapes(scenario: Scenario, most_nodes: int = 2, pools: tuple[str, ...] = ()) -> ShapesOf:
+    return shapes_of(scenario.jobs[0], scenario.cluster, most_nodes, pools, FILE.parent)
+
+
+def test_one_gpu_a_copy_has_the_replica_of_the_roofline() -> None:
+    nodes = Nodes("rollout", H20, 1, 8)
+    assert parallel_replica(SHAPES["7B"], nodes, Parallelism(1, 1, 8), 32) == replica_timing(SHAPES["7B"], H20)
+
+
+def test_messages_and_stages_cost_what_is_said() -> None:
+    shape, nodes, bytes_each = SHAPES["7B"], Nodes("rollout", H20, 1, 8), 3584 * 2
+    even = replica_timing(shape, H20, 4)
+    tensor = parallel_replica(shape, nodes, Parallelism(4, 1, 2), 32)
+    assert tensor.step_s - even.step_s == pytest.approx(4 * 28 * (1e-5 + 32 * bytes_each / 4 / 450e9))
+    assert tensor.weights_s == even.weights_s
+    staged = parallel_replica(shape, nodes, Parallelism(1, 4, 2), 32)
+    assert staged.step_s - even.step_s == pytest.approx(4 * 1e-5 + 32 * bytes_each / 450e9)
+    assert staged.weights_s == pytest.approx(4 * even.weights_s), "each micro-batch reads all weights of its stage"
+    assert staged.kv_s_per_token == even.kv_s_per_token and staged.kv_tokens == even.kv_tokens
+
+
+def test_every_parallelism_uses_all_gpus() -> None:
+    every = list(parallelisms(Nodes("rollout", H20, 3, 8), 28))
+    assert len(set(every)) == len(every)
+    assert all(one.tensor * one.stages * one.copies == 24 for one in every)
+    assert {one.tensor for one in every} == {1, 2, 4, 8}
+
+
+def test_the_own_shape_is_the_job_as_written() -> None:
+    written = parse_scenario(
+        file(rollout={"nodes": 1, "worst_case_s": 700, "host_memory_gb": 400}, training={"nodes": 2, "worst_case_s": 90}),
+        folder=FILE.parent,
+    )
+    found = shapes(written)
+    (own,) = [shape for shape in found.shapes if shape.own]
+    assert (own.rollout.seconds, own.rollout.host_gb, own.training.seconds) == (700, 400, 90)
+    assert own.alone_s == written.jobs[0].solo_s
+    assert own.usd == pytest.approx((8 * 1.85 + 16 * 5.28) * own.alone_s / 3600)
+    assert own.busy_usd == pytest.approx((8 * 1.85 * 700 + 16 * 5.28 * 90) / 3600)
+    less = next(time for time in found.trainings if time.nodes == 1)
+    assert 90 < less.seconds < 180, "half the nodes: longer, but not twice, as a part does not scale"
+
+
+def test_no_shape_beats_one_that_is_pareto_optimal() -> None:
+    found = shapes(load_scenario(FILE), 4).shapes
+    assert len(found) == 9 and sum(shape.own for shape in found) == 1
+    for shape in found:
+        beaten = any(
+            other.alone_s <= shape.alone_s
+            and other.usd <= shape.usd
+            and other.busy_usd <= shape.busy_usd
+            and (other.alone_s, other.usd, other.busy_usd) != (shape.alone_s, shape.usd, shape.busy_usd)
+            for other in found
+        )
+        assert shape.pareto != beaten
+        assert shape.alone_s == alone_s(shape.rollout.seconds, shape.training.seconds, load_scenario(FILE).jobs[0].sync_s)
+
+
+def test_what_is_printed_can_be_pasted(command: Command, tmp_path: Path) -> None:
+    status, out, _ = command("shapes", str(FILE), "--job", "math-7b", "--format", "yaml")
+    assert status == 0
+    entries = YAML(typ="safe", pure=True).load(out)["shapes"]
+    pasted = parse_scenario(file(shapes=entries), folder=FILE.parent).jobs[0]
+    found = shapes(load_scenario(FILE), 4)
+    chosen = [shape for shape in found.shapes if shape.pareto and not shape.own]
+    assert len(pasted.shapes) == len(chosen) > 2
+    for number, shape in enumerate(chosen, 1):
+        rollout, training = pasted.phases(number)
+        assert (rollout.nodes, training.nodes) == (shape.rollout.nodes, shape.training.nodes)
+        assert rollout.worst_case_s == pytest.approx(shape.rollout.seconds)
+        assert training.worst_case_s == pytest.approx(shape.training.seconds)
+        assert bool(training.by_nodes) == (training.nodes < 4)
+
+
+def test_a_shape_may_use_another_pool() -> None:
+    data = file()
+    pools = data["cluster"]
+    spot = {"gpu": "H20", "gpus_per_node": 8, "usd_per_gpu_hour": 1.0, "max_nodes": 1}
+    data["cluster"] = {"pools": {"rollout": pools["rollout"], "training": pools["training"], "spot": spot}}
+    scenario = parse_scenario(data, folder=FILE.parent)
+    found = shapes(scenario, 2, ("spot",))
+    assert {(time.pool, time.nodes) for time in found.rollouts} == {("rollout", 1), ("rollout", 2), ("spot", 1)}
+    assert not [shape for shape in found.shapes if shape.rollout.pool == shape.training.pool == "spot"], "it has one node"
+    entries = found.in_file()
+    assert {"pool": "spot", **entries[0]["rollout"]} == entries[0]["rollout"], "the cheapest is on the cheapest nodes"
+    parse_scenario(data | {"jobs": [data["jobs"][0] | {"shapes": entries}]}, folder=FILE.parent)
+
+
+def test_what_the_cluster_cannot_hold_is_no_shape() -> None:
+    data = file()
+    data["cluster"]["rollout"] |= {"max_nodes": 1}
+    data["cluster"]["training"] |= {"node_memory_gb": 200}
+    data["jobs"][0] |= {"training": {"nodes": 2}}
+    found = shapes(parse_scenario(data, folder=FILE.parent), 4)
+    assert {time.nodes for time in found.rollouts} == {1}
+    assert {time.nodes for time in found.trainings} == {2, 4}, "one node does not hold it"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("quickstart.yaml",), "no job has a model"),
+        (("models.yaml", "--job", "math"), "--job: must be one of math-7b"),
+        (("models.yaml", "--pool", "spot"), "--pool: must be one of rollout, training"),
+        (("models.yaml", "--max-nodes", "0"), "--max-nodes"),
+    ],
+)
+def test_bad_input_is_one_line(command: Command, arguments: tuple[str, ...], problem: str) -> None:
+    status, out, err = command("shapes", str(FILE.parent / arguments[0]), *arguments[1:])
+    assert (status, out) == (2, "")
+    assert problem in err and err.count("\n") == 1
+
+
+def test_a_cluster_of_one_device_has_no_shapes() -> None:
+    data = file()
+    data["cluster"] = {"training": data["cluster"]["training"], "one_device": True}
+    with pytest.raises(InputError, match=r"cluster\.one_device"):
+        shapes(parse_scenario(data, folder=FILE.parent))
+
+
+def test_the_command_prints_the_same_as_json(command: Command) -> None:
+    status, out, _ = command("shapes", str(FILE), "--format", "json", "--max-nodes", "1")
+    reports = json.loads(out)
+    assert status == 0 and [report["job"] for report in reports] == ["math-7b", "code-7b", "math-14b"]
+    assert all(report["shapes"] == [] and report["pairs"][0]["own"] for report in reports)
+    assert "Pareto" in command("shapes", str(FILE), "--job", "math-7b")[1]
