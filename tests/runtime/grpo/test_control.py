@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from threading import Condition, get_ident
+from threading import Barrier, Condition, get_ident
 from typing import Any
 
 import numpy as np
@@ -47,11 +47,12 @@ class Lockstep:
         self.done: dict[int, int] = {}
         self._changed = Condition()
         self._active, self._arrived = set[int](), set[int]()
-        self._steps, self._stop = 0, False
+        self._both, self._steps, self._stop = Barrier(2), 0, False
 
     def begin(self) -> None:
         with self._changed:
             self._active.add(get_ident())
+        self._both.wait(60)  # nobody takes a step before the other is there
 
     def leave(self) -> None:
         with self._changed:
@@ -99,12 +100,12 @@ class Handle:
         self.thread = ThreadPoolExecutor(1)
 
     def call(self, method: str, *arguments: Any) -> Future[Any]:
-        if method == "sample":
-            self.thread.submit(self._session.begin).result(60)  # before any engine takes a step
         return self.thread.submit(self._run, method, arguments)
 
     def _run(self, method: str, arguments: Sequence[Any]) -> Any:
         arguments = [one.result(60) if isinstance(one, Future) else one for one in arguments]
+        if method == "sample":
+            self._session.begin()
         try:
             return getattr(self._worker, method)(*arguments)
         finally:
