@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from policies.rollout.learned import Learned
 from policies.rollout.places import make_at
 from policies.rollout.rounds import Round
 from rollmux_env.envs.rollout.actions import places
 from rollmux_env.envs.rollout.dynamics import rollout_of
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.types import KEEP, REBALANCE, RESIZE, SIZES, SPARE, TAIL, Jobs, empty_rollout
+from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.rollouts import NEW, response_table
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.rollout.observed import ObservedFleet, Orders
@@ -40,6 +42,9 @@ class PolicyAgent:
         for e in range(self._env.num_envs):
             job, mask = jobs.jobs[e], observation["mask"][e]
             if job["over"]:
+                continue
+            if isinstance(self._policy, Learned):
+                actions[e] = self._policy.best_row(Observations(**observation), e)
                 continue
             player = self._players[e]
             if player is None or job["decisions"] == 0:

@@ -37,6 +37,7 @@ from rollmux_env.envs.rollout.types import (
     write_setting,
 )
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.rollouts import Rollout
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.moves import deal
@@ -76,6 +77,16 @@ class Learned:
         memory = Memory(self, setting)
         return JobPolicy(NetworkRounds(memory), NetworkControl(memory))
 
+    def best_row(self, seen: Observations, e: int) -> int:
+        """The best row of decision `e` of what the environment shows."""
+        mask = seen.mask[e].copy()
+        mask[TAIL] &= self.tails
+        mask[SPARE] &= self.spare
+        rows = np.flatnonzero(mask)
+        if len(rows) == 1:
+            return int(rows[0])
+        return int(rows[score(_weights(self.path), seen.job[e], seen.candidates[e, rows], seen.cluster[e]).argmax()])
+
 
 @lru_cache(maxsize=8)
 def _weights(path: str) -> dict[str, NDArray[np.float32]]:
@@ -102,21 +113,12 @@ class Memory:
         self.quantiles = np.zeros((2, QUANTILES))
         self.costs, self.kv = np.zeros((len(SIZES), 7)), np.zeros(len(SIZES), np.int64)
         write_setting(self.job, self.costs, self.kv, setting, policy.switch_s)
-        self._weights = _weights(policy.path)
         self._out = observation_table(1)
 
     def choose(self, rollout: Rollout) -> int:
         """The best row of a decision."""
-        out = self._out
-        write_observation(self.job, rollout, self.quantiles, self.costs, self.kv, out, 0)
-        if not self.policy.tails:
-            out.mask[0, TAIL] = 0
-        if not self.policy.spare:
-            out.mask[0, SPARE] = 0
-        rows = np.flatnonzero(out.mask[0])
-        if len(rows) == 1:
-            return int(rows[0])
-        return int(rows[score(self._weights, out.job[0], out.candidates[0, rows], out.cluster[0]).argmax()])
+        write_observation(self.job, rollout, self.quantiles, self.costs, self.kv, self._out, 0)
+        return self.policy.best_row(self._out, 0)
 
 
 class NetworkRounds(Rounds):
