@@ -31,7 +31,10 @@ def ahead_of(job: Records, quantiles: Floats, sampled: Ints) -> Ints:
     """(n,) forecast tokens still to come of responses with so many; without earlier rollouts as many again, at least one."""
     if remembered(job):
         return forecast(quantiles[job.long], sampled)
-    return np.minimum(np.maximum(sampled, 1), np.maximum(job.cap - sampled, 1))
+    ahead = np.empty(sampled.size, np.int64)
+    for j in range(ahead.size):
+        ahead[j] = min(max(sampled[j], 1), max(job.cap - sampled[j], 1))
+    return ahead
 
 
 @compiled

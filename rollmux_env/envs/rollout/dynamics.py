@@ -20,7 +20,7 @@ from rollmux_env.envs.rollout.types import (
     Jobs,
 )
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.rollout_trials import context_of, open_responses, quantiles_of
+from rollmux_env.kernel.rollout_trials import context_of, descending, open_responses, quantiles_of
 from rollmux_env.kernel.rollouts import ABORTED, FINISHED, NEW, NONE, Rollout, launch, observe, run, take_off
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
@@ -169,7 +169,7 @@ def _shift(jobs: Jobs, e: int, row: int) -> None:
     else:
         which, where = which[moving], where[moving]
         if row == TAIL:  # the longest first, as they came to their places
-            order = np.argsort(-context_of(rollout, which), kind="mergesort")
+            order = descending(context_of(rollout, which))
             which, where = which[order], where[order]
         _move(rollout, which, where, job.now_s)
     if row == TAIL:

@@ -12,7 +12,7 @@ from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, QUANTILES, RESI
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.rollout_trials import open_responses, rest_s
-from rollmux_env.kernel.rollouts import KV, SEQUENCE, STEP, WAITING, WEIGHTS, Rollout
+from rollmux_env.kernel.rollouts import KV, NONE, SEQUENCE, STEP, WAITING, WEIGHTS, Rollout
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 Array = NDArray[np.float32]
@@ -65,7 +65,10 @@ def _write_job(job: Records, quantiles: Floats, cost: Floats, out: Array) -> Non
         out[7] = min(1.0, quantiles[int(0.8 * last)] / job.cap)
         out[8] = min(1.0, quantiles[int(0.95 * last)] / job.cap)
         out[9] = min(1.0, quantiles[last] / job.cap)
-        out[10] = min(1.0, quantiles.mean() / job.cap)
+        mean = 0.0
+        for j in range(QUANTILES):
+            mean += quantiles[j] / QUANTILES
+        out[10] = min(1.0, mean / job.cap)
         out[11] = quantiles[int(0.8 * last)] / max(1.0, quantiles[last])
     out[12] = job.long
     out[13] = min(1.0, job.queue / job.prompts)
@@ -98,9 +101,13 @@ def _write_launch(job: Records, quantiles: Floats, costs: Floats, mask: NDArray[
         n = job.spare_prompts * job.spare_responses if row == SPARE else wanted
         size = row - RESIZE if row >= RESIZE else job.size
         live = job.gpus // (1 << size)
-        sampled = np.zeros(n, np.int64)
-        ahead = ahead_of(job, quantiles, sampled) if remembered(job) else np.full(n, job.cap)
-        seconds = rest_s(costs[size], sampled + job.prompt_tokens, ahead, np.arange(n) % live, sampled + 1, live, wanted)
+        sampled, where = np.zeros(n, np.int64), np.empty(n, np.int64)
+        ahead, known = ahead_of(job, quantiles, sampled), remembered(job)
+        context, moved = np.empty(n, np.int64), np.ones(n, np.int64)
+        for j in range(n):
+            ahead[j] = ahead[j] if known else job.cap
+            where[j], context[j] = j % live, job.prompt_tokens
+        seconds = rest_s(costs[size], context, ahead, where, moved, live, wanted)
         seconds += job.switch_s if row >= RESIZE or job.resized == 1 else 0.0
         if row == KEEP:
             keep_s = seconds
@@ -137,34 +144,34 @@ def _write_rest(
             continue
         seconds, after = keep_s, held
         if row in (PUT_OFF, ABORT):
-            gone = dropped(job, rollout, row)
-            left = np.ones(n, np.bool_)
+            gone, where = dropped(job, rollout, row), replica.copy()
             tokens, at = 0, 0
             for r in gone:
                 while which[at] != r:
                     at += 1
-                left[at] = False
+                where[at] = NONE
                 tokens += sampled[at]
-            seconds = rest_s(costs[job.size], context[left], ahead[left], replica[left], stay[left], job.live, counting)
+            seconds = rest_s(costs[job.size], context, ahead, where, stay, job.live, counting)
             rows[row, 13], rows[row, 14] = gone.size / max(1, n), tokens / max(1, total)
         elif row != KEEP:
             where = places(job, rollout, which, quantiles, row)
-            moved = np.ones(n, np.int64)
+            moved, count = np.ones(n, np.int64), n
             size = row - RESIZE if row >= RESIZE else job.size
             if row < RESIZE:
                 for j in range(n):
                     moved[j] = where[j] != replica[j]
+                    count -= where[j] == replica[j]
             seconds = rest_s(costs[size], context, ahead, where, moved, job.gpus // (1 << size), counting)
             seconds += job.switch_s if row >= RESIZE else 0.0
             after = tail_keeps(job) / job.live if row == TAIL else 1.0
-            rows[row, 12] = moved.sum() / max(1, n)
+            rows[row, 12] = count / max(1, n)
         _write_row(rows[row], seconds, keep_s, after, held, job.now_s)
-    load = np.zeros(job.live)
+    load = np.zeros(job.live, np.int64)
     for k in replica:
         load[k] += 1
-    fullest = 0.0
+    fullest, most = 0.0, 0
     for k in range(job.live):
-        own = rollout.replicas[job.first + k]
+        own, most = rollout.replicas[job.first + k], max(most, load[k])
         fullest = max(fullest, (own.context + own.cached) / own.kv)
     incomplete = 0
     for g in range(job.launched):
@@ -175,11 +182,15 @@ def _write_rest(
     out[3] = n / (job.launched * job.each)
     out[4] = waiting / max(1, n)
     out[5] = min(1.0, fullest)
-    out[6] = (load.max() - load.mean()) / max(1.0, load.max())
-    out[7] = min(1.0, sampled.max() / job.cap) if n > 0 else 0.0
-    out[8] = min(1.0, sampled.mean() / job.cap) if n > 0 else 0.0
-    out[9] = min(1.0, ahead.mean() / job.cap) if n > 0 else 0.0
-    out[10] = min(1.0, ahead.max() / job.cap) if n > 0 else 0.0
+    out[6] = (most - n / job.live) / max(1, most)
+    longest, longest_ahead, total_ahead = 0, 0, 0
+    for j in range(n):
+        longest, longest_ahead = max(longest, sampled[j]), max(longest_ahead, ahead[j])
+        total_ahead += ahead[j]
+    out[7] = min(1.0, longest / job.cap)
+    out[8] = min(1.0, total / max(1, n) / job.cap)
+    out[9] = min(1.0, total_ahead / max(1, n) / job.cap)
+    out[10] = min(1.0, longest_ahead / job.cap)
     out[11] = job.moved
     out[12] = job.resized
     out[13] = max(0.0, (incomplete - (job.prompts - rollout.counts[0])) / max(1, incomplete))

@@ -7,7 +7,9 @@ from rollmux_env.envs.rollout.features import write_observation
 from rollmux_env.envs.rollout.types import KEEP, Jobs
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations
-from rollmux_env.kernel.tables import Ints
+from rollmux_env.kernel.tables import Ints, constant
+
+_KEEP = constant(KEEP)
 
 
 @compiled
@@ -18,7 +20,7 @@ def ask(jobs: Jobs, e: int, out: Observations) -> None:
         count = write_observation(job, rollout_of(jobs, e), jobs.quantiles[e], jobs.costs[e], jobs.kv[e], out, e)
         if count > 1 or job.launching == 1:
             return
-        carry_out(jobs, e, KEEP)
+        carry_out(jobs, e, _KEEP)
     out.job[e, :] = 0
     out.candidates[e, :, :] = 0
     out.cluster[e, :] = 0
@@ -56,4 +58,4 @@ def step_all(jobs: Jobs, actions: Ints, out: Observations) -> None:
 def keep_on(jobs: Jobs, e: int) -> None:
     """Play a job to its end with `plain` rollouts."""
     while jobs.jobs[e].over == 0:
-        carry_out(jobs, e, KEEP)
+        carry_out(jobs, e, _KEEP)
