@@ -169,3 +169,6 @@ class _WorkerSession:
 
     def regroup(self, leave: Any) -> Any:
         raise WorkerError("a worker leaves no nodes: the job's own class is told which to leave")
+
+    def wake(self, responses: Any) -> None:
+        raise WorkerError("a worker stops no rollout: the job's own class says when it does")
