@@ -41,6 +41,7 @@ from rollmux_env.timing.described import Lengths, Model, Timing
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 
 STAYS = ("iterations", "duration_s")
+ONE_DEVICE = "a device runs one phase after the other"
 
 
 class Pool(FileModel):
@@ -299,8 +300,7 @@ class Scenario(FileModel):
                 raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
             first[job.id] = k
             if job.staleness and self.cluster.one_device:
-                problem = "does not go with cluster.one_device: a device runs one phase after the other"
-                raise field_error(problem, "jobs", k, "staleness")
+                raise field_error(f"does not go with cluster.one_device: {ONE_DEVICE}", "jobs", k, "staleness")
             for name, pool in self.cluster.pools.items():
                 phase: Phase = getattr(job, name)
                 if pool.max_nodes is not None and phase.nodes > pool.max_nodes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import isfinite
 from typing import Any, cast, get_args
 
@@ -78,7 +78,7 @@ class Leases:
             stay = self._ledger.stay(handle)
             lease = stay.lease if stay is not None else None
             if lease is not None and not lease.ended:
-                if not lease.moves or lease.open is not None:
+                if not lease.moves or lease.opens:
                     raise Conflict(f"job {job_id}: another lease of it lives")
                 self.ending.leave(lease, "its owner has attached anew")
                 continue
@@ -123,28 +123,30 @@ class Leases:
         wait_s = _wait(wait_s)
         with self._sign(lease):
             await self._run.written()
-            if lease.open != ask:
+            if lease.opens.get(ask.phase) != ask:
                 self._check_lives(lease)
                 lease.moves &= lease.handle.moving or self._run.scheduler.is_to_go(lease.handle.id)
-                if lease.moves and ask.phase == "rollout" and lease.open is None:
+                if lease.moves and (ask.phase == "rollout" or lease.handle.spec.staleness) and not lease.opens:
                     return {"granted": False, "move": True}
-                if self._run.stopping or not await self._has_place(lease, wait_s):
+                if self._run.stopping or not await self._has_place(lease, wait_s) or not await self._may_begin(lease, ask, wait_s):
                     return {"granted": False}
                 self._iterations.ask(lease, ask)
                 self.ending.end_spent(lease)
                 self._check_lives(lease)
-            permit = lease.handle.permit
+                if ask.phase not in lease.opens:  # its budget is spent, and another phase of it under way
+                    return {"granted": False}
+            permit = lease.handle.permits.get(ask.phase)
             if permit is not None:
                 await asyncio.wait((permit,), timeout=wait_s)
             await self._run.written()
             self._check_lives(lease)
-            if lease.open != ask:
+            if lease.opens.get(ask.phase) != ask:
                 raise Conflict(f"job {lease.handle.id}: the {phase} of iteration {iteration} is over")
-            hold = lease.handle.hold
+            hold = lease.handle.holds.get(ask.phase)
             if hold is None:
                 return {"granted": False}
-            if not lease.granted:
-                self._iterations.grant(lease)
+            if ask.phase not in lease.granted:
+                self._iterations.grant(lease, ask)
             await self._ledger.durable()
             self._check_lives(lease)
             nodes = described(lease.handle)
@@ -163,24 +165,24 @@ class Leases:
         """
         lease, reported = self._ledger.lease(lease_id), _metrics(metrics)
         keeps_gb = None if device_gb is None else _number("device_gb", device_gb)
-        ask = lease.open
+        plain = _ask(phase, iteration, False)
+        ask = lease.opens.get(plain.phase)
         with self._sign(lease):
             await self._run.written()
-            plain = _ask(phase, iteration, False)
-            if ask is None or ask[:2] != plain[:2] or lease.open is not ask:
-                if lease.is_over(plain) or (lease.last is not None and lease.last[:2] == plain[:2]):
+            if ask is None or ask[:2] != plain[:2] or lease.opens.get(plain.phase) is not ask:
+                if lease.is_over(plain) or ((last := lease.last.get(plain.phase)) is not None and last[:2] == plain[:2]):
                     return {}
                 raise Conflict(f"job {lease.handle.id}: does not hold the {phase} of iteration {iteration}")
-            if not lease.granted:
+            if plain.phase not in lease.granted:
                 raise Conflict(f"job {lease.handle.id}: the {phase} of iteration {iteration} has not been granted")
             if lease.ended:
                 self._ledger.free(lease, lease.suspects, "its owner has released it")
                 return {}
-            lease.metrics |= reported
+            lease.metrics.setdefault(iteration, {}).update(reported)
             if keeps_gb is not None:
-                self._iterations.keeps(lease, keeps_gb)
-            self._iterations.finish(lease)
-            if lease.stops_s is not None:
+                self._iterations.keeps(lease, ask, keeps_gb)
+            self._iterations.finish(lease, ask)
+            if lease.stops_s is not None and not lease.holds:
                 self.ending.stopped(lease)
             self.ending.end_spent(lease)
             await self._ledger.durable()
@@ -337,6 +339,19 @@ class Leases:
             if clock.time() >= until_s or self._run.stopping:
                 return False
             await asyncio.sleep(_AGAIN_S)
+        return True
+
+    async def _may_begin(self, lease: Lease, ask: Ask, wait_s: float) -> bool:
+        """Wait until a phase of a stale job need not wait for another one, nor the job be quiet because it is to move."""
+        clock = asyncio.get_running_loop()
+        until_s = clock.time() + wait_s
+        while lease.must_wait(ask) or (lease.moves and lease.handle.spec.staleness and lease.opens):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(lease.changed.wait(), max(0.0, until_s - clock.time()))
+            await self._run.written()
+            self._check_lives(lease)
+            if clock.time() >= until_s or self._run.stopping or lease.moves:
+                return False
         return True
 
     def _check_lives(self, lease: Lease) -> None:

@@ -31,6 +31,10 @@ def _absent(value: Any) -> bool:
     return value is None
 
 
+def _unset(value: Any) -> bool:
+    return not value
+
+
 # The default of these is not written, so that what has no such key keeps its hash.
 Stated = Annotated[Positive | None, Field(exclude_if=_absent)]
 StatedGb = Annotated[NonNegative | None, Field(exclude_if=_absent)]
@@ -65,6 +69,8 @@ class RolloutSpec(PhaseSpec):
     """Of vLLM."""
     policy: Literal["plain", "tail-batching"] = "plain"
     """Built-in kind: plain waits for every response; tail-batching launches more than it needs and puts off what takes long."""
+    interruptible: Annotated[bool, Field(exclude_if=_unset)] = False
+    """Built-in kind, with a staleness: new weights are taken in the middle of responses, which then go on with them."""
     eta: Annotated[float, Field(gt=1, le=2)] = 1.25
     """tail-batching: how many times as many prompts and responses a short round launches."""
 
