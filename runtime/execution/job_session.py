@@ -204,10 +204,9 @@ class JobSession:
         return self._nodes.get(pool, ())
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
-        groups = {"concurrency_groups": {_BESIDE: 1}} if self._spec.staleness else {}
-        actor = ray.remote(Worker).options(
+        made: Any = ray.remote(concurrency_groups={_BESIDE: 1})(Worker) if self._spec.staleness else ray.remote(Worker)
+        actor = made.options(
             num_cpus=0,
-            **groups,
             scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.machine, soft=False),
         )
         handle = _Handle(
