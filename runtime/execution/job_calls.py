@@ -148,7 +148,8 @@ class JobCalls:
         """A phase is over. Returns the pools on whose nodes the job's state is to leave the devices."""
         run = self._run
         await run.written()
-        handle, phase = run.handles[job_id], "training" if report.phase == "training" else "rollout"
+        handle = run.handles[job_id]
+        phase: Pool = "training" if report.phase == "training" else "rollout"
         hold = handle.holds.get(phase)
         if hold is None:
             return ()  # the job has failed meanwhile

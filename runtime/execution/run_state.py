@@ -26,7 +26,7 @@ from rollmux_env.scheduler.core import Entry, Scheduler
 from rollmux_env.scheduler.dispatcher import HoldName
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.validation_errors import one_line
-from runtime.execution.job_handle import PROFILE, Hold, JobHandle
+from runtime.execution.job_handle import PROFILE, Asked, Hold, JobHandle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
 from runtime.execution.residents import Residents
@@ -172,7 +172,7 @@ class RunState:
                 handle.iteration = handle.iteration if handle.spec.is_attached else PROFILE
                 self.order(handle)
             case commands.Grant(_, phase, parts, switched, paired):
-                at_s, number = handle.asks.pop(phase)
+                at_s, number = handle.asks.pop(phase, Asked(now_s, handle.iteration))
                 handle.holds[phase] = Hold(phase, at_s, now_s, switched, paired, number)
                 if phase == "rollout" or not handle.spec.staleness:
                     handle.progress, handle.past_threshold = {}, False

@@ -63,14 +63,15 @@ class AsynchronousGrpo(Grpo):
 
     def close(self) -> None:
         """End the workers, and with them a rollout that is under way."""
+        sampler, self._sampler = self._sampler, None
         self._buffer.close()
-        if self._sampler is not None:
-            with contextlib.suppress(Exception):  # the run may be over
-                runtime_hook.pause(True)
+        with contextlib.suppress(Exception):  # the run may be over
+            runtime_hook.pause(sampler is not None)  # so that it waits for no permit
         super().close()
-        if self._sampler is not None:
-            self._sampler.join(_ENDS_S)
-            self._sampler = None
+        if sampler is not None:
+            sampler.join(_ENDS_S)
+            with contextlib.suppress(Exception):
+                runtime_hook.pause(False)  # who is made in its place goes on
 
     def restore(self, folder: Path) -> None:
         """Go on from a checkpoint as soon as workers are started, with the samples that are in it."""

@@ -84,6 +84,9 @@ class Here:
     def pause(self, pauses: bool) -> None:
         (self._pauses.set if pauses else self._pauses.clear)()
 
+    def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
+        return self.parts
+
     def stops(self) -> bool:
         return False
 

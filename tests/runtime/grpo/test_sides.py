@@ -109,12 +109,13 @@ def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -
         return size
 
     worker.held.stage = tell  # type: ignore[attr-defined]
-    run.begins = lambda number, phase: phase == "train" and number == 0 and assert_soon(sampling)
+
+    def begins(number: int, phase: str) -> None:
+        if (number, phase) == (0, "train"):
+            assert sampling.wait(PATIENCE_S)
+
+    run.begins = begins
     metrics = iterate(made, run, range(3))
     made.close()
     assert set(versions[0]) == {0} and set(versions[1]) == {0, 1}
     assert 0 < metrics[1]["staleness"] < 1 == metrics[1]["trained_version"] - metrics[1]["sampled_version"]
-
-
-def assert_soon(event: Event) -> None:
-    assert event.wait(PATIENCE_S)
