@@ -3,9 +3,9 @@
     python benchmarks/environment.py
 
 In placement the agent takes the cheapest place, as Algorithm 1 without pruning does, and the first row of moves while it gains; in
-dispatch the last member that may be served. What it takes to choose is not counted, drawing new streams at the ends of episodes is.
-Every stream is played to its end at least once: a decision takes longer the more jobs run. Seconds are of this process's own
-computing (`process_time`), so that neighbours on the machine count less.
+dispatch the last member that may be served; in rollouts it keeps on. What it takes to choose is not counted, drawing new streams at
+the ends of episodes is. Every stream is played to its end at least once: a decision takes longer the more jobs run. Seconds are of
+this process's own computing (`process_time`), so that neighbours on the machine count less.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import rollmux_env  # noqa: F401 (registers)
 from rollmux_env.envs.placement.observation import candidate_names
 from rollmux_env.report.tables import show
 
-PLACEMENT, DISPATCH = "RollMux/Placement-v0", "RollMux/Dispatch-v0"
+PLACEMENT, DISPATCH, ROLLOUT = "RollMux/Placement-v0", "RollMux/Dispatch-v0", "RollMux/Rollout-v0"
 PRICE, GAIN = (candidate_names(True).index(name) for name in ("price", "gain"))
 Agent = Callable[[dict[str, np.ndarray]], np.ndarray]
 
@@ -40,6 +40,11 @@ def serve(observation: dict[str, np.ndarray]) -> np.ndarray:
     """The last member that may be served, else wait."""
     mask = observation["mask"]
     return mask.shape[-1] - 1 - mask[..., ::-1].argmax(-1)
+
+
+def keep_on(observation: dict[str, np.ndarray]) -> np.ndarray:
+    """Row 0."""
+    return np.zeros(len(np.atleast_2d(observation["mask"])), dtype=np.int64)
 
 
 def vectorised(name: str, choose: Agent, streams: int, decisions: int, **options: object) -> tuple[float, float]:
@@ -86,6 +91,7 @@ def main() -> None:
         cases.append((PLACEMENT, f"{workload}, no moves", place, 1, {"generator": workload}))
         cases.append((PLACEMENT, f"{workload}, moves", place, 10, {"generator": workload, "moves": True}))
     cases.append((DISPATCH, "all shapes", serve, 1, {}))
+    cases.append((ROLLOUT, "all jobs", keep_on, 20, {}))
     speeds = (f"{streams} streams, decisions/s" for streams in arguments.streams)
     table = Table("environment", "streams", "rows of a table", *speeds, "gymnasium.make")
     for name, streams_of, agent, slower, options in cases:

@@ -29,6 +29,7 @@ from runtime.execution.ray_session import execute, ray_session
 from runtime.execution.run_plan import RunPlan
 from runtime.facts import Node
 from runtime.grpo.rollout_worker import RolloutWorker
+from runtime.grpo.shares import Share
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.jobs.spec import Jobs, JobSpec, load_jobs
 from runtime.journal import read_run
@@ -104,7 +105,7 @@ def iterate(spec: JobSpec, seed: int, eta: float, engine: RolloutWorker, rank: T
     rollout_s = all_s = 0.0
     for number in range(spec.iterations):
         due, began_s = rounds.next(), process_time()
-        engine.begin(1000 * seed + number, False, len(due.prompts) * due.responses, due)
+        engine.begin(1000 * seed + number, False, len(due.prompts) * due.responses, (Share(0, due),), {})
         assert not engine.sample()
         complete = engine.results()["complete"]
         rollout_s += process_time() - began_s

@@ -72,6 +72,7 @@ class Session(Protocol):
     def warn(self, text: str) -> None: ...
     def stops(self) -> bool: ...
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]: ...
+    def wake(self, responses: int | None) -> None: ...
     def beside(self) -> Session: ...
     def pause(self, pauses: bool) -> None: ...
 
@@ -237,6 +238,12 @@ class RuntimeHook:
             The numbers of those that it has then.
         """
         return self._run.regroup(leave)
+
+    def wake(self, responses: int | None) -> None:
+        """Let the rollout in hand stop at its next step once so many of its responses have finished, by `progress` of all of the
+        job's processes; None: not for that. In the job's own process; `stops` says it then, until the next `wake`."""
+        if (session := _here()) is not None:
+            session.wake(responses)
 
     def report(self, **metrics: float) -> None:
         """Add metrics to those of the iteration in hand.

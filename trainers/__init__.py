@@ -1,1 +1,1 @@
-"""Trains placement and dispatch policies. Imports `policies` and `rollmux_env`, never `runtime`."""
+"""Trains placement, dispatch and rollout policies. Imports `policies` and `rollmux_env`, never `runtime`."""

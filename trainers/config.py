@@ -116,7 +116,7 @@ class Start(Settings):
 class Config(Settings):
     """A training run.
 
-    `environment` is a mapping whose `name` says which environment (`placement`, `dispatch`); its other keys are that module's own.
+    `environment` is a mapping whose `name` says which environment (`placement`, `dispatch`, `rollout`); its other keys are its own.
     """
 
     algorithm: Algorithm = "maskable-ppo"
@@ -134,7 +134,7 @@ class Config(Settings):
     start: Start | None = None
     """Start from a policy file instead of random weights."""
     environment: dict[str, Any]
-    """The environment: its `name`, `placement` or `dispatch`, and its keys below."""
+    """The environment: its `name`, `placement`, `dispatch` or `rollout`, and its keys below."""
     ppo: PPO = PPO()
     """Settings of `maskable-ppo` and `ppo`."""
     dqn: DQN = DQN()

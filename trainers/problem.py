@@ -16,7 +16,11 @@ from rollmux_env.errors import InputError
 from rollmux_env.extras import lacks
 from rollmux_env.validation_errors import format_error, not_one_of, problems
 
-PROBLEMS = {"placement": "trainers.placement:PlacementProblem", "dispatch": "trainers.dispatch:DispatchProblem"}
+PROBLEMS = {
+    "placement": "trainers.placement:PlacementProblem",
+    "dispatch": "trainers.dispatch:DispatchProblem",
+    "rollout": "trainers.rollout:RolloutProblem",
+}
 
 Figures = Mapping[str, NDArray[Any]]
 

@@ -113,7 +113,8 @@ def bench(
     from policies.dispatch import make_dispatch
     from policies.named import make_with
     from policies.registry import make_policy
-    from policies.rollout import make_replayed, migrating
+    from policies.rollout import migrating
+    from policies.rollout.places import check_sizes, make_at
     from rollmux_env.bench.comparison import compare
     from rollmux_env.bench.harness import Task, run_tasks
     from rollmux_env.replay.failures import Failures
@@ -132,7 +133,7 @@ def bench(
     for option, value in {**of_events, "--max-phases": most_phases}.items():
         if value is not None and fidelity is Fidelity.fluid:
             raise typer.BadParameter("a fluid replay runs no single phases", param_hint=option)
-    inside = make_replayed(rollout_policy or "plain")
+    inside = make_at(rollout_policy or "plain", "replay")
     order = migrating(dispatch or "round-robin", inside)
     rule = make_dispatch(order) if fidelity is Fidelity.event else None
     dying = make_with("--failures", "it", Failures, failures.split(",")) if failures is not None else None
@@ -141,6 +142,7 @@ def bench(
     if out:
         make_folder(out)
     scenarios = {number: find_scenario(target, number, settings or []) for number in range(seed, seed + (seeds or 1))}
+    check_sizes(rollout_policy or "plain", scenarios.values())
     tasks = [
         Task(name, number, scenarios[number], rule, check, inside, most_phases, dying) for number in scenarios for name in names
     ]

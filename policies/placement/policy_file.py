@@ -32,7 +32,7 @@ class PolicyConfig(BaseModel):
 
     Attributes:
         version: of this format.
-        decides: `placement` or `dispatch`.
+        decides: `placement`, `dispatch` or `rollout`.
         job_features, candidate_features, cluster_features: names of the numbers that it reads, in order.
         widths: of its layers.
         moves: whether it was trained to move running jobs.
@@ -43,7 +43,7 @@ class PolicyConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     version: Literal[1] = 1
-    decides: Literal["placement", "dispatch"] = "placement"
+    decides: Literal["placement", "dispatch", "rollout"] = "placement"
     job_features: _Names
     candidate_features: _Names
     cluster_features: _Names
@@ -77,7 +77,7 @@ def write_policy(path: str | Path, config: PolicyConfig, weights: Mapping[str, N
 
 
 def read_policy(
-    path: str | Path, decides: Literal["placement", "dispatch"] = "placement"
+    path: str | Path, decides: Literal["placement", "dispatch", "rollout"] = "placement"
 ) -> tuple[PolicyConfig, dict[str, NDArray[np.float32]]]:
     """Read a policy file.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from policies.named import make_named
+from policies.named import make_named, make_with
 from policies.rollout.adaptive_parallelism import AdaptiveParallelism
 from policies.rollout.parallelism_planner import ParallelismPlanner
 from policies.rollout.plain import Plain
@@ -13,7 +14,7 @@ from policies.rollout.stream_trainer import StreamTrainer
 from policies.rollout.tail_batching import TailBatching
 from policies.rollout.tail_migration import TailMigration
 from rollmux_env.errors import InputError
-from rollmux_env.rollout.policy import Control, RolloutPolicy, Rounds
+from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.migration import SHARE, Migration, migration_of
 
@@ -25,12 +26,7 @@ CONTROL: dict[str, Callable[..., RolloutPolicy]] = {  # what is done with it
     "stream-trainer": StreamTrainer,
 }
 ROLLOUT: dict[str, Callable[..., RolloutPolicy]] = {"plain": Plain, **BATCHING, **CONTROL}
-_ONE_SIZE = "chooses the size of the replicas, and the jobs of a scenario have one, their `tensor_parallel`"
-NOT_REPLAYED = {  # why not in event replays of scenarios
-    "adaptive-parallelism": f"adaptive-parallelism {_ONE_SIZE}",
-    "parallelism-planner": f"parallelism-planner {_ONE_SIZE}",
-    "stream-trainer": "stream-trainer is for jobs that sample and train on the same GPUs, and those of a scenario have two pools",
-}
+LEARNED = "learned:"  # then `default`, or the path of a policy file
 
 
 @dataclass(frozen=True)
@@ -50,27 +46,23 @@ class Combined:
         """See the second policy."""
         return getattr(self.inside, "careful", False)
 
-    def rounds(self, prompts: int, responses: int) -> Rounds:
-        """See the first policy."""
-        return self.batching.rounds(prompts, responses)
-
-    def control(self, setting: Setting) -> Control:
-        """See the second policy."""
-        return self.inside.control(setting)
+    def begin_job(self, setting: Setting) -> JobPolicy:
+        """What the first policy launches, and what the second one does with it."""
+        return JobPolicy(self.batching.begin_job(setting).rounds, self.inside.begin_job(setting).control)
 
 
 def make_rollout(spec: str) -> RolloutPolicy:
     """Create a rollout policy by name.
 
     Args:
-        spec: a name of `ROLLOUT`, or one of `BATCHING` and one of `CONTROL` joined by `+`; each with options, as in
-            `tail-batching,eta=1.3+tail-migration,share=0.5`.
+        spec: a name of `ROLLOUT`, `learned:default`, `learned:PATH`, or one of `BATCHING` and one of `CONTROL` joined by `+`;
+            each with options, as in `tail-batching,eta=1.3+tail-migration,share=0.5`.
 
     Raises:
-        InputError: unknown name or options, or two policies that cannot be combined; one line.
+        InputError: unknown name or options, an invalid policy file, or two policies that cannot be combined; one line.
     """
     parts = spec.split("+")
-    made = [make_named("rollout policy", ROLLOUT, part) for part in parts]
+    made = [_make(part) for part in parts]
     if len(parts) == 1:
         return made[0]
     kinds = [part.partition(",")[0] for part in parts]
@@ -83,18 +75,13 @@ def make_rollout(spec: str) -> RolloutPolicy:
     raise InputError(f"rollout policy '{spec}': together go one of {', '.join(BATCHING)} and one of {', '.join(CONTROL)}, as a+b")
 
 
-def make_replayed(spec: str) -> RolloutPolicy:
-    """Create a rollout policy for an event replay of the jobs of a scenario.
+def _make(part: str) -> RolloutPolicy:
+    if not part.startswith(LEARNED):
+        return make_named("rollout policy", ROLLOUT, part, (f"{LEARNED}default", f"{LEARNED}PATH"))
+    from policies.rollout.learned import Learned
 
-    Raises:
-        InputError: as `make_rollout`, or one that could do nothing there; one line.
-    """
-    policy = make_rollout(spec)
-    for part in spec.split("+"):
-        name = part.partition(",")[0]
-        if name in NOT_REPLAYED:
-            raise InputError(f"rollout policy '{spec}': {NOT_REPLAYED[name]}; `rollmux bench --suite rollout` measures it")
-    return policy
+    path, *options = part.removeprefix(LEARNED).split(",")
+    return make_with(f"rollout policy '{part}'", LEARNED, partial(Learned, path), options)
 
 
 def migrating(dispatch: str, policy: RolloutPolicy) -> str:

@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.rollout.rounds import Rounds
+from rollmux_env.kernel.rollout_trials import forecast, quantiles_of, spread
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.moves import Stay, deal
-from rollmux_env.rollout.policy import Round, Wake
+from rollmux_env.rollout.policy import JobPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
 
-_SHARES = (np.arange(512) + 0.5) / 512  # whose quantiles are remembered of the lengths
+_QUANTILES = 512  # of the lengths that are remembered
 _CHECKPOINTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses after which it looks
 _NEW = 0.3  # weight of the last rollout
-_GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,9 @@ class AdaptiveParallelism:
         if not (isinstance(self.margin, int | float) and 0 <= self.margin < 1):
             raise ValueError(f"margin must be a number of at least 0 and below 1, not {self.margin}")
 
-    def rounds(self, prompts: int, responses: int) -> Rounds:
-        """Rounds that launch what they need."""
-        return Rounds(prompts, responses, 1)
-
-    def control(self, setting: Setting) -> Reshape:
+    def begin_job(self, setting: Setting) -> JobPolicy:
         """Replicas change while a rollout runs."""
-        return Reshape(self, setting)
+        return JobPolicy(Rounds(setting.prompts, setting.responses, 1), Reshape(self, setting))
 
 
 class Reshape(Stay):
@@ -91,7 +87,7 @@ class Reshape(Stay):
 
     def end(self, fleet: Fleet) -> None:
         """Remember how long the responses were that finished."""
-        lengths: Floats = np.asarray(np.quantile(fleet.sampled()[fleet.finished], _SHARES), np.float64)
+        lengths = quantiles_of(fleet.sampled()[fleet.finished], _QUANTILES)
         before = self._quantiles.get(self._long, lengths)
         self._quantiles[self._long] = (1 - _NEW) * before + _NEW * lengths
 
@@ -156,22 +152,3 @@ class Reshape(Stay):
         trial.launch(np.arange(context.size), where, np.where(stays, 0.0, -1.0))
         trial.run(responses=counting)
         return trial.now_s
-
-
-def forecast(quantiles: Floats, sampled: Ints) -> Ints:
-    """(n,) tokens that responses with so many sampled tokens still get, forecast.
-
-    Of the remembered lengths beyond what a response has, each gets one; which, goes round so that the forecast lengths are
-    distributed as the remembered ones, from the middle to the ends.
-    """
-    first = np.searchsorted(quantiles, sampled, side="right")
-    share = ((np.arange(sampled.size) + 1) * _GOLDEN) % 1.0
-    at = np.minimum(first + ((quantiles.size - first) * share).astype(np.int64), quantiles.size - 1)
-    return np.asarray(np.maximum(np.ceil(quantiles[at]).astype(np.int64) - sampled, 1))
-
-
-def spread(ahead: Ints, replicas: int) -> Ints:
-    """(n,) a replica for each response: the longest first, to the one with the fewest."""
-    where = np.empty(ahead.size, np.int64)
-    where[np.argsort(-ahead, kind="stable")] = np.arange(ahead.size) % replicas
-    return where

@@ -14,7 +14,7 @@ import numpy as np
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.moves import Stay, deal
-from rollmux_env.rollout.policy import Round, Wake
+from rollmux_env.rollout.policy import JobPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
 
 _RISE, _CALM = 1.05, 4
@@ -24,13 +24,9 @@ _RISE, _CALM = 1.05, 4
 class ParallelismPlanner:
     """Choose the replicas' size from one rollout to the next."""
 
-    def rounds(self, prompts: int, responses: int) -> Rounds:
-        """Rounds that launch what they need."""
-        return Rounds(prompts, responses, 1)
-
-    def control(self, setting: Setting) -> Planned:
+    def begin_job(self, setting: Setting) -> JobPolicy:
         """Start with the size in the job's configuration."""
-        return Planned(setting)
+        return JobPolicy(Rounds(setting.prompts, setting.responses, 1), Planned(setting))
 
 
 class Planned(Stay):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.moves import Stay
+from rollmux_env.rollout.policy import JobPolicy
 from rollmux_env.rollout.setting import Setting
 
 
@@ -13,10 +14,6 @@ from rollmux_env.rollout.setting import Setting
 class Plain:
     """Wait for every response on its first replica."""
 
-    def rounds(self, prompts: int, responses: int) -> Rounds:
-        """Rounds that launch what they need."""
-        return Rounds(prompts, responses, 1)
-
-    def control(self, setting: Setting) -> Stay:
+    def begin_job(self, setting: Setting) -> JobPolicy:
         """Responses stay where they were launched."""
-        return Stay()
+        return JobPolicy(Rounds(setting.prompts, setting.responses, 1), Stay())

@@ -16,7 +16,7 @@ import numpy as np
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.moves import Stay, deal, gather
-from rollmux_env.rollout.policy import Round, Wake
+from rollmux_env.rollout.policy import JobPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
 
 _CHECKPOINTS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
@@ -27,13 +27,9 @@ _GROWS = 2  # times its present context, that the rest is projected to need
 class StreamTrainer:
     """Leave half of the replicas to training as soon as the rest fits into the others."""
 
-    def rounds(self, prompts: int, responses: int) -> Rounds:
-        """Rounds that launch what they need."""
-        return Rounds(prompts, responses, 1)
-
-    def control(self, setting: Setting) -> Halve:
+    def begin_job(self, setting: Setting) -> JobPolicy:
         """Responses move once, or never."""
-        return Halve(setting)
+        return JobPolicy(Rounds(setting.prompts, setting.responses, 1), Halve(setting))
 
 
 class Halve(Stay):

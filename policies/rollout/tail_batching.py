@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.moves import Stay
+from rollmux_env.rollout.policy import JobPolicy
 from rollmux_env.rollout.setting import Setting
 
 
@@ -28,10 +29,6 @@ class TailBatching:
         if not isinstance(self.each_engine, bool):
             raise ValueError(f"each_engine must be true or false, not {self.each_engine}")
 
-    def rounds(self, prompts: int, responses: int) -> Rounds:
-        """Short and long rounds."""
-        return Rounds(prompts, responses, self.eta)
-
-    def control(self, setting: Setting) -> Stay:
-        """Responses stay where they were launched."""
-        return Stay()
+    def begin_job(self, setting: Setting) -> JobPolicy:
+        """Short and long rounds; responses stay where they were launched."""
+        return JobPolicy(Rounds(setting.prompts, setting.responses, self.eta), Stay())

@@ -15,7 +15,7 @@ import numpy as np
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.moves import Stay, deal, gather
-from rollmux_env.rollout.policy import Round, Wake
+from rollmux_env.rollout.policy import JobPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.migration import AT, SHARE, Migration
 
@@ -43,13 +43,9 @@ class TailMigration:
         """For the dispatch policy in an event replay."""
         return Migration(self.at, self.share)
 
-    def rounds(self, prompts: int, responses: int) -> Rounds:
-        """Rounds that launch what they need."""
-        return Rounds(prompts, responses, 1)
-
-    def control(self, setting: Setting) -> Consolidate:
+    def begin_job(self, setting: Setting) -> JobPolicy:
         """Responses move once."""
-        return Consolidate(self.migration)
+        return JobPolicy(Rounds(setting.prompts, setting.responses, 1), Consolidate(self.migration))
 
 
 class Consolidate(Stay):

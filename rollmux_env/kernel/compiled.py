@@ -14,7 +14,7 @@ import numba
 F = TypeVar("F", bound=Callable[..., object])
 
 _KERNEL = Path(__file__).parent
-_LINKED = (_KERNEL, _KERNEL / "neighbourhood", *(_KERNEL.parent / "envs" / name for name in ("placement", "dispatch")))
+_LINKED = (_KERNEL, _KERNEL / "neighbourhood", *(_KERNEL.parent / "envs" / name for name in ("placement", "dispatch", "rollout")))
 _checked: set[Path] = set()
 
 

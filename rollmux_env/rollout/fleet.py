@@ -72,6 +72,12 @@ class Fleet:
         self.add(replicas, gpus)
 
     @property
+    def tables(self) -> kernel.Rollout:
+        """The rollout as the kernel has it, lengths included: for compiled code that forecasts from what `sampled` brings up to
+        date. Nothing that decides may read what is to come."""
+        return self._rollout
+
+    @property
     def size(self) -> int:
         """How many replicas there are, those without work included."""
         return int(self._rollout.replicas.size)

@@ -59,8 +59,9 @@ class JobRollouts:
 
     def __init__(self, setting: Setting, policy: RolloutPolicy, seed: np.random.SeedSequence | int) -> None:
         self.setting = setting
-        self.rounds: Rounds = policy.rounds(setting.prompts, setting.responses)
-        self.control: Control = policy.control(setting)
+        own = policy.begin_job(setting)
+        self.rounds: Rounds = own.rounds
+        self.control: Control = own.control
         self._each_engine: bool = getattr(policy, "each_engine", False)
         hardness, responses = np.random.SeedSequence(seed).spawn(2) if isinstance(seed, int) else seed.spawn(2)
         self._hardness = np.random.Generator(np.random.Philox(hardness))
@@ -121,6 +122,7 @@ def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> tup
     wake = control.begin(fleet, round)
     for _ in range(RUNAWAY):
         fleet.run(wake.at_s, wake.finished, round.wanted)
+        fleet.run(fleet.now_s, None, round.wanted)  # what ends at the same instant has ended
         if fleet.complete >= round.wanted or not fleet.open.size:
             break
         wake = control.act(fleet)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rollmux_env.kernel.rollout_trials import gathered
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import Round, Wake
@@ -33,14 +34,8 @@ def deal(fleet: Fleet, replicas: Ints) -> None:
 
 def gather(fleet: Fleet, keep: int) -> None:
     """Move all open responses to the `keep` replicas with the most of them; those already there stay."""
-    left, context = fleet.open, fleet.context()
-    counts = np.bincount(fleet.replica[left], minlength=fleet.size)
-    chosen = np.argsort(-counts, kind="stable")[:keep]
-    moving = left[~np.isin(fleet.replica[left], chosen)]
-    moving = moving[np.argsort(-context[moving], kind="stable")]  # the longest first to where least is
-    where = np.empty(moving.size, np.int64)
-    load = counts[chosen]
-    for n in range(moving.size):
-        where[n] = load.argmin()
-        load[where[n]] += 1
-    fleet.migrate(moving, chosen[where])
+    left, replica, context = fleet.open, fleet.replica, fleet.context()
+    where = gathered(replica[left], context[left], fleet.size, keep)
+    moving = np.flatnonzero(where != replica[left])
+    moving = moving[np.argsort(-context[left][moving], kind="stable")]  # in this order they wait there
+    fleet.migrate(left[moving], where[moving])

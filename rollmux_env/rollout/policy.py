@@ -67,18 +67,25 @@ class Control(Protocol):
         ...
 
 
+class JobPolicy(NamedTuple):
+    """A policy as one job has it, with the memory of that job.
+
+    Attributes:
+        rounds: what its rollouts launch, and when they end. control: what is done inside them.
+    """
+
+    rounds: Rounds
+    control: Control
+
+
 class RolloutPolicy(Protocol):
-    """One object for all jobs; the memory of a job is in the objects these two methods create. Equal policies act the same.
+    """One object for all jobs; the memory of a job is in what `begin_job` creates. Equal policies act the same.
 
     One with an attribute `each_engine` that is true lets every replica run and end its own share of a round.
     """
 
     def __hash__(self) -> int: ...
 
-    def rounds(self, prompts: int, responses: int) -> Rounds:
-        """The rounds of a new job that trains on so many prompts an iteration, with so many responses to each."""
-        ...
-
-    def control(self, setting: Setting) -> Control:
-        """What is done inside the rollouts of a new job."""
+    def begin_job(self, setting: Setting) -> JobPolicy:
+        """The policy of a new job."""
         ...

@@ -70,10 +70,12 @@ def setting_of(job: Job) -> Setting | None:
     described = job.lengths
     observed = described.observed or ()
     each = len(observed[0]) if observed else RESPONSES_EACH if described.batch % RESPONSES_EACH == 0 else 1
+    parallel = job.timing.sizes[0].tensor_parallel if job.timing.sizes else 1
+    sizes = tuple((size.tensor_parallel, replica_of(size)) for size in job.timing.sizes)
     return Setting(
-        timings=((1, replica_of(job.timing)),),
-        gpus=job.timing.replicas,
-        parallel=1,
+        timings=sizes or ((parallel, replica_of(job.timing)),),
+        gpus=job.timing.replicas * parallel,
+        parallel=parallel,
         prompts=described.batch // each,
         responses=each,
         prompt_tokens=described.prompt_tokens,

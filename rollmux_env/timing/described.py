@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from rollmux_env.fields import Count, FileModel, Index, NodeCount, NonNegative, Positive
 from rollmux_env.validation_errors import field_error
+
+
+def _empty(value: Any) -> bool:
+    return not value
 
 
 class Model(FileModel):
@@ -20,6 +24,14 @@ class Model(FileModel):
     """A size such as 7B, or the path of a Hugging Face model's config.json, relative to the scenario file."""
     tensor_parallel: NodeCount = 1
     """GPUs of one copy of the model in a rollout."""
+    sizes: Annotated[tuple[NodeCount, ...], Field(strict=False, exclude_if=_empty)] = ()
+    """Other GPUs of a copy that a rollout policy may choose: engines of all sizes are built beforehand."""
+
+    @model_validator(mode="after")
+    def _other_sizes(self) -> Model:
+        if len({self.tensor_parallel, *self.sizes}) <= len(self.sizes):
+            raise field_error(f"must be different, and others than tensor_parallel, {self.tensor_parallel}", "sizes")
+        return self
 
 
 Quantile = Annotated[tuple[NonNegative, Positive], Field(strict=False)]
@@ -75,6 +87,29 @@ class Lengths(FileModel):
         return self
 
 
+class ReplicaSize(FileModel):
+    """A replica of one size, as `Timing` has the configured one."""
+
+    tensor_parallel: NodeCount
+    """GPUs of a replica."""
+    step_s: NonNegative
+    """As in `timing`; so are the others."""
+    weights_s: NonNegative
+    """As in `timing`."""
+    kv_s_per_token: NonNegative
+    """As in `timing`."""
+    sequence_s: NonNegative
+    """As in `timing`."""
+    prefill_s: NonNegative
+    """As in `timing`."""
+    prefill_s_per_token: NonNegative
+    """As in `timing`."""
+    prefill_s_per_token2: NonNegative
+    """As in `timing`."""
+    kv_tokens: Count
+    """As in `timing`."""
+
+
 class Timing(FileModel):
     """The seconds of each part of a job's phases on the cluster's GPUs, filled in from `model` when the file is read."""
 
@@ -102,3 +137,5 @@ class Timing(FileModel):
     """Seconds to train a token there."""
     training_s_per_token2: NonNegative
     """Seconds of attention there, for the squared length of a sequence."""
+    sizes: Annotated[tuple[ReplicaSize, ...], Field(strict=False, exclude_if=_empty)] = ()
+    """Replicas of every size that a rollout policy may choose, the configured one first; nothing where there is one."""

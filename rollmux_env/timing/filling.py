@@ -117,8 +117,13 @@ class _Prediction:
         parallel, devices = model.tensor_parallel, self._devices["rollout"]
         if devices % parallel:
             raise InputError(f"{self._at}.tensor_parallel: must divide the {devices} GPUs of its rollout nodes, not be {parallel}")
+        for size in model.sizes:
+            if devices % size or size > pools["rollout"].gpus_per_node:
+                inside = f"the {devices} GPUs of its rollout nodes, and be at most the {pools['rollout'].gpus_per_node} of one"
+                raise InputError(f"{self._at}.sizes: must divide {inside}, not {size}")
         try:
             self._replica = replica_timing(self._shape, self._hardware["rollout"], parallel)
+            self._sizes = [(size, self._replica_of(size)) for size in (parallel, *model.sizes)] if model.sizes else []
             self._training = self._training_on(self._devices["training"])
             self._worst_s = self._rollout_on(self._replica, devices // parallel)
         except InputError as error:
@@ -133,12 +138,15 @@ class _Prediction:
             "update_s": training.update_s,
             "training_s_per_token": training.s_per_token,
             "training_s_per_token2": training.s_per_token2,
+            **({"sizes": [_size(size, replica) for size, replica in self._sizes]} if self._sizes else {}),
         }
 
     def rollout(self) -> dict[str, Any]:
         """`rollout`."""
         number_bytes = self._hardware["rollout"].number_bytes
-        memory_gb = rollout_memory_gb(self._shape, self._pools["rollout"].gpus_per_node, self._model.tensor_parallel, number_bytes)
+        sizes = (self._model.tensor_parallel, *self._model.sizes)  # engines of all are built beforehand
+        gpus = self._pools["rollout"].gpus_per_node
+        memory_gb = sum(rollout_memory_gb(self._shape, gpus, size, number_bytes) for size in sizes)
         return {"worst_case_s": _rounded(self._worst_s), "host_memory_gb": _rounded(memory_gb)}
 
     def training(self) -> dict[str, Any]:
@@ -180,6 +188,19 @@ class _Prediction:
     def _rollout_on(self, replica: ReplicaTiming, replicas: int) -> float:
         return worst_rollout_s(replica, replicas, self._responses, self._lengths.cap)
 
+    def _replica_of(self, size: int) -> ReplicaTiming:
+        """A replica of another size.
+
+        Raises:
+            InputError: its cache does not hold the longest response; one line.
+        """
+        replica, lengths = replica_timing(self._shape, self._hardware["rollout"], size), self._lengths
+        longest = (lengths.prompt_tokens + lengths.cap) * lengths.turns
+        if replica.kv_tokens <= longest:
+            problem = f"the cache of a copy on {size} GPUs holds {replica.kv_tokens} tokens, and a response has up to {longest}"
+            raise InputError(problem)
+        return replica
+
     def _training_on(self, devices: int) -> TrainingTiming:
         return training_timing(self._shape, self._hardware["training"], devices)
 
@@ -192,6 +213,11 @@ class _Prediction:
             return look(name, folder)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
+
+
+def _size(size: int, replica: ReplicaTiming) -> dict[str, Any]:
+    """An entry of `timing.sizes`."""
+    return {"tensor_parallel": size, **{name: getattr(replica, name) for name in REPLICA}}
 
 
 def _rounded(value: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Job
 from rollmux_env.timing.described import Lengths as LengthsOfFile
-from rollmux_env.timing.described import Timing
+from rollmux_env.timing.described import ReplicaSize, Timing
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, quantiles_of
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.roofline import TrainingTiming
@@ -50,7 +50,7 @@ def lengths_of(lengths: LengthsOfFile) -> Lengths:
     return Piecewise(lengths.cap, lengths.quantiles or ((0.0, float(lengths.cap)),))
 
 
-def replica_of(timing: Timing) -> ReplicaTiming:
+def replica_of(timing: Timing | ReplicaSize) -> ReplicaTiming:
     """Return a replica of the rollout."""
     return ReplicaTiming(**{name: getattr(timing, name) for name in REPLICA})
 

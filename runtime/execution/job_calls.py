@@ -203,6 +203,8 @@ class JobCalls:
         handle = run.handles[job_id]
         handle.progress[who] = (done, total, tokens)
         responses, total, _ = how_far(handle.progress)
+        if handle.is_woken:
+            handle.notify()
         migration = run.scheduler.migration
         if run.log.problem is not None:
             return  # there will be another report
@@ -220,13 +222,22 @@ class JobCalls:
             self._run.log.say(f"{job_id}: WARNING: {text}")
 
     async def changes(self, job_id: str) -> bool:
-        """Wait until a job's rollout is to use other parts of its nodes than it knows of; False: it is over, or never is."""
+        """Wait until a job's rollout is to use other parts of its nodes than it knows of, or as many responses have finished as it
+        stops for; False: it is over, or nothing of that ever is."""
         handle = self._run.handles[job_id]
-        while self._run.scheduler.migration is not None and "rollout" in handle.holds:
-            if handle.uses != handle.knows:
+        while "rollout" in handle.holds:
+            if self._run.scheduler.migration is None and handle.wake is None:
+                return False
+            if handle.uses != handle.knows or handle.is_woken:
                 return True
             await handle.changed.wait()
         return False
+
+    async def wake(self, job_id: str, responses: int | None) -> None:
+        """A job's rollout stops when so many of its responses have finished."""
+        handle = self._run.handles[job_id]
+        handle.wake = responses
+        handle.notify()
 
     async def parts(self, job_id: str) -> tuple[int, ...]:
         """Numbers of the parts that a job's rollout is to use from now on."""

@@ -70,6 +70,7 @@ class JobHandle:
         pauses: its rollouts wait with what comes next, since it is to leave its place.
         parts: what its rollout nodes are cut into, of a job that can do with a part of them. uses: numbers of those that its
             rollout is to use; knows: of those that it knows of. past_threshold: its rollout has reached that of migration.
+            wake: finished responses at which its rollout stops, to ask its rollout policy; None: at none.
         changed: is set, and made anew, when these change or the rollout is over. progress: of the phase, by who counts.
         warnings: that its processes have told the user.
         interrupted: the iteration in hand has waited for room on a disk. full: its checkpoint finds none; what the system says.
@@ -113,6 +114,7 @@ class JobHandle:
     uses: tuple[int, ...] = ()
     knows: tuple[int, ...] = ()
     past_threshold: bool = False
+    wake: int | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     workers: list[Any] = field(default_factory=list)
@@ -189,6 +191,11 @@ class JobHandle:
             checkpoints: folder of the job's.
         """
         return Order(self.iteration, self.iteration == PROFILE, self.nodes, checkpoints, self.checkpoint, self.leaving)
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether as many responses of its rollout have finished as it stops for."""
+        return self.wake is not None and how_far(self.progress)[0] >= self.wake
 
     def notify(self) -> None:
         """Let those who watch its rollout know that its parts have changed, or that it is over."""

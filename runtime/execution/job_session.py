@@ -47,6 +47,7 @@ class JobSession:
         self._waited_s: dict[_Handle | None, float] = {}  # what was last known of how long workers, or this process, had no core
         self.parts: tuple[int, ...] = ()
         self._devices: dict[Pool, Any] = {"rollout": RLock(), "training": RLock()}  # held while state goes onto them or off
+        self._wakes: int | None = None  # finished responses at which the rollout in hand is to stop
         self._own_gb: dict[Pool, float] = {}  # of this process, by the pool that it counts for
         self._reporter, self._watch = ProgressReporter(coordinator, spec.id, "job"), Watch(coordinator, spec.id)
         self.progress, self.stops = self._reporter.tell, self._watch.stops
@@ -240,10 +241,17 @@ class JobSession:
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
         parts: tuple[int, ...] = self.ask("parts")
         self._watch.renew()
+        if parts == self.parts:  # it has stopped for a `wake`
+            return parts
         leave(tuple(part for part in self.parts if part not in parts))
         self.ask("left")
         self.parts = parts
         return parts
+
+    def wake(self, responses: int | None) -> None:
+        if responses != self._wakes:
+            self._wakes = responses
+            self.ask("wake", responses)
 
     def close_workers(self) -> None:
         """End all workers of the job."""

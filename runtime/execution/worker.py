@@ -179,3 +179,6 @@ class _WorkerSession:
 
     def pause(self, pauses: bool) -> None:
         raise WorkerError("a worker pauses nothing")
+
+    def wake(self, responses: Any) -> None:
+        raise WorkerError("a worker stops no rollout: the job's own class says when it does")

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from policies.rollout.rounds import Round
+from rollmux_env.rollout.policy import Control
 from runtime.facts import Node
-from runtime.grpo.messages import Kept, Rolled
+from runtime.grpo.control import ControlledRollout, control_of
+from runtime.grpo.messages import Kept, Rolled, Status
 from runtime.grpo.rewards import merged
-from runtime.grpo.shares import rounds_of
+from runtime.grpo.shares import Share, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import is_cheap
@@ -49,6 +52,7 @@ class Grpo:
         self._weights: list[Kept] = []
         self._checkpoint: Path | None = None
         self._rounds = rounds_of(spec)
+        self._control: Control | None = None  # what decides inside its rollouts
         self._anchors: dict[str, float] = {}  # of the rewards' timeout
         self._news: dict[str, float] = {}  # of them, what the last rollout has changed
         self._profiled = False  # what the ranks have trained since is to be forgotten
@@ -86,22 +90,33 @@ class Grpo:
         """Sample and reward the responses that the iteration trains on; every engine its share of them."""
         number, worst_case = max(runtime_hook.iteration, 0), runtime_hook.worst_case
         this_round = self._rounds.next()
-        shares = this_round.shares(len(self._engines))
-        total = sum(len(share.prompts) * share.responses for share in shares if share.wanted)
-        beginnings = [
-            self._engines[k].call("begin", number, worst_case, total, share, self._news) for k, share in enumerate(shares)
-        ]
-        if len(runtime_hook.parts) < len(self._engines):  # beside a migrated tail
+        led = None if self._control is None or worst_case else self._led(this_round)
+        if led is None:
+            shares = [(Share(k, share),) for k, share in enumerate(this_round.shares(len(self._engines)))]
+        else:
+            shares = [tuple(share for share in led.shares if led.where[share.place] == k) for k in range(len(self._engines))]
+        total = sum(len(one.round.prompts) * one.round.responses for own in shares for one in own if one.round.wanted)
+        beginnings = [self._engines[k].call("begin", number, worst_case, total, own, self._news) for k, own in enumerate(shares)]
+        whole = len(runtime_hook.parts) == len(self._engines)  # else beside a migrated tail
+        if not whole:
             self._hand_over(range(len(self._engines)), runtime_hook.parts)
         self._evaluate(number, worst_case)
-        parts = runtime_hook.parts
+        parts, began_s = runtime_hook.parts, time.monotonic()
+        runtime_hook.wake(led.wake if led is not None and whole else None)
         while any(runtime_hook.wait([*beginnings, *(self._engines[part].call("sample") for part in parts)])[len(beginnings) :]):
             beginnings, before = [], parts
             parts = runtime_hook.regroup(self._leave)
-            self._stages([self._engines[part].call("restore") for part in parts if part not in before])
-            self._hand_over(before, parts)
+            if parts != before:  # what the dispatch policy has done to it, the rollout policy leaves as it is
+                whole = False
+                self._stages([self._engines[part].call("restore") for part in parts if part not in before])
+                self._hand_over(before, parts)
+            elif led is not None and whole:
+                self._shift(led.act(self._statuses(), time.monotonic() - began_s))
+            runtime_hook.wake(led.wake if led is not None and whole else None)
+        if led is not None:
+            led.end(self._statuses(), time.monotonic() - began_s)
         results = runtime_hook.wait([worker.call("results") for worker in self._engines])
-        complete = [prompt for part in results for prompt in part["complete"]]
+        complete = sorted({prompt for part in results for prompt in part["complete"]})
         self._news = merged({}, [part["anchors"] for part in results])
         for part in results:
             if part["sample"] is not None:
@@ -112,14 +127,34 @@ class Grpo:
         responses = sum(part["responses"] for part in results)
         for name in ("reward", "response_tokens", "cut_off"):
             runtime_hook.report(**{name: sum(part[name] * part["responses"] for part in results) / responses})
-        alike, groups = (sum(part[name] for part in results) for name in ("groups_alike", "groups"))
-        runtime_hook.report(frac_reward_zero_std=alike / groups)
+        groups: dict[int, list[float]] = {}
+        for prompt, reward in (pair for part in results for pair in part["groups"]):
+            groups.setdefault(prompt, []).append(reward)
+        runtime_hook.report(frac_reward_zero_std=sum(min(own) == max(own) for own in groups.values()) / len(groups))
         if cut_off := [reward for part in results for reward in part["cut_off_rewards"]]:
             runtime_hook.report(cut_off_reward=sum(cut_off) / len(cut_off))
         if self._spec.rollout.policy == "tail-batching":
             runtime_hook.report(long_round=this_round.long, queue=len(self._rounds.queue))
         if self._spec.task is not None and not is_cheap(self._spec.task):
             runtime_hook.report(stopped_rewards=sum(part["stopped"] for part in results))
+
+    def _led(self, this_round: Round) -> ControlledRollout:
+        """The rollout in hand, as the rollout policy has begun it."""
+        assert self._control is not None
+        led = ControlledRollout(self._control, this_round, len(self._engines), self._spec.algorithm.max_prompt_tokens)
+        led.begin()
+        return led
+
+    def _statuses(self) -> list[Status]:
+        return [one for own in runtime_hook.wait([worker.call("status") for worker in self._engines]) for one in own]
+
+    def _shift(self, moved: Mapping[int, int]) -> None:
+        """Let shares go on at other engines."""
+        if moved:
+            shares = [worker.call("leave", tuple(moved)) for worker in self._engines]
+            for engine in sorted(set(moved.values())):
+                places = [place for place, to in moved.items() if to == engine]
+                runtime_hook.wait(self._engines[engine].call("join", places, *shares))
 
     def _evaluate(self, number: int, worst_case: bool) -> None:
         """Say how good the weights are on held-out prompts, if it is time to: before sampling, so that no tail waits for it."""
@@ -142,7 +177,10 @@ class Grpo:
         """Let what is not over go on with these engines: a share with its own, if it is among them."""
         shares = [self._engines[part].call("leave") for part in before]
         whose: dict[int, list[int]] = {part: [] for part in parts}
-        for place in range(len(self._engines)):
+        count = (
+            self._spec.algorithm.prompts_per_iteration * self._spec.algorithm.group_size if self._control else len(self._engines)
+        )
+        for place in range(count):
             whose[place if place in whose else parts[place % len(parts)]].append(place)
         runtime_hook.wait([self._engines[part].call("join", places, *shares) for part, places in whose.items()])
 
@@ -242,6 +280,7 @@ class Grpo:
             ]
             runtime_hook.wait([worker.call("ready") for worker in self._engines])
         self._machines = [part.machine for part in parts]
+        self._control = control_of(self._spec, len(parts))
         self._stages([worker.call("open", self._source()) for worker in self._engines])
 
     def _start_ranks(self) -> None:

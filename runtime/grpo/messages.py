@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.engines.interface import Response
 from runtime.residency.footprint import Footprint
@@ -32,6 +32,18 @@ class Sampled:
     prompts: tuple[tuple[int, ...], ...]
     responses: tuple[Response, ...]
     rewards: tuple[float, ...]
+
+
+class Status(NamedTuple):
+    """A response as its engine has it.
+
+    Attributes:
+        place: of its share. tokens: sampled so far. end_s: seconds from the rollout's beginning to its end; None: it runs.
+    """
+
+    place: int
+    tokens: int
+    end_s: float | None
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from policies.rollout.rounds import Round
 from runtime.engines.interface import Progress, Response, Sampling
 from runtime.execution.nodes import threads_of
 from runtime.facts import Node
-from runtime.grpo.messages import Sampled, Stages, Timed
+from runtime.grpo.messages import Sampled, Stages, Status, Timed
 from runtime.grpo.prompts import Prompts
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import RunningShare, Share, rounds_of
@@ -119,8 +118,8 @@ class RolloutWorker:
         staged = self._staged.footprint()
         return staged if staged.host else Footprint(host=self._stage_bytes)
 
-    def begin(self, iteration: int, worst_case: bool, total: int, round: Round, anchors: Mapping[str, float]) -> None:
-        """Take up this engine's share of a round.
+    def begin(self, iteration: int, worst_case: bool, total: int, shares: Sequence[Share], anchors: Mapping[str, float]) -> None:
+        """Take up this engine's shares of a round.
 
         Args:
             total: responses that all engines launch. anchors: of the rewards' timeout, that have grown in the iteration before.
@@ -140,7 +139,7 @@ class RolloutWorker:
         self._rewards.learn(anchors)
         self._rewards.learning = not worst_case
         self._worst_case = worst_case
-        self._shares = [self._running(Share(self._place, round))]
+        self._shares = [self._running(share) for share in shares]
 
     def sample(self) -> tuple[int, ...]:
         """Sample and reward the shares that are here, until they are over or the run says stop.
@@ -197,10 +196,14 @@ class RolloutWorker:
         self._done += len(rows) - sum(len(share.running) for share in self._shares)
         return tuple(share.place for share in self._shares if not share.over)
 
-    def leave(self) -> tuple[Share, ...]:
-        """Give up the shares that are not over."""
-        unfinished = [share for share in self._shares if not share.over]
-        self._shares = [share for share in self._shares if share.over]
+    def status(self) -> tuple[Status, ...]:
+        """Of the shares that are here, of one response each."""
+        return tuple(Status(share.place, share.tokens_so_far(), share.end_s) for share in self._shares)
+
+    def leave(self, places: Collection[int] | None = None) -> tuple[Share, ...]:
+        """Give up the shares that are not over; of those at some places."""
+        unfinished = [share for share in self._shares if not share.over and (places is None or share.place in places)]
+        self._shares = [share for share in self._shares if share not in unfinished]
         return tuple(share.packed() for share in unfinished)
 
     def join(self, places: Collection[int], *messages: tuple[Share, ...]) -> None:
@@ -232,18 +235,19 @@ class RolloutWorker:
 
     def results(self) -> dict[str, Any]:
         """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them; what the
-        timeout of rewards has learned and stopped; groups, and those whose rewards are all alike; a prompt to be shown; of each
-        response the number of its prompt, tokens of both, seconds from the beginning to its end, and its interruptions.
+        timeout of rewards has learned and stopped; of each response the number of its prompt and its reward; a prompt to be
+        shown; of each response the number of its prompt, tokens of both, seconds from the beginning to its end, and its
+        interruptions.
 
         Raises:
             RuntimeError: a reward is no finite number.
         """
         self._sampled = [share.sampled() for share in self._shares]
         rewards = [reward for part in self._sampled for reward in part.rewards]
+        numbers = [line[0] for share in self._shares for line in share.trajectories]  # of their prompts
         lengths = [len(response.token_ids) for part in self._sampled for response in part.responses]
         of = max(len(lengths), 1)
-        size, longest = self._spec.algorithm.group_size, self._spec.algorithm.max_tokens
-        groups = [part.rewards[k : k + size] for part in self._sampled for k in range(0, len(part.rewards), size)]
+        longest = self._spec.algorithm.max_tokens
         anchors, stopped = self._rewards.news()
         return {
             "complete": [prompt for share in self._shares for prompt in share.complete],
@@ -254,8 +258,7 @@ class RolloutWorker:
             "cut_off_rewards": [reward for length, reward in zip(lengths, rewards, strict=True) if length == longest],
             "anchors": anchors,
             "stopped": stopped,
-            "groups": len(groups),
-            "groups_alike": sum(min(group) == max(group) for group in groups),
+            "groups": [*zip(numbers, rewards, strict=True)],
             "sample": self._sample(),
             "trajectories": [one for share in self._shares for one in share.trajectories],
         }

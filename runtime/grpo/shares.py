@@ -23,6 +23,11 @@ def rounds_of(spec: JobSpec) -> Rounds:
     return Rounds(spec.algorithm.prompts_per_iteration, spec.algorithm.group_size, eta)
 
 
+def is_controlled(spec: JobSpec) -> bool:
+    """Whether the job's rollout policy decides inside its rollouts, response by response."""
+    return spec.rollout.policy not in ("plain", "tail-batching")
+
+
 class Finished(NamedTuple):
     """A response that counts, and its reward; None while that is not known.
 
@@ -45,6 +50,7 @@ class Share:
         place: which of the job's shares it is. round: what it launches, and when it is over.
         finished: in the order in which they came to their end. begun: responses that are to go on.
         began_s: by the machine's clock, since 1970; None: now. switches: how often it was interrupted.
+        stream: number of the random stream of its first response, where the round's own numbers do not tell.
     """
 
     place: int
@@ -53,6 +59,7 @@ class Share:
     begun: tuple[tuple[Key, Response], ...] = ()
     began_s: float | None = None
     switches: int = 0
+    stream: int | None = None
 
 
 class RunningShare:
@@ -81,7 +88,7 @@ class RunningShare:
         self.begun = dict(share.begun)
         self._began_s = time() if share.began_s is None else share.began_s
         self._switches = share.switches
-        self._race = Race(share.round)
+        self._race, self._stream = Race(share.round), share.stream
         self._finished: list[tuple[Key, Response, Future[float]]] = []
         self._ends: dict[Key, tuple[float, int]] = {}  # seconds, and how often it was interrupted
         self._running = dict.fromkeys((prompt, k) for prompt in share.round.prompts for k in range(share.round.responses))
@@ -108,7 +115,17 @@ class RunningShare:
 
     def stream(self, key: Key) -> int:
         """Number of a response's random stream: the same on every engine."""
-        return key[0] * self._race.round.responses + key[1]
+        return key[0] * self._race.round.responses + key[1] if self._stream is None else self._stream + key[1]
+
+    def tokens_so_far(self) -> int:
+        """Of all its responses, those that have ended included."""
+        ended = sum(len(response.token_ids) for _, response, _ in self._finished)
+        return ended + sum(len(response.token_ids) for key, response in self.begun.items() if key in self._running)
+
+    @property
+    def end_s(self) -> float | None:
+        """Seconds from its beginning to its end; None: it is not over."""
+        return max((seconds for seconds, _ in self._ends.values()), default=0.0) if self.over else None
 
     def finished(self, key: Key, response: Response) -> list[Key]:
         """A response has come to its end; those that are to be dropped for it."""
@@ -141,7 +158,7 @@ class RunningShare:
             for key, response, reward in self._finished
         )
         begun = tuple((key, response) for key, response in self.begun.items() if key in self._running)
-        return Share(self.place, self._race.round, finished, begun, self._began_s, self._switches + 1)
+        return Share(self.place, self._race.round, finished, begun, self._began_s, self._switches + 1, self._stream)
 
     def sampled(self) -> Sampled:
         """What is trained on, prompt by prompt, when all of it is rewarded.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from rollmux_env.errors import InputError
 from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, Positive
 from rollmux_env.validation_errors import field_error
 
@@ -58,6 +59,19 @@ class PhaseSpec(FileModel):
         return [name for name in ("worst_case_s", "host_memory_gb", "device_gb") if getattr(self, name) is not None]
 
 
+def _of_a_run(policy: str) -> str:
+    if policy not in ("plain", "tail-batching"):
+        from policies.rollout.places import make_at
+
+        if policy.startswith("tail-batching,"):
+            raise ValueError("takes tail-batching without options; rollout.eta says how much is launched")
+        try:
+            make_at(policy, "run")
+        except InputError as error:
+            raise ValueError(str(error)) from None
+    return policy
+
+
 class RolloutSpec(PhaseSpec):
     """What a job asks of the rollout pool."""
 
@@ -67,8 +81,8 @@ class RolloutSpec(PhaseSpec):
     """GPUs of one copy of the model."""
     engine_options: EngineOptions = EngineOptions()
     """Of vLLM."""
-    policy: Literal["plain", "tail-batching"] = "plain"
-    """Built-in kind: plain waits for every response; tail-batching launches more than it needs and puts off what takes long."""
+    policy: Annotated[str, AfterValidator(_of_a_run)] = "plain"
+    """Built-in kind: a rollout policy that works in runs, such as plain, tail-batching or learned:default."""
     interruptible: Annotated[bool, Field(exclude_if=_unset)] = False
     """Built-in kind, with a staleness: new weights are taken in the middle of responses, which then go on with them."""
     eta: Annotated[float, Field(gt=1, le=2)] = 1.25
@@ -76,7 +90,7 @@ class RolloutSpec(PhaseSpec):
 
     @model_validator(mode="after")
     def _eta_goes_with_tail_batching(self) -> RolloutSpec:
-        if self.policy == "plain" and "eta" in self.model_fields_set:
+        if self.policy != "tail-batching" and "eta" in self.model_fields_set:
             raise field_error("goes with the policy tail-batching", "eta")
         return self
 

@@ -14,6 +14,7 @@ from trainers.config import Config, preset_names, read_config
 from trainers.dispatch import DispatchProblem
 from trainers.placement import PlacementProblem
 from trainers.problem import make_problem
+from trainers.rollout import RolloutProblem
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "training.md").read_text()
@@ -53,7 +54,10 @@ def span(field: dict[str, Any]) -> str:
     return {"boolean": "`true`, `false`", "string": "text", "null": "null"}.get(str(kind), "mapping")
 
 
-@pytest.mark.parametrize(("model", "prefix"), [(Config, ""), (PlacementProblem, "environment."), (DispatchProblem, "environment.")])
+@pytest.mark.parametrize(
+    ("model", "prefix"),
+    [(Config, ""), (PlacementProblem, "environment."), (DispatchProblem, "environment."), (RolloutProblem, "environment.")],
+)
 def test_the_page_has_every_key_as_the_model_has_it(model: type[BaseModel], prefix: str) -> None:
     expected = [*rows(model, prefix)]
     assert all(meaning for *_, meaning in expected)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.rollout import make_rollout
-from policies.rollout.adaptive_parallelism import forecast, spread
 from rollmux_env.bench.rollouts import setting
+from rollmux_env.kernel.rollout_trials import forecast, spread
 from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal

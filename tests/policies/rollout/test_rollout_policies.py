@@ -53,7 +53,7 @@ def test_the_same_seed_gives_the_same_rollouts(name: str) -> None:
 def test_every_response_is_finished_or_aborted_and_every_prompt_complete_once(name: str) -> None:
     policy = make_rollout(name)
     where = setting()
-    rounds, control = policy.rounds(where.prompts, where.responses), policy.control(where)
+    rounds, control = policy.begin_job(where)
     draw = np.random.default_rng(3)
     trained: list[int] = []
     for _ in range(8):
@@ -72,15 +72,15 @@ def test_every_response_is_finished_or_aborted_and_every_prompt_complete_once(na
 def test_no_policy_acts_on_a_length_before_it_is_reached(seed: int, name: str, more: int) -> None:
     """Two rollouts that differ only in what comes after a moment are the same up to then."""
     policy, where = make_rollout(name), setting(prompts=8)
-    due = policy.rounds(where.prompts, where.responses).next()
+    due = policy.begin_job(where).rounds.next()
     draw = np.random.default_rng(seed)
     lengths = np.ceil(where.lengths.quantile(draw.random(len(due.prompts) * due.responses))).astype(np.int64)
-    fleet, _ = play(where, policy.control(where), due, lengths[:, None])
+    fleet, _ = play(where, policy.begin_job(where).control, due, lengths[:, None])
     moment = float(draw.random() * fleet.now_s)
     late = np.flatnonzero(fleet.end_s > moment)
     longer = lengths.copy()
     longer[late] = np.minimum(np.maximum(lengths, fleet.sampled())[late] + draw.integers(0, more, late.size), 8192)
-    other, _ = play(where, policy.control(where), due, longer[:, None])
+    other, _ = play(where, policy.begin_job(where).control, due, longer[:, None])
     early = fleet.end_s <= moment
     assert np.array_equal(fleet.end_s[early], other.end_s[early])
     assert (other.end_s[~early] > moment).all()
@@ -92,7 +92,7 @@ def test_the_simulator_ends_a_round_as_the_bookkeeping_does(seed: int, prompts: 
     due = Rounds(prompts, responses, eta).next()
     lengths = np.random.default_rng(seed).integers(1, 5000, len(due.prompts) * due.responses)
     where = setting(prompts, responses)
-    fleet, complete = play(where, make_rollout("plain").control(where), due, lengths[:, None])
+    fleet, complete = play(where, make_rollout("plain").begin_job(where).control, due, lengths[:, None])
     race = Race(due)
     running = set(range(lengths.size))
     for response in fleet.finished.tolist():

@@ -47,7 +47,7 @@ def test_a_stage_is_counted_before_it_is_filled(tmp_path: Path) -> None:
         assert VOCABULARY * 4 * 128 < before <= counted <= before + _HEADER
         share = Share(0, rounds_of(spec).next())
         worker.restore()
-        worker.begin(0, False, 1, share.round, {})
+        worker.begin(0, False, 1, (share,), {})
         once = worker.offload()[0].host  # what is staged is not kept by the engine too
         assert once - _HEADER <= layout.nbytes <= once < counted - layout.nbytes / 2
         worker.restore()

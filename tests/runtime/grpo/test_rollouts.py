@@ -16,7 +16,7 @@ from runtime.facts import Node
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.grpo.shares import rounds_of
+from runtime.grpo.shares import Share, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import parse_jobs
 from runtime.jobs.tasks import Example, LongTail
@@ -67,8 +67,8 @@ def _out_of_the_run() -> Iterator[None]:
 
 
 def begin(workers: list[RolloutWorker], due: Round) -> None:
-    for worker, share in zip(workers, due.shares(2), strict=True):
-        worker.begin(0, False, len(due.prompts) * due.responses, share, {})
+    for k, (worker, share) in enumerate(zip(workers, due.shares(2), strict=True)):
+        worker.begin(0, False, len(due.prompts) * due.responses, (Share(k, share),), {})
 
 
 def sampled(workers: list[RolloutWorker]) -> list[Sampled]:
@@ -111,8 +111,8 @@ def test_a_short_round_samples_what_it_needs_and_the_long_one_what_was_put_off(w
     lengths: dict[bool, list[int]] = {False: [], True: []}
     for number in range(6):
         due = rounds.next()
-        for worker, share in zip(workers, due.shares(2), strict=True):
-            worker.begin(number, False, len(due.prompts) * due.responses, share, {})
+        for k, (worker, share) in enumerate(zip(workers, due.shares(2), strict=True)):
+            worker.begin(number, False, len(due.prompts) * due.responses, (Share(k, share),), {})
         assert [worker.sample() for worker in workers] == [(), ()]
         found = [worker.results() for worker in workers]
         complete = [prompt for part in found for prompt in part["complete"]]
@@ -175,12 +175,12 @@ def test_an_evaluation_is_greedy_and_changes_nothing_of_what_is_sampled(
     assert found[0] == found[1]
 
 
-def test_groups_without_a_spread_are_counted(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_response_comes_with_its_prompt_and_reward(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LongTail, "reward", lambda self, example, response: 1.0)
     begin(workers, Rounds(6, 3, 1.0).next())
     assert workers[0].sample() == ()
-    found = workers[0].results()
-    assert (found["groups"], found["groups_alike"]) == (3, 3)
+    found = workers[0].results()["groups"]
+    assert found == [(prompt, 1.0) for prompt in (0, 1, 2) for _ in range(3)]
 
 
 def test_a_task_that_gives_too_few_examples_is_named(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,82 @@
+"""Rollout policies on jobs that training never saw, paired: each seed has the same jobs and the same lengths for all.
+
+python benchmarks/rollout_policies.py [--first 2000] [--seeds 10] [--jobs 12] [POLICY ...]
+
+A seed's figure of a policy is the mean over its jobs of the cost of `RollMux/Rollout-v0`: half of the rollouts' seconds and half of
+the GPU-seconds that they hold, over those of `plain`. `learned` is how many times smaller the cost of the last policy is than that
+of a row, and on how many seeds. Decisions take no time in it; the last column says how long one takes, seconds of this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+from time import process_time
+
+import numpy as np
+from rich.table import Table
+
+from policies.rollout.environment import PolicyAgent
+from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.envs.rollout.env import RolloutVectorEnv
+from rollmux_env.envs.rollout.generator import RandomJobs
+from rollmux_env.report.tables import show
+
+POLICIES = (
+    "plain",
+    "tail-migration",
+    "adaptive-parallelism",
+    "parallelism-planner",
+    "stream-trainer",
+    "tail-batching",
+    "tail-batching+tail-migration",
+    "tail-batching+adaptive-parallelism",
+    "tail-batching+parallelism-planner",
+    "tail-batching+stream-trainer",
+    "learned:default",
+)
+JOBS = 20  # numbers of jobs that a seed has for itself; all are below those that training draws
+FIGURES = ("cost", "seconds_over_plain", "held_over_plain")
+
+
+def play(spec: str, seeds: range) -> tuple[dict[str, np.ndarray], float]:
+    """(E,) figures of the jobs of some seeds, and seconds of a decision."""
+    env = RolloutVectorEnv(len(seeds), RandomJobs(), autoreset=False)
+    observation, _ = env.reset(seed=0, options={"stream_seed": list(seeds)})
+    agent, over, cost = PolicyAgent(spec, env), np.zeros(len(seeds), bool), np.zeros(len(seeds))
+    seconds, decisions, info = 0.0, 0, {}
+    while not over.all():
+        began, asked = process_time(), int((~over).sum())
+        actions = agent.choose(observation)
+        seconds, decisions = seconds + process_time() - began, decisions + asked
+        observation, rewards, ended, _, info = env.step(actions)
+        cost -= np.where(over, 0, rewards)
+        over |= ended
+    return {"cost": cost, **{name: info[name] for name in FIGURES[1:]}}, seconds / decisions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("policies", nargs="*", default=POLICIES)
+    parser.add_argument("--first", type=int, default=2000, help="first seed")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=12, choices=range(1, JOBS + 1), metavar="N", help="of a seed, at most 20")
+    arguments = parser.parse_args()
+    found, decision_s = {}, {}
+    for spec in arguments.policies:
+        firsts = range(JOBS * arguments.first, JOBS * (arguments.first + arguments.seeds), JOBS)
+        rows = [play(spec, range(first, first + arguments.jobs)) for first in firsts]
+        found[spec] = {name: np.array([own[name].mean() for own, _ in rows]) for name in FIGURES}
+        decision_s[spec] = float(np.mean([seconds for _, seconds in rows]))
+        print(spec, *(f"{name} {found[spec][name].mean():.3f}" for name in FIGURES), flush=True)
+    last = found[arguments.policies[-1]]["cost"]
+    table = Table("policy", "cost", "seconds", "held GPU-seconds", "learned", "seeds", "ms a decision")
+    for spec, own in found.items():
+        gain = mean_interval((own["cost"] / last).tolist())
+        figures = [mean_interval(own[name].tolist()) for name in FIGURES]
+        wins = f"{int((last < own['cost']).sum())} of {len(last)}"
+        table.add_row(spec, *(one.text() for one in figures), gain.text(2), wins, f"{1000 * decision_s[spec]:.2f}")
+    show(table)
+
+
+if __name__ == "__main__":
+    main()

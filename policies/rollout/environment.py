@@ -1,0 +1,122 @@
+"""A rollout policy as an agent of `RollMux/Rollout-v0`: what it orders, said as an action."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from policies.rollout.learned import Learned
+from policies.rollout.places import make_at
+from policies.rollout.rounds import Round
+from rollmux_env.envs.rollout.actions import places
+from rollmux_env.envs.rollout.dynamics import rollout_of
+from rollmux_env.envs.rollout.env import RolloutVectorEnv
+from rollmux_env.envs.rollout.types import KEEP, REBALANCE, RESIZE, SIZES, SPARE, TAIL, Jobs, empty_rollout
+from rollmux_env.kernel.feature_tables import Observations
+from rollmux_env.kernel.rollouts import NEW, response_table
+from rollmux_env.kernel.tables import Ints
+from rollmux_env.rollout.observed import ObservedFleet, Orders
+from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Wake
+from rollmux_env.rollout.setting import Setting
+
+
+class PolicyAgent:
+    """Plays every job of an environment by a rollout policy.
+
+    Args:
+        spec: of a policy. env: whose decisions it takes, from a reset on.
+
+    Raises:
+        InputError: no such policy, or no action of the environment does what it does; one line.
+    """
+
+    def __init__(self, spec: str, env: RolloutVectorEnv) -> None:
+        self._policy, self._env = make_at(spec, "environment"), env
+        self._players: list[_Player | None] = [None] * env.num_envs
+
+    def choose(self, observation: Any) -> Ints:
+        """(E,) actions for the present decisions."""
+        jobs = self._env.jobs
+        actions = np.zeros(self._env.num_envs, np.int64)
+        for e in range(self._env.num_envs):
+            job, mask = jobs.jobs[e], observation["mask"][e]
+            if job["over"]:
+                continue
+            if isinstance(self._policy, Learned):
+                actions[e] = self._policy.best_row(Observations(**observation), e)
+                continue
+            player = self._players[e]
+            if player is None or job["decisions"] == 0:
+                player = self._players[e] = _Player(self._policy, self._env.setting(e))
+            actions[e] = player.row(jobs, e, mask)
+        return actions
+
+
+class _Player:
+    """One job."""
+
+    def __init__(self, policy: RolloutPolicy, setting: Setting) -> None:
+        self._own: JobPolicy = policy.begin_job(setting)
+        self._spare = len(self._own.rounds.next().prompts) > setting.prompts
+        self._wake = Wake()
+        self._began = False  # a rollout
+
+    def row(self, jobs: Jobs, e: int, mask: Any) -> int:
+        job = jobs.jobs[e]
+        if not job["launching"]:
+            return self._act(jobs, e)
+        launch = SPARE if self._spare and mask[SPARE] else KEEP
+        if job["resized"]:
+            return launch
+        if self._began:
+            self._own.control.end(_seen(jobs, e))
+        self._began = True
+        orders = self._begin(job, launch == SPARE)
+        if orders.size is not None and orders.size != SIZES[job["size"]]:
+            return RESIZE + SIZES.index(orders.size)
+        return launch
+
+    def _begin(self, job: Any, spare: bool) -> Orders:
+        prompts, responses = (int(job[f"spare_{name}"] if spare else job[name]) for name in ("prompts", "responses"))
+        due = Round(bool(job["long"]), tuple(range(prompts)), responses, int(job["prompts"]), int(job["responses"]))
+        rollout = _empty(prompts * responses, int(job["prompt_tokens"]), responses)
+        size = SIZES[job["configured"]]
+        fleet = ObservedFleet(rollout, int(job["gpus"]) // size, size, 0.0, True)
+        self._wake = self._own.control.begin(fleet, due)
+        return fleet.orders
+
+    def _act(self, jobs: Jobs, e: int) -> int:
+        finished = int(jobs.order[e, -1])
+        while self._wake.finished is not None and finished >= self._wake.finished:
+            fleet = _seen(jobs, e)
+            self._wake = self._own.control.act(fleet)
+            if fleet.orders.size is not None:
+                return RESIZE + SIZES.index(fleet.orders.size)
+            if fleet.orders.replica:
+                return _row_of(jobs, e, fleet.orders.replica)
+        return KEEP
+
+
+def _row_of(jobs: Jobs, e: int, replica: dict[int, int]) -> int:
+    """The row that moves responses so."""
+    job, rollout = jobs.jobs[e], rollout_of(jobs, e)
+    fleet = _seen(jobs, e)
+    which, now = fleet.open, fleet.replica
+    for row in (TAIL, REBALANCE):
+        where = places(job, rollout, which, jobs.quantiles[e], row)
+        if replica == {int(r): int(k) for r, k in zip(which, where, strict=True) if now[r] != k}:
+            return row
+    raise AssertionError("no action of the environment moves responses so")
+
+
+def _seen(jobs: Jobs, e: int) -> ObservedFleet:
+    job = jobs.jobs[e]
+    return ObservedFleet(rollout_of(jobs, e), int(job["live"]), SIZES[job["size"]], float(job["now_s"]), True)
+
+
+def _empty(responses: int, prompt_tokens: int, each: int) -> Any:
+    """A rollout of which nothing has begun."""
+    table = response_table(responses)
+    table["prompt"], table["state"], table["group"] = prompt_tokens, NEW, np.arange(responses) // each
+    return empty_rollout()._replace(responses=table)

@@ -1,0 +1,211 @@
+"""`learned:default`, `learned:PATH`: a network decides what is launched, the size of replicas, what moves and what is dropped.
+
+It sees what `RollMux/Rollout-v0` shows (`rollmux_env.envs.rollout.features`) and chooses among the rows that the mask
+allows, at the same points of a rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.placement.policy_file import read_policy
+from policies.placement.scorer import score
+from policies.rollout.rounds import Round, Rounds
+from rollmux_env.envs.rollout.actions import dropped, places
+from rollmux_env.envs.rollout.dynamics import next_checkpoint, remember
+from rollmux_env.envs.rollout.features import write_observation
+from rollmux_env.envs.rollout.observation import JOB_FEATURES, ROW_FEATURES, STATE_FEATURES, observation_table
+from rollmux_env.envs.rollout.types import (
+    ABORT,
+    JOB,
+    KEEP,
+    PUT_OFF,
+    QUANTILES,
+    RESIZE,
+    SIZES,
+    SPARE,
+    TAIL,
+    empty_rollout,
+    write_setting,
+)
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.feature_tables import Observations
+from rollmux_env.kernel.rollouts import Rollout
+from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.moves import deal
+from rollmux_env.rollout.policy import JobPolicy, Wake
+from rollmux_env.rollout.policy import Round as AnyRound
+from rollmux_env.rollout.setting import Setting
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The row with the highest score.
+
+    Args:
+        path: of a policy file for rollouts, or `default`: the one that comes with RollMux.
+        tails: whether tails move to half of the replicas; False where nobody else would use the other half.
+        spare: whether rounds may launch more than they need. switch_s: seconds until replicas of another size are there.
+
+    Raises:
+        InputError: the file cannot be read, is damaged, or reads numbers that this version does not give.
+    """
+
+    path: str = "default"
+    tails: bool = True
+    spare: bool = True
+    switch_s: float = 3.5
+
+    def __post_init__(self) -> None:
+        for name in ("tails", "spare"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, not {getattr(self, name)}")
+        if not (isinstance(self.switch_s, int | float) and 0 <= self.switch_s < float("inf")):
+            raise ValueError(f"switch_s must be a number of at least 0, not {self.switch_s}")
+        _weights(self.path)
+
+    def begin_job(self, setting: Setting) -> JobPolicy:
+        """Rounds and what happens in them have one memory."""
+        memory = Memory(self, setting)
+        return JobPolicy(NetworkRounds(memory), NetworkControl(memory))
+
+    def best_row(self, seen: Observations, e: int) -> int:
+        """The best row of decision `e` of what the environment shows."""
+        mask = seen.mask[e].copy()
+        mask[TAIL] &= self.tails
+        mask[SPARE] &= self.spare
+        rows = np.flatnonzero(mask)
+        if len(rows) == 1:
+            return int(rows[0])
+        return int(rows[score(_weights(self.path), seen.job[e], seen.candidates[e, rows], seen.cluster[e]).argmax()])
+
+
+@lru_cache(maxsize=8)
+def _weights(path: str) -> dict[str, NDArray[np.float32]]:
+    file = Path(str(files("policies.rollout") / "weights" / "default.safetensors")) if path == "default" else Path(path)
+    config, weights = read_policy(file, "rollout")
+    features = config.job_features, config.candidate_features, config.cluster_features
+    if features != (JOB_FEATURES, ROW_FEATURES, STATE_FEATURES):
+        raise InputError(f"{file}: rollmux: reads other features than this version of RollMux gives")
+    return weights
+
+
+class Memory:
+    """What a job's rollouts have been like, as the network sees it.
+
+    Attributes:
+        job: a record of `JOB`. quantiles: (2, QUANTILES). setting: the job's.
+    """
+
+    def __init__(self, policy: Learned, setting: Setting) -> None:
+        if setting.turns != 1 or any(size not in SIZES for size, _ in setting.timings):
+            raise InputError("rollout policy learned: was trained on responses of one turn, with replicas of 1, 2, 4 or 8 GPUs")
+        self.policy, self.setting = policy, setting
+        self.job: Any = np.zeros(1, JOB)[0]
+        self.quantiles = np.zeros((2, QUANTILES))
+        self.costs, self.kv = np.zeros((len(SIZES), 7)), np.zeros(len(SIZES), np.int64)
+        write_setting(self.job, self.costs, self.kv, setting, policy.switch_s)
+        self._out = observation_table(1)
+
+    def choose(self, rollout: Rollout) -> int:
+        """The best row of a decision."""
+        write_observation(self.job, rollout, self.quantiles, self.costs, self.kv, self._out, 0)
+        return self.policy.best_row(self._out, 0)
+
+
+class NetworkRounds(Rounds):
+    """Rounds that launch what they need or more, as the network says."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory.setting.prompts, memory.setting.responses, 1)
+        self._memory, self._due = memory, None
+
+    _due: Round | None
+
+    def next(self) -> Round:
+        """See `Rounds`; the size of the replicas is decided too."""
+        if self._due is None:
+            job = self._memory.job
+            job["launching"], job["resized"], job["moved"] = 1, 0, 0
+            job["queue"], job["long"] = len(self.queue), len(self.queue) >= job["prompts"]
+            row = self._memory.choose(empty_rollout())
+            if row >= RESIZE:
+                job["size"], job["resized"] = row - RESIZE, 1
+                job["live"] = job["gpus"] // SIZES[row - RESIZE]
+                row = self._memory.choose(empty_rollout())
+            sizes = ("spare_prompts", "spare_responses") if row == SPARE else ("prompts", "responses")
+            self._launched = int(job[sizes[0]]), int(job[sizes[1]])
+            self._due = super().next()
+        return self._due
+
+    def done(self, complete: Sequence[int]) -> None:
+        """See `Rounds`."""
+        super().done(complete)
+        self._due = None
+
+
+class NetworkControl:
+    """What the network does inside rollouts."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def begin(self, fleet: Fleet, round: AnyRound) -> Wake:
+        """See `rollmux_env.rollout.policy.Control`."""
+        job, memory = self._memory.job, self._memory
+        live = np.arange(fleet.size)
+        if job["size"] != job["configured"] or job["resized"]:
+            live = self._add(fleet, memory.policy.switch_s if job["resized"] else 0.0)
+        job["first"], job["live"] = live[0], live.size
+        job["launched"], job["each"], job["long"] = len(round.prompts), round.responses, round.long
+        job["launching"] = job["resized"] = job["moved"] = 0
+        deal(fleet, live)
+        return self._next(fleet)
+
+    def act(self, fleet: Fleet) -> Wake:
+        """Do what the best row says."""
+        job, memory = self._memory.job, self._memory
+        fleet.sampled()
+        job["now_s"] = fleet.now_s
+        row = memory.choose(fleet.tables)
+        which = fleet.open
+        if row in (PUT_OFF, ABORT):
+            fleet.abort(dropped(job, fleet.tables, row))
+        elif row != KEEP:
+            where = places(job, fleet.tables, which, memory.quantiles, row)
+            if row >= RESIZE:
+                job["size"] = row - RESIZE
+                live = self._add(fleet, fleet.now_s + memory.policy.switch_s)
+                job["first"], job["live"] = live[0], live.size
+                fleet.migrate(which, live[where])
+            else:
+                where = where + job["first"]
+                moving = where != fleet.replica[which]
+                which, where = which[moving], where[moving]
+                if row == TAIL:  # the longest first, as they came to their places
+                    order = np.argsort(-fleet.context()[which], kind="stable")
+                    which, where = which[order], where[order]
+                fleet.migrate(which, where)
+                job["moved"] = row == TAIL
+        return self._next(fleet)
+
+    def end(self, fleet: Fleet) -> None:
+        """Remember the lengths."""
+        job = self._memory.job
+        remember(job, self._memory.quantiles, fleet.sampled()[fleet.finished])
+
+    def _add(self, fleet: Fleet, from_s: float) -> NDArray[np.int64]:
+        size, setting = SIZES[self._memory.job["size"]], self._memory.setting
+        return fleet.add([dict(setting.timings)[size]] * (setting.gpus // size), size, from_s)
+
+    def _next(self, fleet: Fleet) -> Wake:
+        job = self._memory.job
+        return Wake(int(next_checkpoint(job["prompts"] * job["responses"], fleet.finished.size)))

@@ -1,0 +1,1 @@
+"""The rollout environment: what happens inside the rollouts of one job."""

@@ -1,0 +1,95 @@
+"""What may be done in a job's rollouts at a decision, and which responses it is done to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, REBALANCE, RESIZE, SIZES, SPARE, TAIL
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.rollout_trials import forecast, gathered, open_responses, spread, surplus_prompts, surplus_responses
+from rollmux_env.kernel.rollouts import Rollout
+from rollmux_env.kernel.tables import Floats, Ints, Records
+
+
+@compiled
+def tail_keeps(job: Records) -> Any:
+    """Replicas that a migrated tail keeps: half, rounded up."""
+    return (job.live + 1) // 2
+
+
+@compiled
+def remembered(job: Records) -> bool:
+    """Whether lengths of earlier rollouts of this kind are known."""
+    return bool(job.known >> job.long & 1)
+
+
+@compiled
+def ahead_of(job: Records, quantiles: Floats, sampled: Ints) -> Ints:
+    """(n,) forecast tokens still to come of responses with so many; without earlier rollouts as many again, at least one."""
+    if remembered(job):
+        return forecast(quantiles[job.long], sampled)
+    ahead = np.empty(sampled.size, np.int64)
+    for j in range(ahead.size):
+        ahead[j] = min(max(sampled[j], 1), max(job.cap - sampled[j], 1))
+    return ahead
+
+
+@compiled
+def places(job: Records, rollout: Rollout, which: Ints, quantiles: Floats, row: int) -> Ints:
+    """(n,) the replica, from 0, of each open response after a row that moves some; `observe` comes before."""
+    replica, sampled = np.empty(which.size, np.int64), np.empty(which.size, np.int64)
+    context = np.empty(which.size, np.int64)
+    for j in range(which.size):
+        response = rollout.responses[which[j]]
+        replica[j], sampled[j] = response.replica - job.first, response.sampled
+        context[j] = response.prompt + response.sampled
+    if row == TAIL:
+        return gathered(replica, context, job.live, tail_keeps(job))
+    if row == REBALANCE:
+        return spread(ahead_of(job, quantiles, sampled), job.live)
+    if row >= RESIZE:
+        return spread(ahead_of(job, quantiles, sampled), job.gpus // (1 << (row - RESIZE)))
+    return replica
+
+
+@compiled
+def dropped(job: Records, rollout: Rollout, row: int) -> Ints:
+    """(n,) the responses that a row aborts; `observe` comes before."""
+    if row == PUT_OFF:
+        return surplus_prompts(rollout, job.prompts)
+    if row == ABORT:
+        return surplus_responses(rollout)
+    return np.empty(0, np.int64)
+
+
+@compiled
+def write_mask(job: Records, rollout: Rollout, kv: Ints, mask: NDArray[np.int8]) -> int:
+    """Write which rows may be chosen; returns how many.
+
+    Before a rollout begins: launch what is needed, or with spare ones, unless the prompts put off are due; or another size, once.
+    While it runs: keep on always; move where there are several replicas, until the tail has moved; drop what is beyond need.
+    """
+    mask[:] = 0
+    mask[KEEP] = 1
+    count = 1
+    if job.launching == 1:
+        enough = job.bounded == 0 or job.iterations * job.prompts - job.fresh >= job.spare_prompts
+        mask[SPARE] = job.queue < job.prompts and enough
+        count += mask[SPARE]
+    else:
+        several = job.moved == 0 and job.live > 1 and open_responses(rollout).size > 0
+        mask[REBALANCE] = several
+        mask[TAIL] = several
+        mask[PUT_OFF] = surplus_prompts(rollout, job.prompts).size > 0
+        mask[ABORT] = surplus_responses(rollout).size > 0
+        count += mask[REBALANCE] + mask[TAIL] + mask[PUT_OFF] + mask[ABORT]
+    for s in range(len(SIZES)):
+        other = s != job.size and kv[s] > 0
+        free = job.resized == 0 if job.launching == 1 else job.moved == 0
+        if other and free:
+            mask[RESIZE + s] = 1
+            count += 1
+    return count

@@ -1,0 +1,263 @@
+"""What happens in the rollouts of a job, compiled: `rollmux_env.rollout.job.play` over tables, with a row of actions at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rollmux_env.envs.rollout.actions import dropped, places, remembered, tail_keeps
+from rollmux_env.envs.rollout.types import (
+    ATTEMPTS,
+    CHECKPOINTS,
+    KEEP,
+    LAST,
+    QUANTILES,
+    REBALANCE,
+    RESIZE,
+    SPARE,
+    TAIL,
+    Jobs,
+)
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.rollout_trials import context_of, descending, open_responses, quantiles_of
+from rollmux_env.kernel.rollouts import ABORTED, FINISHED, NEW, NONE, Rollout, launch, observe, run, take_off
+from rollmux_env.kernel.tables import Floats, Ints, Records
+
+_SHARES = np.array(CHECKPOINTS)
+
+
+@compiled
+def rollout_of(jobs: Jobs, e: int) -> Rollout:
+    """The rollout of a job as the kernel has it."""
+    return Rollout(jobs.responses[e], jobs.replicas[e], jobs.groups[e], jobs.turns[e], jobs.batch[e], jobs.order[e], jobs.counts[e])
+
+
+@compiled
+def next_checkpoint(wanted: int, finished: int) -> Any:
+    """Finished responses at which the next decision is; more than there can be after the last one."""
+    best = np.iinfo(np.int64).max
+    for share in _SHARES:
+        for count in (max(1, int(share * wanted)), max(1, int(np.ceil(share * wanted)))):
+            if finished < count < best:
+                best = count
+    return best
+
+
+@compiled
+def held_share(job: Records) -> Any:
+    """Share of the job's GPUs that its rollout holds."""
+    return tail_keeps(job) / job.live if job.moved == 1 else 1.0
+
+
+@compiled
+def begin(jobs: Jobs, e: int) -> None:
+    """A job before its first rollout."""
+    job = jobs.jobs[e]
+    job.size = job.configured
+    job.live = job.gpus // (1 << job.size)
+    job.first = 0
+    job.bounded = 1
+    job.launching = 1
+    job.resized = job.moved = job.long = 0
+    job.fresh = job.queue = job.known = job.over = job.invalid = 0
+    job.iteration = job.decisions = job.lost = job.migrated = job.aborted = job.preempted = job.switches = 0
+    job.now_s = job.seconds = job.held_s = job.all_s = job.all_held_s = 0.0
+    jobs.attempts[e, :] = 0
+    for s in range(jobs.quantiles.shape[1]):
+        jobs.quantiles[e, s, :] = 0.0
+    reset_replicas(jobs, e, 0.0)
+
+
+@compiled
+def reset_replicas(jobs: Jobs, e: int, from_s: float) -> None:
+    """All replicas are of the job's present size, and begin to work at a time."""
+    job = jobs.jobs[e]
+    for k in range(jobs.replicas.shape[1]):
+        replica = jobs.replicas[e, k]
+        for c in range(7):
+            replica.cost[c] = jobs.costs[e, job.size, c]
+        replica.kv = jobs.kv[e, job.size]
+        replica.most = job.most
+        replica.clock_s = replica.busy_s = from_s
+        replica.next_s = replica.back_s = np.inf
+        replica.cached = replica.ahead = replica.steps = replica.context = replica.running = replica.waiting = 0
+        replica.head = replica.tail = NONE
+
+
+@compiled
+def _take_prompts(jobs: Jobs, e: int, count: int) -> None:
+    """Number the prompts of the rollout that begins: those put off where it is long, else new ones as far as there are."""
+    job = jobs.jobs[e]
+    left = job.iterations * job.prompts - job.fresh
+    from_queue = count if job.long == 1 else max(0, count - left)
+    for g in range(count - from_queue):
+        jobs.numbers[e, g] = job.fresh + g
+    for j in range(from_queue):
+        jobs.numbers[e, count - from_queue + j] = jobs.queue[e, j]
+    for j in range(job.queue - from_queue):
+        jobs.queue[e, j] = jobs.queue[e, j + from_queue]
+    job.queue -= from_queue
+    job.fresh += count - from_queue
+
+
+@compiled
+def launch_round(jobs: Jobs, e: int, spare: bool) -> None:
+    """Begin a rollout: its responses go to the replicas in turns."""
+    job, rollout = jobs.jobs[e], rollout_of(jobs, e)
+    job.launched = job.spare_prompts if spare else job.prompts
+    job.each = job.spare_responses if spare else job.responses
+    _take_prompts(jobs, e, job.launched)
+    for g in range(len(rollout.groups)):
+        rollout.groups[g].finished = 0
+        rollout.groups[g].needed = job.responses
+    for r in range(len(rollout.responses)):
+        rollout.responses[r].state = ABORTED
+    n = job.launched * job.each
+    for g in range(job.launched):
+        prompt = jobs.numbers[e, g]
+        attempt = min(jobs.attempts[e, prompt], ATTEMPTS - 1)
+        jobs.attempts[e, prompt] += 1
+        for k in range(job.each):
+            r = g * job.each + k
+            response = rollout.responses[r]
+            tokens = jobs.lengths[e, prompt, attempt, k]
+            response.prompt = response.reads = job.prompt_tokens
+            response.length = response.until = rollout.turns[r, 0] = tokens
+            response.group = g
+            response.turn = response.cached = response.sampled = response.ends = 0
+            response.away_s = 0.0
+            response.back_s, response.end_s, response.refill_s = -np.inf, np.inf, -1.0
+            response.state = NEW
+            response.replica = response.after = response.before = NONE
+    rollout.order[-1] = 0
+    rollout.counts[:] = 0
+    job.now_s = 0.0
+    job.launching = job.moved = job.resized = 0
+    which = np.arange(n)
+    launch(rollout, which, which % job.live, 0.0)
+
+
+@compiled
+def _move(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
+    take_off(rollout, which, now_s, NEW)
+    for r in which:
+        rollout.responses[r].end_s = np.inf
+    launch(rollout, which, where, now_s)
+
+
+@compiled
+def _shift(jobs: Jobs, e: int, row: int) -> None:
+    """Carry out a row that moves responses."""
+    job, rollout = jobs.jobs[e], rollout_of(jobs, e)
+    which = open_responses(rollout)
+    where = places(job, rollout, which, jobs.quantiles[e], row)
+    moving = np.ones(which.size, np.bool_)
+    if row < RESIZE:
+        for j in range(which.size):
+            moving[j] = rollout.responses[which[j]].replica != where[j]
+    job.migrated += int(moving.sum())
+    if row >= RESIZE:
+        take_off(rollout, which, job.now_s, NEW)
+        for r in which:
+            rollout.responses[r].end_s = np.inf
+        job.size = row - RESIZE
+        job.live = job.gpus // (1 << job.size)
+        job.switches += 1
+        reset_replicas(jobs, e, job.now_s + job.switch_s)
+        launch(rollout, which, where, job.now_s)
+    else:
+        which, where = which[moving], where[moving]
+        if row == TAIL:  # the longest first, as they came to their places
+            order = descending(context_of(rollout, which))
+            which, where = which[order], where[order]
+        _move(rollout, which, where, job.now_s)
+    if row == TAIL:
+        job.moved = 1
+
+
+@compiled
+def remember(job: Records, quantiles: Floats, lengths: Ints) -> None:
+    """Keep the lengths of a rollout in (2, QUANTILES) of those of its kind, smoothed."""
+    new, own = quantiles_of(lengths, QUANTILES), quantiles[job.long]
+    known = remembered(job)
+    for j in range(QUANTILES):
+        own[j] = (1 - LAST) * (own[j] if known else new[j]) + LAST * new[j]
+    job.known |= 1 << job.long
+
+
+@compiled
+def _finish_round(jobs: Jobs, e: int) -> None:
+    """A rollout is over: drop what still runs, put incomplete prompts off, remember the lengths."""
+    job, rollout = jobs.jobs[e], rollout_of(jobs, e)
+    take_off(rollout, open_responses(rollout), job.now_s, ABORTED)
+    count = rollout.order[-1]
+    ended, place = np.zeros(job.launched, np.int64), np.full(job.launched, -1, np.int64)
+    complete, lengths = 0, np.empty(count, np.int64)
+    for j in range(count):
+        r = rollout.order[j]
+        group = r // job.each
+        lengths[j] = rollout.responses[r].sampled
+        ended[group] += 1
+        if ended[group] == job.responses and complete < job.prompts:
+            place[group] = complete
+            complete += 1
+    for r in range(job.launched * job.each):
+        if rollout.responses[r].state != FINISHED or place[r // job.each] < 0:
+            job.lost += rollout.responses[r].sampled
+    for g in range(job.launched):
+        if place[g] < 0:
+            jobs.queue[e, job.queue] = jobs.numbers[e, g]
+            job.queue += 1
+    remember(job, jobs.quantiles[e], lengths)
+    job.preempted += rollout.counts[1]
+    job.iteration += 1
+    job.moved = job.resized = 0
+    job.launching = 1
+    job.now_s = 0.0
+    job.long = 1 if job.queue >= job.prompts else 0
+    reset_replicas(jobs, e, 0.0)
+    if job.iteration == job.iterations:
+        job.over = 1
+
+
+@compiled
+def _go_on(jobs: Jobs, e: int) -> None:
+    """Run until the next checkpoint, or the end of the rollout."""
+    job, rollout = jobs.jobs[e], rollout_of(jobs, e)
+    until = next_checkpoint(job.prompts * job.responses, rollout.order[-1])
+    before_s = job.now_s
+    job.now_s = run(rollout, job.now_s, np.inf, until, job.prompts)
+    run(rollout, job.now_s, job.now_s, rollout.order.size, job.prompts)  # what ends at the same instant has ended
+    seconds, held_s = job.now_s - before_s, (job.now_s - before_s) * held_share(job)
+    job.seconds += seconds
+    job.held_s += held_s
+    job.all_s += seconds
+    job.all_held_s += held_s
+    if rollout.counts[0] >= job.prompts or open_responses(rollout).size == 0:
+        _finish_round(jobs, e)
+    else:
+        observe(rollout, job.now_s)
+
+
+@compiled
+def carry_out(jobs: Jobs, e: int, row: int) -> None:
+    """Do what a row says, and go on to the next decision: after a new size before a rollout at once, else at a checkpoint."""
+    job = jobs.jobs[e]
+    if job.launching == 1:
+        if row >= RESIZE:
+            job.size = row - RESIZE
+            job.live = job.gpus // (1 << job.size)
+            job.switches += 1
+            job.resized = 1
+            reset_replicas(jobs, e, job.switch_s)
+            return
+        launch_round(jobs, e, row == SPARE)
+    elif row in (REBALANCE, TAIL) or row >= RESIZE:
+        _shift(jobs, e, row)
+    elif row != KEEP:
+        rollout = rollout_of(jobs, e)
+        which = dropped(job, rollout, row)
+        job.aborted += which.size
+        take_off(rollout, which, job.now_s, ABORTED)
+    _go_on(jobs, e)

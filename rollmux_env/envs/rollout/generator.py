@@ -1,0 +1,142 @@
+"""Generators: where an environment's jobs come from. The same seed gives the same job and the same lengths."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from rollmux_env.envs.rollout.types import ATTEMPTS, SIZES, Case
+from rollmux_env.errors import InputError
+from rollmux_env.rollout.setting import Setting
+from rollmux_env.timing.hardware import GPUS, achieved
+from rollmux_env.timing.lengths import Lognormal
+from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.timing.roofline import replica_timing
+from rollmux_env.validation_errors import describe
+
+_MODELS, _GPUS, _DEVICES = ("7B", "14B", "32B"), ("H20", "H800"), (8, 16)
+_PROMPT_TOKENS = 1024
+
+
+class Generator(Protocol):
+    """Where jobs come from.
+
+    Attributes:
+        launched: most prompts of a rollout with spare ones, and most responses to each. gpus: most of a job. prompts: most of all
+            rollouts of a job.
+    """
+
+    @property
+    def launched(self) -> tuple[int, int]: ...
+    @property
+    def gpus(self) -> int: ...
+    @property
+    def prompts(self) -> int: ...
+
+    def case(self, seed: int) -> Case:
+        """The job of a seed, the same every time."""
+        ...
+
+
+class Fixed:
+    """Jobs that are given; the seed draws one, and its lengths.
+
+    Raises:
+        InputError: none is given.
+    """
+
+    def __init__(self, *cases: Case) -> None:
+        if not cases:
+            raise InputError("generator: needs at least one job")
+        self.launched = max(case.launched[0] for case in cases), max(case.launched[1] for case in cases)
+        self.gpus = max(case.setting.gpus for case in cases)
+        self.prompts = max(case.prompts for case in cases)
+        self._cases = cases
+
+    def case(self, seed: int) -> Case:
+        """The job of number `seed` modulo how many there are."""
+        return replace(self._cases[seed % len(self._cases)], seed=seed)
+
+
+class RandomJobs:
+    """Random jobs: a model of 7B, 14B or 32B on 8 or 16 H20 or H800, with replicas of 1 to 8 GPUs as far as their caches hold.
+
+    Prompts of an iteration are 16, 24 or 32, with 4 or 8 responses each. Lengths are lognormal of median 300 to 1,500 and sigma
+    0.3 to 1.8, cut at 8,192 or 16,384 tokens; those of a prompt correlate by 0 to 0.8. Phase times are those of
+    docs/reference/timing.md.
+
+    Args:
+        sigma: of the lengths, or None: drawn. iterations: rollouts of an episode.
+
+    Raises:
+        InputError: numbers out of range.
+    """
+
+    launched, gpus = (40, 10), 16
+
+    def __init__(self, sigma: float | None = None, iterations: int = 5) -> None:
+        if sigma is not None and not 0 <= sigma <= 3:
+            raise InputError(f"generator.sigma: must be between 0 and 3, not {describe(sigma)}")
+        if not 1 <= iterations <= 50:
+            raise InputError(f"generator.iterations: must be between 1 and 50, not {describe(iterations)}")
+        self._sigma, self._iterations = sigma, iterations
+        self.prompts = 32 * iterations
+
+    def case(self, seed: int) -> Case:
+        """The job of a seed."""
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(11,)))
+        model, gpu = _MODELS[rng.integers(3)], _GPUS[rng.integers(2)]
+        gpus, cap = _DEVICES[rng.integers(2)], (8192, 16384)[rng.integers(2)]
+        prompts, responses = (16, 24, 32)[rng.integers(3)], (4, 8)[rng.integers(2)]
+        median, sigma, alike = np.exp(rng.uniform(np.log(300), np.log(1500))), rng.uniform(0.3, 1.8), rng.uniform(0, 0.8)
+        timings = []
+        for size in SIZES:
+            with suppress(InputError):  # the weights alone are too large
+                timing = replica_timing(SHAPES[model], achieved(gpu, GPUS[gpu]), size)
+                if timing.kv_tokens > _PROMPT_TOKENS + cap:
+                    timings.append((size, timing))
+        setting = Setting(
+            timings=tuple(timings),
+            gpus=gpus,
+            parallel=timings[rng.integers(len(timings))][0],
+            prompts=prompts,
+            responses=responses,
+            prompt_tokens=_PROMPT_TOKENS,
+            lengths=Lognormal(cap, float(median), float(sigma) if self._sigma is None else self._sigma),
+            alike=float(alike),
+        )
+        return Case(setting, self._iterations, seed=seed)
+
+
+class Toy:
+    """Two replicas of which the first gets both long responses: known optimum.
+
+    Each of four prompts has one response, of 1,000, 10, 1,000 and 10 tokens, and a step takes a replica a second for each of its
+    sequences. Kept on, a rollout takes 2,000 s. Once both short ones are done, after 20 s, one of the long ones moves to the other
+    replica, and the rest takes 990 s in place of 1,980.
+
+    Args:
+        iterations: rollouts of an episode.
+    """
+
+    launched, gpus = (5, 2), 2
+
+    def __init__(self, iterations: int = 2) -> None:
+        self.prompts = 4 * iterations
+        timing = ReplicaTiming(0.0, 1e-9, 0.0, 1.0, 0.0, 0.0, 0.0, 10_000)
+        setting = Setting(((1, timing),), 2, 1, 4, 1, 0, Lognormal(1000, 500.0, 1.0))
+        lengths = tuple(((long, long),) * ATTEMPTS for long in (1000, 10) * (2 * iterations))
+        self._case = Case(setting, iterations, 0.0, 0, lengths)
+
+    @property
+    def best(self) -> float:
+        """The least seconds of an episode over those of `plain`."""
+        return 1010 / 2000
+
+    def case(self, seed: int) -> Case:
+        """The same job for every seed."""
+        return replace(self._case, seed=seed)

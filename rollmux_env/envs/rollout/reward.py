@@ -1,0 +1,59 @@
+"""Rewards of the rollout environment: what the time between two decisions costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import Floats, Ints
+
+
+class Interval(NamedTuple):
+    """What came of one decision until the next, or until the episode is over: (E,) each.
+
+    Attributes:
+        seconds: how long it was. held_s: its seconds, times the share of the job's GPUs that the rollout held.
+        plain_s: seconds of the whole episode under the policy `plain`, which holds all GPUs all the time.
+        invalid: 1 where the action was masked.
+    """
+
+    seconds: Floats
+    held_s: Floats
+    plain_s: Floats
+    invalid: Ints
+
+
+class Reward(Protocol):
+    """What the environment asks of a reward."""
+
+    def __call__(self, interval: Interval) -> Floats:
+        """(E,) rewards."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds and held GPU-seconds, over those of plain rollouts: an episode's return is -1 under `plain`.
+
+    Attributes:
+        held: weight of the held GPU-seconds, from 0 (the job's own time alone) to 1 (only what others could have used counts).
+        invalid_penalty: of a masked action.
+
+    Raises:
+        InputError: one of them is out of range.
+    """
+
+    held: float = 0.5
+    invalid_penalty: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.held <= 1 and self.invalid_penalty >= 0):
+            raise InputError("reward: held must be between 0 and 1, and invalid_penalty at least 0")
+
+    def __call__(self, interval: Interval) -> Floats:
+        """(E,) rewards."""
+        cost_s = (1 - self.held) * interval.seconds + self.held * interval.held_s
+        return np.asarray(-cost_s / interval.plain_s - self.invalid_penalty * interval.invalid)

@@ -1,0 +1,96 @@
+"""The rollout environment of one job."""
+
+from __future__ import annotations
+
+from rollmux_env.envs.base import BaseEnv
+from rollmux_env.envs.rollout.env import RolloutVectorEnv
+from rollmux_env.envs.rollout.generator import Generator
+from rollmux_env.envs.rollout.reward import Reward
+
+
+class RolloutEnv(BaseEnv):
+    """## Description
+
+    A job of RL post-training samples responses on replicas of its model, and trains on them when enough prompts are complete. Most
+    responses are short, a few run to the cap, and how long one is going to be is not known. A rollout policy says what a rollout
+    launches, how many GPUs a replica has, and what is done with the responses while they run. One episode is one job until its data
+    set is through: each prompt is trained on exactly once, in whatever order; see docs/reference/rollout_policies.md.
+
+    It is the simulator of `rollmux bench`: the same choices end the same responses at the same times.
+
+    ## Action Space
+
+    `Discrete(10)`.
+
+    | Action | Before a rollout begins | While it runs |
+    |---|---|---|
+    | 0 | launch what the iteration needs | keep on |
+    | 1 | launch 1.25 times as many prompts, and responses to each (tail batching) | - |
+    | 2 | - | rebalance: spread the open responses over the replicas, the longest by forecast first |
+    | 3 | - | migrate the tail: they go on at half of the replicas, and the others are free |
+    | 4 | - | put off the prompts beyond those still wanted, those that lack most responses |
+    | 5 | - | abort the responses beyond those that their prompts still need, those with the fewest tokens |
+    | 6 to 9 | replicas of 1, 2, 4, 8 GPUs, then decide again | the same, with the open responses spread over them |
+
+    `action_masks()`, also `observation["mask"]`, tells which may be chosen. Prompts that are put off join a queue; when it holds
+    those of an iteration, the next rollout runs these, with nothing spare. A response that moves is prefilled again; replicas of
+    another size are there after `switch_s` (3.5 s). After a tail has moved, its rollout moves nothing any more. Decisions while a
+    rollout runs come when 20, 25, ..., 50, 70, 80, 90, 95 and 98% of the wanted responses have finished, where there is more than
+    one answer. A masked action keeps on, `info["invalid_action"]` is True, and the reward takes a penalty off.
+
+    ## Observation Space
+
+    A `Dict` of float32 boxes within [-1, 1]; `rollmux_env.envs.rollout.observation` names every column.
+
+    | Key | Shape | What |
+    |---|---|---|
+    | `job` | (16,) | GPUs, sizes, responses, quantiles of the lengths of earlier rollouts, prompts put off |
+    | `candidates` | (10, 16) | each action: its kind, the forecast rest after it, GPUs held, what moves or is dropped |
+    | `cluster` | (16,) | the rollout in hand: finished, waiting, caches, how uneven the replicas are, what is left by forecast |
+    | `mask` | (10,), int8 | 1 where an action may be chosen |
+
+    Forecasts draw on the lengths of earlier rollouts of the same kind and on what each response has so far. Nothing is observed of
+    tokens that have not been sampled.
+
+    ## Rewards
+
+    `rollmux_env.envs.rollout.reward.Cost()`: minus the mean of two shares, the seconds since the last decision and the GPU-seconds
+    held, both over those of plain rollouts of the same job. So the return is -1 under the policy `plain`, and -0.5 where a job
+    needs half of both. `Cost(held=0)` counts the job's own time alone. A masked action costs 0.01.
+
+    ## Starting State
+
+    Nothing has been sampled, and the replicas have the configured size. `reset(seed=...)` seeds the draws of jobs;
+    `reset(options={"stream_seed": 7})` asks for the job that `generator.case(7)` is. Seeds below 65536 are never drawn, so they are
+    free for evaluation.
+
+    ## Episode End
+
+    Terminates when every prompt has been trained on. Never truncates. `info` then has `seconds` and `held_seconds` of a rollout,
+    `seconds_over_plain`, `held_over_plain`, `decisions`, `lost` (tokens), `migrated`, `aborted`, `preempted` (responses) and
+    `switches` of the size.
+
+    ## Arguments
+
+    | Argument | Default | What |
+    |---|---|---|
+    | `generator` | `RandomJobs()` | where jobs come from: a `rollmux_env.envs.rollout.generator.Generator` |
+    | `reward` | `Cost()` | a `rollmux_env.envs.rollout.reward.Reward` |
+    | `render_mode` | `None` | `rgb_array` or `ansi` |
+
+    ```python
+    import gymnasium, rollmux_env.envs
+    from rollmux_env.envs.rollout.generator import RandomJobs
+
+    env = gymnasium.make("RollMux/Rollout-v0", generator=RandomJobs(sigma=1.5))
+    ```
+
+    ## Version History
+
+    * v0: initial version.
+    """
+
+    metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(self, generator: Generator | None = None, reward: Reward | None = None, render_mode: str | None = None) -> None:
+        super().__init__(RolloutVectorEnv(1, generator, reward, render_mode, autoreset=False))

@@ -1,0 +1,69 @@
+"""Pictures of one job's rollout: what each replica has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmux_env.envs.rollout.types import SIZES, Jobs
+from rollmux_env.kernel.rollouts import RUNNING, WAITING
+
+WIDTH = 60  # characters of the longest lane of text
+
+
+def title_of(jobs: Jobs, e: int) -> str:
+    """A line about the time and what has been done."""
+    job = jobs.jobs[e]
+    wanted = int(job["prompts"] * job["responses"])
+    kind = "long" if job["long"] else "short"
+    now = (
+        "before it begins"
+        if job["launching"]
+        else f"{float(job['now_s']):.1f} s, {int(jobs.order[e, -1])} of {wanted} responses finished"
+    )
+    where = f"rollout {int(job['iteration']) + 1} of {int(job['iterations'])} ({kind}), {now}"
+    return f"{where}; {int(job['live'])} replicas of {SIZES[int(job['size'])]} GPUs; {int(job['queue'])} prompts put off"
+
+
+def lanes_of(jobs: Jobs, e: int) -> list[NDArray[Any]]:
+    """Of each replica in use: tokens so far of the responses that run or wait there, the longest first."""
+    job, responses = jobs.jobs[e], jobs.responses[e]
+    open_now = np.isin(responses["state"], (RUNNING, WAITING)) & (job["launching"] == 0)
+    lanes = []
+    for k in range(int(job["live"])):
+        own = responses["sampled"][open_now & (responses["replica"] == k)]
+        lanes.append(np.sort(own)[::-1])
+    return lanes
+
+
+def text(jobs: Jobs, e: int) -> str:
+    """A rollout as text: a lane a replica, a digit a response: tenths of the cap that it has."""
+    cap = max(1, int(jobs.jobs["cap"][e]))
+    lines = [title_of(jobs, e)]
+    for k, lane in enumerate(lanes_of(jobs, e)):
+        cells = "".join(str(min(9, int(10 * tokens / cap))) for tokens in lane[:WIDTH])
+        lines.append(f"replica {k:>2} {cells}{'...' if len(lane) > WIDTH else ''}")
+    return "\n".join(lines) + "\n"
+
+
+def picture(jobs: Jobs, e: int, size: tuple[int, int] = (960, 400)) -> NDArray[np.uint8]:
+    """A rollout as (H, W, 3) pixels: a lane a replica, a bar a response, as long as it has tokens."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure((size[0] / 100, size[1] / 100), dpi=100, layout="constrained")
+    canvas: Any = FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    axis.set_title(title_of(jobs, e), fontsize=9)
+    lanes = lanes_of(jobs, e)
+    for k, lane in enumerate(lanes):
+        height = 0.8 / max(1, len(lane))
+        axis.barh(k - 0.4 + height * (np.arange(len(lane)) + 0.5), lane, height, color="#4477aa", edgecolor="white", linewidth=0.3)
+    axis.set_yticks(range(len(lanes)), [f"replica {k}" for k in range(len(lanes))], fontsize=8)
+    axis.set_ylim(len(lanes) - 0.5, -0.5)
+    axis.set_xlim(0, max(1, int(jobs.jobs["cap"][e])))
+    axis.set_xlabel("tokens so far", fontsize=8)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()

@@ -1,0 +1,76 @@
+"""Training on the rollout environment, and that what comes out can be used and resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from policies.rollout import make_rollout
+from policies.rollout.environment import PolicyAgent
+from rollmux_env.errors import InputError
+from trainers.config import check_config
+from trainers.env_state import load_state, state_of
+from trainers.evaluation import find_references
+from trainers.problem import make_problem
+from trainers.train import BEST, Run, train
+from trainers.vec_env import play
+
+SMALL = {
+    "steps": 512,
+    "streams": 8,
+    "widths": [16, 16],
+    "environment": {"name": "rollout", "sigma": 1.5, "rollouts": 1},
+    "ppo": {"n_steps": 32, "batch_size": 128, "n_epochs": 2},
+    "evaluation": {"first_seed": 1000, "seeds": 4, "every": 512, "references": ["plain"]},
+    "checkpoint_every": 512,
+}
+
+
+def test_a_short_run_leaves_a_policy_that_plays_as_it_was_evaluated(tmp_path: Path) -> None:
+    config = check_config(SMALL, "small")
+    problem: Any = make_problem(config.environment, "small")
+    references = find_references(problem, config.evaluation, tmp_path / "references.json", lambda _: None)
+    assert references["plain"] == pytest.approx(1)
+    curve = train(Run(config, problem, references, 0, tmp_path, lambda *_: None))
+    best = max(curve, key=lambda found: found["return"])
+    env = problem.held_out(4)
+    played = play(env, range(1000, 1004), PolicyAgent(f"learned:{tmp_path / BEST}", env).choose)
+    assert played["return"].mean() == pytest.approx(best["return"], rel=1e-6)
+    assert make_rollout(f"learned:{tmp_path / BEST},tails=false") == make_rollout(f"learned:{tmp_path / BEST},tails=false")
+
+
+def test_an_environment_goes_on_exactly_from_its_saved_state() -> None:
+    def made() -> tuple[Any, Any]:
+        env = make_problem({"name": "rollout", "rollouts": 1}, "small").training(3)
+        observation, _ = env.reset(seed=3)
+        return env, observation
+
+    def played(env: Any, observation: Any, steps: int) -> tuple[Any, list[tuple[Any, ...]]]:
+        seen = []
+        for _ in range(steps):
+            last = observation["mask"].shape[1] - 1 - observation["mask"][:, ::-1].argmax(1)
+            observation, rewards, over, _, info = env.step(last)
+            seen.append((observation["candidates"].tobytes(), rewards.tobytes(), over.tobytes(), info["stream_seed"].tobytes()))
+        return observation, seen
+
+    first, observation = made()
+    observation, _ = played(first, observation, 17)
+    arrays, plain = state_of(first)
+    second, _ = made()
+    load_state(second, arrays, plain)
+    assert played(first, observation, 40)[1] == played(second, observation, 40)[1]
+
+
+def test_what_does_not_fit_is_said_in_a_line(tmp_path: Path) -> None:
+    for wrong in ({"rollouts": 0}, {"colour": 1}, {"sigma": 9.0}, {"held": 2.0}):
+        with pytest.raises(InputError, match=r"^small: environment") as error:
+            make_problem({"name": "rollout", **wrong}, "small")
+        assert "\n" not in str(error.value)
+    for spec in ("learned:no-such-file", "learned:default,colour=1", "learned:default,tails=2", "learned:default,switch_s=-1"):
+        with pytest.raises(InputError) as error:
+            make_rollout(spec)
+        assert "\n" not in str(error.value)
+    assert np.isfinite(make_problem({"name": "rollout"}, "small").training(1).reset(seed=0)[0]["job"]).all()
