@@ -224,6 +224,8 @@ class RunState:
         """Why there can be no place for a job, if there can be none."""
         if spec.staleness and self.plan.cluster.one_device:
             return f"staleness: does not go with one device: {ONE_DEVICE}"
+        if spec.staleness and self.plan.policy.partition(",")[0] == "colocated":
+            return "staleness: does not go with the policy colocated, where phases take turns on one pool"
         for pool in self.plan.cluster.pools:
             nodes_asked = getattr(spec, pool).nodes
             there = sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))
