@@ -205,8 +205,8 @@ class JobSession:
         return self._nodes.get(pool, ())
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
-        kind: Any = Worker
-        made = ray.remote(**{"concurrency_groups": {_BESIDE: 1}})(kind) if self._spec.staleness else ray.remote(kind)
+        remote: Any = ray.remote
+        made = remote(concurrency_groups={_BESIDE: 1})(Worker) if self._spec.staleness else remote(Worker)
         actor = made.options(
             num_cpus=0,
             scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.machine, soft=False),
