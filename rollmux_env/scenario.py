@@ -56,6 +56,7 @@ MOST_SHAPES = 16
 STAYS = ("iterations", "duration_s")
 Side = Literal["rollout", "training"]
 SIDES: tuple[Side, Side] = ("rollout", "training")
+ONE_DEVICE = "a device runs one phase after the other"
 
 
 class Pool(FileModel):
@@ -480,8 +481,7 @@ class Scenario(FileModel):
                 raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
             first[job.id] = k
             if job.staleness and self.cluster.one_device:
-                problem = "does not go with cluster.one_device: a device runs one phase after the other"
-                raise field_error(problem, "jobs", k, "staleness")
+                raise field_error(f"does not go with cluster.one_device: {ONE_DEVICE}", "jobs", k, "staleness")
             if broken := broken_sync(job, self.cluster.network):
                 raise field_error(broken[1], "jobs", k, broken[0])
             for number in range(1 + len(job.shapes)):

@@ -65,6 +65,9 @@ from runtime.journal_guests import batches, visits
 from runtime.record import RunRecord
 
 _NOBODY = "nobody knows who"  # in place of a job's id
+_OF_SEATS = (
+    *(core_facts.Ready, core_facts.Finished, core_facts.Sampled, core_facts.Synced, core_facts.Absent, core_facts.Continued),
+)
 _OF_LEASES = (Attached, Granted, LeaseEnded, Suspected, Freed, Continued)
 
 
@@ -152,10 +155,7 @@ def _feed(facts: Sequence[Fact], record: RunRecord, instants: list[_Instant], di
 
 def _concerns(scheduler: Scheduler, fact: core_facts.Fact) -> bool:
     """Whether the scheduler was told: not of what a job does that has no seat."""
-    return (
-        not isinstance(fact, core_facts.Ready | core_facts.Finished | core_facts.Synced | core_facts.Absent | core_facts.Continued)
-        or fact.job_id in scheduler.seats
-    )
+    return not isinstance(fact, _OF_SEATS) or fact.job_id in scheduler.seats
 
 
 def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:
@@ -215,7 +215,7 @@ def _permits(parts: Sequence[PhaseSlice]) -> list[PhaseSlice]:
             continue
         permits.append(part)
         initialised.discard(part.job_id)
-        if part.phase == "init" and part.ok:
+        if part.phase == "init" and part.ok and not part.extra:
             initialised.add(part.job_id)
     return permits
 
@@ -256,7 +256,7 @@ class _Timeline:
             elif isinstance(fact, Exceeded):
                 instants.append(_Instant(fact.at_s, [core_facts.Alone(fact.job_id)]))
             elif isinstance(fact, Continued):
-                instants.append(_Instant(fact.at_s, [core_facts.Continued(fact.job_id, fact.phase, fact.runs)]))
+                instants.append(self._continued(fact))
             elif isinstance(fact, Restarted):
                 self._done[fact.job_id] = fact.iteration
                 self._busy.pop(fact.job_id, None)
@@ -295,11 +295,11 @@ class _Timeline:
         asked = (part for part in _permits(self._record.phases) if part.group != LEASE)
         instants += [_Instant(part.asked_s, [core_facts.Ready(part.job_id, _phase(part))]) for part in asked]  # type: ignore[arg-type]
         for part in self._record.phases:
-            if part.group != LEASE and part.ok and part.phase != "init":
+            if part.group != LEASE and part.ok and (part.phase != "init" or part.extra):
                 seconds = part.done_s - part.run_s
                 device_gb = 0.0 if part.stays else part.device_gb
-                finished = core_facts.Finished(part.job_id, part.phase, seconds, part.cold, not part.extra, device_gb)
-                instants.append(_Instant(part.end_s, [finished]))
+                finished = core_facts.Finished(part.job_id, _phase(part), seconds, part.cold, not part.extra, device_gb)  # type: ignore[arg-type]
+                instants.append(_Instant(part.end_s, [finished, *self._sampled(part)]))
         for sync in self._record.syncs:
             if sync.asked_s is not None:
                 instants.append(_Instant(sync.asked_s, [core_facts.Ready(sync.job_id, "sync")]))
@@ -313,6 +313,20 @@ class _Timeline:
                 instants.append(_Instant(visit.failed_s, [core_facts.Failed(visit.job_id)]))
                 instants.append(_Instant(visit.until_s, [core_facts.Cleared(visit.job_id)]))
         return [instant for instant in instants if instant.at_s < inf]
+
+    def _sampled(self, part: PhaseSlice) -> list[core_facts.Sampled]:
+        """What is told of a phase that is the last rollout of a stale job."""
+        spec = self._specs[part.job_id]
+        is_last = part.phase == "rollout" and not part.profile and not part.extra and part.iteration + 1 == spec.iterations
+        return [core_facts.Sampled(spec.id)] if spec.staleness and is_last else []
+
+    def _continued(self, fact: Continued) -> _Instant:
+        """A job goes on with what it had in hand; of a stale one that may be the last rollouts."""
+        spec, told = self._specs[fact.job_id], core_facts.Continued(fact.job_id, fact.phase, fact.runs, fact.sampled)
+        news: list[core_facts.Fact] = [told] if fact.sampled != 0 or fact.runs else []
+        if spec.staleness and fact.sampled and self._done.get(spec.id, 0) + fact.sampled == spec.iterations:
+            news.append(core_facts.Sampled(spec.id))
+        return _Instant(fact.at_s, news)
 
     def _unprofiled(self, job_ids: Iterable[str]) -> core_facts.Unprofiled:
         specs, pools = [self._specs[job_id] for job_id in job_ids], self._record.started.cluster.sides

@@ -137,13 +137,14 @@ class Freed:
 
 @dataclass(frozen=True)
 class Continued:
-    """The coordinator has been replaced while a job had an iteration in hand; its lease goes on.
+    """A job goes on with what it had in hand: its lease, when the coordinator has been replaced, or samples of its checkpoint.
 
     Attributes:
-        phase: the last one that it began. runs: it has its permit still; else it is a rollout that is over.
+        phase, runs, sampled: as of `rollmux_env.scheduler.facts.Continued`.
     """
 
     at_s: float
     job_id: str
     phase: HoldName
     runs: bool
+    sampled: int | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
-_SCHEDULER = Path("/proc/self/schedstat")  # nanoseconds on a core, nanoseconds ready without one, times on one
+_SCHEDULER = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds ready without one, times on one
 
 
 def boot_id() -> str:
@@ -18,7 +18,7 @@ def boot_id() -> str:
 
 
 def core_wait_s() -> float:
-    """Seconds in which this process's main thread was ready to run and had no core, since it began; 0 where nobody counts them."""
+    """Seconds in which this thread was ready to run and had no core, since it began; 0 where nobody counts them."""
     try:
         return int(_SCHEDULER.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

@@ -25,6 +25,7 @@ leave what it is as it was, so that a stop in between may ask for a checkpoint o
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
@@ -45,6 +46,10 @@ class WorkerHandle(Protocol):
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Begin a call of a method of its object; what it returns goes to `runtime_hook.wait`, or into another call."""
+        ...
+
+    def beside(self, method: str, *arguments: Any) -> Any:
+        """As `call`, of a job with a staleness: it does not wait for the call that is under way."""
         ...
 
     def close(self) -> None:
@@ -68,9 +73,29 @@ class Session(Protocol):
     def stops(self) -> bool: ...
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]: ...
     def wake(self, responses: int | None) -> None: ...
+    def beside(self) -> Session: ...
+    def pause(self, pauses: bool) -> None: ...
+
+
+class Reported:
+    """What a job says of an iteration; see `RuntimeHook`."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        self.samples: list[Group] = []
+        self.trajectories: list[Trajectory] = []
+        self.stages: dict[str, float] = {}
+
+
+class _Side(threading.local):
+    """A thread that runs the phases of one side of a stale job has a session of its own, and what it reports apart."""
+
+    session: Session | None = None
+    reported: Reported | None = None
 
 
 _session: Session | None = None  # of this process; a controller sets it
+_side = _Side()
 _phases_in_use: set[tuple[int, str]] = set()  # ids of jobs, and the phases that they are in
 
 
@@ -78,6 +103,15 @@ def set_session(session: Session | None) -> None:
     """Put this process into a run, or out of it."""
     global _session
     _session = session
+
+
+def _here() -> Session | None:
+    return _side.session or _session
+
+
+def set_side(session: Session) -> None:
+    """This thread runs the phases of one side of a stale job."""
+    _side.session, _side.reported = session, Reported()
 
 
 def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
@@ -92,13 +126,14 @@ def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
     def mark(method: _Method) -> _Method:
         @functools.wraps(method)
         def run(self: Any, *arguments: Any, **options: Any) -> Any:
-            if _session is None:
+            session = _here()
+            if session is None:
                 return method(self, *arguments, **options)
             if (id(self), name) in _phases_in_use:  # by the method that has called this one, of the class below
                 return method(self, *arguments, **options)
             _phases_in_use.add((id(self), name))
             try:
-                with _session.hold(self, name):
+                with session.hold(self, name):
                     return method(self, *arguments, **options)
             finally:
                 _phases_in_use.discard((id(self), name))
@@ -118,20 +153,55 @@ class RuntimeHook:
     """
 
     def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-        self.samples: list[Group] = []
-        self.trajectories: list[Trajectory] = []
-        self.stages: dict[str, float] = {}
+        self._reported = Reported()
+
+    @property
+    def reported(self) -> Reported:
+        """What has been said so far: of this side of the job, where it has two."""
+        return _side.reported or self._reported
+
+    def renew(self) -> None:
+        """An iteration begins: nothing has been said of it."""
+        if _side.reported is not None:
+            _side.reported = Reported()
+        else:
+            self._reported = Reported()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """See the class."""
+        return self.reported.metrics
+
+    @property
+    def samples(self) -> list[Group]:
+        """See the class."""
+        return self.reported.samples
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """See the class."""
+        return self.reported.trajectories
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """See the class."""
+        return self.reported.stages
+
+    @stages.setter
+    def stages(self, stages: dict[str, float]) -> None:
+        self.reported.stages = stages
 
     @property
     def worst_case(self) -> bool:
         """The profiler measures: every response is to be as long as it may get."""
-        return _session is not None and _session.worst_case
+        session = _here()
+        return session is not None and session.worst_case
 
     @property
     def iteration(self) -> int:
         """Number of the iteration in hand, from 0; -1 while the profiler measures."""
-        return _session.iteration if _session is not None else 0
+        session = _here()
+        return session.iteration if session is not None else 0
 
     def progress(self, done: int, total: int, tokens: int = 0) -> None:
         """Say how far the phase in hand is.
@@ -143,18 +213,20 @@ class RuntimeHook:
         Raises:
             TypeError, ValueError: one is no number.
         """
-        if _session is not None:
-            _session.progress(int(done), int(total), int(tokens))
+        if (session := _here()) is not None:
+            session.progress(int(done), int(total), int(tokens))
 
     @property
     def parts(self) -> tuple[int, ...]:
         """Numbers of those of the job's `parts()` that its rollout may use now; all of them, but beside a migrated tail."""
-        return _session.parts if _session is not None else ()
+        session = _here()
+        return session.parts if session is not None else ()
 
     def stops(self) -> bool:
         """Whether the rollout in hand is to stop at its next step, because the parts that it may use have changed; in the job's own
         process or in a worker. To be asked after every step by a job that has `parts`; it costs microseconds."""
-        return _session is not None and _session.stops()
+        session = _here()
+        return session is not None and session.stops()
 
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
         """Take up the parts that the rollout is to use from now on, after it has stopped; in the job's own process.
@@ -170,8 +242,8 @@ class RuntimeHook:
     def wake(self, responses: int | None) -> None:
         """Let the rollout in hand stop at its next step once so many of its responses have finished, by `progress` of all of the
         job's processes; None: not for that. In the job's own process; `stops` says it then, until the next `wake`."""
-        if _session is not None:
-            _session.wake(responses)
+        if (session := _here()) is not None:
+            session.wake(responses)
 
     def report(self, **metrics: float) -> None:
         """Add metrics to those of the iteration in hand.
@@ -225,8 +297,8 @@ class RuntimeHook:
         """
         if not isinstance(text, str):
             raise TypeError(f"a warning must be a text, not {type(text).__name__}")
-        if _session is not None:
-            _session.warn(one_line(text, 500))
+        if (session := _here()) is not None:
+            session.warn(one_line(text, 500))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -239,7 +311,16 @@ class RuntimeHook:
 
     def nodes(self, pool: Pool) -> tuple[Node, ...]:
         """The nodes of the job's placement; none outside of a run."""
-        return _session.nodes(pool) if _session is not None else ()
+        session = _here()
+        return session.nodes(pool) if session is not None else ()
+
+    def beside(self) -> Session:
+        """A session for the other side of a stale job: for `set_side`, in a thread of its own."""
+        return self._run.beside()
+
+    def pause(self, pauses: bool) -> None:
+        """Whether a stale job's rollouts are not to wait for permits: they raise instead; the one that has its permit goes on."""
+        self._run.pause(pauses)
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
         """Start a process on a node of the job's, pinned to its cores or GPUs, that holds an object.
@@ -259,9 +340,14 @@ class RuntimeHook:
 
     @property
     def _run(self) -> Session:
-        if _session is None:
+        session = _here()
+        if session is None:
             raise RuntimeError("workers can be started in a run alone: there are no nodes here")
-        return _session
+        return session
+
+
+class Paused(Exception):
+    """A rollout of a stale job is not to begin now, since the job is about to write down what it is."""
 
 
 class WorkerError(RuntimeError):

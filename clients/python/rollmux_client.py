@@ -9,6 +9,9 @@
 
 `async with` works the same. Where ROLLMUX_URL is not set, nobody is asked and nothing waits: the script runs as it would alone.
 
+A job with a `staleness` in its entry may have a rollout and a training at once: `Job.side_by_side` runs both sides, or threads of
+the script's own name the iteration, as in `job.phase("rollout", k)`.
+
 Environment: ROLLMUX_URL and ROLLMUX_TOKEN of the service, ROLLMUX_JOB, the job's id. `rollmux exec` sets them, and the lease that
 it holds for its command: ROLLMUX_LEASE, ROLLMUX_TTL_S, ROLLMUX_ITERATION, and ROLLMUX_NODES as JSON.
 
@@ -411,6 +414,74 @@ class Job:
                     raise
                 pause_s = _longer(pause_s)
                 time.sleep(pause_s)
+
+    def side_by_side(
+        self,
+        sample: Callable[[int], Any],
+        train: Callable[[int, Any], None],
+        sync: Callable[[int], None] | None = None,
+        staleness: int = 1,
+        total: int | None = None,
+    ) -> None:
+        """The iterations of a job with a `staleness`: rollouts go on in a thread of their own beside the trainings.
+
+        Args:
+            sample: under the rollout's turn, in that thread; what it returns is what `train` gets, and may be of weights that are
+                up to `staleness` versions older than those it trains. train: under the training's turn, in this thread.
+            sync: brings the new weights to where they are sampled from, under no turn; how long it took is reported.
+            staleness: as in the job's entry. total: of iterations; None: as many as the job's file says.
+
+        Raises:
+            Interrupted: between two trainings, or two rollouts, the service wants the job to stop or to move.
+            Exception: of either side; the other one has ended its phase then.
+        """
+        last = self._total() if total is None else total
+        changed, samples, errors = threading.Condition(), list[Any](), list[BaseException]()
+        first = done = self.iteration
+
+        def rollouts() -> None:
+            try:
+                for k in range(first, last):
+                    with changed:
+                        changed.wait_for(lambda: k - staleness <= done or errors)  # noqa: B023 (it waits here)
+                    if errors:
+                        return
+                    with self.phase("rollout", k):
+                        result = sample(k)
+                    with changed:
+                        samples.append(result)
+                        changed.notify_all()
+            except BaseException as error:
+                with changed:
+                    errors.append(error)
+                    changed.notify_all()
+
+        sampler = threading.Thread(target=rollouts, name="rollmux-rollouts", daemon=True)
+        sampler.start()
+        try:
+            for k in range(first, last):
+                with changed:
+                    changed.wait_for(lambda: samples or errors)
+                    if not samples:
+                        raise errors[0]
+                    result = samples.pop(0)
+                self._check_stop()
+                with self.phase("training", k):
+                    train(k, result)
+                if sync is not None:
+                    began_s = _now()
+                    sync(k)
+                    self.synced(_now() - began_s, k)
+                with changed:
+                    self.iteration = done = k + 1
+                    changed.notify_all()
+        except BaseException as error:
+            with changed:
+                errors.append(error)
+                changed.notify_all()
+            sampler.join(2 * _WAIT_S)  # its phase ends, or its request
+            raise
+        sampler.join()
 
     def phase(self, name: str, iteration: int | None = None, extra: bool = False) -> Phase:
         """A turn, as a context that is entered when the turn has come.

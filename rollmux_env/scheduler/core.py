@@ -220,9 +220,9 @@ class Scheduler:
         assert self._holding is not None
         self._holding.shrunk(job_id, self.now_s)
 
-    def continued(self, job_id: str, phase: HoldName, runs: bool) -> None:
+    def continued(self, job_id: str, phase: HoldName, runs: bool, sampled: int | None = None) -> None:
         seat = self.seats[job_id]
-        seat.group.dispatcher.continued(job_id, phase, runs)
+        seat.group.dispatcher.continued(job_id, phase, runs, sampled)
         if runs and self._holding is not None:
             self._holding.begin(seat, phase, self.now_s)
 
@@ -318,6 +318,9 @@ class Scheduler:
     def absent(self, job_id: str) -> None:
         seat = self.seats[job_id]
         if not seat.failed:
+            if self._holding is not None:
+                self._holding.withdraw(job_id)
+                self._holding.give(seat, "rollout")
             seat.group.dispatcher.absent(job_id)
             self._touched[seat.group] = None
 

@@ -255,10 +255,14 @@ class Dispatcher:
         self._members[job_id].turn["rollout"] = _ABSENT
 
     def absent(self, job_id: str) -> None:
-        """A member between two iterations is in nobody's way until it is ready for a rollout; then it comes after the others."""
+        """A member between two iterations is in nobody's way until it is ready for a rollout; then it comes after the others. A
+        stale one keeps what it has sampled, with which it has `continued` then, and gives back a rollout that it has not begun."""
         member = self._members[job_id]
-        if member.begun or member.trains or member.syncs or member.rolls is not None:
+        if member.trains or member.syncs or (not member.staleness and (member.begun or member.rolls is not None)):
             raise ValueError(f"job {job_id} has an iteration in hand")
+        self._end_rollout(member)
+        self._drop(member)
+        member.begun = False
         member.turn = {"rollout": _ABSENT, "training": _ABSENT}
 
     def threshold(self, job_id: str) -> None:
@@ -268,19 +272,22 @@ class Dispatcher:
             raise ValueError(f"the rollout of job {job_id} does not run on all of its nodes")
         member.passed = bool(member.nodes["rollout"] & ~_TRAINING_POOL)
 
-    def continued(self, job_id: str, phase: HoldName, runs: bool) -> None:
+    def continued(self, job_id: str, phase: HoldName, runs: bool, sampled: int | None = None) -> None:
         """A new member has an iteration in hand: one that it began before this dispatcher was there.
 
         Args:
             phase: the last one that it began. runs: it has its permit still; else it is a rollout that is over.
+            sampled: rollouts that are over, and their trainings not, beyond those of which this was told; None: as the others say.
         """
         member = self._members[job_id]
-        self._enter(member)
-        pinned = member.nodes["rollout"] != _TRAINING_POOL
+        if member.turn["training"] == _ABSENT:
+            self._enter(member)
+        if sampled is None:
+            sampled = int(phase == "training" or (phase == "rollout" and not runs))
         if phase != "sync":
             member.begun = True
-            if pinned and (phase == "training" or not runs):
-                member.turn["rollout"] += 1
+        if member.nodes["rollout"] != _TRAINING_POOL:
+            member.turn["rollout"] += sampled
         if runs:
             self._begin(member, phase)
 

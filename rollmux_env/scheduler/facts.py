@@ -103,11 +103,14 @@ class Continued(NamedTuple):
 
     Attributes:
         phase: the last one that it began. runs: it has its permit still; else it is a rollout that is over.
+        sampled: rollouts that are over, and their trainings not; None: of a job on-policy, as `phase` and `runs` say. Of a stale
+            job this is told of each phase that it has in hand, with 0 from the second time on.
     """
 
     job_id: str
     phase: HoldName
     runs: bool
+    sampled: int | None = None
 
 
 class Sampled(NamedTuple):

@@ -55,7 +55,7 @@ class Attaching:
             stay = self._ledger.stay(handle)
             lease = stay.lease if stay is not None else None
             if lease is not None and not lease.ended:
-                if not lease.moves or lease.open is not None:
+                if not lease.moves or lease.opens:
                     raise Conflict(f"job {job_id}: another lease of it lives")
                 self._ending.leave(lease, "its owner has attached anew")
                 continue

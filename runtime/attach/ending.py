@@ -29,9 +29,9 @@ class Ending:
         handle = lease.handle
         if handle.iteration == handle.spec.iterations:
             self.done(lease)
-        elif self._run.scheduler.is_to_go(handle.id) and lease.open is None:
+        elif self._run.scheduler.is_to_go(handle.id) and not lease.opens:
             self._ledger.end(lease, why, End(EVICTED, "step", "its node is drained"))
-        elif lease.moves and handle.moving and lease.open is None and self._run.present(handle):
+        elif lease.moves and handle.moving and not lease.opens and self._run.present(handle):
             self._ledger.end(lease, why, None)
             lease.stay.since_s = self._run.log.now()
             if handle.moving:  # else it has been measured elsewhere, and has its place already
@@ -46,16 +46,18 @@ class Ending:
         if lease.trainings > handle.iteration:
             self._iterations.iterated(lease)
         whole = handle.iteration == handle.spec.iterations
-        if whole and lease.open is not None and handle.hold is not None:
-            self._iterations.finish(lease)
-        notes = self._lifecycle.interrupted_slice(handle)
+        for phase in [*handle.holds] if whole else ():
+            if phase in lease.opens:
+                self._iterations.finish(lease, lease.opens[phase])
+        notes = self._lifecycle.interrupted_slices(handle)
         self._ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
         self._lifecycle.finish(handle, notes)
 
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
         handle, state = lease.handle, self._run.scheduler.state
-        between = lease.open is None and lease.rollouts == lease.trainings == handle.iteration < handle.spec.iterations
+        between = not lease.opens and lease.trainings == handle.iteration < handle.spec.iterations
+        between &= lease.rollouts == lease.trainings or handle.spec.staleness > 0
         if not between or lease.ended or not self._run.present(handle) or not state.is_running(handle.id):
             return
         if state.is_over_budget(handle.id, self._run.log.now()):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from rollmux_env.scheduler import facts
 from runtime.attach.lease import Ask, Lease
 from runtime.attach.ledger import Ledger
 from runtime.attach.measuring import measure, measured
 from runtime.execution.job_calls import JobCalls
-from runtime.execution.job_handle import busy_s
+from runtime.execution.job_handle import Asked, busy_s
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, Report
 from runtime.facts import Exceeded, Granted, PhaseSlice, SyncSlice
@@ -32,23 +30,25 @@ class Iterations:
 
     def ask(self, lease: Lease, ask: Ask) -> None:
         """An owner wants a permit, and is in for it unless its budget is spent; raises as `Lease.check_turn`."""
-        handle, now_s = lease.handle, self._run.log.now()
+        handle, now_s, state = lease.handle, self._run.log.now(), self._run.scheduler.state
+        ahead = handle.spec.staleness and state.is_running(handle.id)
         if lease.check_turn(ask):
             self.iterated(lease)
-            if self._run.scheduler.state.is_over_budget(handle.id, now_s):
-                return
-        if ask.phase == "rollout" and not ask.extra and handle.began_s is None:
-            handle.began_s = now_s
-        handle.asked_s, handle.parts = now_s, ()
-        handle.permit = asyncio.get_running_loop().create_future()
-        lease.open, lease.granted = ask, False
+            ahead = True
+        if ahead and state.is_over_budget(handle.id, now_s):
+            return
+        if ask.phase == "rollout" and not ask.extra:
+            handle.began_s.setdefault(ask.iteration, now_s)
+        handle.asks[ask.phase], handle.parts = Asked(now_s, ask.iteration), ()
+        handle.wait_for(ask.phase)
+        lease.opens[ask.phase] = ask
+        lease.granted.discard(ask.phase)
         self._run.tell(facts.Ready(handle.id, ask.phase))
 
-    def grant(self, lease: Lease) -> None:
-        """The owner is about to be told that it has its permit."""
-        hold, ask = lease.handle.hold, lease.open
-        assert hold is not None and ask is not None
-        lease.granted = True
+    def grant(self, lease: Lease, ask: Ask) -> None:
+        """The owner is about to be told that it has a permit."""
+        hold = lease.handle.holds[ask.phase]
+        lease.granted.add(ask.phase)
         job_id, now_s = lease.handle.id, self._run.log.now()
         self._run.log.write(Granted(now_s, job_id, lease.id, *ask, hold.asked_s, hold.start_s, hold.switched))
 
@@ -56,10 +56,9 @@ class Iterations:
         """How far the phase in hand is."""
         lease.handle.progress[_OWN] = (done, total, tokens)
 
-    def keeps(self, lease: Lease, device_gb: float) -> None:
+    def keeps(self, lease: Lease, ask: Ask, device_gb: float) -> None:
         """A job keeps so much GPU memory between its phases; if that is more than it may, it is alone from now on."""
-        handle, ask = lease.handle, lease.open
-        assert ask is not None
+        handle = lease.handle
         stated_gb = getattr(handle.spec, ask.phase).device_gb if ask.phase != "sync" else None
         if stated_gb is None or device_gb <= stated_gb or handle.exceeds:
             return
@@ -68,11 +67,10 @@ class Iterations:
         self._run.log.say(f"{handle.id}: WARNING: {note.why}")
         self._run.tell(facts.Alone(handle.id), notes=(note,))
 
-    def finish(self, lease: Lease) -> None:
-        """The phase in hand is over, and its nodes are free."""
-        handle, ask = lease.handle, lease.open
-        hold = handle.hold
-        assert hold is not None and ask is not None
+    def finish(self, lease: Lease, ask: Ask) -> None:
+        """A phase is over, and its nodes are free."""
+        handle = lease.handle
+        hold = handle.holds[ask.phase]
         now_s, cold = self._run.log.now(), ask.phase not in lease.warm
         seconds = now_s - hold.start_s
         if ask.phase == "sync":
@@ -87,8 +85,12 @@ class Iterations:
             handle.busy_s[handle.pool_of(ask.phase)] += busy_s(part)
         if not ask.extra:
             measure(handle, ask.phase, seconds)
-        lease.release()
-        handle.hold, handle.permit = None, None
+        lease.release(ask.phase)
+        del handle.holds[ask.phase]
+        handle.permits.pop(ask.phase, None)
+        if handle.spec.staleness and ask.phase == "rollout" and lease.rollouts == handle.spec.iterations:
+            news += (facts.Sampled(handle.id),)
+        lease.notify()
         self._run.tell(facts.Finished(handle.id, ask.phase, seconds, cold, not ask.extra), *news, notes=notes)
         if ask.phase == "training" and not handle.spec.sync_s:
             self.iterated(lease)
@@ -96,8 +98,8 @@ class Iterations:
     def synced(self, lease: Lease, iteration: int, seconds: float) -> None:
         """The new weights of an iteration are on the rollout nodes."""
         run, handle = self._run, lease.handle
-        if lease.open is not None and lease.open.phase == "sync" and lease.granted:
-            self.finish(lease)
+        if "sync" in lease.granted:
+            self.finish(lease, lease.opens["sync"])
         if lease.syncs <= iteration:
             lease.syncs = iteration + 1
             names = tuple(node.name for node in handle.nodes["rollout"])
@@ -112,8 +114,9 @@ class Iterations:
     def iterated(self, lease: Lease) -> None:
         """The iteration in hand is over: it counts."""
         handle = lease.handle
-        iterated, notes = self._calls.record(handle, Done(lease.metrics, movable=handle.spec.movable))
-        lease.metrics = {}
+        metrics = lease.metrics.pop(handle.iteration, {})
+        lease.notify()
+        iterated, notes = self._calls.record(handle, Done(metrics, movable=handle.spec.movable))
         if iterated is None:
             measured(self._run, self._lifecycle, lease, notes)
             return

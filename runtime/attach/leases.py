@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
@@ -95,28 +96,30 @@ class Leases:
             raise InputError("extra: goes with a rollout")
         with self._ledger.sign(lease):
             await self._run.written()
-            if lease.open != ask:
+            if lease.opens.get(ask.phase) != ask:
                 self._check_lives(lease)
                 lease.moves &= lease.handle.moving or self._run.scheduler.is_to_go(lease.handle.id)
-                if lease.moves and ask.phase == "rollout" and lease.open is None:
+                if lease.moves and (ask.phase == "rollout" or lease.handle.spec.staleness) and not lease.opens:
                     return {"granted": False, "move": True}
-                if self._run.stopping or not await self._has_place(lease, wait_s):
+                if self._run.stopping or not await self._has_place(lease, wait_s) or not await self._may_begin(lease, ask, wait_s):
                     return {"granted": False}
                 self._iterations.ask(lease, ask)
                 self.ending.end_spent(lease)
                 self._check_lives(lease)
-            permit = lease.handle.permit
+                if ask.phase not in lease.opens:  # its budget is spent, and another phase of it under way
+                    return {"granted": False}
+            permit = lease.handle.permits.get(ask.phase)
             if permit is not None:
                 await asyncio.wait((permit,), timeout=wait_s)
             await self._run.written()
             self._check_lives(lease)
-            if lease.open != ask:
+            if lease.opens.get(ask.phase) != ask:
                 raise Conflict(f"job {lease.handle.id}: the {phase} of iteration {iteration} is over")
-            hold = lease.handle.hold
+            hold = lease.handle.holds.get(ask.phase)
             if hold is None:
                 return {"granted": False}
-            if not lease.granted:
-                self._iterations.grant(lease)
+            if ask.phase not in lease.granted:
+                self._iterations.grant(lease, ask)
             await self._ledger.durable()
             self._check_lives(lease)
             nodes = described(lease.handle)
@@ -139,23 +142,24 @@ class Leases:
             NotFound: there is no such lease. Conflict: it does not hold that. One line.
         """
         lease, plain = self._ledger.lease(lease_id), Ask(phase, iteration)
-        ask = lease.open
+        ask = lease.opens.get(phase)
         with self._ledger.sign(lease):
             await self._run.written()
-            if ask is None or ask[:2] != plain[:2] or lease.open is not ask:
-                if lease.is_over(plain) or (lease.last is not None and lease.last[:2] == plain[:2]):
+            if ask is None or ask[:2] != plain[:2] or lease.opens.get(phase) is not ask:
+                if lease.is_over(plain) or ((last := lease.last.get(phase)) is not None and last[:2] == plain[:2]):
                     return {}
                 raise Conflict(f"job {lease.handle.id}: does not hold the {phase} of iteration {iteration}")
-            if not lease.granted:
+            if phase not in lease.granted:
                 raise Conflict(f"job {lease.handle.id}: the {phase} of iteration {iteration} has not been granted")
             if lease.ended:
                 self._ledger.free(lease, lease.suspects, "its owner has released it")
                 return {}
-            lease.metrics |= {name: value for name, value in (metrics or {}).items() if isfinite(value)}
+            reported = {name: value for name, value in (metrics or {}).items() if isfinite(value)}
+            lease.metrics.setdefault(iteration, {}).update(reported)
             if device_gb is not None:
-                self._iterations.keeps(lease, device_gb)
-            self._iterations.finish(lease)
-            if lease.stops_s is not None:
+                self._iterations.keeps(lease, ask, device_gb)
+            self._iterations.finish(lease, ask)
+            if lease.stops_s is not None and not lease.holds:
                 self.ending.stopped(lease)
             self.ending.end_spent(lease)
             await self._ledger.durable()
@@ -259,6 +263,19 @@ class Leases:
             if clock.time() >= until_s or self._run.stopping:
                 return False
             await asyncio.sleep(_AGAIN_S)
+        return True
+
+    async def _may_begin(self, lease: Lease, ask: Ask, wait_s: float) -> bool:
+        """Wait until a phase of a stale job need not wait for another one, nor the job be quiet because it is to move."""
+        clock = asyncio.get_running_loop()
+        until_s = clock.time() + wait_s
+        while lease.must_wait(ask) or (lease.moves and lease.handle.spec.staleness and lease.opens):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(lease.changed.wait(), max(0.0, until_s - clock.time()))
+            await self._run.written()
+            self._check_lives(lease)
+            if clock.time() >= until_s or self._run.stopping or lease.moves:
+                return False
         return True
 
     def _check_lives(self, lease: Lease) -> None:

@@ -111,8 +111,7 @@ class Ledger:
         now_s, job_id = self.run.log.now(), lease.handle.id
         facts: list[Any] = [LeaseEnded(now_s, job_id, lease.id, False, why)]
         if lease.holds:
-            assert lease.open is not None
-            names = tuple(node.name for node in lease.handle.nodes_of(lease.open.phase))
+            names = tuple(dict.fromkeys(node.name for phase in lease.granted for node in lease.handle.nodes_of(phase)))
             lease.suspects = set(names)
             self.suspected[job_id] = lease
             facts.append(Suspected(now_s, job_id, lease.id, names))
@@ -170,7 +169,7 @@ class Ledger:
 def wake(handle: JobHandle, why: str) -> None:
     """Let nobody wait for a permit of a job any more."""
     handle.refuse(Stopped(why))
-    for waits in (handle.permit, handle.next):
+    for waits in (*handle.permits.values(), handle.next):
         if waits is not None and waits.done() and not waits.cancelled():
             waits.exception()  # nobody else may ask for it
 

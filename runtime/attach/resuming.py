@@ -31,11 +31,10 @@ def recall_leases(ledger: Ledger, record: RunRecord) -> None:
 
 def is_in_use(record: RunRecord, job_id: str) -> bool:
     """Whether an owner may be using nodes of a job."""
-    grant = next((fact for fact in reversed(record.granted) if fact.job_id == job_id), None)
-    if grant is None or _is_over(record, grant):
-        return False
-    over = next((fact for fact in record.leases_ended if fact.lease == grant.lease), None)
-    return over is None or bool(_suspects(record, grant.lease))
+    last = {fact.phase: fact for fact in record.granted if fact.job_id == job_id}
+    leases = {grant.lease for grant in last.values() if not _is_over(record, grant)}
+    ended = {fact.lease for fact in record.leases_ended}
+    return any(lease not in ended or _suspects(record, lease) for lease in leases)
 
 
 def continue_leases(ledger: Ledger, record: RunRecord) -> None:
@@ -50,7 +49,7 @@ def continue_leases(ledger: Ledger, record: RunRecord) -> None:
         if stay is None or stay.lease is None:
             continue
         lease = stay.lease
-        if lease.names != {node.name for node in handle.nodes_of("sync")} and (lease.open is not None or lease.ended):
+        if lease.names != {node.name for node in handle.nodes_of("sync")} and (lease.opens or lease.ended):
             stay.lease = None
             _displaced(ledger, lease)
             continue
@@ -76,12 +75,12 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
     if not lease.ended:
         lease.ended = "its place has gone"
         entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended)]
-        if lease.open is not None:
+        if lease.opens:
             names = sorted(lease.names)
             lease.suspects = set(names)
             entries.append(Suspected(now_s, job_id, lease.id, tuple(names)))
         run.log.write(*entries)
-    lease.handle.hold = None
+    lease.handle.give_up()
     if lease.suspects:
         lease.sign_s = now_s
         ledger.leases[lease.id] = ledger.suspected[job_id] = lease
@@ -89,14 +88,18 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
 
 
 def _continue(ledger: Ledger, lease: Lease) -> None:
-    run, handle, ask = ledger.run, lease.handle, lease.open
-    if ask is not None:
-        news = facts.Continued(handle.id, ask.phase, True)
-        run.tell(news, notes=(Continued(run.log.now(), *news),))
-        assert handle.hold is not None
-    elif lease.rollouts > lease.trainings:
-        news = facts.Continued(handle.id, "rollout", False)
-        run.tell(news, notes=(Continued(run.log.now(), *news),))
+    run, handle = ledger.run, lease.handle
+    ahead = lease.rollouts - lease.trainings
+    news = [facts.Continued(handle.id, phase, True) for phase in lease.opens]
+    if ahead and not lease.opens:
+        news = [facts.Continued(handle.id, "rollout", False)]
+    if handle.spec.staleness:
+        news = [facts.Continued(handle.id, "rollout", False, ahead), *(one._replace(sampled=0) for one in news if one.runs)]
+        news = news if ahead or lease.opens else []
+    for one in news:
+        run.tell(one, notes=(Continued(run.log.now(), *one),))
+    if handle.spec.staleness and lease.rollouts == handle.spec.iterations:
+        run.tell(facts.Sampled(handle.id))
 
 
 def _suspects(record: RunRecord, lease_id: str) -> set[str]:
@@ -115,10 +118,11 @@ def _recall_phases(lease: Lease, record: RunRecord) -> None:
     lease.rollouts = max([number, *(part.iteration + 1 for part in own if part.phase == "rollout")])
     lease.trainings = max([number, *(part.iteration + 1 for part in own if part.phase == "training")])
     lease.syncs = max([number, *(sync.iteration + 1 for sync in record.syncs if sync.job_id == job_id and sync.end_s >= began_s)])
-    grant = next((fact for fact in reversed(record.granted) if fact.lease == lease.id), None)
-    if grant is not None and not _is_over(record, grant):
-        lease.open, lease.granted = Ask(grant.phase, grant.iteration, grant.extra), True
-        handle.hold = Hold(grant.phase, grant.asked_s, grant.start_s, grant.switched, False)
+    for grant in {fact.phase: fact for fact in record.granted if fact.lease == lease.id}.values():
+        if not _is_over(record, grant):
+            lease.opens[grant.phase] = Ask(grant.phase, grant.iteration, grant.extra)
+            lease.granted.add(grant.phase)
+            handle.holds[grant.phase] = Hold(grant.phase, grant.asked_s, grant.start_s, grant.switched, False, grant.iteration)
 
 
 def _is_over(record: RunRecord, grant: Granted) -> bool:

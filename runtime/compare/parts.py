@@ -19,6 +19,8 @@ class Parts(NamedTuple):
         rollout, training: the methods themselves.
         sync: weights on their way. switch: the permit's way, loading and offloading, and what a cold start takes beyond a warm one.
         waiting: for nodes. other: between phases: messages, checkpoints, steps of the job's own.
+
+    The rollouts of a stale job go on beside its trainings: its iterations are trainings, and what these wait for, nodes or samples.
     """
 
     rollout: float = 0.0
@@ -45,7 +47,7 @@ def slices_of(record: RunRecord, job_id: str) -> dict[int, list[PhaseSlice]]:
 
 def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
     """The iterations of a job in a run, in order."""
-    slices = slices_of(record, job_id)
+    slices, stale = slices_of(record, job_id), record.jobs[job_id].staleness > 0
     warm: dict[str, list[float]] = defaultdict(list)
     for part in (part for own in slices.values() for part in own):
         if not part.cold:
@@ -63,8 +65,10 @@ def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
         method = {"rollout": 0.0, "training": 0.0}
         holding_s = waiting_s = 0.0
         for part in slices[iteration.number]:
+            if stale and part.phase != "training":
+                continue
             holding_s += part.end_s - part.start_s
-            waiting_s += max(0.0, part.start_s - max(part.asked_s, begin_s))
+            waiting_s += max(0.0, part.start_s - (begin_s if stale else max(part.asked_s, begin_s)))
             if part.phase != "init":
                 seconds = part.done_s - part.run_s
                 method[part.phase] += min(seconds, usual.get(part.phase, seconds)) if part.cold else seconds
@@ -98,6 +102,7 @@ def replayed_parts(run: Run, fixed: dict[str, Fixed], begin_s: dict[str, float])
     for phase in run.phases:
         spans[phase.job_id, phase.iteration, "training" if phase.phase == "training" else "rollout"].append(phase)
     by_job: dict[str, list[Parts]] = {}
+    stale = {job.id for job in run.scenario.jobs if job.staleness}
     for job_id, ends_s in ends_of(run).items():
         own, since_s, parts = fixed[job_id], begin_s[job_id], []
         for number, end_s in enumerate(ends_s):
@@ -106,6 +111,8 @@ def replayed_parts(run: Run, fixed: dict[str, Fixed], begin_s: dict[str, float])
             rollout_s = _covered_s(rollouts) - own.rollout_switch - cold_s[0]
             training_s = _covered_s(trainings) - own.training_switch - cold_s[1]
             switch_s = own.rollout_switch + own.training_switch + sum(cold_s)
+            if job_id in stale:
+                rollout_s, switch_s = 0.0, own.training_switch + cold_s[1]
             known = Parts(rollout_s, training_s, own.sync, switch_s, other=own.other)
             parts.append(known._replace(waiting=end_s - since_s - sum(known)))
             since_s = end_s

@@ -50,6 +50,7 @@ class Response:
             tokens under the model's own distribution (temperature 1).
         finished: False where generation was stopped before the response ended.
         version: of the weights that sampled it; where it was resumed, of those that sampled its last part.
+        before: versions that sampled its first tokens, one a token, where it was resumed with newer weights.
     """
 
     prompt: int
@@ -57,6 +58,16 @@ class Response:
     logprobs: tuple[float, ...]
     finished: bool
     version: int
+    before: tuple[int, ...] = ()
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Of the weights that sampled each token."""
+        return self.before + (self.version,) * (len(self.token_ids) - len(self.before))
+
+    def versions_behind(self, version: int) -> tuple[int, ...]:
+        """`before` of a response that goes on behind this one with weights of a version."""
+        return self.before if self.version == version else self.versions
 
 
 class Progress(NamedTuple):

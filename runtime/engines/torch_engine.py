@@ -252,9 +252,11 @@ class _Rows:
         """The response of a row as far as it is, with what it went on behind."""
         old, span = self._earlier[row], slice(self._starts[row], int(self._count[row]))
         tokens, logprobs = tuple(self._tokens[row, span].tolist()), tuple(self._logprobs[row, span].tolist())
+        before: tuple[int, ...] = ()
         if old is not None:
             tokens, logprobs = old.token_ids + tokens, old.logprobs + logprobs
-        return Response(row, tokens, logprobs, bool(self._finished[row]), self._version)
+            before = old.versions_behind(self._version)
+        return Response(row, tokens, logprobs, bool(self._finished[row]), self._version, before)
 
 
 def _load(model_dir: Path, device: torch.device) -> Any:

@@ -150,7 +150,9 @@ class VllmEngine:
         logprobs = [list(old.logprobs) if old else [] for old in earlier]
 
         def response(row: int, finished: bool) -> Response:
-            return Response(row, tuple(tokens[row]), tuple(logprobs[row]), finished, self.version)
+            old = earlier[row]
+            before = old.versions_behind(self.version) if old else ()
+            return Response(row, tuple(tokens[row]), tuple(logprobs[row]), finished, self.version, before)
 
         finished: list[Response] = []
         try:

@@ -106,6 +106,7 @@ class CheckpointWriter:
         """
         self.wait()
         error, self._error = self._error, None
+        paused = False
         while error is not None or self._done > self._taken:
             self._session.where = "checkpoint"
             if error is not None:
@@ -113,6 +114,9 @@ class CheckpointWriter:
                     raise error
                 problem = one_line(" ".join(str(error).split()), 500)
                 note(f"its checkpoint cannot be written, and is tried again when there is room: {problem}")
+                if hasattr(job, "pause"):
+                    job.pause()
+                    paused = True
                 self._session.leave_devices()
                 self._session.ask("full", problem)
             began = monotonic()
@@ -122,6 +126,8 @@ class CheckpointWriter:
                 error = again
                 continue
             self._session.where = ""
+            if paused:
+                self._session.ask("continued", job.sampled_ahead)
             return checkpoint
         return None
 

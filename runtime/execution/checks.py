@@ -4,6 +4,7 @@ R1  no job is lost or doubled: its iterations are counted once, in order
 R2  the clock never runs back
 R3  no node runs two phases at once, but for one migrated tail, and never more than the whole of a node
 R4  no node's residency is exceeded
+R7  no sample is older than its job's staleness when it is trained
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import defaultdict
 
 from rollmux_env.cluster.events import Departed
 from rollmux_env.errors import InvariantError
-from rollmux_env.replay.checks import check_clock
+from rollmux_env.replay.checks import check_clock, check_sample
 from runtime.facts import Offloaded, PhaseSlice, Span
 from runtime.record import RunRecord
 
@@ -29,6 +30,10 @@ def check_run(record: RunRecord) -> None:
     for job_id, counts in numbers.items():
         if counts != [*range(len(counts))]:
             raise InvariantError(f"R1: the iterations of job {job_id} are numbered {counts}")
+    for iteration in (*record.iterations, *record.repeated):
+        job, metrics = record.jobs.get(iteration.job_id), iteration.metrics
+        if job is not None and {"trained_version", "sampled_version"} <= metrics.keys():
+            check_sample(job, int(metrics["trained_version"]), int(metrics["sampled_version"]))
     check_clock([event.at_s for event in record.log])
     by_node: dict[str, list[PhaseSlice]] = defaultdict(list)
     for part in record.phases:

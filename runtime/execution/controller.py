@@ -109,20 +109,24 @@ class Controller:
     def _carry_out(self, order: Order) -> Done | None:
         session = self._session
         if order.keep:
+            self._pause()
             session.leave_devices()
-            self._writer.write_now(self._job)
+            if self._keeps(self._job):
+                self._writer.write_now(self._job)
+            else:
+                session.ask("idle")
             return None
         if self._job is not None and self._keeps(self._job):
             self._writer.write_if_due(self._job)
         began = monotonic()
         session.iteration, session.worst_case = order.iteration, order.profile
-        runtime_hook.metrics, runtime_hook.samples, runtime_hook.trajectories = {}, [], []
+        runtime_hook.renew()
         changed = session.place(order.nodes)
         if changed and (session.workers or not order.iteration):  # else it is moved by affinity alone
             self._close()
         if self._job is None:
             note(start_line(order))
-            self._make(order.checkpoint)
+            self._make(order)
             self._writer.begin(Path(order.folder), max(0, order.iteration))
         job, session.in_step = self._job, True
         if order.profile and hasattr(job, "profile"):
@@ -162,25 +166,44 @@ class Controller:
         if job is None or not self._keeps(job) or self._session.where == "checkpoint":  # it has waited for room in vain
             return
         try:
+            self._pause()
             self._writer.wait()
             if self._session.is_between(job):
                 self._writer.write_now(job)
         except Exception as error:
             note(f"its last checkpoint cannot be written: {one_line(' '.join(str(error).split()), 500)}")
 
-    def _make(self, checkpoint: str | None) -> None:
-        """Make the job, under the permit of its first rollout; from a checkpoint, where there is one."""
-        session, spec = self._session, self._spec
-        with session.initialise():
-            if spec.job_class is None:
+    def _pause(self) -> None:
+        """Let no rollout of a stale job be under way."""
+        if hasattr(self._job, "pause"):
+            self._job.pause()
+
+    def _make(self, order: Order) -> None:
+        """Make the job, under the permit of a rollout; from a checkpoint, where there is one.
+
+        The permit is kept for its first rollout. One of a stale job asks for its own, since it may have to wait for a training.
+        """
+        session, spec, checkpoint = self._session, self._spec, order.checkpoint
+        asynchronous = spec.staleness > 0 and not order.profile
+        with session.initialise(keeps=not asynchronous):
+            if spec.job_class is not None:
+                self._job = load_named(spec.job_class, spec.folder)(**spec.options)
+            elif spec.staleness:
+                from runtime.grpo.asynchronous import AsynchronousGrpo
+
+                self._job = AsynchronousGrpo(spec)
+            else:
                 from runtime.grpo.job import Grpo
 
                 self._job = Grpo(spec)
-            else:
-                self._job = load_named(spec.job_class, spec.folder)(**spec.options)
             if checkpoint is not None:
                 self._job.restore(Path(checkpoint))
                 restore_randomness(Path(checkpoint))
+            if asynchronous:
+                self._job.load("rollout")  # weights may come before its first rollout
+                self._job.offload("rollout")
+        if asynchronous:
+            session.ask("continued", self._job.sampled_ahead)
 
     def _close(self) -> None:
         if self._job is not None and hasattr(self._job, "close"):

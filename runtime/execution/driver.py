@@ -163,8 +163,8 @@ class RunDriver:
             job_id: {
                 "group": handle.group,
                 "iteration": handle.iteration,
-                "holds": handle.hold.pool if handle.hold else None,
-                "waits": handle.permit is not None and not handle.permit.done(),
+                "holds": handle.phase,
+                "waits": handle.waits_for_permit,
                 "progress": how_far(handle.progress),
                 "gone": handle.gone,
             }

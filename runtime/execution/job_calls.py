@@ -6,15 +6,16 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
-from runtime.execution.job_handle import PROFILE, JobHandle, busy_s, how_far
+from runtime.execution.job_handle import PROFILE, Asked, JobHandle, busy_s, how_far
 from runtime.execution.job_log import SHOWN
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
 from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
-from runtime.facts import Absent, Checkpointed, Fact, Iteration, Node, Offloaded, Pool, SyncSlice
+from runtime.facts import Absent, Checkpointed, Continued, Fact, Iteration, Node, Offloaded, Pool, SyncSlice
 from runtime.machine import boot_id
+from runtime.phases import Paused
 
 
 class JobCalls:
@@ -63,17 +64,20 @@ class JobCalls:
             raise Stopped("stops with the run")
         return order
 
-    async def acquire(self, job_id: str, pool: Pool, parts: tuple[Node, ...] = ()) -> tuple[Pool, ...]:
+    async def acquire(
+        self, job_id: str, pool: Pool, parts: tuple[Node, ...] = (), iteration: int | None = None
+    ) -> tuple[Pool, ...]:
         """Wait for the permit of a phase.
 
         Args:
             parts: of a rollout: what its nodes are cut into, if it can do with a part of them.
+            iteration: that the phase belongs to, where it is not the one in hand.
 
         Returns:
             Nothing: it has the permit. Else the pools on whose nodes its state is to leave the devices before it waits on.
 
         Raises:
-            Stopped: the run stops.
+            Stopped: the run stops. Paused: the job's rollouts wait.
         """
         run = self._run
         handle = run.handles[job_id]
@@ -81,19 +85,51 @@ class JobCalls:
         await run.written()
         if run.stopping:
             raise Stopped("stops with the run")
-        handle.asked_s, handle.parts = run.log.now(), parts
-        if pool == "rollout":
-            handle.began_s = handle.asked_s
-        handle.permit = asyncio.get_running_loop().create_future()
-        if run.present(handle):
-            run.tell(facts.Ready(job_id, pool, parts))
-        return await self.permit(job_id)
+        if pool == "rollout" and handle.pauses:
+            raise Paused
+        number = handle.iteration if iteration is None else iteration
+        asked_before = pool in handle.asks or pool in handle.holds  # and waited for something else since
+        handle.wait_for(pool)
+        if not asked_before:
+            handle.asks[pool] = Asked(run.log.now(), number)
+            if pool == "rollout":
+                handle.parts, handle.began_s[number] = parts, handle.asks[pool].at_s
+            if run.present(handle):
+                run.tell(facts.Ready(job_id, pool, parts))
+        elif pool in handle.holds:
+            run.take_up(handle, pool)
+        return await self.permit(job_id, pool)
 
-    async def permit(self, job_id: str) -> tuple[Pool, ...]:
+    async def permit(self, job_id: str, pool: Pool) -> tuple[Pool, ...]:
         """Wait on, as `acquire` does."""
         handle = self._run.handles[job_id]
-        assert handle.permit is not None
-        return self._run.residents.leaving(handle) or await handle.permit
+        return self._run.residents.leaving(handle) or await handle.permits[pool]
+
+    async def pause(self, job_id: str) -> None:
+        """No further rollout of a stale job begins until `unpause`; one that waits for its permit does not wait on."""
+        handle = self._run.handles[job_id]
+        handle.pauses = True
+        waits = handle.permits.get("rollout")
+        if waits is not None and not waits.done():
+            waits.set_exception(Paused())
+
+    async def unpause(self, job_id: str) -> None:
+        """They go on."""
+        self._run.handles[job_id].pauses = False
+
+    async def continued(self, job_id: str, sampled: int) -> None:
+        """A stale job that was made anew, or has been away, has run so many rollouts that it has not trained on yet."""
+        run, handle = self._run, self._run.handles[job_id]
+        await run.written()
+        if not run.present(handle) or run.stopping:
+            return
+        news: list[facts.Fact] = []
+        if sampled:
+            news.append(facts.Continued(job_id, "rollout", False, sampled))
+        if handle.iteration + sampled == handle.spec.iterations:
+            news.append(facts.Sampled(job_id))
+        if news:
+            run.tell(*news, notes=(Continued(run.log.now(), job_id, "rollout", False, sampled),))
 
     async def may_stay(self, job_id: str, pool: Pool) -> bool:
         """Whether the state of a phase that is over may stay on its devices."""
@@ -112,28 +148,34 @@ class JobCalls:
         """A phase is over. Returns the pools on whose nodes the job's state is to leave the devices."""
         run = self._run
         await run.written()
-        handle, hold = run.handles[job_id], run.handles[job_id].hold
+        handle = run.handles[job_id]
+        phase: Pool = "training" if report.phase == "training" else "rollout"
+        hold = handle.holds.get(phase)
         if hold is None:
             return ()  # the job has failed meanwhile
         now_s = handle.since_s = run.log.now()
-        done = handle.slice(report, now_s, run.scheduler.spans(job_id, now_s) if report.phase == "rollout" else ())
+        extra = report.phase == "init" and not report.keeps
+        spans = run.scheduler.spans(job_id, now_s) if report.phase == "rollout" else ()
+        done = handle.slice(report, now_s, spans, extra=extra)
         if report.keeps:
             hold.start_s = hold.asked_s = now_s
             run.log.write(done)
             return ()
-        seconds, phase = report.done_s - report.run_s, hold.pool
-        assert phase != "sync"  # which only owners of attached jobs ask a permit for
+        seconds = report.done_s - report.run_s
         if handle.iteration == PROFILE:
             self._profiling.add_measurement(handle, report)
-        else:
-            handle.busy_s[handle.pool_of(hold.pool)] += busy_s(done)
-        handle.hold = None
+        elif not extra:
+            handle.busy_s[handle.pool_of(phase)] += busy_s(done)
+        del handle.holds[phase]
         if report.stays:
             run.residents.stays(handle, phase, report.host_gb, report.device_gb)
         else:
             run.went(handle, (phase,))
         device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
-        run.tell(facts.Finished(job_id, hold.pool, seconds, report.cold, device_gb=device_gb), notes=(done,))
+        news: list[facts.Fact] = [facts.Finished(job_id, phase, seconds, report.cold, not extra, device_gb)]
+        if handle.spec.staleness and report.phase == "rollout" and hold.iteration + 1 == handle.spec.iterations:
+            news.append(facts.Sampled(job_id))
+        run.tell(*news, notes=(done,))
         handle.notify()
         return run.residents.leaving(handle)
 
@@ -163,10 +205,10 @@ class JobCalls:
         responses, total, _ = how_far(handle.progress)
         if handle.is_woken:
             handle.notify()
-        migration, hold = run.scheduler.migration, handle.hold
+        migration = run.scheduler.migration
         if run.log.problem is not None:
             return  # there will be another report
-        if migration is None or hold is None or hold.pool != "rollout" or handle.past_threshold or not run.present(handle):
+        if migration is None or "rollout" not in handle.holds or handle.past_threshold or not run.present(handle):
             return
         if migration.at * total <= responses < total:
             handle.past_threshold = True
@@ -183,7 +225,7 @@ class JobCalls:
         """Wait until a job's rollout is to use other parts of its nodes than it knows of, or as many responses have finished as it
         stops for; False: it is over, or nothing of that ever is."""
         handle = self._run.handles[job_id]
-        while handle.hold is not None and handle.hold.pool == "rollout":
+        while "rollout" in handle.holds:
             if self._run.scheduler.migration is None and handle.wake is None:
                 return False
             if handle.uses != handle.knows or handle.is_woken:
@@ -207,7 +249,7 @@ class JobCalls:
         """A job's rollout uses no others any more."""
         handle = self._run.handles[job_id]
         await self._run.written()
-        if handle.hold is not None and handle.hold.pool == "rollout":
+        if "rollout" in handle.holds:
             self._run.tell(facts.Shrunk(job_id))
 
     async def checkpointed(self, job_id: str, checkpoint: Checkpoint) -> bool:
@@ -223,6 +265,7 @@ class JobCalls:
             self._over_budget(handle, (), notes)
         elif leaves and handle.moving:
             handle.leaving = False
+            handle.give_up()
             run.tell(facts.Vacated(job_id), facts.Resumed(job_id), notes=notes)  # its new place says when it goes on
         elif leaves:
             handle.leaving = False
@@ -235,6 +278,13 @@ class JobCalls:
             run.log.write(*notes)
         await run.written()
         return run.log.problem is None
+
+    async def idle(self, job_id: str) -> None:
+        """Nothing of a job that leaves its place is under way; it has no checkpoints."""
+        run, handle = self._run, self._run.handles[job_id]
+        await run.written()
+        if handle.leaving and handle.over_budget and handle.end is None and run.present(handle):
+            self._over_budget(handle, (), ())
 
     def _recorded(self, handle: JobHandle, checkpoint: Checkpoint, at_s: float) -> tuple[Fact, ...]:
         """The fact of a checkpoint, which the job goes on from after a restart."""
@@ -255,8 +305,9 @@ class JobCalls:
         await run.written()
         if handle.full is None and run.present(handle) and not run.stopping:
             run.log.say(f"{job_id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
+            handle.give_up()
             run.tell(facts.Absent(job_id), notes=(Absent(run.log.now(), job_id, problem),))
-        handle.full, handle.interrupted = problem, handle.interrupted or handle.began_s is not None
+        handle.full, handle.interrupted = problem, handle.interrupted or bool(handle.began_s)
         await wait_for_room(run.checkpoints(job_id).parent.parent, lambda: run.stopping or handle.end is not None)
         if run.stopping:
             raise Stopped("stops with the run")
@@ -272,13 +323,14 @@ class JobCalls:
         """A process of a job has more host memory than its node has for jobs: the job fails."""
         handle = self._run.handles[job_id]
         problem = f"{node} has {gb:.2f} GB of host memory; a node has {limit_gb:.2f} GB for jobs"
-        where = handle.hold.pool if handle.hold else "step"
+        where = handle.phase or "step"
         await self._lifecycle.fail(handle, End("failed", where, problem), again=False)
 
     def _completed(self, handle: JobHandle, done: Done) -> None:
         """A job has carried out its order."""
         if handle.iteration == PROFILE:
-            handle.began_s, handle.movable = None, done.movable
+            handle.movable = done.movable
+            handle.began_s.clear()
             handle.passes -= 1
             if handle.passes:
                 self._run.order(handle)
@@ -297,8 +349,9 @@ class JobCalls:
     def record(self, handle: JobHandle, done: Done) -> tuple[facts.Iterated | None, tuple[Fact, ...]]:
         """An iteration is over and counts; what the scheduler (but of a guest) and the journal are to be told of it."""
         run, number, now_s = self._run, handle.iteration, self._run.log.now()
-        began_s = handle.began_s if handle.began_s is not None else now_s
-        handle.began_s = None
+        began_s = handle.began_s.pop(number, 0.0 if handle.spec.staleness else now_s)
+        if handle.spec.staleness:
+            began_s, handle.follows_s = max(began_s, handle.follows_s), now_s
         interrupted, handle.interrupted = handle.interrupted, False
         notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics, interrupted),)
         if done.checkpoint is not None:
@@ -326,7 +379,7 @@ class JobCalls:
             run.tell(iterated, facts.Left(handle.id), notes=notes)
             handle.tell(None, run.log.now())
         elif run.scheduler.state.is_over_budget(handle.id, run.log.now()):
-            if done.keeps:  # it ends when it has written its last checkpoint
+            if done.keeps or handle.spec.staleness:  # it ends when it has written its last checkpoint, and nothing is under way
                 run.tell(iterated, notes=notes)
                 handle.over_budget = handle.leaving = True
                 if handle.end is None:

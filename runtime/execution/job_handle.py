@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollmux_env.cluster.events import Progress
 from rollmux_env.scenario import Job
@@ -20,12 +20,25 @@ from runtime.residency.choice import Waits
 PROFILE = -1  # in place of an iteration's number
 
 
+class Asked(NamedTuple):
+    """A permit that a job wants.
+
+    Attributes:
+        at_s: since when. iteration: number of that which the phase belongs to.
+    """
+
+    at_s: float
+    iteration: int
+
+
 @dataclass
 class Hold:
     """A permit in a job's hands.
 
     Attributes:
         pool: the phase, as its nodes' pool; `sync` where it is for all nodes of the job.
+        iteration: number of that which the phase belongs to; of a stale job rollouts are ahead of trainings.
+        since_s: when the job could begin: `start_s`, or when others had made room for it.
     """
 
     pool: HoldName
@@ -33,6 +46,8 @@ class Hold:
     start_s: float
     switched: bool
     paired: bool  # another one was given at the same time
+    iteration: int = 0
+    since_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -47,9 +62,12 @@ class JobHandle:
         checkpoint: the last one. recorded: iterations of those that the journal knows. keeping_s: how long writing the last one
             took. leaving: it writes one before it leaves its place. deaths: since it had done as many. restarted: why it is made
             anew. busy_s: node-seconds of its phases, by pool.
-        since_s: it has had no need to wait since; None while it waits. began_s: when its rollout was ready.
-        hold: its permit. asked_s: when it asked for one. permit, next: the permit and the order that it waits for. A permit that
-            names pools is none: the job is first to leave what it has on their nodes.
+        since_s: it has had no need to wait since; None while it waits. began_s: when the rollouts of iterations that are not over
+            were ready, by number. follows_s: when the iteration before the one in hand was over, or it got its place since.
+        holds: its permits, by phase: one, or of a stale job one a side. asks: those that it has asked for and not had.
+        permits, next: the permits, by phase, and the order that it waits for. A permit that names pools is none: the job is first
+            to leave what it has on their nodes.
+        pauses: its rollouts wait with what comes next, since it is to leave its place.
         parts: what its rollout nodes are cut into, of a job that can do with a part of them. uses: numbers of those that its
             rollout is to use; knows: of those that it knows of. past_threshold: its rollout has reached that of migration.
             wake: finished responses at which its rollout stops, to ask its rollout policy; None: at none.
@@ -85,10 +103,12 @@ class JobHandle:
     restarted: str = ""
     busy_s: dict[str, float] = field(default_factory=lambda: {"rollout": 0.0, "training": 0.0})
     since_s: float | None = None
-    began_s: float | None = None
-    hold: Hold | None = None
-    asked_s: float = 0.0
-    permit: asyncio.Future[tuple[Pool, ...]] | None = None
+    began_s: dict[int, float] = field(default_factory=dict)
+    follows_s: float = 0.0
+    holds: dict[HoldName, Hold] = field(default_factory=dict)
+    asks: dict[HoldName, Asked] = field(default_factory=dict)
+    permits: dict[HoldName, asyncio.Future[tuple[Pool, ...]]] = field(default_factory=dict)
+    pauses: bool = False
     next: asyncio.Future[Order | None] | None = None
     parts: tuple[Node, ...] = ()
     uses: tuple[int, ...] = ()
@@ -126,20 +146,36 @@ class JobHandle:
         return self.group is not None and (self.iteration == PROFILE or self.job is None)
 
     @property
+    def phase(self) -> HoldName | None:
+        """What it runs; of two phases the one that began last."""
+        return next(reversed(self.holds), None)
+
+    @property
+    def waits_for_permit(self) -> bool:
+        """Whether it has asked for one in vain so far."""
+        return any(not waits.done() for waits in self.permits.values())
+
+    @property
     def id(self) -> str:
         """The job's."""
         return self.spec.id
 
     def sit(self, seating: Seating) -> None:
         """It has this place."""
-        self.group, self.moving, self.leaving = seating.group, False, False
+        self.group, self.moving, self.leaving, self.pauses = seating.group, False, False, False
         self.numbers = {"rollout": seating.rollout, "training": seating.training}
         self.nodes = {"rollout": seating.rollout_nodes, "training": seating.training_nodes}  # type: ignore[dict-item]
 
     def stand(self) -> None:
         """It has no place."""
-        self.group, self.hold, self.moving, self.leaving = None, None, False, False
+        self.group, self.moving, self.leaving = None, False, False
+        self.give_up()
         self.notify()
+
+    def give_up(self) -> None:
+        """It has no permit, and waits for none."""
+        self.holds.clear()
+        self.asks.clear()
 
     def tell(self, order: Order | None, now_s: float) -> None:
         """Answer what it waits for between iterations; None: it is done."""
@@ -168,14 +204,18 @@ class JobHandle:
 
     def ask_to_leave(self, pools: tuple[Pool, ...]) -> None:
         """Wake it where it waits for a permit, so that its state leaves some nodes; it will wait again."""
-        waits = self.permit
-        if pools and waits is not None and not waits.done():
-            self.permit = asyncio.get_running_loop().create_future()
+        phase = next((phase for phase, waits in self.permits.items() if not waits.done()), None)
+        if pools and phase is not None:
+            waits, self.permits[phase] = self.permits[phase], asyncio.get_running_loop().create_future()
             waits.set_result(pools)
+
+    def wait_for(self, phase: HoldName) -> None:
+        """It waits for a permit from now on."""
+        self.permits[phase] = asyncio.get_running_loop().create_future()
 
     def refuse(self, error: Exception) -> None:
         """Wake it where it waits, with an error."""
-        for waits in (self.permit, self.next):
+        for waits in (*self.permits.values(), self.next):
             if waits is not None and not waits.done():
                 waits.set_exception(error)
 
@@ -205,13 +245,13 @@ class JobHandle:
 
     def slice(self, report: Report, now_s: float, spans: tuple[Span, ...], ok: bool = True, extra: bool = False) -> PhaseSlice:
         """The phase that it has held nodes for."""
-        hold = self.hold
-        assert hold is not None and self.group is not None and hold.pool != "sync"
+        hold = self.holds["training" if report.phase == "training" else "rollout"]
+        assert self.group is not None and hold.pool != "sync"
         return PhaseSlice(
             job_id=self.id,
             phase=report.phase,  # type: ignore[arg-type]
             profile=self.is_guest,
-            iteration=self.iteration,
+            iteration=hold.iteration,
             group=self.group,
             pool=self.pool_of(hold.pool),
             numbers=self.numbers[hold.pool],

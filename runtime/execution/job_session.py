@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
+from threading import RLock
 from time import monotonic
 from typing import Any
 
@@ -44,6 +46,7 @@ class JobSession:
         self._staying: dict[Pool, Any] = {}  # the job, by the pool of nodes on which its state has stayed
         self._waited_s: dict[_Handle | None, float] = {}  # what was last known of how long workers, or this process, had no core
         self.parts: tuple[int, ...] = ()
+        self._devices: dict[Pool, Any] = {"rollout": RLock(), "training": RLock()}  # held while state goes onto them or off
         self._wakes: int | None = None  # finished responses at which the rollout in hand is to stop
         self._own_gb: dict[Pool, float] = {}  # of this process, by the pool that it counts for
         self._reporter, self._watch = ProgressReporter(coordinator, spec.id, "job"), Watch(coordinator, spec.id)
@@ -83,6 +86,16 @@ class JobSession:
         self._nodes = nodes
         return changed
 
+    def beside(self) -> JobSession:
+        """For the rollouts of a stale job, in a thread of their own: they go by their own iterations."""
+        other = copy(self)
+        other.in_step, other.where = False, ""
+        return other
+
+    def pause(self, pauses: bool) -> None:
+        """See `JobCalls.pause`."""
+        self.ask("pause" if pauses else "unpause")
+
     def is_between(self, job: Any) -> bool:
         """Whether a job that waits is as it was after its last iteration."""
         if getattr(job, "checkpoint_before_training", False):
@@ -96,8 +109,12 @@ class JobSession:
         self._next, self.in_step = "rollout", False
 
     @contextlib.contextmanager
-    def initialise(self) -> Iterator[None]:
-        """Hold the permit of the first rollout while the job is made, and keep it for that rollout."""
+    def initialise(self, keeps: bool) -> Iterator[None]:
+        """Hold the permit of a rollout while the job is made.
+
+        Args:
+            keeps: keep it for the first rollout; else that asks for its own when it may begin.
+        """
         self.where = "init"
         self._acquire("rollout", ())
         begun_s = self.now()
@@ -109,9 +126,9 @@ class JobSession:
         runtime_hook.stages = {}
         yield
         done_s = self.now()
-        self._has_permit = True
+        self._has_permit = keeps
         self._pools_loaded.clear()
-        self._release(Report("init", True, begun_s, begun_s, done_s, stages=dict(runtime_hook.stages), cold=True))
+        self._release(Report("init", keeps, begun_s, begun_s, done_s, stages=dict(runtime_hook.stages), cold=True))
         self.where = ""
 
     @contextlib.contextmanager
@@ -143,20 +160,21 @@ class JobSession:
         runtime_hook.stages = {}
         cold = pool not in self._pools_loaded
         self._pools_loaded.add(pool)
-        load_s = timed(job, "load", phase)[0]
-        run_s = self.now()
-        yield
-        done_s = self.now()
-        self._reporter.flush()
-        if self.worst_case:
-            parked = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
-        else:
-            parked = park(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
-        usage = self._usage(pool)
-        waited_s, (host_gb, device_gb) = self._waited(usage), self._used(pool, parked.footprint, usage)
-        self._staying.pop(pool, None)
-        if parked.stays:
-            self._staying[pool] = job
+        with self._devices[pool]:
+            load_s = timed(job, "load", phase)[0]
+            run_s = self.now()
+            yield
+            done_s = self.now()
+            self._reporter.flush()
+            if self.worst_case:
+                parked = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
+            else:
+                parked = park(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
+            usage = self._usage(pool)
+            waited_s, (host_gb, device_gb) = self._waited(usage), self._used(pool, parked.footprint, usage)
+            self._staying.pop(pool, None)
+            if parked.stays:
+                self._staying[pool] = job
         report = Report(pool, False, begun_s, run_s, done_s, load_s, parked.seconds, parked.warm_s, cold, dict(runtime_hook.stages))
         self._release(
             replace(report, host_gb=host_gb, device_gb=device_gb, core_wait_s=waited_s, stays=parked.stays, waits=parked.waits)
@@ -170,23 +188,26 @@ class JobSession:
 
     def _acquire(self, pool: Pool, parts: tuple[Node, ...]) -> None:
         """Wait for a permit; on other nodes of the job somebody may need the room meanwhile that its state there takes."""
-        pools = self.ask("acquire", pool, parts)
+        pools = self.ask("acquire", pool, parts, self.iteration)
         while pools:
             self._leave(pools)
-            pools = self.ask("permit")
+            pools = self.ask("permit", pool)
 
     def _leave(self, pools: tuple[Pool, ...]) -> None:
         """Offload what has stayed on the nodes of some pools."""
         for pool in pools:
-            if (job := self._staying.pop(pool, None)) is not None:
-                seconds, footprint = timed(job, "offload", "rollout" if pool == "rollout" else "train")
-                self.ask("offloaded", pool, seconds, *self._used(pool, footprint))
+            with self._devices[pool]:
+                if (job := self._staying.pop(pool, None)) is not None:
+                    seconds, footprint = timed(job, "offload", "rollout" if pool == "rollout" else "train")
+                    self.ask("offloaded", pool, seconds, *self._used(pool, footprint))
 
     def nodes(self, pool: Pool) -> tuple[Node, ...]:
         return self._nodes.get(pool, ())
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
-        actor = ray.remote(Worker).options(
+        remote: Any = ray.remote
+        made = remote(concurrency_groups={_BESIDE: 1})(Worker) if self._spec.staleness else remote(Worker)
+        actor = made.options(
             num_cpus=0,
             scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.machine, soft=False),
         )
@@ -281,6 +302,8 @@ class JobSession:
         expected = self._next
         if phase == expected or (expected == "sync" and phase == "rollout"):
             return
+        if self._spec.staleness and not self.worst_case and phase != "sync":  # its rollouts are of iterations of their own
+            return
         raise OutOfOrder(f"the phase '{phase}' came where '{expected}' was due; an iteration is rollout, train, sync")
 
     def _release(self, report: Report) -> None:
@@ -317,11 +340,16 @@ class _Handle:
         values = [argument.reference if isinstance(argument, _Call) else argument for argument in arguments]
         return _Call(self, self.actor.call.remote(method, *values))
 
+    def beside(self, method: str, *arguments: Any) -> _Call:
+        values = [argument.reference if isinstance(argument, _Call) else argument for argument in arguments]
+        return _Call(self, self.actor.beside.options(concurrency_group=_BESIDE).remote(method, *values))
+
     def close(self) -> None:
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(self.actor.close.remote(), timeout=10)
         ray.kill(self.actor)
 
 
+_BESIDE = "beside"  # of an actor's calls, those that do not wait for others
 _Usage = dict[_Handle, tuple[float, float]]
 _OTHER: dict[Pool, Pool] = {"rollout": "training", "training": "rollout"}

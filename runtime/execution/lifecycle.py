@@ -12,6 +12,7 @@ from typing import Any, cast
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
+from rollmux_env.scheduler.dispatcher import HoldName
 from runtime.checkpoints import ResumePoint, drop_above, newest
 from runtime.execution.job_handle import PROFILE, JobHandle
 from runtime.execution.messages import End, Report, Stopped
@@ -178,7 +179,7 @@ class JobLifecycle:
             handle.end_profile()
             self.check_over()
             return
-        slices = self.interrupted_slice(handle)
+        slices = self.interrupted_slices(handle)
         assert handle.end is not None
         if handle.again and run.stopping:
             self._halt(handle, *slices)
@@ -191,14 +192,16 @@ class JobLifecycle:
         handle.end_profile()
         self.check_over()
 
-    def interrupted_slice(self, handle: JobHandle) -> tuple[Fact, ...]:
-        """The phase that a job does not end; of a sync nothing is kept."""
-        if handle.hold is None or handle.hold.pool == "sync":
-            return ()
-        now_s, start_s = self._run.log.now(), handle.hold.start_s
-        report = Report(handle.hold.pool, False, start_s, start_s, now_s)
-        spans = self._run.scheduler.spans(handle.id, now_s) if handle.hold.pool == "rollout" else ()
-        return (handle.slice(report, now_s, spans, ok=False),)
+    def interrupted_slices(self, handle: JobHandle) -> tuple[Fact, ...]:
+        """The phases that a job does not end; of a sync nothing is kept."""
+        now_s = self._run.log.now()
+        slices = []
+        for phase, hold in handle.holds.items():
+            if phase != "sync":
+                report = Report(phase, False, hold.start_s, hold.start_s, now_s)
+                spans = self._run.scheduler.spans(handle.id, now_s) if phase == "rollout" else ()
+                slices.append(handle.slice(report, now_s, spans, ok=False))
+        return tuple(slices)
 
     def finish(self, handle: JobHandle, notes: tuple[Fact, ...], over_budget: bool = False) -> None:
         """An attached job is done, perhaps before its last iteration."""
@@ -320,15 +323,18 @@ class JobLifecycle:
             await run.written()
             now_s = run.log.now()
             for handle in [*run.handles.values()]:
-                if handle.since_s is None or handle.gone or handle.spec.is_attached:  # of those leases are what counts
+                if handle.gone or handle.spec.is_attached:  # of those leases are what counts
                     continue
-                limit_s = self._deadline_s(handle)
-                if now_s - handle.since_s > limit_s:
-                    where = handle.hold.pool if handle.hold else "step"
-                    what = f"its {where}" if handle.hold else "what it does between its phases"
+                for since_s, phase in _busy_since(handle):
+                    limit_s = self._deadline_s(handle, phase)
+                    if now_s - since_s <= limit_s:
+                        continue
+                    where = phase or "step"
+                    what = f"its {where}" if phase else "what it does between its phases"
                     problem = f"{what} hangs: it has not ended after {limit_s:.0f} s"
                     again = handle.job is not None  # a profile holds nodes for an hour, which others wait for
                     await self.fail(handle, End("died" if again else "failed", where, problem), again)
+                    break
             if now_s - last_look_s > _LOOK_S:
                 last_look_s = now_s
                 dead_machines = await self._dead_machines()
@@ -345,8 +351,8 @@ class JobLifecycle:
         if joined:
             self.node_changes.join(joined)
 
-    def _deadline_s(self, handle: JobHandle) -> float:
-        """How long a job may take for what it does now."""
+    def _deadline_s(self, handle: JobHandle, phase: HoldName | None) -> float:
+        """How long a job may take for a phase, or for what it does between two of them."""
         timeouts, job = self._run.plan.timeouts, handle.job
         if not handle.has_come:
             return max(timeouts.least_s, _STARTS_S)
@@ -354,8 +360,17 @@ class JobLifecycle:
             return timeouts.profile_s
         phases: dict[str, Any] = {pool: getattr(job, pool) for pool in POOLS}
         worst_s = {pool: phase.worst_case_s + phase.switch.warm_s + phase.switch.cold_s for pool, phase in phases.items()}
-        own_s: float = worst_s[handle.hold.pool] if handle.hold else sum(worst_s.values()) + job.sync_s + handle.keeping_s
+        own_s: float = worst_s[phase] if phase else sum(worst_s.values()) + job.sync_s + handle.keeping_s
         return max(timeouts.least_s, timeouts.times * own_s)
+
+
+def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
+    """Since when a job has had no need to wait, and for which phase; of a stale job on either side."""
+    if handle.spec.staleness and handle.iteration != PROFILE and handle.has_come:
+        running = [(hold.since_s, phase) for phase, hold in handle.holds.items() if hold.since_s]
+        if running or handle.waits_for_permit:
+            return [*running]
+    return [] if handle.since_s is None else [(handle.since_s, handle.phase)]
 
 
 def _deaths(handle: JobHandle) -> int:

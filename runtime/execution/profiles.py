@@ -77,6 +77,7 @@ class Profile(BaseModel):
             arrival_s=arrival_s,
             iterations=spec.iterations,
             slo=spec.slo,
+            staleness=spec.staleness,
             rollout=Phase.model_validate(self.rollout.phase(spec.rollout.nodes)),
             training=Training.model_validate(self.training.phase(spec.training.nodes)),
             sync_s=self.sync_s,
@@ -96,6 +97,7 @@ def job_as_stated(spec: JobSpec, arrival_s: float) -> Job:
         arrival_s=arrival_s,
         iterations=spec.iterations,
         slo=spec.slo,
+        staleness=spec.staleness,
         rollout=Phase.model_validate(rollout | _stated_memory(spec.rollout)),
         training=Training.model_validate(training | _stated_memory(spec.training)),
         sync_s=spec.sync_s,
@@ -113,7 +115,7 @@ def _stated_memory(phase: PhaseSpec) -> dict[str, float]:
 # Keys of a job on which its profile does not depend.
 _OF_NO_ACCOUNT = {
     *("id", "arrival_s", "iterations", "slo", "seed", "folder", "movable", "checkpoint"),
-    *("priority", "user", "budget"),
+    *("priority", "user", "budget", "staleness"),
 }
 
 

@@ -177,8 +177,7 @@ class Profiling:
 
     def add_measurement(self, handle: JobHandle, report: Report) -> None:
         """A phase of a pass is over."""
-        hold = handle.hold
-        assert hold is not None
+        hold = handle.holds["training" if report.phase == "training" else "rollout"]
         if handle in self._probe_jobs:
             if hold.paired == (self._probe.mode == "paired"):
                 self._timings.add(self._probe.mode, handle.id, cast("Pool", hold.pool), report.done_s - report.run_s)

@@ -30,7 +30,7 @@ class Residents:
     def __init__(self, handles: Mapping[str, JobHandle]) -> None:
         self._handles = handles
         self._staying: dict[_Key, tuple[str, ...]] = {}  # names of the nodes
-        self._held_back: dict[JobHandle, None] = {}
+        self._held_back: dict[tuple[JobHandle, HoldName], None] = {}
 
     def may_stay(self, handle: JobHandle, pool: Pool, cluster: Cluster) -> bool:
         """Whether the state of a phase that is over may stay where it is."""
@@ -58,27 +58,28 @@ class Residents:
             handle.to_leave.discard(pool)
 
     def leaving(self, handle: JobHandle) -> tuple[Pool, ...]:
-        """Where a job has to leave now; all that it has, if it moves."""
-        staying = [pool for pool in POOLS if (handle, pool) in self._staying]
+        """Where a job has to leave now; all that it has, if it moves. What runs leaves when it is over."""
+        staying = [pool for pool in POOLS if (handle, pool) in self._staying and pool not in handle.holds]
         return tuple(pool for pool in staying if handle.moving or pool in handle.to_leave)
 
-    def admit(self, handle: JobHandle, cluster: Cluster) -> bool:
+    def admit(self, handle: JobHandle, phase: HoldName, cluster: Cluster) -> bool:
         """Give a job the permit that it has been granted, or hold it back until there is room; whether it has it."""
-        self._held_back.pop(handle, None)
-        if handle.hold is None or handle.permit is None or handle.permit.done():
+        self._held_back.pop((handle, phase), None)
+        waits = handle.permits.get(phase)
+        if phase not in handle.holds or waits is None or waits.done():
             return False
-        in_the_way = self._in_the_way(handle, handle.hold.pool, cluster)
+        in_the_way = self._in_the_way(handle, phase, cluster)
         if not in_the_way:
-            handle.permit.set_result(())
+            waits.set_result(())
             return True
-        self._held_back[handle] = None
+        self._held_back[handle, phase] = None
         for other, pool in in_the_way:
             other.to_leave.add(pool)
             other.ask_to_leave(self.leaving(other))
         return False
 
-    def held_back(self) -> list[JobHandle]:
-        """Jobs whose permits are."""
+    def held_back(self) -> list[tuple[JobHandle, HoldName]]:
+        """Jobs and phases whose permits are."""
         return [*self._held_back]
 
     def _sharing(self, handle: JobHandle) -> dict[_Key, Place]:

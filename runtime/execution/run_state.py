@@ -19,13 +19,14 @@ from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.queue_keys import beyond_quota
-from rollmux_env.scenario import Job
+from rollmux_env.scenario import ONE_DEVICE, Job
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Entry, Scheduler
+from rollmux_env.scheduler.dispatcher import HoldName
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.validation_errors import one_line
-from runtime.execution.job_handle import PROFILE, Hold, JobHandle
+from runtime.execution.job_handle import PROFILE, Asked, Hold, JobHandle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
 from runtime.execution.residents import Residents
@@ -127,6 +128,8 @@ class RunState:
                 for handle in self.handles.values():
                     handle.interrupted = True
                     handle.since_s = None if handle.since_s is None else self.log.now()  # nobody has hung
+                    for hold in handle.holds.values():
+                        hold.since_s = self.log.now()
                 self._settle()
                 self._writable.set()
 
@@ -157,6 +160,7 @@ class RunState:
         handle, now_s = self.handles[command.job_id], self.log.now()
         match command:
             case commands.Place(_, seating):
+                handle.follows_s = now_s
                 if handle.group is None:
                     handle.iteration = handle.begins
                 if handle.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
@@ -168,10 +172,12 @@ class RunState:
                 handle.iteration = handle.iteration if handle.spec.is_attached else PROFILE
                 self.order(handle)
             case commands.Grant(_, phase, parts, switched, paired):
-                handle.hold = Hold(phase, handle.asked_s, now_s, switched, paired)
-                handle.progress, handle.past_threshold = {}, False
-                handle.uses = handle.knows = parts
-                self._admit(handle)
+                at_s, number = handle.asks.pop(phase, Asked(now_s, handle.iteration))
+                handle.holds[phase] = Hold(phase, at_s, now_s, switched, paired, number)
+                if phase == "rollout" or not handle.spec.staleness:
+                    handle.progress, handle.past_threshold = {}, False
+                    handle.uses = handle.knows = parts
+                self._admit(handle, phase)
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
                 handle.uses = parts
                 handle.notify()
@@ -186,16 +192,20 @@ class RunState:
                 risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {job.slo:g} at most"
                 self.log.say(risk if moved else f"{risk}; there is no better place for it now")
 
-    def _admit(self, handle: JobHandle) -> None:
+    def _admit(self, handle: JobHandle, phase: HoldName) -> None:
         """Give a granted permit, if there is room where it is for."""
-        if self.residents.admit(handle, self.plan.cluster):
-            handle.since_s = self.log.now()
+        if self.residents.admit(handle, phase, self.plan.cluster):
+            handle.since_s = handle.holds[phase].since_s = self.log.now()
 
     def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
         """A job's state has left the devices of its nodes; others may have waited for that."""
         self.residents.went(handle, pools)
-        for other in self.residents.held_back():
-            self._admit(other)
+        for other, phase in self.residents.held_back():
+            self._admit(other, phase)
+
+    def take_up(self, handle: JobHandle, phase: HoldName) -> None:
+        """A job wants a permit that it has been granted while it did not wait for it."""
+        self._admit(handle, phase)
 
     def order(self, handle: JobHandle) -> None:
         """Let a job do its next iteration."""
@@ -212,6 +222,10 @@ class RunState:
 
     def beyond(self, spec: JobSpec) -> str | None:
         """Why there can be no place for a job, if there can be none."""
+        if spec.staleness and self.plan.cluster.one_device:
+            return f"staleness: does not go with one device: {ONE_DEVICE}"
+        if spec.staleness and self.plan.policy.partition(",")[0] == "colocated":
+            return "staleness: does not go with the policy colocated, where phases take turns on one pool"
         for pool in self.plan.cluster.sides:
             nodes_asked = getattr(spec, pool).nodes
             there = sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))

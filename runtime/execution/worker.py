@@ -57,6 +57,10 @@ class Worker:
         finally:
             self._session.reporter.flush()
 
+    def beside(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the object, in a thread of its own: of jobs whose rollouts are not to be waited for."""
+        return getattr(self._object, method)(*arguments)
+
     def identity(self) -> int:
         """Process id."""
         return os.getpid()
@@ -169,6 +173,12 @@ class _WorkerSession:
 
     def regroup(self, leave: Any) -> Any:
         raise WorkerError("a worker leaves no nodes: the job's own class is told which to leave")
+
+    def beside(self) -> Any:
+        raise WorkerError("a worker has no sides")
+
+    def pause(self, pauses: bool) -> None:
+        raise WorkerError("a worker pauses nothing")
 
     def wake(self, responses: Any) -> None:
         raise WorkerError("a worker stops no rollout: the job's own class says when it does")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from policies.rollout.rounds import Round
 from rollmux_env.rollout.policy import Control
 from runtime.facts import Node
-from runtime.grpo.messages import Kept, Status
+from runtime.grpo.messages import Kept, Rolled, Status
 from runtime.grpo.rewards import merged
 from runtime.grpo.shares import Share, is_controlled, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
@@ -49,15 +49,14 @@ class Grpo:
         self._spec = spec
         self._engines: list[WorkerHandle] = []
         self._ranks: list[WorkerHandle] = []
-        self._samples: list[Any] = []
+        self._rolled = Rolled()
         self._machines: list[str] = []  # of the engines
         self._weights: list[Kept] = []
         self._checkpoint: Path | None = None
         self._rounds = rounds_of(spec)
         self._control: Control | None = None  # what decides inside its rollouts
-        self._complete: list[int] = []  # prompts of the iteration in hand
         self._anchors: dict[str, float] = {}  # of the rewards' timeout
-        self._news: dict[str, float] = {}  # of them, what the iteration in hand has changed
+        self._news: dict[str, float] = {}  # of them, what the last rollout has changed
         self._profiled = False  # what the ranks have trained since is to be forgotten
 
     def load(self, phase: PhaseOfJob) -> None:
@@ -119,14 +118,14 @@ class Grpo:
         if led is not None:
             led.end(self._statuses(), time.monotonic() - began_s)
         results = runtime_hook.wait([worker.call("results") for worker in self._engines])
-        self._complete = sorted({prompt for part in results for prompt in part["complete"]})
+        complete = sorted({prompt for part in results for prompt in part["complete"]})
         self._news = merged({}, [part["anchors"] for part in results])
         for part in results:
             if part["sample"] is not None:
                 runtime_hook.sample(*part["sample"])
             for group, prompt, output, seconds, switches in part["trajectories"]:
                 runtime_hook.trajectory(group, prompt, (output,), (), seconds, switches)
-        self._samples = [worker.call("take") for worker in self._engines]
+        self._rolled = Rolled(tuple(worker.call("take") for worker in self._engines), complete)
         responses = sum(part["responses"] for part in results)
         for name in ("reward", "response_tokens", "cut_off"):
             runtime_hook.report(**{name: sum(part[name] * part["responses"] for part in results) / responses})
@@ -191,32 +190,49 @@ class Grpo:
 
     @phase("train")
     def train(self) -> None:
-        """Update the weights with what was sampled, which has to be of the very weights that are updated."""
-        metrics = runtime_hook.wait([worker.call("update", *self._samples) for worker in self._ranks])[0]
+        """Update the weights with what was sampled, by weights that are no older than the job's staleness allows."""
+        rolled = self._due()
+        metrics = runtime_hook.wait([worker.call("update", *rolled.samples) for worker in self._ranks])[0]
         runtime_hook.report(**metrics)
         flat = self._spec.sync.topology == "flat"
         self._weights = runtime_hook.wait([worker.call("keep_weights", flat) for worker in self._ranks])
-        self._samples = []
         if not runtime_hook.worst_case:
-            self._rounds.done(self._complete)
-            self._anchors = merged(self._anchors, [self._news])
+            self._trained(rolled)
+
+    def _due(self) -> Rolled:
+        """What the next training is on."""
+        rolled, self._rolled = self._rolled, Rolled()
+        return rolled
+
+    def _trained(self, rolled: Rolled) -> None:
+        """A rollout counts once it is trained on: one whose training never came is sampled again."""
+        self._count(rolled)
+
+    def _count(self, rolled: Rolled) -> None:
+        """The job goes on with the next prompts."""
+        self._rounds.done(rolled.complete)
+        self._anchors = merged(self._anchors, [self._news])
 
     @phase("sync")
     def sync(self) -> None:
         """Stage the new weights in host memory of every rollout worker."""
         plan = make_plan([weights.ranges for weights in self._weights], self._machines, self._spec.sync.topology)
-        addresses = runtime_hook.wait([worker.call("open_inbox") for worker in self._engines])
+        addresses = runtime_hook.wait([self._beside(worker, "open_inbox") for worker in self._engines])
         version, layout = self._weights[0].version, self._weights[0].layout
         transfer = Transfer(version, layout, plan, tuple(addresses), secrets.token_bytes(32))
-        receiving = [worker.call("stage", transfer) for worker in self._engines]
+        receiving = [self._beside(worker, "stage", transfer) for worker in self._engines]
         sending = [worker.call("send", transfer) for worker in self._ranks]
         try:
             sizes = runtime_hook.wait(sending)
             runtime_hook.wait(receiving)
         except RuntimeError:  # a process that has died is the reason, if there is one
-            runtime_hook.wait([worker.call("ready") for worker in self._ranks + self._engines])
+            runtime_hook.wait([self._beside(worker, "ready") for worker in self._ranks + self._engines])
             raise
         runtime_hook.report(sync_link_bytes=sum(sizes), sync_weight_bytes=layout.nbytes)
+
+    def _beside(self, worker: WorkerHandle, method: str, *arguments: Any) -> Any:
+        """Call a worker; of a stale job beside its rollout or training, which may be under way."""
+        return (worker.beside if self._spec.staleness else worker.call)(method, *arguments)
 
     def profile(self) -> None:
         """One iteration with every response at its longest; weights and optimizer are then as they were."""
@@ -233,7 +249,7 @@ class Grpo:
             What waits until the ranks have written theirs, in any thread.
         """
         ranks = self._ranks
-        write_data(folder, Data(self._rounds.position, self._rounds.queue, self._anchors))
+        self._write(folder)
         runtime_hook.wait([worker.call("begin_writing", str(folder)) for worker in ranks])
 
         def finish() -> dict[str, tuple[int, str]]:
@@ -244,6 +260,10 @@ class Grpo:
             return {name: entry for part in parts for name, entry in part.items()}
 
         return finish
+
+    def _write(self, folder: Path) -> None:
+        """Write what is not the ranks'."""
+        write_data(folder, Data(self._rounds.position, self._rounds.queue, self._anchors))
 
     def restore(self, folder: Path) -> None:
         """Go on from a checkpoint as soon as workers are started."""

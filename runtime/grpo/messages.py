@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.engines.interface import Response
 from runtime.residency.footprint import Footprint
@@ -44,6 +44,18 @@ class Status(NamedTuple):
     place: int
     tokens: int
     end_s: float | None
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """What a rollout has brought.
+
+    Attributes:
+        samples: of each engine a list of `Sampled`, or a call of a worker that gives it. complete: numbers of its prompts.
+    """
+
+    samples: tuple[Any, ...] = ()
+    complete: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from runtime.engines.interface import Progress, Response, Sampling
@@ -38,6 +39,7 @@ class RolloutWorker:
         self._sampled: list[Sampled] = []
         self._worst_case = True  # no weights come that are to stay
         self._dropped = False  # the engine sleeps without weights: those that are staged will come in their place
+        self._stages = Lock()  # who writes what is staged, or reads it: of a stale job weights come at any time
 
     def ready(self) -> bool:
         """The process is there."""
@@ -89,9 +91,9 @@ class RolloutWorker:
     def restore(self) -> Timed:
         """Bring the engine to its device, with the weights that were staged meanwhile."""
         stage = Stages()
-        wanted = self._dropped or self._staged.version != self._engine.version
-        staged = (self._staged.weights(), self._staged.version) if wanted and self._staged.complete else ()
-        with stage("restore"):
+        with stage("restore"), self._stages:
+            wanted = self._dropped or self._staged.version != self._engine.version
+            staged = (self._staged.weights(), self._staged.version) if wanted and self._staged.complete else ()
             footprint = self._engine.restore(*staged)
         self._dropped = False
         return footprint, stage.seconds
@@ -142,9 +144,30 @@ class RolloutWorker:
     def sample(self) -> tuple[int, ...]:
         """Sample and reward the shares that are here, until they are over or the run says stop.
 
+        With `rollout.interruptible` new weights are taken as soon as they have landed; responses go on behind their tokens.
+
         Returns:
             Places of the shares that are not over.
         """
+        while True:
+            over = self._sample_on()
+            if all(share.over for share in self._shares) or not self._take_landed():
+                return over
+
+    def _has_landed(self) -> bool:
+        """Whether newer weights than the engine's are staged, and responses are to go on with them."""
+        return self._spec.rollout.interruptible and self._staged.complete and self._staged.version != self._engine.version
+
+    def _take_landed(self) -> bool:
+        """Go on with them; whether there were any."""
+        with self._stages:
+            if self._worst_case or not self._has_landed() or self._staged.version is None:
+                return False
+            self._engine.update_weights(self._staged.weights(), self._staged.version)
+            return True
+
+    def _sample_on(self) -> tuple[int, ...]:
+        """As `sample`, until new weights have landed too."""
         rows = [(share, key) for share in self._shares for key in share.running]
         row_of = {(share.place, *key): row for row, (share, key) in enumerate(rows)}
 
@@ -162,7 +185,7 @@ class RolloutWorker:
             [share.tokens[key[0]] for share, key in rows],
             self._sampling,
             progress=tell,
-            stop=runtime_hook.stops,
+            stop=lambda: runtime_hook.stops() or (self._has_landed() and not self._worst_case),
             resume=[replace(share.begun[key], prompt=row) for row, (share, key) in enumerate(rows) if key in share.begun],
             streams=[share.stream(key) for share, key in rows],
             ended=ended,
@@ -279,7 +302,8 @@ class RolloutWorker:
             RuntimeError: a stream broke; one line. The engine's weights are as they were.
         """
         try:
-            return self._inbox.receive(self._place, transfer, self._staged)
+            with self._stages:
+                return self._inbox.receive(self._place, transfer, self._staged)
         finally:
             self._inbox.close()
 

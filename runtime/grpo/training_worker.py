@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.execution.nodes import threads_of
 from runtime.facts import Node
+from runtime.grpo.buffer import check_versions
 from runtime.grpo.messages import Kept, Sampled, Stages, Timed
 from runtime.grpo.state import read_state, write_shards
 from runtime.jobs.spec import JobSpec
@@ -115,9 +116,11 @@ class TrainingWorker:
         """Train on an iteration's responses, as each engine has them.
 
         Raises:
-            RuntimeError: they were sampled with other weights than those that are trained.
+            RuntimeError: a token was sampled by weights older than the job's staleness allows (S1 of `runtime.grpo.buffer`).
             TrainingError: something is not finite.
         """
+        import numpy as np
+
         from runtime.training.batch import make_batch
 
         ordered = sorted(chain.from_iterable(parts), key=lambda part: part.place)
@@ -125,12 +128,12 @@ class TrainingWorker:
         responses = [response for part in ordered for response in part.responses]
         rewards = [reward for part in ordered for reward in part.rewards]
         version = self._trainer.updates
-        versions = sorted({response.version for response in responses})
-        if versions != [version]:
-            raise RuntimeError(f"responses were sampled with version {versions} of the weights, trained is version {version}")
+        versions = np.concatenate([np.array(response.versions, np.int64) for response in responses])
+        check_versions(version, versions, self._spec.staleness)
         batch = make_batch(prompts, responses, rewards, self._spec.algorithm.group_size)
         metrics = self._trainer.update(batch)
-        return metrics | {"sampled_version": float(versions[0]), "trained_version": float(version)}
+        metrics |= {"sampled_version": float(versions.min()), "trained_version": float(version)}
+        return metrics | ({"staleness": version - float(versions.mean())} if self._spec.staleness else {})
 
     def keep_weights(self, whole: bool) -> Kept:
         """Keep a copy of new weights in host memory, to be sent when the device is somebody else's; every rank is called.

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = ("profile", "sync_s", "eval_s")
 KINDS: dict[str, tuple[str, ...]] = {
-    "task": ("task", "model", "algorithm", "rewards", "evaluation", "sync", "checkpoint"),
+    "task": ("task", "model", "algorithm", "rewards", "evaluation", "sync", "checkpoint", "staleness"),
     "class": ("class", "options", "checkpoint"),
-    "attach": ("attach", "nodes", *_ELSEWHERE),
-    "command": ("command", *_ELSEWHERE),
+    "attach": ("attach", "nodes", "staleness", *_ELSEWHERE),
+    "command": ("command", "staleness", *_ELSEWHERE),
 }
 """Keys that belong to some kinds alone, by kind."""
 _PHASES = ("rollout", "training")
@@ -82,6 +82,12 @@ def _check_own(job: JobSpec) -> None:
         raise field_error(problem, "rollout", "engine_options", "max_model_len")
     if job.job_class is not None and job.rollout.policy != "plain":
         raise field_error("is a key of jobs with a task", "rollout", "policy")
+    if job.job_class is not None and job.staleness:
+        raise field_error("is a key of jobs with task, attach or command; a class trains on what it has just sampled", "staleness")
+    if job.rollout.interruptible and not job.staleness:
+        raise field_error(
+            "goes with a staleness: on-policy no new weights come in the middle of a rollout", "rollout", "interruptible"
+        )
     if job.job_class is not None and job.training.cpu_offload:
         raise field_error("is a key of jobs with a task", "training", "cpu_offload")
     if job.evaluation is not None and job.task is not None and job.task.name != "jsonl":

@@ -32,6 +32,10 @@ def _absent(value: Any) -> bool:
     return value is None
 
 
+def _unset(value: Any) -> bool:
+    return not value
+
+
 # The default of these is not written, so that what has no such key keeps its hash.
 Stated = Annotated[Positive | None, Field(exclude_if=_absent)]
 StatedGb = Annotated[NonNegative | None, Field(exclude_if=_absent)]
@@ -79,6 +83,8 @@ class RolloutSpec(PhaseSpec):
     """Of vLLM."""
     policy: Annotated[str, AfterValidator(_of_a_run)] = "plain"
     """Built-in kind: a rollout policy that works in runs, such as plain, tail-batching or learned:default."""
+    interruptible: Annotated[bool, Field(exclude_if=_unset)] = False
+    """Built-in kind, with a staleness: new weights are taken in the middle of responses, which then go on with them."""
     eta: Annotated[float, Field(gt=1, le=2)] = 1.25
     """tail-batching: how many times as many prompts and responses a short round launches."""
 

@@ -23,6 +23,7 @@ from rollmux_env.fields import (
     NonNegative,
     Positive,
     Priority,
+    Staleness,
     UserName,
     Version,
     by_name,
@@ -30,7 +31,7 @@ from rollmux_env.fields import (
 )
 from rollmux_env.queue_keys import Budget, beyond_quota
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
-from rollmux_env.scenario import SIDES, Cluster
+from rollmux_env.scenario import ONE_DEVICE, SIDES, Cluster
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 from runtime.jobs.attached_spec import NodeNames, ProfileSpec, Word, fill_attached
 from runtime.jobs.grpo_spec import TINY, Algorithm, EvaluationSpec, ModelSpec, Named, RewardsSpec, SyncSpec, TaskSpec
@@ -98,6 +99,8 @@ class JobSpec(FileModel):
     """Whose job it is, for quotas and accounts."""
     budget: Budget | None = None
     """What it may cost and how long it may stay; it ends with the iteration in which either is spent."""
+    staleness: Annotated[Staleness, Field(exclude_if=_unset)] = 0
+    """Versions that the weights may have gone on by the time that what they sampled is trained on; 0 is on-policy."""
     movable: bool = True
     """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
     checkpoint: Annotated[CheckpointSpec, BeforeValidator(_no_checkpoints)] = CheckpointSpec()
@@ -182,10 +185,13 @@ class Jobs(FileModel):
         if self.cluster is not None and (other := other_pool(self.cluster)):
             raise field_error(_TWO_POOLS, "cluster", "pools", other)
         pools = self.cluster.pools if self.cluster else {}
+        one_device = self.cluster is not None and self.cluster.one_device
         for k, job in enumerate(self.jobs):
             if job.id in first:
                 raise field_error(f"'{job.id}' is also the id of jobs[{first[job.id]}]", "jobs", k, "id")
             first[job.id] = k
+            if job.staleness and one_device:
+                raise field_error(f"does not go with cluster.one_device: {ONE_DEVICE}", "jobs", k, "staleness")
             for name, pool in pools.items():
                 most, nodes = pool.max_nodes, getattr(job, name).nodes
                 if most is not None and nodes > most:

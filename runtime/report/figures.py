@@ -190,6 +190,7 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "profiled_iteration_s": job.solo_s if job else None,
         "slowdown": own_s / alone_s if own_s and alone_s else None,
         "slo": job.slo if job else None,
+        **({"staleness": job.staleness, "staleness_max": _oldest(iterations)} if job and job.staleness else {}),
         "worst_case_s": {phase: getattr(job, phase).worst_case_s for phase in PHASES} if job else None,
         "phase_s": {phase: _mean(part.end_s - part.start_s for part in _warm_phases(record, job_id, phase)) for phase in PHASES},
         "waits_s": {phase: _mean(part.start_s - part.asked_s for part in _warm_phases(record, job_id, phase)) for phase in PHASES},
@@ -200,6 +201,12 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "host_gb": {phase: max((part.host_gb for part in _phases(record, job_id, phase)), default=None) for phase in PHASES},
         "device_gb": {phase: max((part.device_gb for part in _phases(record, job_id, phase)), default=None) for phase in PHASES},
     }
+
+
+def _oldest(iterations: Sequence[Iteration]) -> float | None:
+    """By how many versions the oldest sample was behind when it was trained; None where the job does not say."""
+    both = [done.metrics for done in iterations if {"trained_version", "sampled_version"} <= done.metrics.keys()]
+    return max((metrics["trained_version"] - metrics["sampled_version"] for metrics in both), default=None)
 
 
 def _dollars_of(record: RunRecord, job_id: str, charged: Mapping[str, float]) -> dict[str, float | None]:

@@ -23,6 +23,11 @@ def summary(figures: Mapping[str, Any]) -> RenderableType:
         for job_id, job in figures["jobs"].items()
         if job.get("over_budget")
     ]
+    parts += [
+        Text(f"{job_id}: trained on samples of weights up to {job['staleness_max']:.0f} versions old, {job['staleness']} at most")
+        for job_id, job in figures["jobs"].items()
+        if job.get("staleness_max") is not None
+    ]
     parts += _sharing(figures)
     if users := figures.get("usd_by_user"):
         parts.append(Text("charged: " + ", ".join(f"{user or 'no user'} {usd:,.2f} $" for user, usd in users.items())))

@@ -139,10 +139,10 @@ class Figures:
         """A command of the scheduler's has been."""
         if isinstance(command, Grant) and self._run is not None:
             handle = self._run.handles[command.job_id]
-            assert handle.hold is not None
+            hold = handle.holds[command.phase]
             pool = handle.pool_of(command.phase)
             self.metrics.write("rollmux_permits", 1.0, pool=pool)
-            self.metrics.write("rollmux_permit_wait_seconds", max(0.0, handle.hold.start_s - handle.asked_s), pool=pool)
+            self.metrics.write("rollmux_permit_wait_seconds", max(0.0, hold.start_s - hold.asked_s), pool=pool)
             self._keep_permit.discard(command.job_id)
 
     def _phase_over(self, part: PhaseSlice) -> None:
@@ -151,7 +151,7 @@ class Figures:
             self._keep_permit.discard(part.job_id)
         else:
             self.metrics.write("rollmux_permit_latency_seconds", max(0.0, part.permit_s), pool=part.pool)
-        if part.phase == "init":
+        if part.phase == "init" and not part.extra:
             self._keep_permit.add(part.job_id)
         self.usage.add(part.pool, part.node_spans(), part.end_s)
 
@@ -172,8 +172,9 @@ class Figures:
 
 
 def held_spans(run: RunState, handle: JobHandle, now_s: float) -> tuple[Span, ...]:
-    """What the phase of a job that has a permit has held of nodes until now."""
-    hold = handle.hold
-    assert hold is not None
-    spans = run.scheduler.spans(handle.id, now_s) if hold.pool == "rollout" else ()
-    return spans or tuple(Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.nodes_of(hold.pool))
+    """What the phases of a job that have a permit have held of nodes until now."""
+    every: list[Span] = []
+    for phase, hold in handle.holds.items():
+        spans = run.scheduler.spans(handle.id, now_s) if phase == "rollout" else ()
+        every += spans or (Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.nodes_of(phase))
+    return tuple(every)

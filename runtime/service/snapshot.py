@@ -198,7 +198,7 @@ def take_job_view(run: RunState, figures: Figures, handle: JobHandle, place: Wai
         eta_s=place.eta_s if place is not None else None,
         group=handle.group if handle.group is not None and handle.group >= 0 else None,
         nodes=tuple(sorted(names)),
-        phase=handle.hold.pool if handle.hold else None,
+        phase=handle.phase,
         iteration=max(handle.done, 0),
         iterations=handle.spec.iterations,
         iteration_s=_iteration_s(run, job_id),
@@ -240,8 +240,8 @@ def _pool(run: RunState, figures: Figures, pool: Pool, now_s: float) -> PoolView
     nodes, free = len(run.nodes.nodes(pool)), len(run.nodes.free(pool))
     holding: list[Span] = []
     for handle in run.handles.values():
-        if handle.hold is not None and any(node.pool == pool for node in handle.nodes_of(handle.hold.pool)):
-            names = {node.name for node in handle.nodes_of(handle.hold.pool) if node.pool == pool}
+        if handle.holds:
+            names = {node.name for phase in handle.holds for node in handle.nodes_of(phase) if node.pool == pool}
             holding += (span for span in held_spans(run, handle, now_s) if span.node in names)
     drained = run.nodes.drained
     draining = sum(node.name in drained for node in run.nodes.nodes(pool))

@@ -263,3 +263,35 @@ def test_a_turn_that_comes_after_its_task_was_cancelled_is_given_back(service: L
 
     asyncio.run(scenario())
     assert [turn.job for turn in service.granted if turn.phase == "rollout"] == ["one", "other", "one"]
+
+
+def test_side_by_side_trains_on_every_rollout_in_order_and_none_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROLLMUX_URL", raising=False)
+    begun, trained, second = list[tuple[int, int]](), list[int](), threading.Event()
+
+    def sample(k: int) -> int:
+        begun.append((k, len(trained)))
+        if k == 1:
+            second.set()
+        return 10 * k
+
+    def train(k: int, result: int) -> None:
+        assert second.wait(10) and result == 10 * k  # rollout 1 does not wait for training 0
+        trained.append(k)
+
+    syncs: list[int] = []
+    with rollmux_client.attach() as job:
+        job.side_by_side(sample, train, syncs.append, staleness=1, total=6)
+        assert job.iteration == 6
+    assert trained == syncs == [*range(6)] and [k for k, _ in begun] == [*range(6)]
+    assert all(k - done <= 1 for k, done in begun)
+
+    def breaks(k: int) -> int:
+        if k == 2:
+            raise ValueError("no more prompts")
+        return sample(k)
+
+    trained.clear()
+    with pytest.raises(ValueError, match="no more prompts"), rollmux_client.attach() as job:
+        job.side_by_side(breaks, train, staleness=1, total=6)
+    assert trained == [0, 1]

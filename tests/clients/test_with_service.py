@@ -138,3 +138,23 @@ def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_
                 waiting.join()
                 assert len(turns) == 1
                 job.end(done=False)
+
+
+def test_a_job_with_a_staleness_has_a_rollout_and_a_training_at_once(service: RealService) -> None:
+    service.submit("a", staleness=1, sync_s=0.1)
+    sampling = threading.Event()
+
+    def sample(k: int) -> int:
+        if k == 1:
+            sampling.set()
+        return k
+
+    def train(k: int, result: int) -> None:
+        assert sampling.wait(30) and result == k
+
+    with rollmux_client.attach("a") as job:
+        job.side_by_side(sample, train, lambda k: None)
+    parts = [fact for fact in service.close() if isinstance(fact, PhaseSlice)]
+    spans = {(part.phase, part.iteration): (part.start_s, part.end_s) for part in parts}
+    assert spans.keys() == {(phase, k) for phase in ("rollout", "training") for k in range(3)}
+    assert spans["rollout", 1][0] < spans["training", 0][1]

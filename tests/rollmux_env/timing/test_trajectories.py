@@ -47,7 +47,7 @@ def a_run(path: Path, tokens: tuple[int, ...] = (50, 3000, 400)) -> list[Traject
     """What a run would write: an iteration of each of these lengths, of 16 responses to 4 prompts."""
     hook, written = RuntimeHook(), []
     for iteration, length in enumerate(tokens):
-        hook.trajectories = []
+        hook.renew()
         for k in range(16):
             hook.trajectory(4 * iteration + k // 4, 100, [length + k])
         written.append([one._replace(iteration=iteration) for one in hook.trajectories])

@@ -106,7 +106,7 @@ class Pretended:
                     leaves = await calls.acquire(job_id, pool)
                     while leaves:
                         await self._leave(handle, leaves)
-                        leaves = await calls.permit(job_id)
+                        leaves = await calls.permit(job_id, pool)
                     begun_s = run.log.now()
                     await asyncio.sleep(handle.spec.options.get("phase_s", 0.0))
                     stays = not order.profile and await calls.may_stay(job_id, pool)

@@ -93,18 +93,19 @@ def test_a_permit_is_held_back_until_whoever_has_no_right_to_stay_has_left() -> 
             waits = waits_of(handle)
             assert waits is not None
             handle.waits = {"rollout": waits, "training": waits}
-            handle.permit = asyncio.get_running_loop().create_future()
+            handle.wait_for("rollout")
         assert not residents.may_stay(a, "rollout", plan.cluster)  # beside b; it has stayed before b came
         residents.stays(a, "rollout", 7.5, 0.0)
-        b.hold = Hold("training", 0.0, 0.0, False, False)
-        assert residents.admit(b, plan.cluster) and b.permit is not None and b.permit.result() == ()  # nobody is there
-        b.hold, b.permit = Hold("rollout", 0.0, 0.0, False, False), asyncio.get_running_loop().create_future()
-        waiting = a.permit
-        assert not residents.admit(b, plan.cluster) and residents.held_back() == [b]
-        assert waiting is not None and waiting.result() == residents.leaving(a) == ("rollout",)
-        assert a.permit is not None and not a.permit.done()  # it waits on when it has left
+        b.wait_for("training")
+        b.holds["training"] = Hold("training", 0.0, 0.0, False, False)
+        assert residents.admit(b, "training", plan.cluster) and b.permits["training"].result() == ()  # nobody is there
+        b.holds["rollout"] = Hold("rollout", 0.0, 0.0, False, False)
+        waiting = a.permits["rollout"]
+        assert not residents.admit(b, "rollout", plan.cluster) and residents.held_back() == [(b, "rollout")]
+        assert waiting.result() == residents.leaving(a) == ("rollout",)
+        assert not a.permits["rollout"].done()  # it waits on when it has left
         residents.went(a, ("rollout",))
-        assert residents.admit(b, plan.cluster) and not residents.held_back() and not residents.leaving(a)
+        assert residents.admit(b, "rollout", plan.cluster) and not residents.held_back() and not residents.leaving(a)
         residents.stays(b, "training", 9.0, 0.0)  # more than was known
         assert b.waits["training"].levels[0].host_gb == 9.0
 

@@ -92,10 +92,10 @@ class Run:
 @pytest.fixture(autouse=True)
 def in_a_run() -> Iterator[None]:
     set_session(Run())  # type: ignore[arg-type]
-    runtime_hook.metrics = {}
+    runtime_hook.renew()
     yield
     set_session(None)
-    runtime_hook.metrics = {}
+    runtime_hook.renew()
 
 
 def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine], list[Rank]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.training.loss import SUMS, LogProbs, grpo_sums, token_logprobs
+from runtime.training.loss import SUMS, LogProbs, decoupled_objective, grpo_sums, token_logprobs
 from tests.runtime.training import plain
 
 
@@ -78,3 +78,19 @@ def test_log_probs_are_those_at_the_sampling_temperature() -> None:
     expected = (logits / 0.7).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
     assert torch.allclose(token_logprobs(logits, tokens, 0.7), expected)
     assert token_logprobs(logits.bfloat16(), tokens, 0.7).dtype == torch.float32
+
+
+def test_the_decoupled_objective_is_measured_from_recent_weights_and_weighted_by_how_old_the_sample_is() -> None:
+    # Four tokens, clip 0.2, cap 2. AReaL's formula by hand: (q / s) * min(u * A, clip(u) * A) with u = p / q, the first cut at 2.
+    p, q, s = [0.3, 0.2, 0.45, 0.1], [0.2, 0.4, 0.5, 0.1], [0.1, 0.8, 0.05, 0.1]
+    new, proximal, behaviour = (torch.tensor([values], dtype=torch.float64).log() for values in (p, q, s))
+    new.requires_grad_()
+    objective = decoupled_objective(new, proximal, behaviour, torch.tensor([[2.0]]), 0.2, 2.0)
+    assert objective.weight[0].tolist() == pytest.approx([2.0, 0.5, 2.0, 1.0])
+    assert objective.ratio[0].tolist() == pytest.approx([1.5, 0.5, 0.9, 1.0])
+    assert objective.value[0].tolist() == pytest.approx([2 * 1.2 * 2, 0.5 * 0.5 * 2, 2 * 0.9 * 2, 2.0])
+    objective.value.sum().backward()  # type: ignore[no-untyped-call]
+    assert new.grad is not None
+    assert new.grad[0].tolist() == pytest.approx([0.0, 0.5, 3.6, 2.0])  # of the weight there is none
+    coupled = decoupled_objective(new, behaviour, behaviour, torch.tensor([[2.0]]), 0.2, 2.0)
+    assert coupled.weight[0].tolist() == [1.0] * 4  # and with q = s it is PPO's own

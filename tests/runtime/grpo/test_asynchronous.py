@@ -1,0 +1,95 @@
+"""Built-in jobs with a staleness, on real engines and trainers: two sides at once, bounded versions, samples that are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmux_env.cluster.events import Moved
+from runtime.audit import audit
+from runtime.execution.checks import check_run
+from runtime.facts import Node, PhaseSlice
+from runtime.journal import JOURNAL, read_facts, read_run
+from runtime.journal_replay import replay_journal
+from runtime.record import RunRecord
+from runtime.report.figures import figures
+from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.grpo.test_job import job
+
+__all__ = ["nodes", "run"]
+
+
+def _phases(record: RunRecord, job_id: str, phase: str) -> list[PhaseSlice]:
+    return [part for part in record.phases if part.job_id == job_id and part.phase == phase and not part.profile]
+
+
+def check_versions(record: RunRecord, job_id: str, staleness: int, iterations: int) -> list[int]:
+    """The numbers of a job's iterations are all there, and no sample was too old; returns how old the oldest of each was."""
+    check_run(record)
+    mine = [done for done in record.iterations if done.job_id == job_id]
+    assert [done.number for done in mine] == [*range(iterations)]
+    assert [done.metrics["trained_version"] for done in mine] == [*range(iterations)]
+    ages = [int(done.metrics["trained_version"] - done.metrics["sampled_version"]) for done in mine]
+    assert all(0 <= age <= staleness and 0 <= done.metrics["staleness"] <= age for age, done in zip(ages, mine, strict=True))
+    return ages
+
+
+def test_a_job_samples_while_it_trains_and_no_sample_is_too_old(run: Running, tmp_path: Path) -> None:
+    more: dict[str, Any] = {"staleness": 1, "iterations": 5, "checkpoint": {"every": 1}}
+    jobs = [job("a", seed=1, **more), job("b", seed=2, rollout={"engine": "torch", "interruptible": True}, **more)]
+    outcome, record, _ = run(jobs, policy="rollmux,prune=false", folder=tmp_path)
+    assert outcome == "done" and not record.failed
+    for name in "ab":
+        ages = check_versions(record, name, 1, 5)
+        rollouts, trainings = (_phases(record, name, phase) for phase in ("rollout", "training"))
+        assert [part.iteration for part in rollouts] == [part.iteration for part in trainings] == [0, 1, 2, 3, 4]
+        assert all(later.asked_s < before.end_s for later, before in zip(rollouts[1:], trainings, strict=False))
+        assert figures(record)["jobs"][name]["staleness_max"] == max(ages)
+    assert all(record.jobs[name].staleness == 1 for name in "ab")
+    assert replay_journal(read_facts(tmp_path / JOURNAL)).lines == ()
+
+
+@pytest.mark.long
+def test_a_moved_job_goes_on_with_its_samples(run: Running, nodes: tuple[Node, ...], tmp_path: Path) -> None:
+    twice = (*nodes, *(replace(node, name=node.name.replace("0", "1")) for node in nodes))
+    options = {"journal": str(tmp_path / "x" / JOURNAL), "mover": "mover"}
+    stays = {"id": "stays", "class": "waiting_jobs:StaysUntilMoved", "options": options, "iterations": 8, "slo": 1000.0}
+    mover = job("mover", iterations=12, staleness=2, checkpoint={"every": 1})
+    policy = "tests.runtime.execution.toy_jobs:MoveOnce"
+    outcome, record, _ = run([mover, stays], policy=policy, on=twice, folder=tmp_path / "x")
+    assert outcome == "done" and not record.failed and any(isinstance(event, Moved) for event in record.log)
+    check_versions(record, "mover", 2, 12)
+    rollouts = _phases(record, "mover", "rollout")
+    assert [part.iteration for part in rollouts] == [*range(12)] and {part.group for part in rollouts} == {0, 1}
+    assert {part.group for part in record.phases if part.job_id == "mover" and not part.profile} == {0, 1}
+
+
+@pytest.mark.long
+def test_a_run_that_was_killed_goes_on_with_the_samples_of_the_last_checkpoint(tmp_path: Path) -> None:
+    file, folder = tmp_path / "jobs.json", tmp_path / "out"
+    mine = job("a", iterations=30, staleness=1, checkpoint={"every": 1}, folder=str(tmp_path))
+    file.write_text(json.dumps({"version": 1, "jobs": [mine]}))
+    environment = {**os.environ, "ROLLMUX_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-u", "-m", "rollmux", "run"]
+    begun = subprocess.Popen([*command, str(file), "--out", str(folder)], env=environment, stdout=subprocess.PIPE, text=True)
+    assert begun.stdout is not None
+    while "iteration 5 of" not in begun.stdout.readline():
+        assert begun.poll() is None
+    begun.kill()
+    begun.communicate()
+    again = subprocess.run([*command, "--resume", str(folder)], env=environment, capture_output=True, text=True)
+    assert (again.returncode, again.stderr) == (0, ""), again.stdout
+    record = read_run(folder)
+    assert record.relaunched and audit(read_facts(folder / JOURNAL)).problems == ()
+    check_versions(record, "a", 1, 30)
+    after = [part for part in _phases(record, "a", "rollout") if part.start_s >= record.relaunched[0].at_s]
+    begins = next(fact.iteration for fact in record.restarted)
+    kept = sum(fact.sampled or 0 for fact in record.continued)
+    assert [part.iteration for part in after] == [*range(begins + kept, 30)]

@@ -1,0 +1,121 @@
+"""The built-in job's two sides, on a real engine and a real trainer, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from runtime.checkpoints import begin_checkpoint
+from runtime.grpo.asynchronous import AsynchronousGrpo
+from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.phases import runtime_hook, set_session
+from tests.runtime.grpo.here import Here
+from tests.runtime.grpo.test_job import job
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    yield
+    set_session(None)
+
+
+def spec_of(**more: Any) -> JobSpec:
+    given = job("a", seed=1, slo=2.0, iterations=6, **more)
+    return parse_jobs({"version": 1, "jobs": [given]}, "test", Path()).jobs[0]
+
+
+def iterate(made: AsynchronousGrpo, run: Here, numbers: range) -> list[dict[str, float]]:
+    metrics = []
+    for run.iteration in numbers:
+        runtime_hook.renew()
+        made.step()
+        metrics.append(dict(runtime_hook.metrics))
+    return metrics
+
+
+def test_rollouts_go_on_beside_trainings_and_a_checkpoint_has_what_was_sampled(tmp_path: Path) -> None:
+    """Training 2 waits until rollout 3 has begun, and rollout 4, in the end, for the checkpoint: nothing goes by luck."""
+    run, begun = Here(), {number: Event() for number in range(6)}
+
+    def begins(number: int, phase: str) -> None:
+        if phase == "rollout":
+            begun[number].set()
+        if phase == "train" and number < 5:
+            assert begun[number + 1].wait(PATIENCE_S)
+
+    run.begins = begins
+    set_session(run)
+    made = AsynchronousGrpo(spec_of(staleness=1))
+    metrics = iterate(made, run, range(3))
+    made.pause()
+    assert 1 <= made.sampled_ahead <= 2 and ("rollout" not in {phase for number, phase in run.phases if number > 4})
+    ahead = made.sampled_ahead
+    begin_checkpoint(tmp_path / "kept", 3, made.checkpoint)()
+    made.close()
+
+    again = Here()
+    set_session(again)
+    other = AsynchronousGrpo(spec_of(staleness=1))
+    other.restore(tmp_path / "kept" / "000003")
+    assert other.sampled_ahead == ahead
+    other.load("rollout")
+    metrics += iterate(other, again, range(3, 6))
+    assert [number for number, phase in again.phases if phase == "rollout"] == [*range(3 + ahead, 6)]
+    assert [number for number, phase in again.phases if phase == "train"] == [3, 4, 5]
+    other.close()
+    ages = [one["trained_version"] - one["sampled_version"] for one in metrics]
+    assert [one["trained_version"] for one in metrics] == [*range(6)] and ages[0] == 0 and set(ages[1:]) == {1}
+    assert all(0 <= one["reward"] <= 1 and one["logprob_gap"] < 1 for one in metrics)
+
+
+def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -> None:
+    run, sampling = Here(), Event()
+    set_session(run)
+    made = AsynchronousGrpo(spec_of(staleness=1, rollout={"engine": "torch", "interruptible": True}))
+    versions: list[tuple[int, ...]] = []
+    made.load("rollout")
+    (worker,) = made._engines  # noqa: SLF001 (a thread, whose object is looked into)
+    engine = worker.held._engine  # type: ignore[attr-defined]  # noqa: SLF001
+    generate = engine.generate
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        """The second rollout does not go on until the weights of the first training have landed."""
+
+        def stop() -> bool:
+            if run.iteration == 0 and runtime_hook.iteration == 0 and engine.version == 0 and len(versions) == 1:
+                sampling.set()
+                assert landed.wait(PATIENCE_S)
+            return bool(options["stop"]())
+
+        responses = generate(*arguments, **(options | {"stop": stop}))
+        if all(one.finished for one in responses):
+            versions.append(tuple(version for one in responses for version in one.versions))
+        return responses
+
+    landed = Event()
+    engine.generate = slowly
+    stage = worker.held.stage  # type: ignore[attr-defined]
+
+    def tell(transfer: Any) -> Any:
+        size = stage(transfer)
+        landed.set()
+        return size
+
+    worker.held.stage = tell  # type: ignore[attr-defined]
+
+    def begins(number: int, phase: str) -> None:
+        if (number, phase) == (0, "train"):
+            assert sampling.wait(PATIENCE_S)
+
+    run.begins = begins
+    metrics = iterate(made, run, range(3))
+    made.close()
+    assert set(versions[0]) == {0} and set(versions[1]) == {0, 1}
+    assert 0 < metrics[1]["staleness"] < 1 == metrics[1]["trained_version"] - metrics[1]["sampled_version"]
