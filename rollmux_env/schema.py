@@ -43,9 +43,19 @@ def scenario_schema() -> dict[str, Any]:
         job["properties"][stay] = described.pop("anyOf")[0] | {"description": described["description"]}
 
     cluster = definitions["Cluster"]
-    del cluster["properties"]["rollout"]["default"]
-    cluster["if"] = {"properties": {"one_device": {"const": True}}, "required": ["one_device"]}
-    cluster["else"] = {"required": ["rollout"]}
+    for name in _PHASES:  # null is only what an absent key becomes
+        described = cluster["properties"][name]
+        cluster["properties"][name] = described["anyOf"][0] | {"description": described["description"]}
+    del cluster["properties"]["pools"]["default"]
+    cluster["properties"]["pools"] |= {"minProperties": 1, "additionalProperties": False}
+    on_one_device = {"properties": {"one_device": {"const": True}}, "required": ["one_device"]}
+    cluster["if"] = {"required": ["pools"]}
+    cluster["then"] = {
+        "not": {"anyOf": [{"required": [name]} for name in _PHASES]},
+        "if": on_one_device,
+        "then": {"properties": {"pools": {"propertyNames": {"enum": [*_PHASES]}, "required": ["training"]}}},
+    }
+    cluster["else"] = {"required": ["training"], "if": on_one_device, "else": {"required": ["rollout"]}}
 
     by_name = job["properties"]["model"]
     by_name["anyOf"].insert(0, {"type": "string", "minLength": 1})

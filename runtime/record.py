@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 from rollmux_env.cluster.events import Event, OverBudget
 from rollmux_env.replay.run import PhaseRun
-from rollmux_env.scenario import Cluster, Job
+from rollmux_env.scenario import Cluster, Job, Pool
 from runtime.facts import (
     LEASE,
     Absent,
@@ -120,11 +120,11 @@ class RunRecord:
     def cluster(self) -> Cluster:
         """As the run was begun; nodes that have joined since come on top of what it may have."""
         more = Counter(node.pool for fact in self.joined for node in fact.nodes)
-        grown: dict[str, Any] = {}
+        grown: dict[str, Pool] = {}
         for name, pool in self.started.cluster.pools.items():
             if pool.max_nodes is not None:
                 grown[name] = pool.model_copy(update={"max_nodes": pool.max_nodes + more[name]})
-        return self.started.cluster.model_copy(update=grown)
+        return self.started.cluster.with_pools(grown)
 
     @property
     def last_s(self) -> float:

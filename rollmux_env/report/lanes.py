@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -18,6 +19,10 @@ class Lane(NamedTuple):
     """A node of a group, from when it is provisioned to when it is given back, seconds.
 
     Nodes that a moved job leaves, and that no one else needs, are held until the pause of the move ends, as they are paid for.
+
+    Attributes:
+        pool: `rollout` or `training`: the side of the group.
+        other_pool: name of the cluster's pool that it is of; "" where that is called as the side is.
     """
 
     group: int
@@ -25,6 +30,12 @@ class Lane(NamedTuple):
     node: int
     from_s: float
     until_s: float
+    other_pool: str = ""
+
+    @property
+    def owner(self) -> str:
+        """Name of the cluster's pool that the node is of."""
+        return self.other_pool or self.pool
 
 
 class Membership(NamedTuple):
@@ -52,7 +63,7 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Mem
         time, the last one of each group and instant alone.
     """
     state = State(cluster, observed=True)
-    since_s: dict[int, dict[tuple[str, int], float]] = {}  # when each node of a group was provisioned, by group
+    since_s: dict[int, dict[_Node, float]] = {}  # when each node of a group was provisioned, by group
     vacated: dict[str, list[Lane]] = {}  # by job: nodes that its move left, for the time being without an end
     lanes: list[Lane] = []
     members: dict[tuple[float, int], Membership] = {}
@@ -78,28 +89,28 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Mem
             members.pop((at_s, number), None)  # so that the order of the dictionary is the order of time
             members[at_s, number] = Membership(number, at_s, now.jobs if now else (), now.period_s if now else 0.0)
             known, nodes = since_s.setdefault(number, {}), _nodes(now)
-            gone = [Lane(number, *node, known.pop(node), inf) for node in [*known] if node not in nodes]
+            gone = [_lane(number, node, known.pop(node), inf) for node in [*known] if node not in nodes]
             known.update({node: at_s for node in nodes if node not in known})
             if isinstance(event, Moved):
                 vacated.setdefault(event.job_id, []).extend(gone)
             else:
                 lanes += [lane._replace(until_s=at_s) for lane in gone]
     lanes += [lane._replace(until_s=state.now_s) for left in vacated.values() for lane in left]
-    lanes += [Lane(number, *node, at_s, state.now_s) for number, known in since_s.items() for node, at_s in known.items()]
+    lanes += [_lane(number, node, at_s, state.now_s) for number, known in since_s.items() for node, at_s in known.items()]
     return sorted(lanes), list(members.values())
 
 
-def node_steps(lanes: Iterable[Lane]) -> list[tuple[float, int, int]]:
-    """(time, rollout nodes, training nodes) provisioned from each time on at which they change, in order of time."""
-    changes: dict[float, dict[str, int]] = {}
+def node_steps(lanes: Iterable[Lane], pools: Collection[str] = POOLS) -> list[tuple[float, dict[str, int]]]:
+    """(time, nodes of each of the cluster's pools) provisioned from each time on at which they change, in order of time."""
+    changes: dict[float, Counter[str]] = {}
     for lane in lanes:
         for at_s, by in ((lane.from_s, 1), (lane.until_s, -1)):
-            changes.setdefault(at_s, dict.fromkeys(POOLS, 0))[lane.pool] += by
-    nodes = dict.fromkeys(POOLS, 0)
+            changes.setdefault(at_s, Counter())[lane.owner] += by
+    nodes = dict.fromkeys(pools, 0)
     steps = []
     for at_s in sorted(changes):
-        nodes = {pool: nodes[pool] + changes[at_s][pool] for pool in POOLS}
-        steps.append((at_s, nodes["rollout"], nodes["training"]))
+        nodes = {pool: nodes[pool] + changes[at_s][pool] for pool in pools}
+        steps.append((at_s, nodes))
     return steps
 
 
@@ -123,8 +134,21 @@ def shares(phases: Iterable[PhaseRun], lanes: Sequence[Lane], from_s: float, unt
     return Shares(running, switching, max(0.0, 1.0 - running - switching))
 
 
-def _nodes(group: Group | None) -> set[tuple[str, int]]:
-    """A group's nodes as it is now: pool and number."""
+class _Node(NamedTuple):
+    """A node of a group: its side, its number there, and the name of the cluster's pool that it is of."""
+
+    side: str
+    number: int
+    pool: str
+
+
+def _nodes(group: Group | None) -> set[_Node]:
+    """A group's nodes as it is now."""
     if group is None:
         return set()
-    return {("rollout", node) for node in group.rollout_nodes} | {("training", node) for node in range(group.training_nodes)}
+    training = {_Node("training", node, group.training_pool) for node in range(group.training_nodes)}
+    return training | {_Node("rollout", node, group.rollout_pool) for node in group.rollout_nodes}
+
+
+def _lane(group: int, node: _Node, from_s: float, until_s: float) -> Lane:
+    return Lane(group, node.side, node.number, from_s, until_s, "" if node.pool == node.side else node.pool)

@@ -60,7 +60,8 @@ def trace_json(
     processes = {(group, POOLS[k]): _CLUSTER + 1 + number for number, (group, k) in enumerate(pools)}
     first = _CLUSTER + len(pools) + 1  # threads are numbered on from the processes: no thread is taken for a main thread
     threads = {(lane.group, lane.pool, lane.node): first + number for number, lane in enumerate(sorted(lanes))}
-    records = _names(cluster, processes, threads)
+    gpus = {(lane.group, lane.pool): cluster.pools[lane.owner].gpu or lane.other_pool for lane in lanes}
+    records = _names(gpus, processes, threads)
     from_s, until_s = window_s or (float("-inf"), float("inf"))
     records += _counters(cluster, lanes, zero_s, from_s, until_s)
     records += [record for event in log if from_s <= event.at_s <= until_s for record in _instants(event, zero_s)]
@@ -81,10 +82,12 @@ def _label(kind: str, pid: int, tid: int, value: str, place: int) -> list[_Recor
     ]
 
 
-def _names(cluster: Cluster, processes: dict[tuple[int, str], int], threads: dict[tuple[int, str, int], int]) -> list[_Record]:
+def _names(
+    gpus: dict[tuple[int, str], str], processes: dict[tuple[int, str], int], threads: dict[tuple[int, str, int], int]
+) -> list[_Record]:
     records = _label("process", _CLUSTER, _CLUSTER, "cluster", 0) + _label("thread", _CLUSTER, _CLUSTER, "events", 0)
     for (group, pool), pid in processes.items():
-        gpu = cluster.pools[pool].gpu
+        gpu = gpus[group, pool]
         whose = f"group {group}" if group >= 0 else "profiling"
         records += _label("process", pid, pid, f"{whose} {pool}" + (f" ({gpu})" if gpu else ""), pid)
     for (group, pool, node), tid in threads.items():
@@ -94,12 +97,13 @@ def _names(cluster: Cluster, processes: dict[tuple[int, str], int], threads: dic
 
 def _counters(cluster: Cluster, lanes: Sequence[Lane], zero_s: float, from_s: float, until_s: float) -> list[_Record]:
     """Nodes and $/h from each time on at which they change, and from the start of the window."""
-    steps = [(max(at_s, from_s), *nodes) for at_s, *nodes in node_steps(lanes) if at_s <= until_s]
+    names = POOLS if {*cluster.pools} <= {*POOLS} else (*cluster.pools,)
+    steps = {max(at_s, from_s): nodes for at_s, nodes in node_steps(lanes, names) if at_s <= until_s}
     records: list[_Record] = []
-    for at_s, rollout, training in {step[0]: step for step in steps}.values():
+    for at_s, nodes in steps.items():
         head = {"ph": "C", "pid": _CLUSTER, "tid": _CLUSTER, "ts": _us(at_s, zero_s)}
-        usd = rollout * cluster.pools["rollout"].usd_per_node_hour + training * cluster.pools["training"].usd_per_node_hour
-        records.append({**head, "name": "nodes", "args": {"rollout": rollout, "training": training}})
+        usd = sum(nodes[name] * pool.usd_per_node_hour for name, pool in cluster.pools.items())
+        records.append({**head, "name": "nodes", "args": nodes})
         records.append({**head, "name": "usd_per_hour", "args": {"usd_per_hour": round(usd, 6)}})
     return records
 

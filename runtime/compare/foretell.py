@@ -114,9 +114,9 @@ def foretell(record: RunRecord, places: Places, prefix: Mapping[str, int], knows
             values |= {"slo": _ANY_SLO, "movable": True}
         jobs.append(job.model_copy(update=values))
     cluster = record.started.cluster
-    limits: dict[str, Any] = {name: pool.model_copy(update={"node_memory_gb": None}) for name, pool in cluster.pools.items()}
-    limits |= {"migration_s": 0.0, "max_group_size": max(len(jobs), cluster.max_group_size)}
-    cluster = cluster.model_copy(update=limits)
+    pools = {name: pool.model_copy(update={"node_memory_gb": None}) for name, pool in cluster.pools.items()}
+    limits = {"migration_s": 0.0, "max_group_size": max(len(jobs), cluster.max_group_size)}
+    cluster = cluster.with_pools(pools).model_copy(update=limits)
     return Foretold(Scenario(version=1, cluster=cluster, jobs=tuple(jobs)), _tails(record, prefix), fixed)
 
 

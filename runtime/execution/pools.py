@@ -67,7 +67,7 @@ def cluster_of(
             "device_memory_gb": spec.device_memory_gb if spec.device_memory_gb is not None else room.get(pool),
         }
         pools[pool] = spec.model_copy(update=limits)
-    return cluster.model_copy(update=pools)
+    return cluster.with_pools(pools)
 
 
 def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:

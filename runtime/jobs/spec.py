@@ -30,7 +30,7 @@ from rollmux_env.fields import (
 )
 from rollmux_env.queue_keys import Budget, beyond_quota
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
-from rollmux_env.scenario import Cluster
+from rollmux_env.scenario import SIDES, Cluster
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 from runtime.jobs.attached_spec import NodeNames, ProfileSpec, Word, fill_attached
 from runtime.jobs.grpo_spec import TINY, Algorithm, EvaluationSpec, ModelSpec, Named, RewardsSpec, SyncSpec, TaskSpec
@@ -38,6 +38,7 @@ from runtime.jobs.kinds import KINDS, check_kind
 from runtime.jobs.named import located
 from runtime.jobs.phase_spec import RolloutSpec, TrainingSpec
 
+_TWO_POOLS = "is of no use to a real run, which has the pools rollout and training"
 _RATE_OF_TINY, _RATE = 1e-3, 1e-6  # learning rates; the second as in TRL's GRPO
 
 
@@ -178,6 +179,8 @@ class Jobs(FileModel):
     @model_validator(mode="after")
     def _consistent(self) -> Jobs:
         first: dict[str, int] = {}
+        if self.cluster is not None and (other := other_pool(self.cluster)):
+            raise field_error(_TWO_POOLS, "cluster", "pools", other)
         pools = self.cluster.pools if self.cluster else {}
         for k, job in enumerate(self.jobs):
             if job.id in first:
@@ -220,9 +223,17 @@ def load_cluster(path: str | Path) -> Cluster:
     if "cluster" not in data:
         raise InputError(f"{name}: cluster: is missing")
     try:
-        return Cluster.model_validate(data["cluster"])
+        cluster = Cluster.model_validate(data["cluster"])
     except ValidationError as error:
         raise InputError(f"{name}: {one_line(format_error(problems(error)[0], Cluster, 'cluster'))}") from None
+    if other := other_pool(cluster):
+        raise InputError(f"{name}: cluster.pools.{other}: {_TWO_POOLS}")
+    return cluster
+
+
+def other_pool(cluster: Cluster) -> str | None:
+    """The first pool of a cluster that real runs do not know."""
+    return next((name for name in cluster.pools if name not in SIDES), None)
 
 
 def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:

@@ -211,7 +211,7 @@ def _dollars_of(record: RunRecord, job_id: str, charged: Mapping[str, float]) ->
 
 def _usd(record: RunRecord, lane: Lane) -> float:
     """The price of a node for as long as it was provisioned."""
-    return (lane.until_s - lane.from_s) / 3600 * record.started.cluster.pools[lane.pool].usd_per_node_hour
+    return (lane.until_s - lane.from_s) / 3600 * record.started.cluster.pools[lane.owner].usd_per_node_hour
 
 
 def _usd_solo(record: RunRecord) -> float:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.oracle import planner
 
 Dict = dict[str, Any]
+THREE = ("H20", "A100", "H800")
 
 
 def examples(count: int) -> settings:
@@ -42,16 +43,24 @@ def group_members(
 
 
 @st.composite
-def clusters(draw: st.DrawFn, limited: bool = True) -> Dict:
-    """The `cluster` block. With `limited`, memory and `max_nodes` may bind; a job of at most 3 + 2 nodes always fits alone."""
+def clusters(draw: st.DrawFn, limited: bool = True, pooled: bool = False) -> Dict:
+    """The `cluster` block. With `limited`, memory and `max_nodes` may bind; a job of at most 3 + 2 nodes always fits alone.
+
+    With `pooled`, there are three pools of other names, any of which a job may name on either side.
+    """
     pools: Dict = {}
-    for name, usd, fewest in (("rollout", 1.85, 3), ("training", 5.28, 2)):
+    two = (("rollout", 1.85, 3), ("training", 5.28, 2))
+    for name, usd, fewest in zip(THREE, (1.85, 2.4, 5.28), (5, 5, 5), strict=True) if pooled else two:
         pools[name] = {"gpus_per_node": draw(st.sampled_from([1, 8])), "usd_per_gpu_hour": draw(st.sampled_from([usd, usd, 0, 1]))}
         if limited:
             pools[name]["node_memory_gb"] = draw(st.sampled_from([None, 600, 900]))
             pools[name]["device_memory_gb"] = draw(st.sampled_from([None, None, 4, 6]))
             pools[name]["max_nodes"] = draw(st.none() | st.integers(fewest, 8))
-    return {**pools, "max_group_size": draw(st.integers(1, 5)), "migration_s": draw(st.sampled_from([0, 5, 300]))}
+    return {
+        **({"pools": pools} if pooled else pools),
+        "max_group_size": draw(st.integers(1, 5)),
+        "migration_s": draw(st.sampled_from([0, 5, 300])),
+    }
 
 
 @st.composite
@@ -71,6 +80,8 @@ def shapes(draw: st.DrawFn, job: Dict, fine: bool = False) -> list[Dict]:
             named = draw(st.sampled_from([[], ["nodes", "worst_case_s"], ["worst_case_s"], ["nodes", "host_memory_gb"], [*keys]]))
             if named:
                 shape[phase] = {name: draw(keys[name]) for name in named}
+            if "pool" in job[phase] and draw(st.booleans()):
+                shape[phase] = {**shape.get(phase, {}), "pool": draw(st.sampled_from(THREE))}
         if "training" in shape and draw(st.booleans()):
             shape["training"]["by_nodes"] = {draw(st.integers(3, 4)): draw(seconds(fine))}
         read = planner.in_shape(planner.read_job({**job, "shapes": [shape]}), 1)
@@ -81,8 +92,8 @@ def shapes(draw: st.DrawFn, job: Dict, fine: bool = False) -> list[Dict]:
 
 
 @st.composite
-def jobs(draw: st.DrawFn, job_id: str, latest_s: int = 200, fine: bool = False, shaped: bool = False) -> Dict:
-    """One job with every kind of key that a fluid replay reads; with `shaped`, some have several shapes."""
+def jobs(draw: st.DrawFn, job_id: str, latest_s: int = 200, fine: bool = False, shaped: bool = False, pooled: bool = False) -> Dict:
+    """One job with every kind of key that a fluid replay reads; with `shaped`, some have several shapes; `pooled` as above."""
     training: Dict = {
         "nodes": draw(st.sampled_from([1, 1, 1, 2])),
         "worst_case_s": draw(seconds(fine)),
@@ -108,6 +119,9 @@ def jobs(draw: st.DrawFn, job_id: str, latest_s: int = 200, fine: bool = False, 
         "sync_s": draw(st.sampled_from([0, 0, 0, 2, 15])),
         "staleness": draw(st.sampled_from([0, 0, 0, 1, 3])),
     }
+    if pooled:
+        for phase in ("rollout", "training"):
+            job[phase]["pool"] = draw(st.sampled_from(THREE))
     if shaped and draw(st.booleans()):
         job["shapes"] = draw(shapes(job, fine))
     return job
@@ -122,8 +136,10 @@ def on_one_device(scenario: Dict) -> Dict:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, max_jobs: int = 10, limited: bool = True, fine: bool = False, shaped: bool = False) -> Dict:
+def scenarios(
+    draw: st.DrawFn, max_jobs: int = 10, limited: bool = True, fine: bool = False, shaped: bool = False, pooled: bool = False
+) -> Dict:
     """A whole scenario; its jobs are not in order of arrival, and some arrive together."""
     count = draw(st.integers(1, max_jobs))
-    listed = [draw(jobs(f"j{k}", latest_s=20 * count, fine=fine, shaped=shaped)) for k in range(count)]
-    return {"version": 1, "cluster": draw(clusters(limited)), "jobs": listed}
+    listed = [draw(jobs(f"j{k}", latest_s=20 * count, fine=fine, shaped=shaped, pooled=pooled)) for k in range(count)]
+    return {"version": 1, "cluster": draw(clusters(limited, pooled)), "jobs": listed}

@@ -15,7 +15,7 @@ import numpy as np
 from rollmux_env.kernel.period import exact_period, period_bound
 from tests.oracle.planner import MEMORY, Dict, all_shapes, at_most, node_usd_per_hour, solo_s, training_s
 
-Way = tuple[int, int, float]  # rollout nodes, training nodes, period
+Way = tuple[int, int, float, tuple[str, str]]  # rollout nodes, training nodes, period, and of which pools
 
 
 def pinnings(jobs: list[Dict]) -> Iterator[list[tuple[int, ...]]]:
@@ -60,9 +60,10 @@ def least_period(jobs: list[Dict], pins: list[tuple[int, ...]], training_nodes: 
 def ways(cluster: Dict, jobs: list[Dict]) -> list[Way]:
     """For each number of rollout and training nodes the least period that keeps every SLO."""
     limit_s = min(job["slo"] * solo_s(job) for job in jobs) * (1 + 1e-9)
-    if len(jobs) > cluster["max_group_size"]:
+    pools = jobs[0]["rollout"]["pool"], jobs[0]["training"]["pool"]
+    if len(jobs) > cluster["max_group_size"] or any((j["rollout"]["pool"], j["training"]["pool"]) != pools for j in jobs):
         return []
-    if not all(_fits(cluster, "training", key, [sum(job["training"][key] for job in jobs)]) for key in MEMORY):
+    if not all(_fits(cluster, pools[1], key, [sum(job["training"][key] for job in jobs)]) for key in MEMORY):
         return []
     least = max(job["training"]["nodes"] for job in jobs)
     most = max([least, *(nodes for job in jobs for nodes in job["training"]["by_nodes"])])
@@ -74,15 +75,15 @@ def ways(cluster: Dict, jobs: list[Dict]) -> list[Way]:
                 key: [sum(j["rollout"][key] for j, at in zip(jobs, pins, strict=True) if v in at) for v in range(nodes)]
                 for key in MEMORY
             }
-            if all(_fits(cluster, "rollout", key, held[key]) for key in MEMORY):
+            if all(_fits(cluster, pools[0], key, held[key]) for key in MEMORY):
                 known = best.get((nodes, training_nodes), inf)
                 found = least_period(jobs, pins, training_nodes, min(known, np.nextafter(limit_s, inf)))
                 best[nodes, training_nodes] = min(known, found)
-    return [(r, t, period) for (r, t), period in best.items() if period < inf]
+    return [(r, t, period, pools) for (r, t), period in best.items() if period < inf]
 
 
 def _fits(cluster: Dict, pool: str, key: str, held_gb: list[float]) -> bool:
-    limit_gb = cluster[pool][MEMORY[key]]
+    limit_gb = cluster["pools"][pool][MEMORY[key]]
     return limit_gb is None or all(at_most(gb, limit_gb) for gb in held_gb)
 
 
@@ -112,15 +113,15 @@ class Optimum:
 
     def least(self, count: int, per_work: bool) -> float:
         """Least $/h, or $ per work-hour, of the first `count` jobs; infinite where `max_nodes` allows no partition."""
-        price = [node_usd_per_hour(self.cluster, pool) for pool in ("rollout", "training")]
-        most = [self.cluster[pool]["max_nodes"] or inf for pool in ("rollout", "training")]
+        price = {pool: node_usd_per_hour(self.cluster, pool) for pool in self.cluster["pools"]}
+        most = {name: pool["max_nodes"] or inf for name, pool in self.cluster["pools"].items()}
         best = inf
         for part in partitions(list(range(count))):
             for chosen in product(*(self.ways[group] for group in part)):
-                nodes = [sum(way[k] for way in chosen) for k in (0, 1)]
-                if nodes[0] > most[0] or nodes[1] > most[1]:
+                nodes = {name: sum(way[k] for way in chosen for k in (0, 1) if way[3][k] == name) for name in price}
+                if any(nodes[name] > most[name] for name in nodes):
                     continue
-                value = nodes[0] * price[0] + nodes[1] * price[1]
+                value = sum(nodes[name] * price[name] for name in nodes)
                 if per_work:
                     value /= sum(solo_s(self.jobs[k]) / way[2] for group, way in zip(part, chosen, strict=True) for k in group)
                 best = min(best, value)

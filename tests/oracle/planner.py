@@ -1,9 +1,10 @@
 """Algorithm 1 over plain dicts and lists: every group, every number of new nodes, every subset of the old ones.
 
-A cluster is a dict with `rollout`, `training` (each a pool), `max_group_size`, `migration_s`; jobs are dicts as in a
+A cluster is a dict with `pools` (by name), `max_group_size`, `migration_s`; jobs are dicts as in a
 scenario file with every key filled in (see `read`). A group is a dict:
 `{"id", "rollout_nodes": [numbers], "next_node", "training": how many nodes, "members": [{"job", "nodes": [numbers]}]}`.
-With `one_device` jobs have the key too, and ask for no rollout nodes. A member's job is as `in_shape` gives it.
+Its pools are those of
+its members. With `one_device` jobs have the key too, and ask for no rollout nodes. A member's job is as `in_shape` gives it.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ MEMORY = {"host_memory_gb": "node_memory_gb", "device_gb": "device_memory_gb"}  
 
 def read(scenario: Dict) -> tuple[Dict, list[Dict]]:
     """Cluster and jobs of a scenario that is known to be valid, in the file's order, with every default filled in."""
-    free = {"gpus_per_node": 1, "usd_per_gpu_hour": 0}
-    cluster = {"max_group_size": 5, "migration_s": 300, "one_device": False, "rollout": free, **scenario["cluster"]}
-    for pool in ("rollout", "training"):
-        cluster[pool] = {"node_memory_gb": None, "device_memory_gb": None, "max_nodes": None, **cluster[pool]}
+    cluster = {"max_group_size": 5, "migration_s": 300, "one_device": False, **scenario["cluster"]}
+    sides = ("training",) if cluster["one_device"] else ("rollout", "training")
+    pools = cluster["pools"] if "pools" in cluster else {side: cluster[side] for side in sides}
+    unlimited = {"node_memory_gb": None, "device_memory_gb": None, "max_nodes": None}
+    cluster["pools"] = {name: {**unlimited, **pool} for name, pool in pools.items()}
     jobs = [read_job(merged(scenario.get("defaults", {}), job)) for job in scenario["jobs"]]
     for job in jobs:
         job["one_device"] = cluster["one_device"]
-        job["rollout"] = {**job["rollout"], **({"nodes": 0} if cluster["one_device"] else {})}
+        job["rollout"] = {**job["rollout"], **({"nodes": 0, "pool": "training"} if cluster["one_device"] else {})}
     return cluster, jobs
 
 
@@ -49,7 +51,7 @@ def read_job(job: Dict) -> Dict:
         **job,
     }
     for phase in ("rollout", "training"):
-        full[phase] = {"nodes": 1, "host_memory_gb": 0, "device_gb": 0, **full[phase]}
+        full[phase] = {"pool": phase, "nodes": 1, "host_memory_gb": 0, "device_gb": 0, **full[phase]}
     by_nodes = full["training"].get("by_nodes") or {}
     full["training"]["by_nodes"] = {int(nodes): seconds for nodes, seconds in by_nodes.items()}
     return full
@@ -66,7 +68,7 @@ def in_shape(job: Dict, number: int) -> Dict:
         by_nodes = {int(nodes): seconds for nodes, seconds in shape["training"].get("by_nodes", {}).items()}
         training = {**training, **shape["training"], "by_nodes": by_nodes}
     if written["one_device"]:
-        rollout["nodes"] = 0
+        rollout |= {"nodes": 0, "pool": "training"}
     return {**written, "rollout": rollout, "training": training, "shape": number, "written": written}
 
 
@@ -97,12 +99,18 @@ def training_s(job: Dict, pool_size: int) -> float:
 
 
 def node_usd_per_hour(cluster: Dict, pool: str) -> float:
-    usd: float = cluster[pool]["gpus_per_node"] * cluster[pool]["usd_per_gpu_hour"]
+    usd: float = cluster["pools"][pool]["gpus_per_node"] * cluster["pools"][pool]["usd_per_gpu_hour"]
     return usd
 
 
+def pools_of(group: Dict) -> tuple[str, str]:
+    """Names of the pools of a group's rollout and training nodes."""
+    first = group["members"][0]["job"]
+    return first["rollout"]["pool"], first["training"]["pool"]
+
+
 def group_usd_per_hour(cluster: Dict, group: Dict) -> float:
-    rollout, training = node_usd_per_hour(cluster, "rollout"), node_usd_per_hour(cluster, "training")
+    rollout, training = (node_usd_per_hour(cluster, pool) for pool in pools_of(group))
     usd: float = len(group["rollout_nodes"]) * rollout + group["training"] * training
     return usd
 
@@ -138,13 +146,14 @@ def is_saturated(group: Dict) -> bool:
     return at_most(cycle_s(group), load_s(group))
 
 
-def fits_memory(cluster: Dict, group: Dict, pool: str) -> bool:
-    """Whether the members of a group may all stay resident on its nodes of one pool."""
+def fits_memory(cluster: Dict, group: Dict, on: str) -> bool:
+    """Whether the members of a group may all stay resident on its nodes of one side."""
+    pool = cluster["pools"][pools_of(group)[on == "training"]]
     sides = ("rollout", "training") if _one_device(group) else ("training",)
     for key, name in MEMORY.items():
-        limit = cluster[pool][name]
+        limit = pool[name]
         used = [sum(m["job"][side][key] for m in group["members"] for side in sides)]
-        if pool == "rollout":
+        if on == "rollout":
             used = [
                 sum(m["job"]["rollout"][key] for m in group["members"] if node in m["nodes"]) for node in group["rollout_nodes"]
             ]
@@ -159,12 +168,17 @@ def keeps_slos(group: Dict) -> bool:
 
 
 def nodes_in_use(groups: list[Dict], pool: str) -> int:
-    return sum(len(g["rollout_nodes"]) if pool == "rollout" else g["training"] for g in groups)
+    counts = [(pools_of(g), (len(g["rollout_nodes"]), g["training"])) for g in groups]
+    return sum(count for names, nodes in counts for name, count in zip(names, nodes, strict=True) if name == pool)
 
 
-def fits_pool(cluster: Dict, groups: list[Dict], pool: str, more: int) -> bool:
-    limit = cluster[pool]["max_nodes"]
-    return limit is None or nodes_in_use(groups, pool) + more <= limit
+def are_free(cluster: Dict, groups: list[Dict], job: Dict, rollout: int, training: int) -> bool:
+    """Whether the job's pools have so many more nodes on its two sides; wanting none is always possible."""
+    more: Dict = {}
+    for phase, count in (("rollout", rollout), ("training", training)):
+        more[job[phase]["pool"]] = more.get(job[phase]["pool"], 0) + count
+    limits = {pool: cluster["pools"][pool]["max_nodes"] for pool in more}
+    return all(limits[pool] is None or not n or nodes_in_use(groups, pool) + n <= limits[pool] for pool, n in more.items())
 
 
 def joined(group: Dict, job: Dict, old_nodes: tuple[int, ...], new: int) -> Dict:
@@ -200,15 +214,15 @@ def choose(cluster: Dict, groups: list[Dict], groups_made: int, job: Dict) -> tu
             n = shaped["rollout"]["nodes"]
             if len(group["members"]) >= cluster["max_group_size"] or group["training"] < shaped["training"]["nodes"]:
                 continue
-            if is_saturated(group):
+            if is_saturated(group) or pools_of(group) != (shaped["rollout"]["pool"], shaped["training"]["pool"]):
                 continue
             for new in range(n + 1):
                 for old in subsets(group, n - new):
                     after = joined(group, shaped, old, new)
                     resident = fits_memory(cluster, after, "rollout") and fits_memory(cluster, after, "training")
-                    if not (resident and fits_pool(cluster, groups, "rollout", new) and keeps_slos(after)):
+                    if not (resident and are_free(cluster, groups, shaped, new, 0) and keeps_slos(after)):
                         continue
-                    delta = new * node_usd_per_hour(cluster, "rollout")
+                    delta = new * node_usd_per_hour(cluster, shaped["rollout"]["pool"])
                     if best is None or delta < best[1]:
                         best = ("rollout_scaling" if new else "direct_packing", delta, after)
     for shaped in all_shapes(job):
@@ -230,8 +244,7 @@ def choose_solo(cluster: Dict, groups: list[Dict], groups_made: int, job: Dict) 
 
 def own_group(cluster: Dict, groups: list[Dict], groups_made: int, job: Dict) -> tuple[str, float, Dict] | None:
     """A new group for the job in its shape, or None where there are too few nodes left."""
-    needed = {pool: job[pool]["nodes"] for pool in ("rollout", "training")}
-    if not all(fits_pool(cluster, groups, pool, count) for pool, count in needed.items()):
+    if not are_free(cluster, groups, job, job["rollout"]["nodes"], job["training"]["nodes"]):
         return None
     alone = isolated(groups_made, job)
     return "isolated", group_usd_per_hour(cluster, alone), alone
@@ -323,7 +336,9 @@ def table(cluster: Dict, groups: list[Dict], job: Dict) -> list[Dict]:
             row = {"group": group["id"], "saturated": is_saturated(group), "new": None, "old": (), "usd": None, "period_s": None}
             row["shape"] = shaped["shape"]
             after = joined(group, shaped, (), n)
-            if len(group["members"]) >= cluster["max_group_size"]:
+            if pools_of(group) != (shaped["rollout"]["pool"], shaped["training"]["pool"]):
+                rows.append({**row, "reason": "the group is on other pools"})
+            elif len(group["members"]) >= cluster["max_group_size"]:
                 rows.append({**row, "reason": "the group is full"})
             elif group["training"] < shaped["training"]["nodes"]:
                 rows.append({**row, "reason": "the group has too few training nodes"})
@@ -337,7 +352,7 @@ def table(cluster: Dict, groups: list[Dict], job: Dict) -> list[Dict]:
     for shaped in all_shapes(job):
         alone = isolated(-1, shaped)
         reason = "feasible" if opens_groups(shaped) else "an SLO would be broken"
-        if not all(fits_pool(cluster, groups, pool, shaped[pool]["nodes"]) for pool in ("rollout", "training")):
+        if not are_free(cluster, groups, shaped, shaped["rollout"]["nodes"], shaped["training"]["nodes"]):
             reason = "max_nodes of a pool"
         row = {"group": -1, "saturated": False, "shape": shaped["shape"], "new": shaped["rollout"]["nodes"], "old": ()}
         rows.append({**row, "usd": group_usd_per_hour(cluster, alone), "period_s": alone_s(shaped), "reason": reason})
@@ -348,11 +363,11 @@ def _priced(cluster: Dict, groups: list[Dict], after: Dict, old: tuple[int, ...]
     reason = "feasible"
     if not fits_memory(cluster, after, "rollout"):
         reason = "memory of a rollout node"
-    elif not fits_pool(cluster, groups, "rollout", new):
+    elif not are_free(cluster, groups, after["members"][-1]["job"], new, 0):
         reason = "max_nodes of a pool"
     elif not keeps_slos(after):
         reason = "an SLO would be broken"
-    usd = new * node_usd_per_hour(cluster, "rollout")
+    usd = new * node_usd_per_hour(cluster, pools_of(after)[0])
     return {"new": new, "old": old, "usd": usd, "period_s": period_of(after), "reason": reason}
 
 

@@ -27,9 +27,9 @@ def replay(scenario: Dict, decide: Any = planner.choose) -> Dict:
     departed: dict[str, Fraction] = {}
     admissions = {"direct_packing": 0, "rollout_scaling": 0, "isolated": 0}
     usd = Fraction(0)
-    provisioned = {"rollout": Fraction(0), "training": Fraction(0)}  # node-seconds
-    busy = {"rollout": Fraction(0), "training": Fraction(0)}
-    peak = {"rollout": 0, "training": 0}
+    names = ["rollout", "training"] if cluster["one_device"] else [*cluster["pools"]]
+    provisioned, busy = dict.fromkeys(names, Fraction(0)), dict.fromkeys(names, Fraction(0))  # node-seconds
+    peak = dict.fromkeys(names, 0)
     now = first = Fraction(to_come[0]["arrival_s"])
 
     def admit(job: Dict) -> bool:
@@ -58,15 +58,15 @@ def replay(scenario: Dict, decide: Any = planner.choose) -> Dict:
         stretch = max(instant - now, Fraction(0))
         for g in groups:
             usd += stretch / 3600 * Fraction(planner.group_usd_per_hour(cluster, g))
-            provisioned["rollout"] += stretch * len(g["rollout_nodes"])
-            provisioned["training"] += stretch * g["training"]
+            own = dict(zip(("rollout", "training"), planner.pools_of(g), strict=True))
+            provisioned[own["rollout"]] += stretch * len(g["rollout_nodes"])
+            provisioned[own["training"]] += stretch * g["training"]
             for m in g["members"]:
                 rounds = stretch / lengths[g["id"]]
                 done[m["job"]["id"]] += rounds
-                own = "training" if m["job"]["one_device"] else "rollout"
                 nodes = g["training"] if m["job"]["one_device"] else len(m["nodes"])
-                busy[own] += rounds * nodes * Fraction(m["job"]["rollout"]["worst_case_s"])
-                busy["training"] += rounds * g["training"] * Fraction(planner.training_s(m["job"], g["training"]))
+                busy[own["rollout"]] += rounds * nodes * Fraction(m["job"]["rollout"]["worst_case_s"])
+                busy[own["training"]] += rounds * g["training"] * Fraction(planner.training_s(m["job"], g["training"]))
         now = max(now, instant)
 
         for job_id in [job_id for job_id, when in due.items() if when <= now + INSTANT_S]:
@@ -78,9 +78,8 @@ def replay(scenario: Dict, decide: Any = planner.choose) -> Dict:
             job = to_come.pop(0)
             if queue or not admit(job):
                 queue.append(job)
-        for pool in peak:
-            in_use = planner.nodes_in_use(groups, pool) * cluster[pool]["gpus_per_node"]
-            peak[pool] = max(peak[pool], in_use)
+        for name, pool in cluster["pools"].items():
+            peak[name] = max(peak[name], planner.nodes_in_use(groups, name) * pool["gpus_per_node"])
         done = {job_id: _rounded(x) for job_id, x in done.items()}
 
     by_id = {job["id"]: job for job in jobs}

@@ -142,7 +142,7 @@ def _places(twin: Twin, job: dict[str, Any], home: int | None) -> list[Placement
             for old in combinations(group["rollout_nodes"], n - new):
                 after = planner.joined(planner.vacated(group, job["id"], old), job, old, new)
                 resident = planner.fits_memory(cluster, after, "rollout") and planner.fits_memory(cluster, after, "training")
-                if resident and planner.fits_pool(cluster, twin.groups, "rollout", new):
+                if resident and planner.are_free(cluster, twin.groups, job, new, 0):
                     found.append(Placement(group["id"], old, new, shape=shape))
     return found
 

@@ -60,8 +60,9 @@ def test_nodes_that_a_move_leaves_are_there_until_its_pause_ends() -> None:
     lanes, members = follow(CLUSTER, log)
     assert [lane for lane in lanes if lane.group == 1] == [Lane(1, "rollout", 0, 0, 50), Lane(1, "training", 0, 0, 50)]
     assert [(seen.group, seen.at_s, seen.jobs) for seen in members[-2:]] == [(1, 20, ()), (0, 20, ("a", "b"))]
-    assert node_steps(lanes) == [(0, 2, 2), (50, 0, 0)]
-    assert node_steps(follow(CLUSTER, log[:-1])[0]) == [(0, 2, 2), (20, 0, 0)], "a log that ends before the pause does"
+    two, none = {"rollout": 2, "training": 2}, {"rollout": 0, "training": 0}
+    assert node_steps(lanes) == [(0, two), (50, none)]
+    assert node_steps(follow(CLUSTER, log[:-1])[0]) == [(0, two), (20, none)], "a log that ends before the pause does"
 
 
 @pytest.mark.parametrize("policy", [make_runnable("rollmux"), make_runnable("colocated"), Restless(0, keeps_slo=False)])
@@ -70,9 +71,9 @@ def test_lanes_add_up_to_what_the_replay_paid_for(policy: Policy) -> None:
     run = replay_events(scenario, policy, make_dispatch("round-robin"), 0, Watch(keep_phases=True))
     assert isinstance(policy, Restless) == any(isinstance(event, Moved) for event in run.log)
     lanes, _ = follow(scenario.cluster, run.log)
-    paid = {at_s: nodes for at_s, *nodes in zip(run.time_s, run.rollout_nodes, run.training_nodes, strict=True)}
-    known = [0, 0]
-    steps = {at_s: nodes for at_s, *nodes in node_steps(lanes)}
+    paid = {at_s: {name: counts[k] for name, counts in run.nodes.items()} for k, at_s in enumerate(run.time_s)}
+    known = {"rollout": 0, "training": 0}
+    steps = dict(node_steps(lanes))
     assert set(steps) <= set(paid)
     for at_s in paid:
         known = steps.get(at_s, known)
