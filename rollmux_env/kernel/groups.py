@@ -126,8 +126,9 @@ def _keep(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int
     left = at
     for k in range(at, end):
         if not _beats(kind, way, _way(jobs, limits, columns, k)):
-            columns.members[left] = columns.members[k]
-            columns.nodes[left] = columns.nodes[k]
+            for i in range(columns.members.shape[1]):
+                columns.members[left, i] = columns.members[k, i]
+            columns.nodes[left, 0], columns.nodes[left, 1] = columns.nodes[k, 0], columns.nodes[k, 1]
             columns.period_s[left] = columns.period_s[k]
             left += 1
     return left + 1
