@@ -162,7 +162,10 @@ class ColumnPool:
     def _wanted(self, of_jobs: list[list[int]]) -> Wanted:
         """Which columns are kept, of jobs with such shapes."""
         jobs, limits = self.state.view.jobs, self.state.limits
-        if self.all_periods or np.isfinite(limits.pools["nodes_max"]).any() or not self.reshapes or max(map(len, of_jobs)) == 1:
+        rows = [row for shapes in of_jobs for row in shapes]
+        pools = np.unique([jobs["rollout_pool"][rows], jobs["training_pool"][rows]])
+        limited = np.isfinite(limits.pools["nodes_max"][pools]).any()
+        if self.all_periods or limited or not self.reshapes or max(map(len, of_jobs)) == 1:
             return Wanted(PERIODS if self.all_periods else ON_NODES, np.zeros(len(of_jobs)))
         prices = limits.pools["usd"]
         usd = jobs["rollout_nodes"] * prices[jobs["rollout_pool"]] + jobs["training_nodes"] * prices[jobs["training_pool"]]
