@@ -143,7 +143,7 @@ def play(env: PlacementVectorEnv, rng: np.random.Generator) -> tuple[list[Episod
         for s in np.flatnonzero(~over).tolist():
             c = streams.clock[s]
             episodes[s].plans.append((float(c["now_s"]), env.plan_of(s, actions[s])))
-            clock = float(c["now_s"]), int(c["rollout_nodes"]), int(c["training_nodes"]), int(c["taken"] - c["admitted"])
+            clock = float(c["now_s"]), *streams.nodes[s].sum(axis=0).tolist(), int(c["taken"] - c["admitted"])
             snapshots[s].append(snapshot(streams.jobs[s], streams.groups[s], streams.order[s, : c["n_groups"]], clock))
         _, _, over, _, info = env.step(actions)
     for s, episode in enumerate(episodes):
