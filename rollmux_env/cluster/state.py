@@ -40,6 +40,7 @@ from rollmux_env.kernel.tables import (
     TRAINING,
     UNUSED,
     Clock,
+    Floats,
     Ints,
     Limits,
     Records,
@@ -130,6 +131,7 @@ class State:
         self.waiting: list[str] = []
         self.charges = Charges()
         self.nodes: Ints = np.zeros((len(self.limits.pools), 2), dtype=np.int64)
+        self._busy_before_s: Floats = np.zeros(len(self.limits.pools))  # see `_wear`
         self.departed = 0
         self.next_group_id = 0
         self._models: list[Job] = []  # by row, those of shapes included
@@ -267,7 +269,8 @@ class State:
         jobs = self.jobs
         sides = ((jobs.rollout_pool, jobs.rollout_busy_s), (jobs.training_pool, jobs.training_busy_s))
         return [
-            float(sum(np.where(pools == number, busy_s, 0.0).sum() for pools, busy_s in sides)) for number in range(len(self.nodes))
+            float(sum(np.where(pools == number, busy_s, 0.0).sum() for pools, busy_s in sides) + self._busy_before_s[number])
+            for number in range(len(self.nodes))
         ]
 
     def next_departure_s(self) -> float:
@@ -335,7 +338,7 @@ class State:
         twin._keep(self._jobs.copy(), self._groups.copy())
         for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_pauses"):
             setattr(twin, name, getattr(self, name).copy())
-        twin.nodes = self.nodes.copy()
+        twin.nodes, twin._busy_before_s = self.nodes.copy(), self._busy_before_s.copy()
         twin.charges = self.charges.copy()
         return twin
 
@@ -418,8 +421,18 @@ class State:
             record["rescale_nodes"][k] = nodes
             record["rescale_s"][k] = seconds
 
+    def _wear(self, row: int, shape: int) -> None:
+        """Give a job the numbers of a shape. What its phases have kept busy so far counts for the pools that they ran on."""
+        job = self._jobs[row]
+        before = {side: int(job[f"{side}_pool"]) for side in SIDES}
+        membership.wear(self._jobs, row, shape)
+        for side, pool in before.items():
+            if pool != job[f"{side}_pool"]:
+                self._busy_before_s[pool] += job[f"{side}_busy_s"]
+                self._busy_before_s[job[f"{side}_pool"]] -= job[f"{side}_busy_s"]
+
     def _enter(self, row: int, placement: Placement) -> None:
-        membership.wear(self._jobs, row, placement.shape)
+        self._wear(row, placement.shape)
         group = self._group_rows[placement.group] if placement.group is not None else self._open(row, placement.training_nodes)
         self._jobs["entered_done"][row] = self._jobs["done"][row]
         if placement.colocated:

@@ -8,7 +8,7 @@ from rollmux_env.bench.columns import COST, SAVING_PER_WORK, SLO_KEPT, WORK_OVER
 from rollmux_env.bench.streams import workload
 from rollmux_env.bench.suite import Case, Suite
 
-JOBS = 60
+JOBS = 30
 POLICIES = ("solo", "gavel", "rollmux", "rollmux,prune=false", "consolidate", "optimal-work")
 
 SUITE = Suite(
