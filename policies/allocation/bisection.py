@@ -49,7 +49,7 @@ def bisections(work: Work, budget: Budget) -> Bisections:
     """All bisections, with at least one GPU on either side."""
     hardware = budget.hardware(work)
     whole = np.array(budget.counts)
-    counts = np.stack([axis.ravel() for axis in np.indices(whole + 1)], axis=1)
+    counts = np.stack([axis.ravel() for axis in np.indices([count + 1 for count in budget.counts])], axis=1)
     counts = counts[(counts.sum(axis=1) > 0) & (counts.sum(axis=1) < whole.sum())]
     tflops = np.array([each.training_tflops for each in hardware])
     bandwidth = np.array([each.weights_gb_s for each in hardware])

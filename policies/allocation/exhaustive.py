@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from policies.allocation.space import Space
+from policies.allocation.plan_table import PlanTable
 from rollmux_env.errors import InputError
 from rollmux_env.timing.allocation import Allocation, Budget
 from rollmux_env.timing.work import Work
@@ -20,9 +20,9 @@ def exhaustive(work: Work, budget: Budget) -> Allocation:
     """
     if (count := sum(budget.counts)) > MOST_GPUS:
         raise InputError(f"exhaustive: is for budgets of at most {MOST_GPUS} GPUs, not {count}")
-    space = Space(work, budget)
+    table = PlanTable(work, budget)
     best: Allocation | None = None
-    for timed in space.plans:
-        best = space.complete(timed, inf if best is None else best.iteration_s) or best
-    assert best is not None  # the space holds a plan
+    for timed in table.plans:
+        best = table.complete(timed, inf if best is None else best.iteration_s) or best
+    assert best is not None  # the table holds a plan
     return best

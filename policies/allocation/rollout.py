@@ -61,11 +61,11 @@ def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
     kinds.sort(key=lambda kind: (sum(kind.gpus), -kind.responses_per_s, kind.replica.batch))
     most = max((kind.replica.batch / sum(kind.gpus) for kind in kinds), default=0.0) * sum(budget.counts)
     ample = most <= work.in_flight  # then the number of sequences never matters
-    kept: list[Kind] = []
+    needed: list[Kind] = []
     for kind in kinds:
-        if not any(_beats(other, kind, ample) for other in kept):
-            kept.append(kind)
-    return tuple(kept)
+        if not any(_beats(other, kind, ample) for other in needed):
+            needed.append(kind)
+    return tuple(needed)
 
 
 def rollout_plan(kinds: Sequence[Kind], counts: Counts, in_flight: int) -> RolloutPlan | None:
@@ -103,7 +103,7 @@ def _most(value: Floats, use: Floats, limits: Floats) -> Ints:
     highs.addCols(columns, value / value.max(), np.zeros(columns), most, row.size, starts, row, use.ravel())
     highs.changeColsIntegrality(columns, np.arange(columns, dtype=np.int32), np.ones(columns, dtype=np.uint8))
     highs.run()
-    return np.rint(np.array(highs.getSolution().col_value)).astype(np.int64)
+    return np.asarray(np.rint(np.array(highs.getSolution().col_value)), dtype=np.int64)
 
 
 def _kind(work: Work, stages: tuple[Stage, ...], used: Counts, batch: int) -> Kind:

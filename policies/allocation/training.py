@@ -29,7 +29,7 @@ def training_plans(work: Work, budget: Budget) -> tuple[Timed, ...]:
     The stages of one type follow one another, in the budget's order of types, and have as many GPUs each.
     """
     hardware = budget.hardware(work)
-    found = []
+    plans = []
     for copies in range(1, max(budget.counts) + 1):
         choices = [tuple(_choices(count, copies, budget.machine)) for count in budget.counts]
         for parts in product(*choices):
@@ -40,12 +40,12 @@ def training_plans(work: Work, budget: Budget) -> tuple[Timed, ...]:
             plan = TrainingPlan(stages, copies, budget.machine)
             if plan.fits(work):
                 used = tuple(copies * number * gpus for number, gpus in parts)
-                found.append(Timed(plan.seconds(work), used, plan))
-    kept: list[Timed] = []
-    for timed in sorted(found, key=lambda timed: (timed.seconds, timed.gpus)):
-        if not any(_types(other) == _types(timed) and _within(other.gpus, timed.gpus) for other in kept):
-            kept.append(timed)
-    return tuple(kept)
+                plans.append(Timed(plan.seconds(work), used, plan))
+    needed: list[Timed] = []
+    for timed in sorted(plans, key=lambda timed: (timed.seconds, timed.gpus)):
+        if not any(_types(other) == _types(timed) and _within(other.gpus, timed.gpus) for other in needed):
+            needed.append(timed)
+    return tuple(needed)
 
 
 def fastest(plans: Sequence[Timed], counts: Counts) -> Timed | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from policies.allocation.space import Space
+from policies.allocation.plan_table import PlanTable
 from policies.allocation.training import fastest
 from rollmux_env.errors import InputError
 from rollmux_env.timing.allocation import Allocation, Budget
@@ -17,14 +17,14 @@ def uniform(work: Work, budget: Budget) -> Allocation:
     Raises:
         InputError: the budget holds no plan; one line.
     """
-    space = Space(work, budget)
+    table = PlanTable(work, budget)
     splits = sorted(
         product(*(range(count + 1) for count in budget.counts)),
         key=lambda split: (sum((part / count - 0.5) ** 2 for part, count in zip(split, budget.counts, strict=True)), split),
     )
     for split in splits:
-        timed = fastest(space.plans, split)
-        found = space.complete(timed) if timed is not None else None
-        if found is not None:
-            return found
+        timed = fastest(table.plans, split)
+        allocation = table.complete(timed) if timed is not None else None
+        if allocation is not None:
+            return allocation
     raise InputError("budget: holds no plan")

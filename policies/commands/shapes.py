@@ -51,12 +51,12 @@ def shapes(
         if job is not None:
             raise InputError(f"--job: {not_one_of(job, [one.id for one in scenario.jobs])}")
         raise InputError(f"{file}: no job has a model, from which the seconds of other shapes could be predicted")
-    found = [shapes_of(one, scenario.cluster, most_nodes, pool or [], file.parent) for one in chosen]
+    every = [shapes_of(one, scenario.cluster, most_nodes, pool or [], file.parent) for one in chosen]
     if format is ShapesFormat.json:
-        typer.echo(to_json([shapes_report(one) for one in found]), nl=False)
+        typer.echo(to_json([shapes_report(one) for one in every]), nl=False)
     elif format is ShapesFormat.yaml:
-        typer.echo(shapes_yaml(found), nl=False)
+        typer.echo(shapes_yaml(every), nl=False)
     else:
         from rollmux_env.report.tables import show
 
-        show(*(shapes_tables(one) for one in found))
+        show(*(shapes_tables(one) for one in every))

@@ -17,7 +17,7 @@ from rollmux_env.timing.stages import Stage
 def allocation_table(model: str, allocator: str, allocation: Allocation, planner_s: float) -> RenderableType:
     """`rollmux allocate`: one line per run of equal stages of the training and per kind of replica."""
     work, training = allocation.work, allocation.training
-    given = ", ".join(f"{count} {name}" for name, count in allocation.budget.gpus.items())
+    names = ", ".join(f"{count} {name}" for name, count in allocation.budget.gpus.items())
     table = make_table("side", "GPUs", "copies", "stages", "layers of a stage", "tensor parallel", "sequences", "GB a GPU", left=2)
     for stages in _runs(training.stages):
         table.add_row(
@@ -45,7 +45,7 @@ def allocation_table(model: str, allocator: str, allocation: Allocation, planner
         f"found in {planner_s:.1f} s",
         *([f"nothing runs on {spare}"] if spare else []),
     ]
-    title = f"{model} on {given}, staleness {work.staleness}, {allocator}"
+    title = f"{model} on {names}, staleness {work.staleness}, {allocator}"
     return Group(heading(title), table, *(Text(line) for line in lines))
 
 

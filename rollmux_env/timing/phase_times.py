@@ -52,13 +52,13 @@ class Search:
             seconds = phase.worst_case_s * (time.seconds / own.seconds)
             return time._replace(seconds=seconds, host_gb=phase.host_memory_gb * (time.host_gb / own.host_gb))
 
-        found: list[PhaseTime] = []
+        listed: list[PhaseTime] = []
         for place in self._places(phase):
             most_gb = self.cluster.pools[place.pool].node_memory_gb
             times = [scaled(time) for time in self._every(time_of, place) if time.device_gb <= place.hardware.memory_gb]
             fitting = [time for time in times if most_gb is None or time.host_gb <= most_gb]
-            found += sorted(fitting, key=lambda time: (time.seconds, time.parallelism))
-        return scaled(own), tuple(found)
+            listed += sorted(fitting, key=lambda time: (time.seconds, time.parallelism))
+        return scaled(own), tuple(listed)
 
     def _places(self, phase: Phase) -> Iterator[Nodes]:
         """Nodes to look at: of the phase's own pool, then of the others, by number."""

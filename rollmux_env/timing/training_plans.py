@@ -86,5 +86,5 @@ class TrainingPlan:
     def _stage_gb(self, stage: Stage, work: Work) -> float:
         tokens, hidden = work.prompt_tokens + work.cap, stage.shape.hidden
         weights = stage.parameters * (WEIGHT_BYTES + OPTIMIZER_BYTES / self.copies)
-        kept = tokens * hidden * (stage.layers * stage.hardware.number_bytes * len(self.stages) + WORKING)
-        return (weights + kept) / stage.gpus / 1e9
+        activations = tokens * hidden * (stage.layers * stage.hardware.number_bytes * len(self.stages) + WORKING)
+        return (weights + activations) / stage.gpus / 1e9

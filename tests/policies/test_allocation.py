@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from policies.allocation import ALLOCATION, make_allocator
 from policies.allocation.bisection import bisections
+from policies.allocation.plan_table import PlanTable
 from policies.allocation.rollout import Kind, rollout_plan
-from policies.allocation.space import Space
 from rollmux_env.errors import InputError
 from rollmux_env.timing.allocation import Budget
 from rollmux_env.timing.generation import Replica
@@ -46,8 +46,8 @@ def test_the_rollout_program_equals_brute_force(some: list[Kind], first: int, se
 
 def test_the_yardstick_is_the_best_of_all_pairs_of_plans() -> None:
     budget = Budget({H800: 3, H20: 2}, 2)
-    space = Space(SMALL, budget)
-    every = [found.iteration_s for timed in space.plans if (found := space.complete(timed)) is not None]
+    table = PlanTable(SMALL, budget)
+    every = [found.iteration_s for timed in table.plans if (found := table.complete(timed)) is not None]
     assert len(every) > 5
     assert make_allocator("exhaustive")(SMALL, budget).iteration_s == min(every)
 
@@ -134,4 +134,4 @@ def test_the_command_prints_the_plan(command: Command) -> None:
 
 def test_a_budget_that_holds_no_plan_is_refused() -> None:
     with pytest.raises(InputError, match="beside it"):
-        Space(Work(SHAPES["1.5B"], 64), Budget({H800: 1}))
+        PlanTable(Work(SHAPES["1.5B"], 64), Budget({H800: 1}))

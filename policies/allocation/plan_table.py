@@ -14,7 +14,7 @@ from rollmux_env.timing.allocation import Allocation, Budget, Counts, rewards_s
 from rollmux_env.timing.work import Work, iteration_s
 
 
-class Space:
+class PlanTable:
     """The plans of a budget.
 
     Args:
@@ -28,13 +28,13 @@ class Space:
         self.work = work
         self.budget = budget
         self._rollouts: dict[Counts, RolloutPlan | None] = {}
-        given = ", ".join(f"{count} x {name}" for name, count in budget.gpus.items())
+        names = ", ".join(f"{count} x {name}" for name, count in budget.gpus.items())
         if not self.plans:
-            raise InputError(f"budget: {given} cannot hold a training of this model")
+            raise InputError(f"budget: {names} cannot hold a training of this model")
         if not self.kinds:
-            raise InputError(f"budget: {given} cannot hold a copy of this model for rollouts")
+            raise InputError(f"budget: {names} cannot hold a copy of this model for rollouts")
         if all(self.rollout(budget.beside(plan.gpus)) is None for plan in self.plans):
-            raise InputError(f"budget: {given} cannot hold a training of this model and a copy for rollouts beside it")
+            raise InputError(f"budget: {names} cannot hold a training of this model and a copy for rollouts beside it")
 
     @cached_property
     def plans(self) -> tuple[Timed, ...]:
@@ -63,19 +63,22 @@ class Space:
         """
         best: Allocation | None = None
         for counts in _fillings(self.budget.beside(timed.gpus), self.budget.machine):
-            most = sum(count * each for count, each in zip(counts, self._speeds, strict=True))
-            if not most or self._iteration_s(most, timed) >= limit_s:
+            if self.least_s(timed, counts) >= limit_s:
                 continue
             rollout = self.rollout(counts)
             if rollout is not None:
-                found = Allocation(self.work, self.budget, timed.plan, rollout.replicas)
-                if found.iteration_s < limit_s:
-                    best, limit_s = found, found.iteration_s
+                allocation = Allocation(self.work, self.budget, timed.plan, rollout.replicas)
+                if allocation.iteration_s < limit_s:
+                    best, limit_s = allocation, allocation.iteration_s
         return best
 
-    def _iteration_s(self, responses_per_s: float, timed: Timed) -> float:
-        """At least, with an update that takes no time."""
-        return iteration_s(self.work.responses / responses_per_s + rewards_s(self.work), timed.seconds, self.work.staleness)
+    def least_s(self, timed: Timed, counts: Counts | None = None) -> float:
+        """A bound on the iteration with a training plan, and so many GPUs that sample; without them, all that it leaves."""
+        beside = self.budget.beside(timed.gpus) if counts is None else counts
+        most = sum(count * each for count, each in zip(beside, self._speeds, strict=True))
+        if not most:
+            return inf
+        return iteration_s(self.work.responses / most + rewards_s(self.work), timed.seconds, self.work.staleness)
 
     @cached_property
     def _speeds(self) -> tuple[float, ...]:
