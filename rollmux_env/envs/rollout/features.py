@@ -171,7 +171,7 @@ def _write_rest(
         load[k] += 1
     fullest, most = 0.0, 0
     for k in range(job.live):
-        own, most = rollout.replicas[job.first + k], max(most, load[k])
+        own, most = rollout.replicas[job.first + k], max(most, int(load[k]))
         fullest = max(fullest, (own.context + own.cached) / own.kv)
     incomplete = 0
     for g in range(job.launched):
