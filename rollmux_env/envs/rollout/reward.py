@@ -39,7 +39,7 @@ class Cost:
     """Seconds and held GPU-seconds, over those of plain rollouts: an episode's return is -1 under `plain`.
 
     Attributes:
-        held_weight: weight of the held GPU-seconds, from 0 (the job's own time alone) to 1 (only what others could have used counts).
+        held_weight: weight of the held GPU-seconds, from 0 (the job's own time alone) to 1 (only what others could use).
         invalid_penalty: of a masked action.
 
     Raises:
