@@ -40,8 +40,8 @@ def collect(teacher: str, jobs: int, seed: int) -> Labels:
         values = np.where(mask > 0, 0.0, np.nan).astype(np.float32)
         values[np.arange(jobs), actions] = 1.0
         known = np.flatnonzero(~over & (mask.sum(1) > 1))
-        columns = (observation["job"], observation["candidates"], observation["cluster"], mask, values)
-        parts.append(Labels(*(column[known] for column in columns)))
+        job, rows, cluster = (observation[name][known] for name in ("job", "candidates", "cluster"))
+        parts.append(Labels(job, rows, cluster, mask[known], values[known]))
         explored = (rng.random(mask.shape) * mask).argmax(1)
         observation, _, ended, _, _ = env.step(np.where(rng.random(jobs) < EXPLORATION, explored, actions))
         over |= ended

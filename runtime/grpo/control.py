@@ -121,9 +121,9 @@ class ControlledRollout:
 
     def _observe(self, statuses: Iterable[Status]) -> None:
         """Write what the engines say into the tables."""
-        table, found = self._tables.responses, sorted(statuses, key=lambda one: (one.end_s is None, one.end_s, one.place))
-        ended = [one.place for one in found if one.end_s is not None]
-        for one in found:
+        table, known = self._tables.responses, sorted(statuses, key=lambda one: (one.end_s is None, one.end_s, one.place))
+        ended = [one.place for one in known if one.end_s is not None]
+        for one in known:
             table["sampled"][one.place] = one.tokens
             table["state"][one.place] = kernel.RUNNING if one.end_s is None else kernel.FINISHED
             table["end_s"][one.place] = np.inf if one.end_s is None else one.end_s

@@ -93,6 +93,7 @@ class Grpo:
         number, worst_case = max(runtime_hook.iteration, 0), runtime_hook.worst_case
         this_round = self._rounds.next()
         led = None if self._control is None or worst_case else self._led(this_round)
+        shares: list[tuple[Share, ...]]
         if led is None:
             shares = [(Share(k, share),) for k, share in enumerate(this_round.shares(len(self._engines)))]
         else:

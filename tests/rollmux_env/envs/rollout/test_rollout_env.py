@@ -115,7 +115,7 @@ def test_plain_costs_one() -> None:
 
 def test_the_optimum_of_the_toy_is_the_best_of_all_choices() -> None:
     toy = Toy(iterations=1)
-    env = RolloutVectorEnv(1, toy, Cost(held=0), autoreset=False)
+    env = RolloutVectorEnv(1, toy, Cost(held_weight=0), autoreset=False)
 
     def best(path: tuple[int, ...]) -> float:
         observation, _ = env.reset(seed=0)
@@ -208,7 +208,7 @@ def test_pictures() -> None:
         lambda: RolloutVectorEnv(1).render(),
         lambda: RandomJobs(sigma=-1),
         lambda: RandomJobs(iterations=0),
-        lambda: Cost(held=2),
+        lambda: Cost(held_weight=2),
         lambda: Case(Toy().case(0).setting, 0),
         lambda: PolicyAgent("tail-batching,eta=1.5", RolloutVectorEnv(1)),
         Fixed,
