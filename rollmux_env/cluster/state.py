@@ -40,6 +40,7 @@ from rollmux_env.kernel.tables import (
     TRAINING,
     UNUSED,
     Clock,
+    Floats,
     Ints,
     Limits,
     Records,
@@ -130,6 +131,7 @@ class State:
         self.waiting: list[str] = []
         self.charges = Charges()
         self.nodes: Ints = np.zeros((len(self.limits.pools), 2), dtype=np.int64)
+        self._busy_before_s: Floats = np.zeros(len(self.limits.pools))  # see `_wear`
         self.departed = 0
         self.next_group_id = 0
         self._models: list[Job] = []  # by row, those of shapes included
@@ -209,6 +211,14 @@ class State:
         """Row of a present group in the group table."""
         return self._group_rows.get(group_id)
 
+    def group_number(self, job_id: str) -> int:
+        """Id of the group of a running job."""
+        return int(self._groups["id"][self._jobs["group"][self._rows[job_id]]])
+
+    def group_numbers(self) -> list[int]:
+        """Ids of the present groups in order of creation."""
+        return [*self._group_rows]
+
     def group_of(self, job_id: str) -> Group:
         """The group of a running job."""
         return self._view(int(self._jobs["group"][self._rows[job_id]]))
@@ -267,7 +277,8 @@ class State:
         jobs = self.jobs
         sides = ((jobs.rollout_pool, jobs.rollout_busy_s), (jobs.training_pool, jobs.training_busy_s))
         return [
-            float(sum(np.where(pools == number, busy_s, 0.0).sum() for pools, busy_s in sides)) for number in range(len(self.nodes))
+            float(sum(np.where(pools == number, busy_s, 0.0).sum() for pools, busy_s in sides) + self._busy_before_s[number])
+            for number in range(len(self.nodes))
         ]
 
     def next_departure_s(self) -> float:
@@ -335,7 +346,7 @@ class State:
         twin._keep(self._jobs.copy(), self._groups.copy())
         for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_pauses"):
             setattr(twin, name, getattr(self, name).copy())
-        twin.nodes = self.nodes.copy()
+        twin.nodes, twin._busy_before_s = self.nodes.copy(), self._busy_before_s.copy()
         twin.charges = self.charges.copy()
         return twin
 
@@ -418,8 +429,18 @@ class State:
             record["rescale_nodes"][k] = nodes
             record["rescale_s"][k] = seconds
 
+    def _wear(self, row: int, shape: int) -> None:
+        """Give a job the numbers of a shape. What its phases have kept busy so far counts for the pools that they ran on."""
+        job = self._jobs[row]
+        before = {side: int(job[f"{side}_pool"]) for side in SIDES}
+        membership.wear(self._jobs, row, shape)
+        for side, pool in before.items():
+            if pool != job[f"{side}_pool"]:
+                self._busy_before_s[pool] += job[f"{side}_busy_s"]
+                self._busy_before_s[job[f"{side}_pool"]] -= job[f"{side}_busy_s"]
+
     def _enter(self, row: int, placement: Placement) -> None:
-        membership.wear(self._jobs, row, placement.shape)
+        self._wear(row, placement.shape)
         group = self._group_rows[placement.group] if placement.group is not None else self._open(row, placement.training_nodes)
         self._jobs["entered_done"][row] = self._jobs["done"][row]
         if placement.colocated:
@@ -466,10 +487,10 @@ class State:
         """
         group = int(self._jobs["group"][row])
         stays = to is not None and to.group == int(self._groups["id"][group])
-        kept = to.rollout_nodes if to is not None and stays else ()
-        self._jobs["pins"][row, : len(kept)] = kept
+        staying = to.rollout_nodes if to is not None and stays else ()
+        self._jobs["pins"][row, : len(staying)] = staying
         freed = self._nodes_of(group)
-        freed = freed._replace(rollout_nodes=membership.detach_for(self._jobs, self._groups, row, len(kept)))
+        freed = freed._replace(rollout_nodes=membership.detach_for(self._jobs, self._groups, row, len(staying)))
         self.charges.hold(row, self.now_s, NOTHING)
         if self._groups["n_members"][group] > 0:
             self._charge(group)

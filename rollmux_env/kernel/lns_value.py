@@ -151,7 +151,9 @@ def _counted(groups: Records, facts: Regrouping, group: int, end: int, number: i
 @compiled(arrays=False)
 def nodes_in_use(groups: Records, facts: Regrouping, out: Ints) -> None:
     """Write (P, 2) the nodes provisioned while the moves' pauses last: those of the groups, left ones, and held ones."""
-    out[:] = facts.held
+    for p in range(out.shape[0]):
+        for side in range(out.shape[1]):
+            out[p, side] = facts.held[p, side]
     nodes_left(groups, facts, out)
     for group in range(groups.shape[0]):
         if groups[group].n_members > 0:

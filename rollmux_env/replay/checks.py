@@ -45,7 +45,7 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
         jobs = [state.job(job_id) for job_id in group.jobs]
         _require(len(jobs) <= state.limits.group_size_max, f"R1: group {group.id} is too large")
         for job in jobs:
-            own = demand_of(job, state.cluster)
+            own = demand_of(job, state.cluster, state.shape(job.id))
             there = (own.rollout_pool, own.training_pool) == (group.rollout_pool, group.training_pool)
             _require(there, f"R1: job {job.id} is in group {group.id}, on other pools")
         if not group.rollout_nodes and not state.cluster.one_device:

@@ -24,7 +24,7 @@ from tests.oracle import draw
 from tests.oracle.draw import Dict
 from tests.oracle.optimum import Optimum
 from tests.oracle.period import period
-from tests.oracle.planner import MEMORY, at_most, in_shape, read, solo_s, training_s
+from tests.oracle.planner import MEMORY, at_most, in_shape, node_usd_per_hour, read, solo_s, training_s
 
 
 def assert_best(data: Dict) -> None:
@@ -47,13 +47,12 @@ def assert_best(data: Dict) -> None:
 def assert_valid(plan: OptimalPlan, cluster: Dict, jobs: list[Dict]) -> None:
     named = {job["id"]: job for job in jobs}
     assert sorted(job for group in plan.groups for job in group.jobs) == sorted(named)
-    used = [sum(len({v for at in g.rollout_nodes for v in at}) for g in plan.groups), sum(g.training_nodes for g in plan.groups)]
-    price = [cluster[pool]["gpus_per_node"] * cluster[pool]["usd_per_gpu_hour"] for pool in ("rollout", "training")]
-    assert plan.usd_per_hour == pytest.approx(used[0] * price[0] + used[1] * price[1])
-    for pool, nodes in zip(("rollout", "training"), used, strict=True):
-        assert cluster[pool]["max_nodes"] is None or nodes <= cluster[pool]["max_nodes"]
+    pools, used = cluster["pools"], dict.fromkeys(cluster["pools"], 0)
     for group in plan.groups:
         members = [in_shape(named[job], shape) for job, shape in zip(group.jobs, group.shapes, strict=True)]
+        ((rollout_pool, training_pool),) = {(job["rollout"]["pool"], job["training"]["pool"]) for job in members}
+        used[rollout_pool] += len({v for at in group.rollout_nodes for v in at})
+        used[training_pool] += group.training_nodes
         assert len(members) <= cluster["max_group_size"]
         assert all(len(at) == job["rollout"]["nodes"] for at, job in zip(group.rollout_nodes, members, strict=True))
         assert all(job["training"]["nodes"] <= group.training_nodes for job in members)
@@ -68,15 +67,30 @@ def assert_valid(plan: OptimalPlan, cluster: Dict, jobs: list[Dict]) -> None:
         for v in {v for at in group.rollout_nodes for v in at}:
             pinned = [job for job, at in zip(members, group.rollout_nodes, strict=True) if v in at]
             for key, name in MEMORY.items():
-                limit_gb = cluster["rollout"][name]
+                limit_gb = pools[rollout_pool][name]
                 assert limit_gb is None or at_most(sum(job["rollout"][key] for job in pinned), limit_gb)
+    assert plan.usd_per_hour == pytest.approx(sum(nodes * node_usd_per_hour(cluster, name) for name, nodes in used.items()))
+    assert all(pools[name]["max_nodes"] is None or nodes <= pools[name]["max_nodes"] for name, nodes in used.items())
 
 
-@given(draw.scenarios(max_jobs=5, shaped=True))
-@draw.examples(60)
+@given(draw.scenarios(max_jobs=5, shaped=True) | draw.scenarios(max_jobs=5, shaped=True, pooled=True))
+@draw.examples(80)
 def test_both_objectives_are_those_of_the_best_partition_pinning_and_order(data: Dict) -> None:
     data["cluster"]["max_group_size"] = min(4, data["cluster"]["max_group_size"])
     assert_best(data)
+
+
+@given(data=draw.scenarios(max_jobs=5, shaped=True), which=st.integers(0, 4), seconds=st.integers(1, 20))
+@draw.examples(30)
+def test_another_shape_in_the_list_never_makes_the_optimum_dearer(data: Dict, which: int, seconds: int) -> None:
+    for pool in ("rollout", "training"):
+        data["cluster"][pool].pop("max_nodes", None)  # else it may change who waits
+    job = data["jobs"][which % len(data["jobs"])]
+    more = {**job, "shapes": [*job.get("shapes", []), {"rollout": {"nodes": 3, "worst_case_s": seconds + 0.5}}]}
+    jobs = [more if other is job else other for other in data["jobs"]]
+    for objective in ("usd", "work"):
+        before, after = (Optimal(objective).plan(parse_scenario(found)).value for found in (data, {**data, "jobs": jobs}))
+        assert after <= before * (1 + 1e-9) + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -102,9 +102,10 @@ class GroupedJobs:
             iterations = seconds / float(self.pool.period_s[column])
             training_nodes = int(self.pool.nodes[column, 1])
             shape = self.pool.shape_of(column, row)
+            training_s = training_seconds(self.state.view.jobs, shape, training_nodes)
             jobs.done[row] += iterations
-            jobs.rollout_busy_s[row] += iterations * jobs.rollout_s[shape] * jobs.rollout_nodes[shape]
-            jobs.training_busy_s[row] += iterations * training_seconds(self.state.view.jobs, shape, training_nodes) * training_nodes
+            jobs.rollout_busy_s[shape] += iterations * jobs.rollout_s[shape] * jobs.rollout_nodes[shape]
+            jobs.training_busy_s[shape] += iterations * training_s * training_nodes
 
     def strategy(self, job_id: str) -> str:
         """How a job comes to its present group, as if it had come last."""

@@ -45,7 +45,7 @@ def naive_unpruned(twin: Twin, job: dict[str, Any]) -> Placement | None:
 @given(data=st.data())
 def test_table_is_the_plain_enumeration(fine: bool, data: st.DataObject) -> None:
     twin = data.draw(twins(fine=fine))
-    job = twin.arrive(data.draw(drawing.jobs("new", fine=fine, shaped=True)))
+    job = twin.arrive(data.draw(drawing.jobs("new", fine=fine, shaped=True, pooled=twin.pooled)))
     table = candidates(twin.state, "new")
     rows = planner.table(twin.cluster_left(), twin.groups, job)
     assert len(table) == len(rows)
@@ -69,7 +69,7 @@ def test_table_is_the_plain_enumeration(fine: bool, data: st.DataObject) -> None
 @given(data=st.data())
 def test_cheapest_is_algorithm_1(fine: bool, data: st.DataObject) -> None:
     twin = data.draw(twins(fine=fine))
-    job = twin.arrive(data.draw(drawing.jobs("new", fine=fine, shaped=True)))
+    job = twin.arrive(data.draw(drawing.jobs("new", fine=fine, shaped=True, pooled=twin.pooled)))
     assert cheapest(twin.state, "new", prune=True) == as_placement(
         planner.choose(twin.cluster_left(), twin.groups, twin.groups_made, job)
     )
@@ -79,7 +79,7 @@ def test_cheapest_is_algorithm_1(fine: bool, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_cheapest_without_pruning_is_the_argmin_of_the_table(data: st.DataObject) -> None:
     twin = data.draw(twins())
-    job = twin.arrive(data.draw(drawing.jobs("new", shaped=True)))
+    job = twin.arrive(data.draw(drawing.jobs("new", shaped=True, pooled=twin.pooled)))
     table = candidates(twin.state, "new")
     usd = np.where(table.feasible, table.usd_per_hour, np.inf)
     first = table.placement(int(usd.argmin())) if table.feasible.any() else None

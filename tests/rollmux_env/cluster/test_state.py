@@ -28,6 +28,7 @@ def test_columns_after_any_history_are_those_computed_from_scratch(fine: bool, d
         assert view.jobs == tuple(m["job"]["id"] for m in group["members"])
         assert view.rollout_nodes == tuple(group["rollout_nodes"])
         assert view.training_nodes == group["training"]
+        assert (view.rollout_pool, view.training_pool) == planner.pools_of(group)
         assert view.period_s == pytest.approx(planner.period_of(group), rel=1e-12)
         assert view.cycle_s == pytest.approx(planner.cycle_s(group), rel=1e-12)
         assert view.load_s == pytest.approx(planner.load_s(group), rel=1e-12)
@@ -36,9 +37,10 @@ def test_columns_after_any_history_are_those_computed_from_scratch(fine: bool, d
         for member in group["members"]:
             assert state.pins(member["job"]["id"]) == tuple(sorted(member["nodes"]))
         check_row(state, group)
-    for k, pool in enumerate(("rollout", "training")):
-        held = sum(nodes[k] for nodes in twin.held.values())
-        assert getattr(state, f"{pool}_nodes") == planner.nodes_in_use(twin.groups, pool) + held
+    for k, pool in enumerate(state.cluster.pools):
+        held = sum(nodes[pool] for nodes in twin.held.values())
+        assert state.nodes[k].sum() == planner.nodes_in_use(twin.groups, pool) + held
+        assert state.held_nodes()[k].sum() == held
 
 
 def check_row(state: State, group: dict[str, Any]) -> None:

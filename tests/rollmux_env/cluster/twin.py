@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Reprofiled, Resumed, Withdrawn
 from rollmux_env.cluster.state import State, apply
-from rollmux_env.scenario import Job, parse_scenario
+from rollmux_env.scenario import Cluster, Job, parse_scenario
 from tests.oracle import draw as drawing
 from tests.oracle import planner
 
@@ -38,13 +38,17 @@ class Twin:
     """Applies every event to both; nothing is validated, so states that no plan may reach come up too."""
 
     def __init__(self, cluster: dict[str, Any]) -> None:
-        filler = make_job("filler")
-        self.cluster, _ = planner.read({"cluster": cluster, "jobs": [filler]})
+        self.cluster, _ = planner.read({"cluster": cluster, "jobs": []})
         self.scenario_cluster = cluster
-        self.state = State(parse_scenario({"version": 1, "cluster": cluster, "jobs": [filler]}).cluster)
+        self.state = State(Cluster.model_validate(cluster))
         self.groups: list[dict[str, Any]] = []
         self.groups_made = 0
-        self.held: dict[str, tuple[int, int]] = {}  # nodes held for the move of a job
+        self.held: dict[str, dict[str, int]] = {}  # nodes held for the move of a job, by pool
+
+    @property
+    def pooled(self) -> bool:
+        """Whether its pools have other names than rollout and training."""
+        return "pools" in self.scenario_cluster
 
     def arrive(self, job: dict[str, Any]) -> dict[str, Any]:
         apply(self.state, Arrived(self.state.now_s, model(job, self.scenario_cluster)))
@@ -64,15 +68,18 @@ class Twin:
 
     def move(self, job_id: str, placement: Placement) -> None:
         apply(self.state, Moved(self.state.now_s, job_id, placement))
-        before = [planner.nodes_in_use(self.groups, pool) for pool in ("rollout", "training")]
+        before = self._in_use()
         job = planner.in_shape(self.find(job_id)[0], placement.shape)
         self.groups = planner.moved(
             self.groups, self.groups_made, job, placement.group, placement.rollout_nodes, placement.new_rollout_nodes
         )
-        after = [planner.nodes_in_use(self.groups, pool) for pool in ("rollout", "training")]
-        new = placement.new_rollout_nodes, placement.training_nodes
-        self.held[job_id] = (before[0] + new[0] - after[0], before[1] + new[1] - after[1])
+        before[job["rollout"]["pool"]] += placement.new_rollout_nodes
+        before[job["training"]["pool"]] += placement.training_nodes
+        self.held[job_id] = {pool: before[pool] - count for pool, count in self._in_use().items()}
         self.groups_made += placement.group is None
+
+    def _in_use(self) -> dict[str, int]:
+        return {pool: planner.nodes_in_use(self.groups, pool) for pool in self.cluster["pools"]}
 
     def resume(self, job_id: str) -> None:
         apply(self.state, Resumed(self.state.next_resume_s(), job_id))
@@ -103,11 +110,10 @@ class Twin:
     def cluster_left(self) -> dict[str, Any]:
         """The cluster with `max_nodes` lowered by the nodes that are held."""
         pools = {}
-        for k, pool in enumerate(("rollout", "training")):
-            limit = self.cluster[pool]["max_nodes"]
-            held = sum(nodes[k] for nodes in self.held.values())
-            pools[pool] = {**self.cluster[pool], "max_nodes": None if limit is None else limit - held}
-        return {**self.cluster, **pools}
+        for name, pool in self.cluster["pools"].items():
+            held = sum(nodes[name] for nodes in self.held.values())
+            pools[name] = {**pool, "max_nodes": None if pool["max_nodes"] is None else pool["max_nodes"] - held}
+        return {**self.cluster, "pools": pools}
 
     def find(self, job_id: str) -> tuple[dict[str, Any], int]:
         """A running job and the id of its group."""
@@ -136,6 +142,8 @@ def _places(twin: Twin, job: dict[str, Any], home: int | None) -> list[Placement
         found.append(Placement(None, (), n, job["training"]["nodes"], shape=shape))
     for group in twin.groups:
         others = [m for m in group["members"] if m["job"]["id"] != job["id"]]
+        if planner.pools_of(group) != (job["rollout"]["pool"], job["training"]["pool"]):
+            continue
         if group["id"] == home or len(others) >= cluster["max_group_size"] or group["training"] < job["training"]["nodes"]:
             continue
         for new in range(n + 1):
@@ -150,10 +158,11 @@ def _places(twin: Twin, job: dict[str, Any], home: int | None) -> list[Placement
 @st.composite
 def twins(draw: st.DrawFn, max_jobs: int = 12, limited: bool = True, fine: bool = False) -> Twin:
     """A twin after a random history of arrivals, admissions, moves, ends of pauses and departures."""
-    twin = Twin(draw(drawing.clusters(limited)))
+    pooled = draw(st.booleans())
+    twin = Twin(draw(drawing.clusters(limited, pooled)))
     given: dict[str, dict[str, Any]] = {}
     for k in range(draw(st.integers(0, max_jobs))):
-        given[f"j{k}"] = draw(drawing.jobs(f"j{k}", fine=fine, shaped=True))
+        given[f"j{k}"] = draw(drawing.jobs(f"j{k}", fine=fine, shaped=True, pooled=pooled))
         job = twin.arrive(given[f"j{k}"])
         options = places(twin, job)
         if options:

@@ -72,14 +72,12 @@ def cost_of_log(scenario: Scenario, log: list[Event]) -> float:
     groups: dict[int, dict[str, Any]] = {}  # id -> training nodes, pins of each member, number of the next new node
     held: dict[str, float] = {}  # job -> $/h of the nodes that it left
     made = 0
-    rollout_usd, training_usd = (
-        scenario.cluster.pools["rollout"].usd_per_node_hour,
-        scenario.cluster.pools["training"].usd_per_node_hour,
-    )
+    jobs, pools = {job.id: job for job in scenario.jobs}, scenario.cluster.pools
 
     def usd_per_hour(group: dict[str, Any]) -> float:
         if not group["pins"]:
             return 0.0
+        rollout_usd, training_usd = group["usd"]
         return float(len(set().union(*group["pins"].values())) * rollout_usd + group["training"] * training_usd)
 
     def home(job_id: str) -> dict[str, Any]:
@@ -102,7 +100,8 @@ def cost_of_log(scenario: Scenario, log: list[Event]) -> float:
             number = place.group
             if number is None:
                 number, made = made, made + 1
-                groups[number] = {"training": place.training_nodes, "pins": {}, "next": 0}
+                usd = [pools[phase.pool].usd_per_node_hour for phase in jobs[event.job_id].phases(place.shape)]
+                groups[number] = {"training": place.training_nodes, "pins": {}, "next": 0, "usd": usd}
             group = groups[number]
             new = range(group["next"], group["next"] + place.new_rollout_nodes)
             group["next"] += place.new_rollout_nodes

@@ -52,7 +52,7 @@ def close(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize(("policy", "decide"), [(Algorithm1, planner.choose), (Solo, planner.choose_solo)], ids=["rollmux", "solo"])
 @examples(120)
-@given(scenario=scenarios(shaped=True))
+@given(scenario=scenarios(shaped=True) | scenarios(shaped=True, pooled=True))
 def test_replay_is_the_naive_one(policy: Callable[[], Policy], decide: Callable[..., Any], scenario: dict[str, Any]) -> None:
     found = metrics(replay(parse_scenario(scenario), policy(), check=True)).as_dict()
     expected = naive_replay(scenario, decide)
@@ -69,7 +69,7 @@ def test_replay_of_fine_durations_is_the_naive_one(scenario: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("keeps_slo", [True, False])
 @examples(80)
-@given(scenario=scenarios(max_jobs=12, shaped=True), seed=st.integers(0, 999))
+@given(scenario=scenarios(max_jobs=12, shaped=True) | scenarios(max_jobs=12, shaped=True, pooled=True), seed=st.integers(0, 999))
 def test_invariants_hold_under_a_restless_policy(keeps_slo: bool, scenario: dict[str, Any], seed: int) -> None:
     checked = parse_scenario(scenario)
     done = replay(checked, Restless(seed, keeps_slo), check=True)
