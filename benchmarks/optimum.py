@@ -1,7 +1,9 @@
 """Time of the exact optimum: 13 jobs, 40 jobs, and the 200-job stream re-solved at every event; and what it says of Solo-D.
 
     python benchmarks/optimum.py
+    python benchmarks/optimum.py --shapes --seeds 1
 
+With `--shapes` 13, 20 and 40 jobs are grouped as they are written and with the shapes of the workload, and nothing is replayed.
 Jobs are those of the production stream (RollMux, arXiv 2512.11306, section 6.4). The paper's brute force takes over 5 h at 13 jobs
 (Table 5, its own machine). All rows are certified: the gap between value and bound is printed.
 """
@@ -24,19 +26,22 @@ from rollmux_env.workloads import WorkloadOptions, make_workload
 NAMES = {"usd": "optimal", "work": "optimal-work"}
 
 
-def plan_times(count: int, seeds: int) -> Table:
-    """Seconds to group `count` jobs of the stream from nothing."""
-    table = Table("policy", "jobs", "median s", "max s", "largest gap", title=f"{count} jobs present together, {seeds} seeds")
+def plan_times(count: int, seeds: int, shapes: bool = False) -> Table:
+    """Seconds to group `count` jobs of the stream from nothing, and what was minimised: $/h, or $ per work-hour."""
+    title = f"{count} jobs present together{' with shapes' if shapes else ''}, {seeds} seeds"
+    table = Table("policy", "jobs", "median s", "max s", "largest gap", "mean value", title=title)
     for objective, name in NAMES.items():
-        times, gaps = [], []
+        times, gaps, values = [], [], []
         for seed in range(seeds):
-            scenario = make_workload("production", WorkloadOptions(seed=seed))
+            scenario = make_workload("production", WorkloadOptions(seed=seed, shapes=shapes))
             scenario = scenario.model_copy(update={"jobs": scenario.jobs[:count]})
             began = perf_counter()
             plan = Optimal(objective).plan(scenario)  # type: ignore[arg-type]
             times.append(perf_counter() - began)
             gaps.append(plan.gap)
-        table.add_row(name, str(count), f"{np.median(times):.3f}", f"{max(times):.3f}", f"{max(gaps):.1e}")
+            values.append(plan.value)
+        figures = f"{np.median(times):.3f}", f"{max(times):.3f}", f"{max(gaps):.1e}", f"{np.mean(values):.2f}"
+        table.add_row(name, str(count), *figures)
     return table
 
 
@@ -71,11 +76,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--replays", type=int, default=1, help="seeds of the 200-job stream")
+    parser.add_argument("--shapes", action="store_true", help="of jobs with shapes, beside the same jobs as they are written")
     arguments = parser.parse_args()
     warm = make_workload("production", WorkloadOptions(seed=999, jobs=4))
     for objective in NAMES:
         Optimal(objective).plan(warm)  # type: ignore[arg-type]
     console = Console(width=120)
+    if arguments.shapes:
+        for count in (13, 20, 40):
+            console.print(plan_times(count, arguments.seeds), plan_times(count, arguments.seeds, shapes=True))
+        return
     console.print(plan_times(13, arguments.seeds))
     console.print(plan_times(40, arguments.seeds))
     console.print(replay_times(arguments.replays))

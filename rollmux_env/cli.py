@@ -95,6 +95,7 @@ def workload(
     slo: [LOW,HIGH], the range of SLOs
     max_group_size: maximum jobs in a group
     switches: true for warm and cold start times
+    shapes: whether jobs may run on half or twice their nodes too (production)
     semantics: `paper` for the SLOs and training nodes that the paper's figures need
     csv, profile: trace of philly, and whose phase times its jobs get
     virtual_cluster: use only this cluster's rows of the trace

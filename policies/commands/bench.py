@@ -2,82 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
-from policies.commands.options import Fidelity, Format, MostPhases, find_scenario
+from policies.commands.bench_options import BenchOptions
+from policies.commands.options import Fidelity, Format, find_scenario
 from policies.commands.suite import run_suite
-from rollmux_env.cli import Seed, WorkloadSettings
+from rollmux_env.command_options import takes
 
 
-def bench(
-    target: Annotated[
-        str | None, typer.Argument(metavar="FILE|WORKLOAD", help="A scenario file, or the name of a workload.", show_default=False)
-    ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option("--suite", metavar="NAME", help="Run a part of the paper's evaluation instead of a file.", show_default=False),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Run the suite with shorter streams and one seed.")] = False,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy", "-p", metavar="NAME", help="Policy name or `module:Class`; can be repeated. (default: solo, rollmux)"
-        ),
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option("--baseline", metavar="NAME", help="Policy that savings are relative to. (default: the first one)")
-    ] = None,
-    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table,
-    seed: Seed = 0,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--seeds", min=1, help="Number of seeds, starting at --seed: mean and 95% interval. (default: 1, or the suite's)"
-        ),
-    ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots to this folder.", show_default=False)
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the invariants after every instant.")] = False,
-    fidelity: Annotated[
-        Fidelity | None,
-        typer.Option(
-            "--fidelity",
-            help="Simulate steady periods, or every phase. (default: fluid; event with --dispatch)",
-            show_default=False,
-        ),
-    ] = None,
-    dispatch: Annotated[
-        str | None,
-        typer.Option(
-            "--dispatch", metavar="NAME", help="Dispatch policy for event replays. (default: round-robin)", show_default=False
-        ),
-    ] = None,
-    rollout_policy: Annotated[
-        str | None,
-        typer.Option(
-            "--rollout-policy",
-            metavar="NAME",
-            help="Rollout policy for jobs with a model, in event replays. (default: plain)",
-            show_default=False,
-        ),
-    ] = None,
-    failures: Annotated[
-        str | None,
-        typer.Option(
-            "--failures",
-            metavar="KEY=VALUE,...",
-            help="What dies in event replays, as in job_h=24,node_h=3700,every=10 (docs/reference/failures.md).",
-            show_default=False,
-        ),
-    ] = None,
-    settings: WorkloadSettings = None,
-    most_phases: MostPhases = None,
-) -> None:
+@takes(BenchOptions)
+def bench(options: BenchOptions) -> None:
     """Compare policies on a scenario file or a workload: dollars, SLOs, GPUs.
 
     Examples: `rollmux bench examples/quickstart.yaml -p solo -p rollmux`
@@ -88,26 +22,35 @@ def bench(
 
     `rollmux bench --suite production --quick`
     """
-    if (target is None) == (suite is None):
+    if options.target is not None and options.suite is None:
+        if options.quick:
+            raise typer.BadParameter("goes with --suite", param_hint="--quick")
+        _compare(options.target, options)
+    elif options.target is None and options.suite is not None:
+        _bench_suite(options.suite, options)
+    else:
         raise typer.BadParameter("give a scenario file, the name of a workload, or --suite NAME", param_hint="FILE|WORKLOAD")
-    if suite is not None:
-        fixed = {
-            "--baseline": baseline,
-            "--dispatch": dispatch,
-            "--failures": failures,
-            "--fidelity": fidelity,
-            "--rollout-policy": rollout_policy,
-            "--set": settings,
-            "--max-phases": most_phases,
-        }
-        for option, value in fixed.items():
-            if value:
-                raise typer.BadParameter("a suite has its own", param_hint=option)
-        run_suite(suite, quick, policy or [], seed, seeds, workers, out, format, check)
-        return
-    assert target is not None
-    if quick:
-        raise typer.BadParameter("goes with --suite", param_hint="--quick")
+
+
+def _bench_suite(name: str, options: BenchOptions) -> None:
+    fixed = {
+        "--baseline": options.baseline,
+        "--dispatch": options.dispatch,
+        "--failures": options.failures,
+        "--fidelity": options.fidelity,
+        "--rollout-policy": options.rollout_policy,
+        "--set": options.settings,
+        "--max-phases": options.most_phases,
+    }
+    for option, value in fixed.items():
+        if value:
+            raise typer.BadParameter("a suite has its own", param_hint=option)
+    quick, seed, seeds, workers = options.quick, options.seed, options.seeds, options.workers
+    run_suite(name, quick, options.policy or [], seed, seeds, workers, options.out, options.format, options.check)
+
+
+def _compare(target: str, options: BenchOptions) -> None:
+    """Replay a stream under every policy, and show and write what came of it."""
     from rich.console import Group, RenderableType
 
     from policies.dispatch import make_dispatch
@@ -124,49 +67,66 @@ def bench(
     from rollmux_env.report.results import bench_csv, bench_report, to_json
     from rollmux_env.report.tables import comparison_table, show
 
-    names = list(dict.fromkeys(policy or ["solo", "rollmux"]))
-    base = baseline or names[0]
+    seed, seeds, out = options.seed, options.seeds or 1, options.out
+    names = list(dict.fromkeys(options.policy or ["solo", "rollmux"]))
+    base = options.baseline or names[0]
     if base not in names:
         raise typer.BadParameter(f"{base} is not among the policies {', '.join(names)}", param_hint="--baseline")
-    of_events = {"--dispatch": dispatch, "--rollout-policy": rollout_policy, "--failures": failures}
-    fidelity = fidelity or (Fidelity.fluid if not any(of_events.values()) else Fidelity.event)
-    for option, value in {**of_events, "--max-phases": most_phases}.items():
+    of_events = {"--dispatch": options.dispatch, "--rollout-policy": options.rollout_policy, "--failures": options.failures}
+    fidelity = options.fidelity or (Fidelity.fluid if not any(of_events.values()) else Fidelity.event)
+    for option, value in {**of_events, "--max-phases": options.most_phases}.items():
         if value is not None and fidelity is Fidelity.fluid:
             raise typer.BadParameter("a fluid replay runs no single phases", param_hint=option)
-    inside = make_at(rollout_policy or "plain", "replay")
-    order = migrating(dispatch or "round-robin", inside)
+    inside = make_at(options.rollout_policy or "plain", "replay")
+    order = migrating(options.dispatch or "round-robin", inside)
     rule = make_dispatch(order) if fidelity is Fidelity.event else None
-    dying = make_with("--failures", "it", Failures, failures.split(",")) if failures is not None else None
+    dying = make_with("--failures", "it", Failures, options.failures.split(",")) if options.failures is not None else None
     for name in names:
         make_policy(name)
     if out:
         make_folder(out)
-    scenarios = {number: find_scenario(target, number, settings or []) for number in range(seed, seed + (seeds or 1))}
-    check_sizes(rollout_policy or "plain", scenarios.values())
+    scenarios = {number: find_scenario(target, number, options.settings or []) for number in range(seed, seed + seeds)}
+    check_sizes(options.rollout_policy or "plain", scenarios.values())
     tasks = [
-        Task(name, number, scenarios[number], rule, check, inside, most_phases, dying) for number in scenarios for name in names
+        Task(name, number, scenarios[number], rule, options.check, inside, options.most_phases, dying)
+        for number in scenarios
+        for name in names
     ]
     results = tracked(
-        lambda tell: run_tasks(make_policy, tasks, workers, tell), [f"{task.spec}, seed {task.seed}" for task in tasks]
+        lambda tell: run_tasks(make_policy, tasks, options.workers, tell), [f"{task.spec}, seed {task.seed}" for task in tasks]
     )
     rows = compare(results, base)
     report = bench_report(target, fidelity.value, results, base)
-    over = f"{seeds} seeds" if seeds and seeds > 1 else f"seed {seed}"
-    options = "".join(f", {pair.replace('=', ' ', 1)}" for pair in settings or [])
-    within = f", rollouts {rollout_policy}" if rollout_policy else ""
-    dies = f", failures {failures}" if failures else ""
-    replay = f"{order} event replay{within}{dies}" if rule else "fluid replay"
-    title = f"{target}{options}: {len(scenarios[seed].jobs)} jobs, {over}, {replay}"
-    tables: list[RenderableType] = [comparison_table(title, rows, base, seeds or 1)]
+    title = f"{target}{_asked(options)}: {len(scenarios[seed].jobs)} jobs, {_replayed(options, order if rule else None)}"
+    tables: list[RenderableType] = [comparison_table(title, rows, base, seeds)]
     if scenarios[seed].queue_key is not None:
         tables.append(accounts_table(results, scenarios[seed]))
     if out:
         from rollmux_env.report.plots import bench_plots
 
         write_bench(out, report, scenarios, results, bench_plots(scenarios[seed], results, rows, base), Group(*tables))
-    if format is Format.json:
+    if options.format is Format.json:
         typer.echo(to_json(report), nl=False)
-    elif format is Format.csv:
+    elif options.format is Format.csv:
         typer.echo(bench_csv(results), nl=False)
     else:
         show(*tables)
+
+
+def _asked(options: BenchOptions) -> str:
+    """The workload's options, for a title."""
+    return "".join(f", {pair.replace('=', ' ', 1)}" for pair in options.settings or [])
+
+
+def _replayed(options: BenchOptions, order: str | None) -> str:
+    """Seeds and replay, for a title.
+
+    Args:
+        order: the dispatch policy of an event replay; None of a fluid one.
+    """
+    over = f"{options.seeds} seeds" if options.seeds and options.seeds > 1 else f"seed {options.seed}"
+    if order is None:
+        return f"{over}, fluid replay"
+    within = f", rollouts {options.rollout_policy}" if options.rollout_policy else ""
+    dies = f", failures {options.failures}" if options.failures else ""
+    return f"{over}, {order} event replay{within}{dies}"

@@ -554,10 +554,10 @@ class State:
         """
         group = int(self._jobs["group"][row])
         stays = to is not None and to.group == int(self._groups["id"][group])
-        kept = to.rollout_nodes if to is not None and stays else ()
-        self._jobs["pins"][row, : len(kept)] = kept
+        staying = to.rollout_nodes if to is not None and stays else ()
+        self._jobs["pins"][row, : len(staying)] = staying
         freed = self._nodes_of(group)
-        freed = freed._replace(rollout_nodes=membership.detach_for(self._jobs, self._groups, row, len(kept)))
+        freed = freed._replace(rollout_nodes=membership.detach_for(self._jobs, self._groups, row, len(staying)))
         self.charges.hold(row, self.now_s, NOTHING)
         if self._groups["n_members"][group] > 0:
             self._charge(group)

@@ -14,7 +14,7 @@ import numpy as np
 from rollmux_env.kernel.candidates import FEASIBLE, candidate_type, entry_limit, enumerate_candidates
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.lns_value import Regrouping, group_usd, job_worth, nodes_in_use
-from rollmux_env.kernel.membership import attach, detach, memory_kept, open_group, refresh, training_seconds
+from rollmux_env.kernel.membership import attach, detach, keeps_alone, memory_kept, open_group, refresh, training_seconds
 from rollmux_env.kernel.pools import has_room, is_same, is_unlimited, nodes_of_pool, own_usd, rollout_usd
 from rollmux_env.kernel.tables import NO, NOWHERE, TOLERANCE, ZERO, Clock, Floats, Ints, Limits, Records, View, constant
 
@@ -223,9 +223,9 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         looked += found.looked
         if found.usd < best - _TIE_USD:
             best, best_group = found.usd, group
-    if empty != NOWHERE and has_room(jobs[job], wanted, training, limits, there.clock):
+    if empty != NOWHERE and keeps_alone(jobs[job]) and has_room(jobs[job], wanted, training, limits, there.clock):
         looked += 1
-        hours, worth = job_worth(jobs, facts, job, empty, jobs[job].solo_s)
+        hours, worth = job_worth(jobs, facts, job, empty, jobs[job].alone_s)
         if hours * own_usd(jobs[job], limits) - worth < best - _TIE_USD:
             best_group = empty
     if best_group == NOWHERE:

@@ -19,6 +19,12 @@ def shape_row(record: Records, job: int, shape: int) -> int:
 
 
 @compiled(arrays=False)
+def keeps_alone(job: Records) -> bool:
+    """Whether a job, a record, may have a group of its own: as it is written always, in another shape where that keeps its SLO."""
+    return bool(job.of_shape == 0 or job.alone_s <= job.limit_s * (1.0 + TOLERANCE))
+
+
+@compiled(arrays=False)
 def training_seconds(jobs: Records, job: int, nodes: int) -> float:
     """Worst-case training seconds of a job row on a pool of `nodes` training nodes."""
     j = jobs[job]
@@ -340,11 +346,11 @@ def detach(jobs: Records, groups: Records, job: int) -> int:
 
 
 @compiled(arrays=False)
-def detach_for(jobs: Records, groups: Records, job: int, kept: int) -> int:
+def detach_for(jobs: Records, groups: Records, job: int, staying: int) -> int:
     """Take a job out of its settled group, to which it will come back in another shape: what `detach` does, but for some nodes.
 
     Args:
-        kept: so many nodes stay; their numbers stand first in its `pins`, ascending.
+        staying: so many nodes stay; their numbers stand first in its `pins`, ascending.
 
     Returns:
         How many rollout nodes were dropped.
@@ -366,7 +372,7 @@ def detach_for(jobs: Records, groups: Records, job: int, kept: int) -> int:
     at = 0
     for v in range(n_nodes):
         stays = g.node_load_s[v] > 0.0
-        if at < kept and j.pins[at] == g.node_number[v]:
+        if at < staying and j.pins[at] == g.node_number[v]:
             at += 1
             stays = True
         if stays:

@@ -29,7 +29,7 @@ _BLOCK = 256
 
 
 @dataclass
-class _Luck:
+class _OtherLaw:
     """The factors of a phase under a law of its own, as far as they are drawn."""
 
     name: Literal["rollout", "training"]
@@ -67,7 +67,7 @@ class Durations:
         self.rate: list[float] = []
         self._job = job
         self._seed = seed
-        self._others: list[_Luck] = []
+        self._others: list[_OtherLaw] = []
         self._tails = tails
         self._migration = migration
         names = ("rollout", "training") if migration is None or tails is None else ("rollout", "training", "tail")
@@ -132,17 +132,17 @@ class Durations:
             return own
         known = next((other for other in self._others if (other.name, other.law) == (name, law)), None)
         if known is None:
-            known = _Luck(name, law, generator(self._seed, self._job.id, name))
+            known = _OtherLaw(name, law, generator(self._seed, self._job.id, name))
             for first in range(0, len(own), _BLOCK):
                 known.factors += self._draw(name, law, known.generator, first).tolist()
             self._others.append(known)
         return known.factors
 
-    def _draw(self, name: Literal["rollout", "training"], actual: Actual | None, luck: np.random.Generator, first: int) -> Floats:
+    def _draw(self, name: Literal["rollout", "training"], actual: Actual | None, draws: np.random.Generator, first: int) -> Floats:
         factors = np.ones(_BLOCK)
         if actual is not None:
             variance = math.log1p(actual.cv**2)  # of log X
-            factors = luck.lognormal(math.log(actual.mean_fraction) - variance / 2, math.sqrt(variance), _BLOCK)
+            factors = draws.lognormal(math.log(actual.mean_fraction) - variance / 2, math.sqrt(variance), _BLOCK)
             if actual.cap:
                 factors = np.minimum(factors, 1.0)
         return factors * _drift(self._job, name, first)

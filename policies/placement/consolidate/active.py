@@ -38,12 +38,12 @@ class Active:
     free: Ints
 
 
-def active(state: State, newcomer: str | None, shape: int = 0, part: Ints | None = None) -> Active:
-    """Copy running jobs out of a state.
+def active(state: State, newcomer: str | None, shape: int, part: Ints | None = None) -> Active:
+    """Copy running jobs out of a state; they keep their shapes.
 
     Args:
-        newcomer: a job that waits. shape: number of the one in which it comes; the others keep theirs. part: positions in the
-            state's order of the groups that are looked at; all of them without it.
+        newcomer: a job that waits. shape: number of the one that it gets.
+        part: positions in the state's order of the groups that are looked at; all of them without it.
     """
     part = np.arange(state.order.size) if part is None else part
     looked = state.order[part]
