@@ -2,16 +2,18 @@
 
     python benchmarks/decision.py
     python benchmarks/decision.py --policies learned:default,moves=false learned:default --jobs 30 200 2000
+    python benchmarks/decision.py --shapes --jobs 2000
 
 Jobs are Table 6's mixed profiles (arXiv 2512.11306), SLO ~ U(1, 2), placed by `rollmux`; then further jobs arrive, each is
-decided, placed and leaves again. With `--policies` those are timed, too after departures; `rollmux` places who
-arrives. The paper's figures (Table 5, search in C++) are from its own machine: compare orders of
-magnitude, not digits.
+decided, placed and leaves again. With `--shapes` every job has eight shapes, its own counted. With `--policies` those are timed,
+too after departures; `rollmux` places who arrives. The paper's figures (Table 5, search in C++) are from its own machine: compare
+orders of magnitude, not digits.
 """
 
 from __future__ import annotations
 
 import argparse
+from math import inf
 from time import perf_counter, process_time
 
 import numpy as np
@@ -31,6 +33,20 @@ from rollmux_env.workloads import WorkloadOptions, make_workload
 PAPER_MS = {100: 41.9, 500: 198.0, 1000: 318.0, 2000: 591.0}
 
 
+def in_eight_shapes(job: Job) -> Job:
+    """The job on 1 to 4 rollout nodes and 1 or 2 training nodes, a tenth of either phase not scaling."""
+    shapes = []
+    for rollout_nodes in (1, 2, 3, 4):
+        for training_nodes in (1, 2):
+            rollout_s = job.rollout.worst_case_s * (0.1 + 0.9 / rollout_nodes)
+            training_s = job.training.worst_case_s * (0.1 + 0.9 / training_nodes)
+            rollout = {"nodes": rollout_nodes, "worst_case_s": rollout_s} if rollout_nodes > 1 else None
+            training = {"nodes": training_nodes, "worst_case_s": training_s} if training_nodes > 1 else None
+            if rollout or training:
+                shapes.append({**({"rollout": rollout} if rollout else {}), **({"training": training} if training else {})})
+    return Job.model_validate({**job.model_dump(exclude_none=True), "shapes": shapes})
+
+
 def filled(cluster: Cluster, jobs: list[Job]) -> State:
     """A cluster with all the jobs active."""
     state, policy = State(cluster), Algorithm1()
@@ -44,28 +60,29 @@ def filled(cluster: Cluster, jobs: list[Job]) -> State:
 def plain_search(state: State, job_id: str) -> float:
     """Algorithm 1 for one-node jobs in plain Python over the same groups: what the compiled search saves. Returns the cost, $/h."""
     job = state.job(job_id)
-    best = state.limits.rollout_usd + state.limits.training_usd
+    rollout, training = state.cluster.pools["rollout"], state.cluster.pools["training"]
+    best = rollout.usd_per_node_hour + training.usd_per_node_hour
     for group in state.group_list():
         if group.saturated or len(group.jobs) >= state.limits.group_size_max:
             continue
         members = [state.job(member) for member in group.jobs]
         limit = min(other.slo * other.solo_s for other in [*members, job])
         cycle = max(other.solo_s for other in [*members, job])
-        training = sum(other.training.worst_case_s for other in [*members, job])
+        training_s = sum(other.training.worst_case_s for other in [*members, job])
         pins = {node: [m for m in members if node in state.pins(m.id)] for node in group.rollout_nodes}
         loads = [sum(m.rollout.worst_case_s for m in pinned) for pinned in pins.values()]
         memory = [sum(m.rollout.host_memory_gb for m in pinned) for pinned in pins.values()]
-        if sum(other.training.host_memory_gb for other in [*members, job]) > state.limits.training_node_gb:
+        if sum(other.training.host_memory_gb for other in [*members, job]) > (training.node_memory_gb or inf):
             continue
         fits = any(
-            max(cycle, training, *loads, load + job.rollout.worst_case_s) <= limit
-            and used_gb + job.rollout.host_memory_gb <= state.limits.rollout_node_gb
+            max(cycle, training_s, *loads, load + job.rollout.worst_case_s) <= limit
+            and used_gb + job.rollout.host_memory_gb <= (rollout.node_memory_gb or inf)
             for load, used_gb in zip(loads, memory, strict=True)
         )
         if fits:
             return 0.0
-        if max(cycle, training, *loads) <= limit:
-            best = min(best, state.limits.rollout_usd)
+        if max(cycle, training_s, *loads) <= limit:
+            best = min(best, rollout.usd_per_node_hour)
     return best
 
 
@@ -114,6 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, nargs="*", default=[100, 500, 1000, 2000, 20000], help="numbers of active jobs")
     parser.add_argument("--decisions", type=int, default=300)
+    parser.add_argument("--shapes", action="store_true", help="jobs have eight shapes each")
     parser.add_argument("--policies", nargs="*", default=[], help="others than `rollmux`, by name")
     arguments = parser.parse_args()
     if arguments.policies:
@@ -122,7 +140,7 @@ def main() -> None:
     table = Table("active jobs", "groups", "p50 ms", "p99 ms", "whole table ms", "plain Python ms", "paper ms (its machine)")
     for count in arguments.jobs:
         scenario: Scenario = make_workload("mixed", WorkloadOptions(jobs=count + arguments.decisions))
-        jobs = list(scenario.jobs)
+        jobs = [in_eight_shapes(job) if arguments.shapes else job for job in scenario.jobs]
         state = filled(scenario.cluster, jobs[:count])
         decisions, tables, plain = decide_times_ms(state, jobs[count:])
         paper = PAPER_MS.get(count)

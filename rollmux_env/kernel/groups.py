@@ -42,10 +42,12 @@ class Wanted(NamedTuple):
             beats on nodes and period. CHEAPEST: the cheapest alone, of several the one with the shortest period.
         alone_usd: (J,) for CHEAPEST: what each job costs at least in a group of its own, $/h. A set is then of use only where it is
             cheaper than its members apart.
+        tries: choices of shapes of sets of jobs that are looked at, at most.
     """
 
     kind: int
     alone_usd: Floats
+    tries: int
 
 
 class Choices(NamedTuple):
@@ -126,8 +128,9 @@ def _keep(jobs: Records, limits: Limits, columns: Columns, known: tuple[int, int
     left = at
     for k in range(at, end):
         if not _beats(kind, way, _way(jobs, limits, columns, k)):
-            columns.members[left] = columns.members[k]
-            columns.nodes[left] = columns.nodes[k]
+            for i in range(columns.members.shape[1]):
+                columns.members[left, i] = columns.members[k, i]
+            columns.nodes[left, 0], columns.nodes[left, 1] = columns.nodes[k, 0], columns.nodes[k, 1]
             columns.period_s[left] = columns.period_s[k]
             left += 1
     return left + 1
@@ -249,7 +252,9 @@ def enumerate_groups(
 
     Returns:
         How many columns there are. More than the arrays hold: they were left incomplete, and the count is only a lower bound.
+        Negative: there was more to look at than is wanted.
     """
+    tries = 0
     rows = columns.members.shape[0]
     n_jobs = choices.starts.shape[0] - 1
     following = np.zeros(size_max + 2, np.int64)  # which job may come next behind so many members
@@ -279,8 +284,9 @@ def enumerate_groups(
                     tuples[top, : size - 1] = tuples[parent, : size - 1]
                     tuples[top, size - 1] = choices.rows[k]
                     end, possible = group_columns(jobs, limits, tuples[top, :size], (wanted.kind, most_usd), p, columns, count, end)
-                    if end > rows:
-                        return end
+                    tries += 1
+                    if end > rows or tries > wanted.tries:
+                        return end if end > rows else -1
                     if possible:
                         top += 1
             count = end

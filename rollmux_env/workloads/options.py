@@ -30,6 +30,7 @@ class WorkloadOptions:
         slo: SLOs are uniform between these two; None is the workload's own law, (1, 2) unless it says otherwise.
         max_group_size: most jobs in a co-execution group.
         switches: jobs carry the paper's warm and cold start seconds, which event replays add (`production`, `micro-*`).
+        shapes: jobs may run on half or twice their nodes too, by the rule of `rollmux_env.workloads.shapes` (`production`).
         semantics: `paper` is what the paper's reported production figures need: SLOs from U(1.1, 2) and half the training
             nodes for 32B jobs (`production`).
         profile: whose phase times the jobs of a CSV file get: mixed, balanced, rollout-heavy or train-heavy (`philly`).
@@ -45,6 +46,7 @@ class WorkloadOptions:
     slo: tuple[float, float] | None = None
     max_group_size: int = 5
     switches: bool = False
+    shapes: bool = False
     semantics: Literal["default", "paper"] = "default"
     profile: str = "mixed"
     csv: str | Path | None = None
@@ -60,8 +62,9 @@ class WorkloadOptions:
             _whole("jobs", self.jobs, 1, MAX_JOBS)
         _whole("max_group_size", self.max_group_size, 1, 2**31)
         _one_of("stays", self.stays, ("iterations", "fixed"))
-        if not isinstance(self.switches, bool):
-            raise InputError(f"switches: must be true or false, not {describe(self.switches)}")
+        for name in ("switches", "shapes"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name}: must be true or false, not {describe(getattr(self, name))}")
         _one_of("semantics", self.semantics, ("default", "paper"))
         if self.slo is not None:
             if not isinstance(self.slo, tuple) or len(self.slo) != 2:

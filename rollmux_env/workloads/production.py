@@ -17,6 +17,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, paper_cluster
 from rollmux_env.workloads.options import WorkloadOptions
+from rollmux_env.workloads.shapes import with_shapes
 
 TYPE_COUNTS = {
     "7B-8k": 100, "8B-32k": 33, "14B-8k": 14, "7B-4k": 14, "8B-8k": 10, "32B-8k": 10, "3B-8k": 6,
@@ -24,7 +25,7 @@ TYPE_COUNTS = {
 }  # fmt: skip
 STAY_MU, STAY_SIGMA, LONGEST_STAY_H = 2.90, 1.03, 155.0
 GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN = 25.0, 262.0
-OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches", "semantics"})
+OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches", "shapes", "semantics"})
 
 
 class ProductionDraws(NamedTuple):
@@ -60,15 +61,14 @@ def production(options: WorkloadOptions) -> Scenario:
     drawn = draw_production(options)
     jobs = []
     for k, kind in enumerate(drawn.kinds):
-        jobs.append(
-            make_job(
-                kind,
-                f"{kind}-{k:03d}",
-                arrival_s=drawn.arrivals_s[k],
-                slo=drawn.slos[k],
-                with_switches=options.switches,
-                training_nodes=1 if options.semantics == "paper" else None,
-                **draws.stay(options, drawn.stays_s[k], sum(PHASES_S[kind][:2])),  # type: ignore[arg-type]
-            )
+        job = make_job(
+            kind,
+            f"{kind}-{k:03d}",
+            arrival_s=drawn.arrivals_s[k],
+            slo=drawn.slos[k],
+            with_switches=options.switches,
+            training_nodes=1 if options.semantics == "paper" else None,
+            **draws.stay(options, drawn.stays_s[k], sum(PHASES_S[kind][:2])),  # type: ignore[arg-type]
         )
+        jobs.append(with_shapes(job) if options.shapes else job)
     return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=tuple(jobs))

@@ -61,7 +61,7 @@ class Checked:
 
     def decide(self, state: State, event: Any) -> Any:
         newcomer = event.job.id if isinstance(event, Arrived) else None
-        now = active(state, newcomer)
+        now = active(state, newcomer, 0)
         plan = self.policy.decide(state, event)
         if now.rows and newcomer is None:
             assert self._check(state, now) == plan

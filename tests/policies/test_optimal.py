@@ -80,6 +80,19 @@ def test_both_objectives_are_those_of_the_best_partition_pinning_and_order(data:
     assert_best(data)
 
 
+@given(data=draw.scenarios(max_jobs=5, shaped=True), which=st.integers(0, 4), seconds=st.integers(1, 20))
+@draw.examples(30)
+def test_another_shape_in_the_list_never_makes_the_optimum_dearer(data: Dict, which: int, seconds: int) -> None:
+    for pool in ("rollout", "training"):
+        data["cluster"][pool].pop("max_nodes", None)  # else it may change who waits
+    job = data["jobs"][which % len(data["jobs"])]
+    more = {**job, "shapes": [*job.get("shapes", []), {"rollout": {"nodes": 3, "worst_case_s": seconds + 0.5}}]}
+    jobs = [more if other is job else other for other in data["jobs"]]
+    for objective in ("usd", "work"):
+        before, after = (Optimal(objective).plan(parse_scenario(found)).value for found in (data, {**data, "jobs": jobs}))
+        assert after <= before * (1 + 1e-9) + 1e-9
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_seven_jobs_of_one_node_each(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -288,6 +288,47 @@ def test_a_job_that_no_empty_cluster_could_hold_is_refused() -> None:
         assert error_of(data) == f"jobs[0].{pool}.device_gb: asks for 8 GB; a {pool} GPU has 7 GB"
 
 
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ([{}], "shapes[0]: is empty: it names no key of rollout or training"),
+        ([{"rollout": {}}], "shapes[0]: is empty: it names no key of rollout or training"),
+        ([{"rollout": {"nodes": 1}}], "shapes[0]: changes nothing: it is the job as it is written"),
+        ([{"rollout": {"nodes": 2}}, {"rollout": {"nodes": 2}}], "shapes[1]: is the same as shapes[0]"),
+        ([{"rollout": {"nodes": k}} for k in range(2, 19)], "shapes: are 17; a job has at most 16"),
+        ([{"rollout": {"nodes": None}}], "shapes[0].rollout.nodes: has no value (null); leave the key out"),
+        ([{"sync_s": 1}], "shapes[0].sync_s: is not a key of this file format; did you mean jobs[0].sync_s?"),
+        ([{"training": {"by_nodes": {1: 3}}}], "shapes[0].training.by_nodes[1]: must be above training.nodes, which is 1"),
+        ([{"rollout": {"by_nodes": {2: 3}}}], "shapes[0].rollout.by_nodes: is not a key of this file format"),
+        ([{"rollout": {"nodes": 9}}], "shapes[0].rollout.nodes: asks for 9 nodes; the rollout pool has at most 8"),
+        ([{"training": {"host_memory_gb": 9e9}}], "shapes[0].training.host_memory_gb: asks for 9000000000 GB"),
+        ([{"rollout": {"pool": "tpu"}}], "shapes[0].rollout.pool: is 'tpu', which is none of rollout, training"),
+    ],
+    ids=describe,
+)
+def test_shapes_that_are_none_are_refused(shapes: list[Any], said: str) -> None:
+    data = placed(placed(small(), "cluster.rollout.max_nodes", 8), "cluster.training.node_memory_gb", 1000)
+    assert error_of(placed(data, "jobs.0.shapes", shapes)).startswith(f"jobs[0].{said}")
+
+
+def test_a_shape_takes_the_place_of_what_it_names() -> None:
+    data = placed(small(), "jobs.0.training.by_nodes", {4: 1.5})
+    shapes = [{"rollout": {"nodes": 2}}, {"training": {"host_memory_gb": 7}}, {"training": {"nodes": 2, "by_nodes": {"3": 2}}}]
+    job = parse_scenario(placed(data, "jobs.0.shapes", shapes)).jobs[0]
+    own = job.phases()
+    assert job.phases(1) == (own.rollout.model_copy(update={"nodes": 2}), own.training)
+    assert job.phases(2).training == own.training.model_copy(update={"host_memory_gb": 7.0, "by_nodes": {}})
+    assert job.phases(3).training == own.training.model_copy(update={"nodes": 2, "by_nodes": {3: 2.0}})
+    assert job.solo_s == parse_scenario(data).jobs[0].solo_s
+
+
+def test_files_without_shapes_say_nothing_of_them() -> None:
+    assert "shapes" not in parse_scenario(small()).canonical_json()
+    assert parse_scenario(placed(small(), "jobs.0.shapes", [])).sha256 == parse_scenario(small()).sha256
+    shaped = parse_scenario(placed(small(), "jobs.0.shapes", [{"rollout": {"nodes": 2, "switch": {"cold_s": 3}}}]))
+    assert parse_scenario(json.loads(shaped.canonical_json())) == shaped
+
+
 def test_a_file_without_device_memory_is_the_same_problem_as_before_there_was_any() -> None:
     assert "device" not in parse_scenario(small()).canonical_json()
     named = placed(placed(small(), "cluster.rollout.device_memory_gb", None), "jobs.0.training.device_gb", 0)

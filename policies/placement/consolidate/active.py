@@ -33,8 +33,8 @@ class Active:
     free: Ints
 
 
-def active(state: State, newcomer: str | None) -> Active:
-    """Copy the active jobs out of a state; a newcomer is a job that waits."""
+def active(state: State, newcomer: str | None, shape: int) -> Active:
+    """Copy the active jobs out of a state; a newcomer is a job that waits, in the shape of that number. The others keep theirs."""
     order = state.order
     members = [state.groups.members[row, : state.groups.n_members[row]] for row in order]
     running = np.concatenate([*members, np.zeros(0, np.int64)]).astype(np.int64)
@@ -44,11 +44,16 @@ def active(state: State, newcomer: str | None) -> Active:
     position[rows] = np.arange(rows.size)
     # Room for any group of these jobs: a row for each in case that all move to new groups, and the largest memberships.
     largest = min(state.limits.group_size_max, rows.size)
-    nodes = int(np.sort(state.jobs.rollout_nodes[rows])[rows.size - largest :].sum())
+    asked = state.jobs.rollout_nodes[rows]
+    if newcomer is not None:
+        asked = np.append(asked, state.jobs.rollout_nodes[state.shape_rows(int(waiting[0]))[shape]])
+    nodes = int(np.sort(asked)[-largest:].sum())
     widths = max(state.groups.members.shape[1], largest), max(state.groups.node_number.shape[1], nodes)
     groups = group_table(order.size + rows.size, *widths)
     copy_into(groups, state.view.groups[order])
     jobs = state.view.jobs[rows]
+    if newcomer is not None:
+        jobs[position[waiting]] = state.view.jobs[state.shape_rows(int(waiting[0]))[shape]]
     jobs["more_shapes"] = 0  # who moves keeps its shape
     jobs["group"] = NOWHERE
     jobs["iterations"] = np.inf  # what is known of stays is told apart from the tables

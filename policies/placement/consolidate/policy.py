@@ -6,6 +6,7 @@ import numpy as np
 
 from policies.placement.consolidate.active import Active, active, plan_of
 from policies.placement.consolidate.stays import LearnedStays, is_fixed, known_stays
+from rollmux_env.cluster.candidates import cheapest
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.plan import Plan, Wait
 from rollmux_env.cluster.state import State
@@ -52,7 +53,7 @@ class Consolidate:
     def decide(self, state: State, event: Event) -> Plan:
         """Answer an arrival with its placement and the moves that are worth it, any other event with moves."""
         newcomer = event.job.id if isinstance(event, Arrived) else None
-        now = active(state, newcomer)
+        now = active(state, newcomer, _shape(state, newcomer))
         if not now.rows:
             return ()
         facts = self._facts(now)
@@ -87,6 +88,14 @@ class Consolidate:
             migration_h=state.cluster.migration_s / 3600,
             held=state.nodes - in_groups,
         )
+
+
+def _shape(state: State, newcomer: str | None) -> int:
+    """The shape in which a newcomer comes: that of Algorithm 1 without pruning."""
+    if newcomer is None or not state.job(newcomer).shapes:
+        return 0
+    placement = cheapest(state, newcomer, prune=False)
+    return 0 if placement is None else placement.shape
 
 
 def candidates_of(now: Active) -> Records:

@@ -10,6 +10,7 @@ from rollmux_env.kernel.packing import least_period, packing
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
 
 MAX_COLUMNS = 2_000_000
+MAX_TRIES = 20_000_000  # choices of shapes that are looked at for a newcomer: some ten seconds
 _FIRST_ROOM = 4096
 _MOST_MEMBERS = 62  # members of a class of nodes are bits
 
@@ -30,7 +31,8 @@ class ColumnPool:
         nodes: (N, 2) rollout and training nodes. pools: (N, 2) of which pools, as numbers.
         period_s: (N,) seconds.
         active: rows of the active jobs, ascending.
-        max_columns: where an arrival would make more, its groups are kept up to a smaller size only.
+        max_columns: where an arrival would make more, or more than `MAX_TRIES` be looked at, its groups are kept up to a smaller
+            size only.
     """
 
     def __init__(self, state: State, all_periods: bool, max_columns: int = MAX_COLUMNS, reshapes: bool = False) -> None:
@@ -153,9 +155,9 @@ class ColumnPool:
             n = max(1, min(self._room, free)) if size > 1 else self._room
             columns = Columns(np.empty((n, size), np.int64), np.empty((n, 2), np.int64), np.empty(n))
             count = enumerate_groups(jobs, self.state.limits, choices, size, wanted, room, columns)
-            if count <= n:
+            if 0 <= count <= n:
                 return columns.members[:count], columns.nodes[:count], columns.period_s[:count]
-            if size > 1 and n >= free:
+            if size > 1 and (count < 0 or n >= free):
                 return None
             self._room *= 4
 
@@ -165,12 +167,13 @@ class ColumnPool:
         rows = [row for shapes in of_jobs for row in shapes]
         pools = np.unique([jobs["rollout_pool"][rows], jobs["training_pool"][rows]])
         limited = np.isfinite(limits.pools["nodes_max"][pools]).any()
+        tries = MAX_TRIES if max(map(len, of_jobs)) > 1 else np.iinfo(np.int64).max
         if self.all_periods or limited or not self.reshapes or max(map(len, of_jobs)) == 1:
-            return Wanted(PERIODS if self.all_periods else ON_NODES, np.zeros(len(of_jobs)))
+            return Wanted(PERIODS if self.all_periods else ON_NODES, np.zeros(len(of_jobs)), tries)
         prices = limits.pools["usd"]
         usd = jobs["rollout_nodes"] * prices[jobs["rollout_pool"]] + jobs["training_nodes"] * prices[jobs["training_pool"]]
         usd[jobs["alone_s"] > jobs["limit_s"] * (1 + TOLERANCE)] = np.inf
-        return Wanted(CHEAPEST, np.array([usd[shapes].min() for shapes in of_jobs]))
+        return Wanted(CHEAPEST, np.array([usd[shapes].min() for shapes in of_jobs]), tries)
 
     def _jobs_of(self, shapes: Ints) -> Ints:
         """Rows of the jobs of some rows of shapes; the padding's -1 stays."""

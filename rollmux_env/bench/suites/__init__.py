@@ -18,6 +18,7 @@ from rollmux_env.bench.suites import (
     quantile,
     rollout,
     sensitivity,
+    shapes,
 )
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import not_one_of
@@ -37,6 +38,7 @@ SUITES: dict[str, Suite] = {
         promises.SUITE,
         learned.SUITE,
         asynchrony.SUITE,
+        shapes.SUITE,
     )
 }
 

@@ -22,6 +22,7 @@ from rollmux_env.workloads.production import OPTIONS as PRODUCTION_OPTIONS
 from rollmux_env.workloads.production import TYPE_COUNTS, draw_production
 from rollmux_env.workloads.profiles import JOBS, NAMES, draw_profile, draw_times
 from rollmux_env.workloads.profiles import OPTIONS as PROFILE_OPTIONS
+from rollmux_env.workloads.shapes import MOST_SHAPES
 
 
 class Fixed:
@@ -64,7 +65,6 @@ class Workload:
     """
 
     steps = 0
-    shapes = 0
 
     def __init__(self, name: str = "production", **options: Any) -> None:
         if name != "production" and name not in NAMES:
@@ -78,11 +78,14 @@ class Workload:
         self.name = name
         self.cluster = paper_cluster(self._options.max_group_size)
         self.jobs = self._options.jobs or (sum(TYPE_COUNTS.values()) if name == "production" else JOBS)
-        self.nodes = 2 if name == "production" else 1
+        self.nodes = (4 if self._options.shapes else 2) if name == "production" else 1
+        self.shapes = MOST_SHAPES * self.jobs if self._options.shapes else 0
 
     def stream(self, seed: int) -> Stream:
         """The stream of a seed: the draws of `scenario`, without its models."""
         options = replace(self._options, seed=seed)
+        if options.shapes:
+            return stream_of(self.scenario(seed), self.steps)
         gb: Floats
         nodes: Ints
         if self.name == "production":

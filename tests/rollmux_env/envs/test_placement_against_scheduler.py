@@ -24,7 +24,7 @@ from rollmux_env.scenario import Scenario, parse_scenario
 from tests.rollmux_env.envs.playing import Episode, Replayed, total
 
 BATCH = 50  # streams of one cluster, side by side
-ROWS = 128  # more than any decision here has
+ROWS = 512  # more than any decision here has
 
 
 class Snapshot(NamedTuple):
@@ -37,15 +37,16 @@ class Snapshot(NamedTuple):
 def snapshot(jobs: Records, groups: Records, order: Ints, clock: tuple[float, int, int, int]) -> Snapshot:
     """Of the groups in `order` and their members; `clock`: time, rollout and training nodes, jobs in the queue."""
     whole, real = [*clock[1:]], [clock[0]]
+    number = np.cumsum(jobs["more_shapes"] >= 0) - 1  # of each job: rows of shapes do not count
     for row in order:
         group = groups[row]
         members = group["members"][: group["n_members"]].tolist()
-        whole += [int(group["id"]), int(group["training_nodes"]), -1, *members, -1]
+        whole += [int(group["id"]), int(group["training_nodes"]), -1, *number[members].tolist(), -1]
         whole += group["node_number"][: group["n_nodes"]].tolist()
         real += [float(group["period_s"]), float(group["since_s"]), float(group["departs_s"])]
         for member in members:
             job = jobs[member]
-            whole += [-2, *job["pins"][: job["n_pins"]].tolist()]
+            whole += [-2, int(job["of_shape"]), *job["pins"][: job["n_pins"]].tolist()]
             real += [float(job[name]) for name in ("done", "admitted_s", "paused_until_s", "leaves_s")]
     return Snapshot(whole, real)
 
@@ -113,7 +114,20 @@ def random_scenario(rng: np.random.Generator, cluster: dict[str, Any]) -> Scenar
                 "movable": bool(rng.random() < 0.9),
             }
         )
+    for job in jobs:
+        if rng.random() < 0.3:
+            job["shapes"] = random_shapes(rng, job)
     return parse_scenario({"version": 1, "cluster": cluster, "jobs": jobs})
+
+
+def random_shapes(rng: np.random.Generator, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """One shape or two, each with other nodes than the job's."""
+    rollout = {"nodes": job["rollout"]["nodes"] % 3 + 1, "worst_case_s": float(rng.integers(1, 13) * 5)}
+    training = {"nodes": 3 - job["training"]["nodes"], "worst_case_s": float(rng.integers(1, 13) * 5), "host_memory_gb": 300}
+    if rng.random() < 0.3:
+        training["by_nodes"] = {3: float(rng.integers(1, 7) * 5)}
+    shapes: list[dict[str, Any]] = [{"rollout": rollout}, {"training": training}, {"rollout": rollout, "training": training}]
+    return [shapes[k] for k in rng.permutation(3)[: rng.integers(1, 3)]]
 
 
 def play(env: PlacementVectorEnv, rng: np.random.Generator) -> tuple[list[Episode], list[list[Snapshot]]]:
@@ -129,7 +143,7 @@ def play(env: PlacementVectorEnv, rng: np.random.Generator) -> tuple[list[Episod
         for s in np.flatnonzero(~over).tolist():
             c = streams.clock[s]
             episodes[s].plans.append((float(c["now_s"]), env.plan_of(s, actions[s])))
-            clock = float(c["now_s"]), int(c["rollout_nodes"]), int(c["training_nodes"]), int(c["taken"] - c["admitted"])
+            clock = float(c["now_s"]), *streams.nodes[s].sum(axis=0).tolist(), int(c["taken"] - c["admitted"])
             snapshots[s].append(snapshot(streams.jobs[s], streams.groups[s], streams.order[s, : c["n_groups"]], clock))
         _, _, over, _, info = env.step(actions)
     for s, episode in enumerate(episodes):

@@ -39,7 +39,7 @@ def assert_same(found: Any, expected: Any, where: str = "") -> None:
 
 
 def test_all_examples_are_here() -> None:
-    assert len(EXAMPLES) == 10
+    assert len(EXAMPLES) == 11
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

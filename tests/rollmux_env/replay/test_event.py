@@ -191,7 +191,7 @@ def test_at_worst_cases_a_long_production_like_stay_costs_the_same() -> None:
 
 
 @pytest.mark.parametrize("dispatch", DISPATCH)
-@given(data=draw.scenarios(max_jobs=8), noise=st.booleans())
+@given(data=draw.scenarios(max_jobs=8, shaped=True), noise=st.booleans())
 @examples(25)
 def test_any_scenario_ends_with_every_job_done_and_no_node_used_twice(dispatch: str, data: dict[str, Any], noise: bool) -> None:
     if noise:
@@ -472,7 +472,7 @@ def held(run: Run) -> float:
 
 
 @pytest.mark.parametrize("dispatch", ["round-robin,migrate=0.8", "fifo,migrate=0.8", "longest-first,migrate=0.5"])
-@given(data=draw.scenarios(max_jobs=6), seed=st.integers(0, 3))
+@given(data=draw.scenarios(max_jobs=6, shaped=True), seed=st.integers(0, 3))
 @examples(25)
 def test_with_migration_no_node_does_more_than_its_whole(dispatch: str, data: dict[str, Any], seed: int) -> None:
     for entry in data["jobs"]:
