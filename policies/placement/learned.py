@@ -12,6 +12,7 @@ from policies.placement.scorer import random_weights, score
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.features import features
+from rollmux_env.cluster.part import part_of
 from rollmux_env.cluster.plan import Place, Plan, Wait, carry_out
 from rollmux_env.cluster.regroupings import regroupings
 from rollmux_env.cluster.state import State
@@ -20,6 +21,7 @@ from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JO
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
 from rollmux_env.validation_errors import describe
 
+_PART = 256  # groups; of a cluster with more, so many are looked at for a place
 SHIPPED = Path(__file__).parent / "weights"
 _ROWS = CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES
 
@@ -72,12 +74,13 @@ class Learned:
         return plan + self._regroup(state, plan)
 
     def _place(self, state: State, job_id: str) -> Plan:
-        table = candidates(state, job_id)
+        part = part_of(state, _PART, job_id)
+        table = candidates(state, job_id, state.order[part.positions])
         # The environment's order, which decides between equal scores: a new group first, then the rest of the table.
         rows = table.own_first()
         rows = rows[table.feasible[rows]]
         if rows.size == 0:
-            return (Wait(job_id),)
+            return (Wait(job_id) if part.host is None else Place(job_id, part.host),)
         inputs = features(state, table, _first_s(state), self.config.known_stays, rows)
         wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)
         wide[:, : len(CANDIDATE_FEATURES)] = inputs.candidates
@@ -90,6 +93,8 @@ class Learned:
         A chain goes on with the row of the highest score until that is `stop`, and is worth what its rows' scores are above that of
         `stop`. In a cluster too large to look at all groups it is one row.
         """
+        if state.order.size > _PART:
+            return self._one_row(state, begun)
         large = state.order.size > GROUPS_MOST
         start = _after(state, begun)
         plans, worths = self._rows(start)
@@ -111,6 +116,18 @@ class Learned:
             if worth > most:
                 chosen, most = moves, worth
         return chosen
+
+    def _one_row(self, state: State, begun: Plan) -> Plan:
+        """The best-scored row of those that can be carried out beside what the plan has begun with, without a copy of the state."""
+        placed = {action.job_id: action.placement for action in begun if not isinstance(action, Wait)}
+        taken = {placement.group for placement in placed.values()} - {None}
+        plans, worths = self._rows(state)
+        for k in np.argsort(-worths, kind="stable").tolist():
+            moves = {action.job_id: action.placement for action in plans[k] if not isinstance(action, Wait)}
+            changed = {state.group_number(job_id) for job_id in moves} | {placement.group for placement in moves.values()}
+            if k == 0 or (not changed & taken and state.has_room(placed | moves)):
+                return plans[k]
+        return ()
 
     def _rows(self, state: State) -> tuple[tuple[Plan, ...], NDArray[np.float32]]:
         """What may be done now, `stop` first, and how far each row's score is above that of `stop`."""

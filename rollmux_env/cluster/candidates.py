@@ -99,9 +99,9 @@ class _Buffer(local):
 _buffer = _Buffer()
 
 
-def _fill(state: State, job_id: str, only_improving: bool, prune: bool) -> Records:
+def _fill(state: State, job_id: str, only_improving: bool, prune: bool, order: Ints | None = None) -> Records:
     """The rows of a job's candidates, until the next call."""
-    view, rows = state.view, _buffer.rows
+    view, rows = state.view if order is None else state.view._replace(order=order), _buffer.rows
     nodes = view.jobs["pins"].shape[1]
     if rows is None or rows.dtype["nodes"].shape[0] != nodes:
         rows = _buffer.rows = np.zeros(256 if rows is None else len(rows), dtype=candidate_type(nodes))
@@ -112,9 +112,13 @@ def _fill(state: State, job_id: str, only_improving: bool, prune: bool) -> Recor
         rows = _buffer.rows = np.zeros(2 * count, dtype=rows.dtype)
 
 
-def candidates(state: State, job_id: str) -> CandidateTable:
-    """Every candidate of a waiting job; of a running one, every candidate outside its own group."""
-    rows = _fill(state, job_id, only_improving=False, prune=False)
+def candidates(state: State, job_id: str, order: Ints | None = None) -> CandidateTable:
+    """Every candidate of a waiting job; of a running one, every candidate outside its own group.
+
+    Args:
+        order: rows of the groups that are looked at, in order of creation; all of them without it.
+    """
+    rows = _fill(state, job_id, only_improving=False, prune=False, order=order)
     job = state.jobs[state.row(job_id)]
     shape = rows["of_shape"].copy()
     shape_row = int(job.first_shape) + shape

@@ -211,6 +211,14 @@ class State:
         """Row of a present group in the group table."""
         return self._group_rows.get(group_id)
 
+    def group_number(self, job_id: str) -> int:
+        """Id of the group of a running job."""
+        return int(self._groups["id"][self._jobs["group"][self._rows[job_id]]])
+
+    def group_numbers(self) -> list[int]:
+        """Ids of the present groups in order of creation."""
+        return [*self._group_rows]
+
     def group_of(self, job_id: str) -> Group:
         """The group of a running job."""
         return self._view(int(self._jobs["group"][self._rows[job_id]]))

@@ -13,6 +13,7 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import (
+    keeps_alone,
     node_positions,
     rollout_memory_fits,
     shape_row,
@@ -257,7 +258,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
         reason = FEASIBLE
         if not has_room(j, n, j.training_nodes, limits, view.clock):
             reason = MAX_NODES
-        elif shape > 0 and j.alone_s > j.limit_s * (1.0 + TOLERANCE):
+        elif not keeps_alone(j):
             reason = SLO
         if not only_improving or (reason == FEASIBLE and usd < best):
             if rows < room:

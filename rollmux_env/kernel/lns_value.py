@@ -152,7 +152,8 @@ def _counted(groups: Records, facts: Regrouping, group: int, end: int, number: i
 def nodes_in_use(groups: Records, facts: Regrouping, out: Ints) -> None:
     """Write (P, 2) the nodes provisioned while the moves' pauses last: those of the groups, left ones, and held ones."""
     for p in range(out.shape[0]):
-        out[p, ROLLOUT], out[p, TRAINING] = facts.held[p, ROLLOUT], facts.held[p, TRAINING]
+        for side in range(out.shape[1]):
+            out[p, side] = facts.held[p, side]
     nodes_left(groups, facts, out)
     for group in range(groups.shape[0]):
         if groups[group].n_members > 0:

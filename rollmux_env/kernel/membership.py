@@ -19,6 +19,12 @@ def shape_row(record: Records, job: int, shape: int) -> int:
 
 
 @compiled(arrays=False)
+def keeps_alone(job: Records) -> bool:
+    """Whether a job, a record, may have a group of its own: as it is written always, in another shape where that keeps its SLO."""
+    return bool(job.of_shape == 0 or job.alone_s <= job.limit_s * (1.0 + TOLERANCE))
+
+
+@compiled(arrays=False)
 def training_seconds(jobs: Records, job: int, nodes: int) -> float:
     """Worst-case training seconds of a job row on a pool of `nodes` training nodes."""
     j = jobs[job]
@@ -173,8 +179,10 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
     if general or warm > 0.0:  # else no two nodes have the same pinned members, and the period is the larger of cycles and loads
         _refresh_pins(jobs, groups, group)
     g.departs_s = np.inf
+    g.work_rate = 0.0
     for i in range(n):
         g.departs_s = min(g.departs_s, departure_s(jobs, groups, g.members[i]))
+        g.work_rate += jobs[g.members[i]].solo_s / g.period_s
 
 
 @compiled(arrays=False)

@@ -55,6 +55,12 @@ def nodes_of(nodes: Ints, side: int) -> int:
 
 
 @compiled(arrays=False)
+def nodes_of_pool(nodes: Ints, pool: int) -> int:
+    """Of (P, 2) nodes of all pools, those of one, on both sides."""
+    return int(nodes[pool, ROLLOUT] + nodes[pool, TRAINING])
+
+
+@compiled(arrays=False)
 def is_same(one: Records, other: Records) -> bool:
     """Whether a job or a group, records, has the pools of the other one on both sides."""
     return bool(one.rollout_pool == other.rollout_pool and one.training_pool == other.training_pool)

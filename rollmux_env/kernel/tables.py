@@ -108,6 +108,7 @@ _GROUP = (
     ("visiting_cold_s", "f8", ""),  # their cold starts, seconds
     ("warm_s", "f8", ""),  # its members' longest warm start, seconds
     ("period_s", "f8", ""),  # exact round-robin period, seconds
+    ("work_rate", "f8", ""),  # work-hours that its members do in an hour
     ("general", "i8", ""),  # 1 where the period can exceed max(cycles, loads): a member has sync or spans rollout nodes
     ("exclusive", "i8", ""),  # 1 for a co-located job's own training nodes: not a co-execution group, no one may join
     ("since_s", "f8", ""),  # when the members' `done` was last brought up to date

@@ -23,16 +23,13 @@ from typing import NamedTuple
 
 from rollmux_env.cluster.events import (
     Admitted,
-    Arrived,
+    Departed,
     Event,
     Moved,
     Progress,
-    Progressed,
     Reprofiled,
-    Requeued,
     Resumed,
     Ticked,
-    Withdrawn,
 )
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State, device_room_gb
@@ -44,7 +41,7 @@ from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.groups import Group, Seat, join, seating_of
 from rollmux_env.scheduler.guests import POOLS, Guests
 from rollmux_env.scheduler.holding import Holding
-from rollmux_env.scheduler.nodes import Assigned, NodePool, PoolName, PoolNode, Returned
+from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.nodes import Place as NodePlace
 from rollmux_env.scheduler.planner import INSTANT_S, Planner
 from rollmux_env.scheduler.review import Review
@@ -53,8 +50,6 @@ from rollmux_env.timing.migration import migration_of
 
 Entry = Event | Assigned | Returned
 _CHANGE = 0.01  # of what a job keeps on a GPU; less is how exactly that is measured
-
-_KEEPS_NODES = (Arrived, Progressed, Reprofiled, Requeued, Ticked, Withdrawn)  # after them groups have as many nodes as before
 
 
 class Step(NamedTuple):
@@ -120,7 +115,8 @@ class Scheduler:
         self._make_policy = make_policy
         self._commands: list[Command] = []
         self._assignments: list[Assigned | Returned] = []
-        self._unsettled = True  # nodes may be others' than the state and the seats say
+        self._unsettled: set[int] | None = None  # groups whose nodes may be others' than the state and the seats say; None: any
+        self._homes: dict[str, int] = {}  # groups of jobs, as their nodes were last settled
 
     def step(self, now_s: float, facts: Iterable[Fact] = ()) -> Step:
         """Take the facts of an instant, and say what follows.
@@ -168,13 +164,13 @@ class Scheduler:
         departed = {job_id: False for job_id in running if job_id in gone}
         self.planner.leave(now_s, (), state.resuming(inf), departed, [job_id for job_id in [*state.waiting] if job_id in gone])
         self._caps = {name: pool.max_nodes for name, pool in cluster.pools.items()}
-        self._assignments += nodes.take_back(self._places(), (), now_s)
+        self._assignments += nodes.take_back(self._places([LEASE, *state.group_numbers()]), (), now_s)
         most = self._most(nodes)
         again: list[str] = []
         while state.rollout_nodes > most["rollout"] or state.training_nodes > most["training"]:
             again += (last := state.group_list()[-1].jobs)
             self.planner.leave(now_s, (), (), dict.fromkeys(last, False), ())
-            self._assignments += nodes.take_back(self._places(), (), now_s)
+            self._assignments += nodes.take_back(self._places([LEASE, *state.group_numbers()]), (), now_s)
             most = self._most(nodes)
         self._resize(nodes)
         self._resizes = bool(nodes.drained)
@@ -277,6 +273,7 @@ class Scheduler:
     def left(self, job_id: str, over_budget: bool = False) -> None:
         if self._dispatch is not None:
             seat = self.seats.pop(job_id)
+            self._unsettle(seat.seating.group)
             if self.state.job(job_id).staleness:
                 self._quit(seat)
             elif seat.group.dispatcher.leaving(job_id):
@@ -364,7 +361,7 @@ class Scheduler:
             return True
         pools, used = state.cluster.pools, {"rollout": state.rollout_nodes, "training": state.training_nodes}
         return all(
-            len(nodes.free(side)) >= min(pools[side].max_nodes or inf, len(nodes.nodes(side))) - used[side]
+            nodes.free_count(side) >= min(pools[side].max_nodes or inf, nodes.count(side)) - used[side]
             for side in state.cluster.sides
         )
 
@@ -390,7 +387,8 @@ class Scheduler:
             commands, self._commands = self._commands, []
             yield from commands
         ended = self.nodes is not None and self.guests.end()
-        self._unsettled |= ended
+        if ended:
+            self._unsettle(LEASE)
         if not (ended or self._is_due(now_s)):
             return
         planner, first = self.planner, len(self.planner.events)
@@ -486,7 +484,7 @@ class Scheduler:
         """Nodes that have gone are nobody's any more."""
         nodes = self.nodes
         assert nodes is not None
-        self._unsettled = True
+        self._unsettled = None
         self._assignments += nodes.lose(self.missing, self.now_s)
         self.missing.clear()
         most = self._most(nodes)
@@ -528,13 +526,33 @@ class Scheduler:
         """Jobs in groups that are to be alone there."""
         return [job_id for job_id in self.planner.alone if job_id in self.seats and self.state.is_running(job_id)]
 
-    def _places(self) -> set[NodePlace]:
-        """The places that groups and guests have."""
-        places = self.guests.places()
-        for group in self.state.group_list():
-            places |= {(group.id, "rollout", number) for number in group.rollout_nodes}
-            places |= {(group.id, "training", number) for number in range(group.training_nodes)}
+    def _places(self, numbers: Iterable[int]) -> set[NodePlace]:
+        """The places that groups have, and guests, whose number is `LEASE`."""
+        places: set[NodePlace] = set()
+        groups = self.state.view.groups
+        for number in numbers:
+            if number == LEASE:
+                places |= self.guests.places()
+            elif (row := self.state.group_row(number)) is not None:
+                group = groups[row]
+                places |= {(number, "rollout", node) for node in group["node_number"][: group["n_nodes"]].tolist()}
+                places |= {(number, "training", node) for node in range(group["training_nodes"])}
         return places
+
+    def _changed(self) -> set[int] | None:
+        """Groups that may have other places than when this was last asked; None: any."""
+        changed, self._unsettled = self._unsettled, set()
+        for event in self.planner.news():
+            if isinstance(event, Admitted | Moved | Departed):
+                numbers = {self._homes.pop(event.job_id, None)}
+                if self.state.is_running(event.job_id):
+                    self._homes[event.job_id] = number = self.state.group_number(event.job_id)
+                    numbers.add(number)
+                if changed is not None:
+                    changed |= {number for number in numbers if number is not None}
+        if changed is None:
+            self._homes = {job_id: group.id for group in self.state.group_list() for job_id in group.jobs}
+        return changed
 
     def _settle(self, nodes: NodePool, confined: str | None = None) -> None:
         """Let the nodes of groups be those that the state says, where they may not be.
@@ -542,21 +560,26 @@ class Scheduler:
         Args:
             confined: a job that may have some nodes alone, which may have got its place just now.
         """
-        if not self._unsettled and all(isinstance(event, _KEEPS_NODES) for event in self.planner.events):
+        changed = self._changed()
+        if changed is not None and not changed:
             return
-        self._unsettled = False
-        used = {name for seat in self.seats.values() for name in seat.nodes()}
+        places = self._places([LEASE, *self.state.group_numbers()] if changed is None else changed)
+        # A job's nodes are its group's: nobody else's matter where nodes may be taken back.
+        used: set[str] = set()
+        if changed is None or any(nodes.has_others(number, places) for number in changed):
+            seats = (seat for seat in self.seats.values() if changed is None or seat.seating.group in changed)
+            used = {name for seat in seats for name in seat.nodes()}
         own: dict[NodePlace, frozenset[str]] = {}
         if confined is not None and self.state.is_running(confined):
             names, group = self.planner.confined[confined], self.state.group_of(confined)
             own = {(group.id, "rollout", number): names for number in self.state.pins(confined)}
             own |= {(group.id, "training", number): names for number in range(group.training_nodes)}
-        self._assignments += nodes.settle(self._places(), used, self.now_s, own)
+        self._assignments += nodes.settle(places, used, self.now_s, own, changed)
 
     def _lend(self, nodes: NodePool) -> Iterator[Command]:
         """Let the next jobs be profiled, if there are nodes for it."""
         while (batch := self.guests.next(self.state, nodes)) is not None:
-            self._unsettled = True
+            self._unsettle(LEASE)
             self._settle(nodes)
             number = self.guests.group
             assert number is not None
@@ -597,11 +620,16 @@ class Scheduler:
 
     def _quit(self, seat: Seat) -> None:
         """A job is no member of its group any more, and holds nothing."""
-        self._unsettled = True
+        self._unsettle(seat.seating.group)
         if self._holding is not None:
             self._holding.give_all(seat)
         seat.group.dispatcher.gone(seat.job_id)
         self._after(seat.group)
+
+    def _unsettle(self, number: int) -> None:
+        """The nodes of a group, or lent ones, may be others' than the state and the seats say."""
+        if self._unsettled is not None:
+            self._unsettled.add(number)
 
     def _after(self, group: Group) -> None:
         """Somebody has left a group."""

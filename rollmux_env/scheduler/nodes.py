@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -64,29 +66,41 @@ class NodePool:
     """
 
     def __init__(self, nodes: Iterable[PoolNode]) -> None:
-        self._nodes = {node.name: node for node in nodes}
+        self._nodes: dict[str, PoolNode] = {}
         self.drained: set[str] = set()
         self._assigned: dict[Place, PoolNode] = {}
+        self._of_group: dict[int, dict[Place, None]] = {}  # those places
+        self._place_of: dict[str, Place] = {}  # by node
+        self._number: dict[str, int] = {}  # nodes in the order in which they came
+        self._idle: dict[PoolName, list[tuple[int, str]]] = {}  # nodes that no place has, in that order
         self._holders: dict[tuple[str, int], str] = {}  # by node and device
         self._last: dict[str, str] = {}
+        self.add(nodes)
 
     def nodes(self, pool: PoolName) -> list[PoolNode]:
         """All that are there."""
         return [node for node in self._nodes.values() if node.pool == pool]
 
+    def count(self, pool: PoolName) -> int:
+        """How many are there."""
+        return self._count[pool]
+
     def free(self, pool: PoolName) -> list[PoolNode]:
         """Nodes that no place has, and that are not drained."""
-        assigned = {node.name for node in self._assigned.values()}
-        return [node for node in self.nodes(pool) if node.name not in assigned and node.name not in self.drained]
+        return [*self._free(pool)]
+
+    def free_count(self, pool: PoolName) -> int:
+        """How many nodes no place has, of those that are not drained."""
+        return sum(1 for _ in self._free(pool)) if self.drained else len(self._idle.get(pool, ()))
 
     def in_service(self, pool: PoolName) -> int:
         """How many nodes there are, without those that are drained and that no place has any more."""
-        idle = self.drained - {node.name for node in self._assigned.values()}
+        idle = self.drained - self._place_of.keys()
         return sum(node.name not in idle for node in self.nodes(pool))
 
     def drained_groups(self) -> set[int]:
         """Groups that have a drained node."""
-        return {group for (group, _, _), node in self._assigned.items() if node.name in self.drained} if self.drained else set()
+        return {self._place_of[name][0] for name in self.drained & self._place_of.keys()}
 
     def node(self, group: int, pool: PoolName, number: int) -> PoolNode:
         """The node of a place that has one."""
@@ -94,66 +108,78 @@ class NodePool:
 
     def assigned(self, group: int) -> list[str]:
         """Names of a group's nodes, rollout nodes first."""
-        return self.assigned_by_group().get(group, [])
+        return [self._assigned[place].name for place in sorted(self._of_group.get(group, ()))]
 
     def assigned_by_group(self) -> dict[int, list[str]]:
         """Names of the nodes of every group, rollout nodes first."""
-        names: dict[int, list[str]] = {}
-        for place in sorted(self._assigned):
-            names.setdefault(place[0], []).append(self._assigned[place].name)
-        return names
+        return {group: self.assigned(group) for group in sorted(self._of_group)}
 
     def lose(self, names: Collection[str], now_s: float) -> list[Returned]:
         """Nodes are no longer there, and so no place has them."""
+        places = [self._place_of[name] for name in names if name in self._place_of]
         self._nodes = {name: node for name, node in self._nodes.items() if name not in names}
-        places = [place for place, node in self._assigned.items() if node.name in names]
-        return [Returned(now_s, self._assigned.pop(place).name) for place in places]
+        lost = [Returned(now_s, self._free_place(place).name) for place in sorted(places)]
+        self._find_idle()
+        return lost
 
     def add(self, nodes: Iterable[PoolNode]) -> None:
         """More nodes are there."""
         self._nodes |= {node.name: node for node in nodes}
+        self._find_idle()
 
     def restore(self, entries: Iterable[Assigned | Returned]) -> None:
         """Repeat the assignments of an earlier pool, as far as its nodes are there by name."""
         for entry in entries:
             if isinstance(entry, Returned):
-                self._assigned = {place: node for place, node in self._assigned.items() if node.name != entry.node}
+                if entry.node in self._place_of:
+                    self._free_place(self._place_of[entry.node])
             elif entry.node in self._nodes:
-                self._assigned[entry.group, entry.pool, entry.number] = self._nodes[entry.node]
+                self._assign((entry.group, entry.pool, entry.number), self._nodes[entry.node])
 
     def pool_of(self, name: str) -> PoolName:
         """The pool of a node."""
         return self._nodes[name].pool
 
     def settle(
-        self, wanted: Iterable[Place], used: Collection[str], now_s: float, own: Mapping[Place, Collection[str]] | None = None
+        self,
+        wanted: Iterable[Place],
+        used: Collection[str],
+        now_s: float,
+        own: Mapping[Place, Collection[str]] | None = None,
+        groups: Iterable[int] | None = None,
     ) -> list[Assigned | Returned]:
         """Give every wanted place a node, and take back those of places that nobody wants, unless a job still uses the node.
 
         Args:
             own: names of the nodes that some places may have.
+            groups: whose places these are, where the others stay as they are.
 
         Raises:
             InvariantError: there are more places than nodes.
         """
         places = set(wanted)
-        entries: list[Assigned | Returned] = [*self.take_back(places, used, now_s)]
+        entries: list[Assigned | Returned] = [*self.take_back(places, used, now_s, groups)]
         own = own or {}
-        for place in sorted(places, key=lambda place: (place not in own, place)):
-            if place in self._assigned:
-                continue
+        for place in sorted(places - self._assigned.keys(), key=lambda place: (place not in own, place)):
             group, pool, number = place
-            free = [node for node in self.free(pool) if place not in own or node.name in own[place]]
-            if not free:
+            node = next((node for node in self._free(pool) if place not in own or node.name in own[place]), None)
+            if node is None:
                 raise InvariantError(f"R5: there is no {pool} node left for group {group}")
-            self._assigned[place] = free[0]
-            entries.append(Assigned(now_s, group, pool, number, free[0].name))
+            self._assign(place, node)
+            entries.append(Assigned(now_s, group, pool, number, node.name))
         return entries
 
-    def take_back(self, wanted: Collection[Place], used: Collection[str], now_s: float) -> list[Returned]:
-        """Free the nodes of places that nobody wants, unless a job still uses the node."""
-        places = [place for place, node in self._assigned.items() if place not in wanted and node.name not in used]
-        return [Returned(now_s, self._assigned.pop(place).name) for place in places]
+    def take_back(
+        self, wanted: Collection[Place], used: Collection[str], now_s: float, groups: Iterable[int] | None = None
+    ) -> list[Returned]:
+        """Free the nodes of places that nobody wants, unless a job still uses the node; of some groups, or of all."""
+        there = self._of_group if groups is None else groups
+        places = [place for group in there for place in self._of_group.get(group, ()) if place not in wanted]
+        return [Returned(now_s, self._free_place(place).name) for place in places if self._assigned[place].name not in used]
+
+    def has_others(self, group: int, wanted: Collection[Place]) -> bool:
+        """Whether a group has places beside these."""
+        return any(place not in wanted for place in self._of_group.get(group, ()))
 
     def take(self, job_id: str, nodes: Sequence[PoolNode]) -> bool:
         """A job holds nodes, or parts of nodes, from now on; whether one of them last ran another job.
@@ -185,3 +211,37 @@ class NodePool:
     def holders(self, names: Collection[str]) -> tuple[str, ...]:
         """Ids of the jobs that hold any of these nodes."""
         return tuple(sorted({job_id for (name, _), job_id in self._holders.items() if name in names}))
+
+    def _free(self, pool: PoolName) -> Iterator[PoolNode]:
+        return (self._nodes[name] for _, name in self._idle.get(pool, ()) if name not in self.drained)
+
+    def _find_idle(self) -> None:
+        self._idle = {}
+        self._count = Counter(node.pool for node in self._nodes.values())
+        for name, node in self._nodes.items():
+            number = self._number.setdefault(name, len(self._number))
+            if name not in self._place_of:
+                self._idle.setdefault(node.pool, []).append((number, name))
+        for idle in self._idle.values():
+            idle.sort()
+
+    def _assign(self, place: Place, node: PoolNode) -> None:
+        for taken in {place, self._place_of.get(node.name, place)} & self._assigned.keys():
+            self._free_place(taken)
+        self._assigned[place] = node
+        self._of_group.setdefault(place[0], {})[place] = None
+        self._place_of[node.name] = place
+        idle = self._idle[node.pool]
+        del idle[bisect_left(idle, (self._number[node.name], node.name))]
+
+    def _free_place(self, place: Place) -> PoolNode:
+        """A place has no node any more; returns which it had."""
+        node = self._assigned.pop(place)
+        places = self._of_group[place[0]]
+        del places[place]
+        if not places:
+            del self._of_group[place[0]]
+        del self._place_of[node.name]
+        if node.name in self._nodes:
+            insort(self._idle.setdefault(node.pool, []), (self._number[node.name], node.name))
+        return node

@@ -11,11 +11,11 @@ from hypothesis import given
 
 from policies.placement.consolidate import Consolidate
 from policies.placement.consolidate.active import Active, active, plan_of
-from policies.placement.consolidate.policy import candidates_of
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.plan import Move, Policy, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.lns import regroup
+from rollmux_env.kernel.lns_insert import make_search
 from rollmux_env.kernel.lns_value import Regrouping
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario, parse_scenario
@@ -63,7 +63,7 @@ class Checked:
         newcomer = event.job.id if isinstance(event, Arrived) else None
         now = active(state, newcomer, 0)
         plan = self.policy.decide(state, event)
-        if now.rows and newcomer is None:
+        if now.rows.size and newcomer is None:
             assert self._check(state, now) == plan
         return plan
 
@@ -72,7 +72,7 @@ class Checked:
         rows = {state.job_id(row): k for k, row in enumerate(now.rows)}
         before = plain_usd(state, facts, rows, set())
         held_before = state.usd_per_hour - sum(group.usd_per_hour for group in state.group_list())
-        saved = regroup(now.view, facts, -1, 400, np.random.default_rng(0), candidates_of(now))
+        saved = regroup(now.view, facts, -1, 400, np.random.default_rng(0), make_search(now.view))
         plan = plan_of(now)
         twin = state.copy()
         carry_out(twin, plan, keeps_slo=True)

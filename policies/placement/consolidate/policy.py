@@ -8,16 +8,15 @@ from policies.placement.consolidate.active import Active, active, plan_of
 from policies.placement.consolidate.stays import LearnedStays, is_fixed, known_stays
 from rollmux_env.cluster.candidates import cheapest
 from rollmux_env.cluster.events import Arrived, Event
-from rollmux_env.cluster.plan import Plan, Wait
+from rollmux_env.cluster.part import part_of
+from rollmux_env.cluster.plan import Place, Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.candidates import candidate_type
 from rollmux_env.kernel.lns import regroup
+from rollmux_env.kernel.lns_insert import make_search
 from rollmux_env.kernel.lns_value import Regrouping, home_type
 from rollmux_env.kernel.pools import count_nodes
-from rollmux_env.kernel.tables import NOWHERE, Records
-
-_CANDIDATES = 1024  # of one job in one group; what comes after is not looked at
+from rollmux_env.kernel.tables import NOWHERE
 
 
 class Consolidate:
@@ -32,6 +31,7 @@ class Consolidate:
         horizon_h: how far a saving counts, hours: about as long as until jobs next come or go.
         budget: groups and places in them that the search looks at for a decision; more takes longer and finds more.
         known_stays: read when jobs will leave; without it, learn it from departures (`policies.placement.consolidate.stays`).
+        groups: that a decision looks at; where there are more, a part of them (`rollmux_env.kernel.lns_choose`).
 
     Raises:
         InputError: an option has a value that it cannot have.
@@ -39,54 +39,58 @@ class Consolidate:
 
     keeps_slo = True
 
-    def __init__(self, horizon_h: float = 1.0, budget: int = 8000, known_stays: bool = True) -> None:
+    def __init__(self, horizon_h: float = 1.0, budget: int = 8000, known_stays: bool = True, groups: int = 48) -> None:
         if isinstance(horizon_h, bool) or not isinstance(horizon_h, int | float) or not 1e-3 <= horizon_h <= 1e6:
             raise InputError(f"horizon_h: must be a number of hours from 0.001 to 1e6, not {horizon_h!r}")
         if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
             raise InputError(f"budget: must be a whole number, 0 or more, not {budget!r}")
+        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 2:
+            raise InputError(f"groups: must be a whole number, 2 or more, not {groups!r}")
         if not isinstance(known_stays, bool):
             raise InputError(f"known_stays: must be true or false, not {known_stays!r}")
         self.horizon_h = float(horizon_h)
         self.budget = budget
+        self.groups = groups
         self._learned = None if known_stays else LearnedStays()
 
     def decide(self, state: State, event: Event) -> Plan:
         """Answer an arrival with its placement and the moves that are worth it, any other event with moves."""
         newcomer = event.job.id if isinstance(event, Arrived) else None
-        now = active(state, newcomer, _shape(state, newcomer))
-        if not now.rows:
+        part = part_of(state, self.groups, newcomer)
+        now = active(state, newcomer, _shape(state, newcomer), part.positions)
+        if not now.rows.size:
             return ()
         facts = self._facts(now)
-        scratch = candidates_of(now)
-        waits = NOWHERE if newcomer is None else now.rows.index(state.row(newcomer))
-        rng = np.random.default_rng(0)
-        saved_usd = regroup(now.view, facts, waits, self.budget, rng, scratch)
-        return (Wait(newcomer),) if newcomer is not None and np.isnan(saved_usd) else plan_of(now)
+        waits = NOWHERE if newcomer is None else int(np.searchsorted(now.rows, state.row(newcomer)))
+        saved_usd = regroup(now.view, facts, waits, self.budget, np.random.default_rng(0), make_search(now.view))
+        if newcomer is None or not np.isnan(saved_usd):
+            return plan_of(now)
+        return (Wait(newcomer) if part.host is None else Place(newcomer, part.host),)
 
     def _facts(self, now: Active) -> Regrouping:
-        state, rows = now.state, np.array(now.rows, np.int64)
-        limits, groups, order = state.limits, state.groups, state.order
-        stay_h, iterations = self._learned.look(state, now.rows, self.horizon_h) if self._learned else known_stays(state, now.rows)
-        work_rate = np.ones(rows.size)  # of a newcomer, as if it ran alone
+        state, rows, limits, jobs = now.state, now.rows, now.state.limits, now.state.view.jobs[now.rows]
+        stay_h, iterations = self._learned.look(state, rows, self.horizon_h) if self._learned else known_stays(state, rows)
+        groups = state.view.groups
         runs = now.home != NOWHERE
-        work_rate[runs] = state.jobs.solo_s[rows[runs]] / groups.period_s[state.jobs.group[rows[runs]]]
-        alone = rows[~runs]
-        in_groups = count_nodes(limits, groups[order], groups.n_nodes[order])
-        wanted = count_nodes(limits, state.jobs[alone], state.jobs.rollout_nodes[alone])
-        usd_per_hour = float(((in_groups + wanted).sum(axis=1) * limits.pools["usd"]).sum())
+        work_rate = np.ones(rows.size)  # of a newcomer, as if it ran alone
+        work_rate[runs] = jobs["solo_s"][runs] / groups["period_s"][jobs["group"][runs]]
+        alone = count_nodes(limits, jobs[~runs], jobs["rollout_nodes"][~runs])
+        usd_per_hour = float(((state.nodes - state.held_nodes() + alone).sum(axis=1) * limits.pools["usd"]).sum())
         homes = np.zeros(rows.size, dtype=home_type(now.view.jobs["pins"].shape[1]))
         homes["group"], homes["rank"], homes["free"] = now.home, now.rank, now.free
         homes["pins"], homes["n_pins"] = now.view.jobs["pins"], now.view.jobs["n_pins"]
         homes["stay_h"], homes["iterations"] = stay_h, iterations
-        homes["pause_h"] = np.maximum(0.0, state.jobs.paused_until_s[rows] - state.now_s) / 3600
-        homes["work_usd"] = np.where(is_fixed(state, now.rows), 0.0, usd_per_hour / work_rate.sum())
+        homes["pause_h"] = np.maximum(0.0, jobs["paused_until_s"] - state.now_s) / 3600
+        work_usd = usd_per_hour / (work_rate.sum() + groups["work_rate"][now.others].sum())
+        homes["work_usd"] = np.where(is_fixed(state, rows), 0.0, work_usd)
+        looked = groups[now.looked]
         return Regrouping(
             homes=homes,
-            rollout_nodes=groups.n_nodes[order],
-            training_nodes=groups.training_nodes[order],
+            rollout_nodes=looked["n_nodes"],
+            training_nodes=looked["training_nodes"],
             horizon_h=self.horizon_h,
             migration_h=state.cluster.migration_s / 3600,
-            held=state.nodes - in_groups,
+            held=state.nodes - count_nodes(limits, looked, looked["n_nodes"]),
         )
 
 
@@ -96,8 +100,3 @@ def _shape(state: State, newcomer: str | None) -> int:
         return 0
     placement = cheapest(state, newcomer, prune=False)
     return 0 if placement is None else placement.shape
-
-
-def candidates_of(now: Active) -> Records:
-    """Scratch for the candidates of a job in a group, and for the best of all."""
-    return np.zeros(_CANDIDATES + 1, dtype=candidate_type(now.view.jobs["pins"].shape[1]))

@@ -11,37 +11,43 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.tables import Floats
+from rollmux_env.kernel.tables import NOWHERE, Floats, Ints
 
 _PRIOR_H = 24.0
 _EDGES_H = np.array([0.0, *(2.0**k for k in range(9))])  # 0, 1, 2, 4, ..., 256
 _WIDTH_H = np.append(np.diff(_EDGES_H), np.inf)
 
 
-def is_fixed(state: State, rows: list[int]) -> np.ndarray:
+def is_fixed(state: State, rows: Ints) -> NDArray[np.bool_]:
     """(n,) whether each job stays for a time, not for a number of iterations."""
-    return np.array([state.job(state.job_id(row)).iterations is None for row in rows], dtype=bool)
+    return np.asarray(np.isinf(state.view.jobs["iterations"][rows]))
 
 
-def known_stays(state: State, rows: list[int]) -> tuple[Floats, Floats]:
+def iterations_done(state: State, rows: Ints) -> Floats:
+    """(n,) `State.iterations_done` of each job."""
+    jobs, groups = state.view.jobs, state.view.groups
+    done, group = jobs["done"][rows], jobs["group"][rows]
+    if state.observed:
+        return np.asarray(done)
+    ran_s = np.maximum(0.0, state.now_s - np.maximum(groups["since_s"][group], jobs["paused_until_s"][rows]))
+    return np.asarray(done + np.divide(ran_s, groups["period_s"][group], out=np.zeros(rows.size), where=group != NOWHERE))
+
+
+def known_stays(state: State, rows: Ints) -> tuple[Floats, Floats]:
     """What the jobs' files say.
 
     Returns:
         (n,) hours that jobs of fixed stay still have, and (n,) iterations that others still have to do; else infinite.
     """
-    stay_h = np.full(len(rows), np.inf)
-    iterations = np.full(len(rows), np.inf)
-    for k, row in enumerate(rows):
-        job_id = state.job_id(row)
-        job = state.job(job_id)
-        if job.iterations is not None:
-            iterations[k] = max(0.0, job.iterations - state.iterations_done(job_id))
-        elif job.duration_s is not None:
-            leaves_s = float(state.jobs.leaves_s[row]) if state.is_running(job_id) else state.now_s + job.duration_s
-            stay_h[k] = max(0.0, leaves_s - state.now_s) / 3600
-    return stay_h, iterations
+    jobs = state.view.jobs
+    iterations = jobs["iterations"][rows]
+    fixed = np.isinf(iterations)
+    leaves_s = np.where(jobs["group"][rows] != NOWHERE, jobs["leaves_s"][rows], state.now_s + jobs["duration_s"][rows])
+    stay_h = np.where(fixed, np.maximum(0.0, leaves_s - state.now_s) / 3600, np.inf)
+    return stay_h, np.where(fixed, np.inf, np.maximum(0.0, iterations - iterations_done(state, rows)))
 
 
 class LearnedStays:
@@ -50,46 +56,44 @@ class LearnedStays:
     def __init__(self) -> None:
         self._exposure_h = np.zeros((2, _EDGES_H.size))  # of those that have left; 0: iterations, 1: fixed
         self._departures = np.zeros((2, _EDGES_H.size))
-        self._previous_rows: set[int] = set()  # rows when last looked
+        self._previous_rows = np.zeros(0, np.int64)  # rows when last looked
 
-    def look(self, state: State, rows: list[int], horizon_h: float) -> tuple[Floats, Floats]:
+    def look(self, state: State, rows: Ints, horizon_h: float) -> tuple[Floats, Floats]:
         """Learn from the jobs that have left since the last time, and estimate.
 
         Args:
-            rows: of the running jobs, and of one that waits.
+            rows: of running jobs, and of one that waits.
             horizon_h: dollars are discounted by exp(-t / horizon).
 
         Returns:
             As `known_stays`: of each job the stay whose discounted length is the one expected of it, given its age.
         """
-        fixed = is_fixed(state, rows)
-        ages_h = np.array([_age_h(state, row, is_time) for row, is_time in zip(rows, fixed, strict=True)])
-        gone = [row for row in sorted(self._previous_rows - set(rows)) if state.job_id(row) not in state.waiting]
-        for row, is_time in zip(gone, is_fixed(state, gone), strict=True):
-            # A departure is seen in the instant in which it happens, and its job's columns stay as they were.
-            age_h = _age_h(state, row, is_time)
+        runs = state.view.jobs["group"][: state.rows] != NOWHERE
+        left = [row for row in self._previous_rows[~runs[self._previous_rows]].tolist() if state.job_id(row) not in state.waiting]
+        gone = np.array(left, np.int64)
+        # A departure is seen in the instant in which it happens, and its job's columns stay as they were.
+        for is_time, age_h in zip(is_fixed(state, gone), _ages_h(state, gone), strict=True):
             self._exposure_h[int(is_time)] += _exposure_h(np.array([age_h]))
             self._departures[int(is_time), np.searchsorted(_EDGES_H, age_h, side="right") - 1] += 1
-        self._previous_rows = set(rows)
-        stay_h = np.full(len(rows), np.inf)
-        iterations = np.full(len(rows), np.inf)
+        there = runs.copy()
+        there[rows] = True
+        self._previous_rows = present = np.flatnonzero(there)
+        ages_h, fixed = np.where(runs[present], _ages_h(state, present), 0.0), is_fixed(state, present)
+        hazards = []
         for kind in (0, 1):
-            at = np.flatnonzero(fixed == bool(kind))
-            exposure_h = self._exposure_h[kind] + _exposure_h(ages_h[at])
-            hazard = (self._departures[kind] + 1) / (exposure_h + _PRIOR_H)
-            left_h = np.array([_expected_h(hazard, age_h, horizon_h) for age_h in ages_h[at]])
-            if kind:
-                stay_h[at] = left_h
-            else:
-                iterations[at] = left_h * 3600 / state.jobs.solo_s[np.array(rows, np.int64)[at]]
-        return stay_h, iterations
+            exposure_h = self._exposure_h[kind] + _exposure_h(ages_h[fixed == bool(kind)])
+            hazards.append((self._departures[kind] + 1) / (exposure_h + _PRIOR_H))
+        at = np.searchsorted(present, rows)
+        left_h = np.array([_expected_h(hazards[int(fixed[k])], ages_h[k], horizon_h) for k in at])
+        stay_h = np.where(fixed[at], left_h, np.inf)
+        return stay_h, np.where(fixed[at], np.inf, left_h * 3600 / state.view.jobs["solo_s"][rows])
 
 
-def _age_h(state: State, row: int, fixed: bool) -> float:
-    job_id = state.job_id(row)
-    if not fixed:
-        return float(state.iterations_done(job_id) * state.jobs.solo_s[row] / 3600)
-    return 0.0 if job_id in state.waiting else float(state.now_s - state.jobs.admitted_s[row]) / 3600
+def _ages_h(state: State, rows: Ints) -> Floats:
+    """(n,) hours or work-hours, by kind, of jobs that run or have left."""
+    jobs = state.view.jobs
+    worked_h = iterations_done(state, rows) * jobs["solo_s"][rows] / 3600
+    return np.where(is_fixed(state, rows), (state.now_s - jobs["admitted_s"][rows]) / 3600, worked_h)
 
 
 def _exposure_h(ages_h: Floats) -> Floats:

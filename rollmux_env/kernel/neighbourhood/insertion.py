@@ -8,7 +8,7 @@ import numpy as np
 
 from rollmux_env.kernel.candidates import complete, entry_limit, next_subset, period_with
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import refresh, rollout_memory_fits, training_memory_fits, training_seconds
+from rollmux_env.kernel.membership import keeps_alone, refresh, rollout_memory_fits, training_memory_fits, training_seconds
 from rollmux_env.kernel.pools import has_room, is_same
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Floats, Ints, Limits, Records, View
 from rollmux_env.kernel.valuation import N_VALUES, Valuation, net_usd, value_group, value_members
@@ -107,13 +107,13 @@ def place_alone(view: View, valuation: Valuation, job: int, best: Records) -> No
     """The place of a running job in a new group; arguments as in `best_place`."""
     limits, clock, place, values = view.limits, view.clock, valuation.place[0], valuation.values
     n = view.jobs[job].rollout_nodes
-    fits = has_room(view.jobs[job], n, view.jobs[job].training_nodes, limits, clock)
+    fits = has_room(view.jobs[job], n, view.jobs[job].training_nodes, limits, clock) and keeps_alone(view.jobs[job])
     best.ok = 1 if fits else 0
     best.breaks = 0
     best.new_nodes = place.new_nodes = n
     for k in range(best.nodes.shape[0]):
         best.nodes[k] = -1
-    best.period_s = place.period_s = view.jobs[job].solo_s
+    best.period_s = place.period_s = view.jobs[job].alone_s
     value_members(view, valuation, NOWHERE, place.period_s)
     value_group(view, valuation, NOWHERE, job, place, values)
     best.usd = net_usd(values) if fits else np.inf

@@ -6,7 +6,7 @@ import ast
 import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -358,3 +358,29 @@ def test_a_stale_job_that_has_sampled_all_is_in_nobodys_way_on_rollout_nodes() -
     step = scheduler.step(4.0, [facts.Finished("b", "rollout", 1.0), facts.Ready("b", "rollout")])
     assert step.commands == []  # the next rollout is a's
     assert scheduler.step(5.0, [facts.Sampled("a")]).commands == [commands.Grant("b", "rollout")]
+
+
+def test_who_comes_and_goes_settles_the_nodes_of_the_groups_that_change_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service with thousands of jobs must not walk all of them when one comes."""
+    driver = driven(Scripted(places={"j9": Placement(4, (0,))}), pairs=12)
+    settled: list[set[int]] = []
+    settle = NodePool.settle
+
+    def noted(self: NodePool, wanted: Any, used: Any, now_s: Any, own: Any, groups: Any) -> Any:
+        settled.append(groups)
+        return settle(self, wanted, used, now_s, own, groups)
+
+    monkeypatch.setattr(NodePool, "settle", noted)
+    for k in range(10):
+        driver.submit(make_job(f"j{k}", iterations=1))
+    assert settled == [None, *({k} for k in range(9)), {4}], "at first any; then the group of each newcomer"
+    settled.clear()
+    run_iteration(driver, "j9")
+    assert settled == [{4}] and driver.workers["j9"].gone
+    run_iteration(driver, "j3")
+    assert settled == [{4}, {3}] and {"rollout-3", "training-3"} == set(make_names(driver)) - set(driver.owners)
+
+
+def make_names(driver: Driver) -> list[str]:
+    """Names of the first ten pairs of nodes."""
+    return [node.name for node in driver.nodes if int(node.name.rpartition("-")[2]) < 9]

@@ -1,0 +1,132 @@
+"""How policies do as a cluster grows: time of a decision, time of a whole stream, and dollars.
+
+    python benchmarks/scale.py [--jobs 500 2000 5000 20000] [--policies rollmux consolidate ...] [--chart scale.png]
+
+A stream is `production` with so many jobs and with arrivals so close together that a good third are active at once. It is replayed
+(fluid) whole under each policy. Times are this process's own: of all decisions, those about departures included.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from policies.registry import make_runnable
+from rollmux_env.bench.harness import Contender
+from rollmux_env.cluster.events import Event
+from rollmux_env.cluster.plan import Plan, Policy
+from rollmux_env.cluster.state import State
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import metrics
+from rollmux_env.report.styles import draw
+from rollmux_env.report.tables import show
+from rollmux_env.scenario import Scenario
+from rollmux_env.workloads import WorkloadOptions, make_workload
+
+POLICIES = ("solo", "rollmux", "rollmux,prune=false", "learned:default,moves=false", "learned:default", "consolidate")
+CLOSER = 0.0055 * 5000  # over the jobs: arrivals come by so much closer together
+
+
+class Timed:
+    """A policy, and the time of its decisions.
+
+    Attributes:
+        decisions: (jobs that run, milliseconds) of each.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.keeps_slo = policy.keeps_slo
+        self.decisions: list[tuple[int, float]] = []
+
+    def decide(self, state: State, event: Event) -> Plan:
+        began_s = process_time()
+        plan = self.policy.decide(state, event)
+        self.decisions.append((state.arrived - state.departed - len(state.waiting), 1e3 * (process_time() - began_s)))
+        return plan
+
+
+class Outcome(NamedTuple):
+    """What came of a stream under a policy."""
+
+    policy: str
+    active: int
+    p50_ms: float
+    p99_ms: float
+    busy_ms: float
+    replay_s: float
+    usd_per_work_hour: float
+    slo: float
+    moves: int
+
+
+def crowded(jobs: int, seed: int) -> Scenario:
+    """The production stream with so many jobs, a good third of them active at once."""
+    stream = make_workload("production", WorkloadOptions(jobs=jobs, seed=seed))
+    closer = min(1.0, CLOSER / jobs)
+    nearer = tuple(job.model_copy(update={"arrival_s": closer * job.arrival_s}) for job in stream.jobs)
+    return stream.model_copy(update={"jobs": nearer})
+
+
+def outcome(stream: Scenario, name: str) -> Outcome:
+    """Replay a stream; `busy_ms` is the median decision of the tenth with the most jobs active."""
+    timed = Timed(make_runnable(name))
+    began_s = perf_counter()
+    contender: Contender = timed
+    run = replay(stream, contender)
+    took_s = perf_counter() - began_s
+    active, ms = np.array(timed.decisions).T
+    figures = metrics(run)
+    p50, p99 = np.percentile(ms, (50, 99))
+    busy = float(np.median(ms[active >= np.quantile(active, 0.9)]))
+    work = figures.usd_per_work_hour
+    return Outcome(name, int(active.max()), p50, p99, busy, took_s, work, figures.slo_attainment, figures.migrations)
+
+
+def chart(path: Path, outcomes: list[Outcome]) -> None:
+    """Draw the median decision with the most jobs active against their number, both axes logarithmic."""
+    picture = Figure(figsize=(7, 4), layout="constrained")
+    axes = picture.subplots()
+    for name in dict.fromkeys(one.policy for one in outcomes):
+        own = sorted((one.active, one.busy_ms) for one in outcomes if one.policy == name)
+        xs, ys = np.array(own).T
+        draw(axes, xs, ys[None, :], name, name, marker="o", markersize=4)
+    axes.set(xscale="log", yscale="log", xlabel="active jobs", ylabel="a decision, ms (median)")
+    axes.grid(alpha=0.2, which="both")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    picture.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, nargs="*", default=[500, 2000, 5000, 20000], help="numbers of jobs of a stream")
+    parser.add_argument("--policies", nargs="*", default=[*POLICIES])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--chart", type=Path, help="a PNG file")
+    asked = parser.parse_args()
+    for name in asked.policies:
+        replay(crowded(40, asked.seed), make_runnable(name))  # compiles
+    columns = ("jobs", "most active", "policy", "p50 ms", "p99 ms", "busy p50 ms", "replay s", "$ per work-hour", "SLO", "moves")
+    table = Table(*columns)
+    outcomes = []
+    for jobs in asked.jobs:
+        stream = crowded(jobs, asked.seed)
+        for name in asked.policies:
+            one = outcome(stream, name)
+            outcomes.append(one)
+            times = (f"{ms:.2f}" for ms in (one.p50_ms, one.p99_ms, one.busy_ms))
+            row = (f"{jobs:,}", f"{one.active:,}", name, *times, f"{one.replay_s:.1f}")
+            table.add_row(*row, f"{one.usd_per_work_hour:.2f}", f"{one.slo:.3f}", f"{one.moves:,}")
+    show(table)
+    if asked.chart is not None:
+        chart(asked.chart, outcomes)
+
+
+if __name__ == "__main__":
+    main()

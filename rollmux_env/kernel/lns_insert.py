@@ -1,0 +1,247 @@
+"""Putting a job back into a group where the dollars rise least, and remembering what was found.
+
+Within one search most groups are, most of the time, what they were when a job was last held against them. So every group has a
+version, a number for what it is made of, and the best place of each job in each group is kept with the version that it was found
+for: looking again costs a comparison. What is kept is what would be found anew, to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rollmux_env.kernel.candidates import FEASIBLE, candidate_type, entry_limit, enumerate_candidates
+from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.lns_value import Regrouping, group_usd, job_worth, nodes_in_use
+from rollmux_env.kernel.membership import attach, detach, keeps_alone, memory_kept, open_group, refresh, training_seconds
+from rollmux_env.kernel.pools import has_room, is_same, is_unlimited, nodes_of_pool, own_usd, rollout_usd
+from rollmux_env.kernel.tables import NO, NOWHERE, TOLERANCE, ZERO, Clock, Floats, Ints, Limits, Records, View, constant
+
+CANDIDATES = 1024  # of one job in one group; what comes after is not looked at
+EMPTY = constant(-1)  # version of a group that nobody is in
+_ALL_PINS = 2  # up to so many rollout nodes of a job all ways to pin it are looked at, beyond that the cheapest of each group
+_NOT_YET = constant(-1)
+_TIE_USD = 1e-9
+
+
+class Search(NamedTuple):
+    """What a search knows, and scratch. Shapes: J jobs, G group rows.
+
+    Attributes:
+        usd: (G,) `rollmux_env.kernel.lns_value.group_usd` of every group row.
+        version: (G,) of every group, from 1 on, or EMPTY; last: (1,) the last one given.
+        found: (J, G) records of `_found_type`: the best place of a job in a group; for its home, that of going home.
+        rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
+    """
+
+    usd: Floats
+    version: Ints
+    last: Ints
+    found: Records
+    rows: Records
+
+
+def _found_type(nodes: int) -> np.dtype[Any]:
+    """version: of the group for which this was found, 0 for none; room: new rollout nodes that there was room for then.
+
+    joins: 0 where the group as a whole is out. looked: candidates, negative where they have not been looked at.
+    usd: what the group costs more with the job, infinite where there is no place. new_nodes, nodes: as a candidate has them.
+    """
+    ints = [(name, "i8") for name in ("version", "room", "joins", "looked", "new_nodes")]
+    return np.dtype([*ints, ("usd", "f8"), ("nodes", "i8", (nodes,))])
+
+
+def make_search(view: View) -> Search:
+    """Room for a search over these tables, in which nothing is known."""
+    jobs, groups, nodes = len(view.jobs), len(view.groups), view.jobs.dtype["pins"].shape[0]
+    return Search(
+        np.zeros(groups),
+        np.full(groups, EMPTY),
+        np.zeros(1, dtype=np.int64),
+        np.zeros((jobs, groups), dtype=_found_type(nodes)),
+        np.zeros(CANDIDATES, dtype=candidate_type(nodes)),
+    )
+
+
+@compiled(arrays=False)
+def changed(view: View, facts: Regrouping, group: int, search: Search) -> None:
+    """A group has other members or other nodes than before."""
+    members = view.groups[group].n_members
+    if members > 0:
+        search.last[0] += 1
+    search.version[group] = search.last[0] if members > 0 else EMPTY
+    search.usd[group] = group_usd(view, facts, group, NOWHERE, search.rows[0], view.groups[group].period_s)
+
+
+@compiled(arrays=False)
+def put_back(jobs: Records, groups: Records, job: int, home: Records) -> None:
+    """Make a job again what it was before it was taken out, as a record of `rollmux_env.kernel.lns_value.home_type` has it."""
+    group, rank, pins, n_pins = home.group, home.rank, home.pins, home.n_pins
+    n = groups[group].n_members
+    groups[group].rollout_pool, groups[group].training_pool = jobs[job].rollout_pool, jobs[job].training_pool
+    for i in range(n, rank, -1):
+        groups[group].members[i] = groups[group].members[i - 1]
+    groups[group].members[rank] = job
+    groups[group].n_members = n + 1
+    numbers = groups[group].node_number
+    for k in range(n_pins):
+        jobs[job].pins[k] = pins[k]
+        groups[group].next_number = max(groups[group].next_number, pins[k] + 1)
+        v = groups[group].n_nodes
+        while v > 0 and numbers[v - 1] > pins[k]:
+            v -= 1
+        if v > 0 and numbers[v - 1] == pins[k]:
+            continue
+        for w in range(groups[group].n_nodes, v, -1):
+            numbers[w] = numbers[w - 1]
+        numbers[v] = pins[k]
+        groups[group].n_nodes += 1
+    jobs[job].n_pins = n_pins
+    jobs[job].group = group
+    jobs[job].visits = home.visits
+    jobs[job].placed_rollout_s = jobs[job].rollout_s
+    jobs[job].placed_training_s = training_seconds(jobs, job, groups[group].training_nodes)
+    jobs[job].placed_sync_s = jobs[job].sync_s
+    refresh(jobs, groups, group)
+
+
+@compiled(arrays=False)
+def _go_home(view: View, facts: Regrouping, job: int) -> bool:
+    """Put a job back where it is at home; False, and nothing done, where there is no place for it there any more."""
+    jobs, groups, limits, homes = view.jobs, view.groups, view.limits, facts.homes
+    home = homes[job]
+    group = home.group
+    if groups[group].n_members >= limits.group_size_max:
+        return False
+    g = groups[group]
+    rank = home.rank
+    home.rank = 0  # among those that are there
+    for i in range(g.n_members):
+        member = homes[g.members[i]]
+        if member.group == group and member.rank < rank:
+            home.rank += 1
+    put_back(jobs, groups, job, home)
+    home.rank = rank
+    limit = min(g.limit_s, g.joined_limit_s) if g.visitors > 0 else g.limit_s
+    fits = g.period_s <= limit * (1.0 + TOLERANCE) and memory_kept(g, limits)
+    if not fits:
+        detach(jobs, groups, job)
+    return bool(fits)
+
+
+@compiled(arrays=False)
+def _home_usd(view: View, facts: Regrouping, job: int, search: Search) -> float:
+    """What going home makes that group cost more; infinite where there is no place for the job there any more."""
+    home = facts.homes[job].group
+    found = search.found[job, home]
+    if found.version != search.version[home]:
+        found.version, found.usd = search.version[home], np.inf
+        if _go_home(view, facts, job):
+            found.usd = group_usd(view, facts, home, NOWHERE, search.rows[0], view.groups[home].period_s) - search.usd[home]
+            detach(view.jobs, view.groups, job)
+    return float(found.usd)
+
+
+@compiled(arrays=False)
+def may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
+    """What can be said of a group as a whole, before its nodes are looked at; the group is a record."""
+    limit = entry_limit(jobs[job], group) * (1.0 + TOLERANCE)
+    training_s = group.training_load_s + training_seconds(jobs, job, group.training_nodes)
+    return bool(
+        group.n_members < limits.group_size_max
+        and is_same(group, jobs[job])
+        and group.training_nodes >= jobs[job].training_nodes
+        and max(group.period_s, training_s) <= limit
+    )
+
+
+@compiled(arrays=False)
+def _look(view: View, facts: Regrouping, job: int, group: int, search: Search) -> None:
+    """Find the best place of a job in the only group of the view's order, and write what was found."""
+    found, rows = search.found[job, group], search.rows
+    count = enumerate_candidates(view, job, view.jobs[job].rollout_nodes > _ALL_PINS, NO, rows)
+    found.looked, found.usd = count, np.inf
+    for k in range(min(count, rows.shape[0])):
+        row = rows[k]
+        if row.group != group or row.reason != FEASIBLE:
+            continue
+        more = group_usd(view, facts, group, job, row, row.period_s) - search.usd[group]
+        if more < found.usd - _TIE_USD:
+            found.usd, found.new_nodes = more, row.new_nodes
+            for v in range(row.nodes.shape[0]):
+                found.nodes[v] = row.nodes[v]
+
+
+@compiled
+def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.random.Generator, search: Search) -> int:
+    """Give a job that is in no group the place where the dollars rise least.
+
+    Args:
+        overlooked: share of the groups that are left out, at random.
+        search: `usd` and `version` are kept up to date.
+
+    Returns:
+        How many groups and places in them were looked at; 0 where there is no place for the job.
+    """
+    jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
+    home = facts.homes[job].group
+    wanted, training = jobs[job].rollout_nodes, jobs[job].training_nodes
+    used = np.zeros((limits.pools.shape[0], 2), np.int64)
+    if not is_unlimited(limits):
+        nodes_in_use(groups, facts, used)
+    pool = jobs[job].rollout_pool
+    room = max(ZERO, int(min(float(wanted), limits.pools[pool].nodes_max - nodes_of_pool(used, pool))))
+    looked = 0
+    best = np.inf
+    best_group = NOWHERE
+    if home != NOWHERE and _home_usd(view, facts, job, search) < np.inf:
+        looked += 1
+        # The nodes to be held elsewhere are only known when all jobs have a place; a rollout node each is about right.
+        best = search.found[job, home].usd - rollout_usd(jobs[job], limits) * wanted * facts.migration_h
+        best_group = home
+    empty = NOWHERE
+    one = np.empty(1, np.int64)
+    there = View(jobs, groups, one, limits, Clock(view.clock.now_s, used, view.clock.waiting))
+    for group in range(version.shape[0]):
+        if version[group] == EMPTY:
+            if empty == NOWHERE and group >= facts.rollout_nodes.shape[0]:
+                empty = group
+            continue
+        looked += 1
+        if group == home:
+            continue
+        found = search.found[job, group]
+        if found.version != version[group] or found.room != room:
+            found.version, found.room, found.looked = version[group], room, _NOT_YET
+            found.joins = 1 if may_join(jobs, groups[group], limits, job) else 0
+        if found.joins == 0 or (overlooked > 0.0 and rng.random() < overlooked):
+            continue
+        if found.looked == _NOT_YET:
+            one[0] = group
+            _look(there, facts, job, group, search)
+        looked += found.looked
+        if found.usd < best - _TIE_USD:
+            best, best_group = found.usd, group
+    if empty != NOWHERE and keeps_alone(jobs[job]) and has_room(jobs[job], wanted, training, limits, there.clock):
+        looked += 1
+        hours, worth = job_worth(jobs, facts, job, empty, jobs[job].alone_s)
+        if hours * own_usd(jobs[job], limits) - worth < best - _TIE_USD:
+            best_group = empty
+    if best_group == NOWHERE:
+        return 0
+    if best_group == home:
+        _go_home(view, facts, job)
+    else:
+        there_already = ZERO
+        if best_group == empty:
+            open_group(groups, empty, NOWHERE, jobs[job], training, 0.0)
+        else:
+            found = search.found[job, best_group]
+            there_already = wanted - found.new_nodes
+            for k in range(there_already):
+                jobs[job].pins[k] = found.nodes[k]
+        jobs[job].visits = 1
+        attach(jobs, groups, job, best_group, there_already, wanted - there_already)
+    changed(view, facts, best_group, search)
+    return looked
