@@ -20,6 +20,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
@@ -121,12 +122,12 @@ class Cluster(FileModel):
         return self
 
     @model_serializer(mode="wrap")
-    def _in_short(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _in_short(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         """Pools as they are short, where they can be: two ways to write the same are the same text, and have the same hash."""
         data: dict[str, Any] = serialize(self)
         if pools := data.pop("by_name", {}) or data.pop("pools", {}):
             data |= pools if set(pools) <= set(SIDES) else {"pools": pools}
-        if self.one_device:
+        if self.one_device and not info.exclude_defaults and not info.exclude_unset:
             data.setdefault("rollout", _NOBODYS.model_dump(exclude_none=True))
         return data
 

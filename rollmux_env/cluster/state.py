@@ -298,11 +298,11 @@ class State:
     def held_nodes(self) -> Ints:
         """(P, 2) nodes of each pool, for rollouts and for trainings, that moved jobs have left and that are paid for until their
         pauses end."""
-        held = np.zeros_like(self.nodes)
+        reserved = np.zeros_like(self.nodes)
         for pause in self._pauses:
-            held[pause.nodes.rollout_pool, ROLLOUT] += pause.nodes.rollout_nodes
-            held[pause.nodes.training_pool, TRAINING] += pause.nodes.training_nodes
-        return held
+            reserved[pause.nodes.rollout_pool, ROLLOUT] += pause.nodes.rollout_nodes
+            reserved[pause.nodes.training_pool, TRAINING] += pause.nodes.training_nodes
+        return reserved
 
     def next_resume_s(self) -> float:
         """When the next pause ends; infinite where no job is paused."""

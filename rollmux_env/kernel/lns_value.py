@@ -40,7 +40,7 @@ class Regrouping(NamedTuple):
         rollout_nodes, training_nodes: (G,) nodes of the present groups, which are the first rows of the group table.
         horizon_h: of the discount, hours.
         migration_h: pause of a move, hours.
-        held: (P, 2) nodes of each pool that are held for earlier moves, for rollouts and for trainings.
+        reserved: (P, 2) nodes of each pool that are held for earlier moves, for rollouts and for trainings.
     """
 
     homes: Records
@@ -48,7 +48,7 @@ class Regrouping(NamedTuple):
     training_nodes: Ints
     horizon_h: float
     migration_h: float
-    held: Ints
+    reserved: Ints
 
 
 @compiled(arrays=False)
@@ -153,7 +153,7 @@ def nodes_in_use(groups: Records, facts: Regrouping, out: Ints) -> None:
     """Write (P, 2) the nodes provisioned while the moves' pauses last: those of the groups, left ones, and held ones."""
     for p in range(out.shape[0]):
         for side in range(out.shape[1]):
-            out[p, side] = facts.held[p, side]
+            out[p, side] = facts.reserved[p, side]
     nodes_left(groups, facts, out)
     for group in range(groups.shape[0]):
         if groups[group].n_members > 0:

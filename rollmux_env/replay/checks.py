@@ -34,9 +34,9 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
     present = running + state.waiting
     _require(len(set(present)) == len(present), "R1: a job is in two places")
     _require(len(present) + state.departed == arrived, f"R1: {len(present)} present + {state.departed} gone, {arrived} came")
-    held = state.held_nodes().sum(axis=1).tolist()
+    reserved = state.held_nodes().sum(axis=1).tolist()
     pools = dict(zip(state.cluster.pools, state.limits.pools, strict=True))
-    for (name, pool), in_use, on_hold in zip(pools.items(), state.nodes.sum(axis=1).tolist(), held, strict=True):
+    for (name, pool), in_use, on_hold in zip(pools.items(), state.nodes.sum(axis=1).tolist(), reserved, strict=True):
         count = sum(len(group.rollout_nodes) for group in groups if group.rollout_pool == name)
         count += sum(group.training_nodes for group in groups if group.training_pool == name) + on_hold
         _require(count == in_use, f"R5: {name} nodes lost or doubled")

@@ -60,10 +60,13 @@ def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> d
         return job  # for the check of the whole file to say
     phases = {"rollout": rollout, "training": training}
     nodes = {name: _parsed(NodeCount, phase.get("nodes", 1), "jobs", k, name, "nodes") for name, phase in phases.items()}
-    pools: dict[str, Pool] = {side: _pool(phases[side].get("pool", side), cluster, f"{path}.{side}.pool") for side in cluster.sides}
+    pools: dict[str, Pool] = {
+        side: _pool(phases[side].get("pool", side), cluster, f"{path}.{side}.pool") for side in reversed(cluster.sides)
+    }
     if cluster.one_device:
         nodes["rollout"], pools["rollout"] = nodes["training"], pools["training"]
-    prediction = _Prediction(path, model, lengths, pools, nodes, folder)
+    named = {side: f"cluster.pools.{phases[side].get('pool', side)}" if cluster.by_name else f"cluster.{side}" for side in pools}
+    prediction = _Prediction(path, model, lengths, pools, nodes, folder, named)
     return (
         {"timing": prediction.timing(), **prediction.beside(training)}
         | job
@@ -105,11 +108,18 @@ class _Prediction:
     """The prediction for a job's model, as keys of a scenario file.
 
     Args:
-        path: of the job, for error messages. nodes: of its phases, by pool.
+        path: of the job, for error messages. pools, nodes: of its phases, by side. named: paths of these pools.
     """
 
     def __init__(
-        self, path: str, model: Model, lengths: Lengths, pools: dict[str, Pool], nodes: dict[str, int], folder: Path
+        self,
+        path: str,
+        model: Model,
+        lengths: Lengths,
+        pools: dict[str, Pool],
+        nodes: dict[str, int],
+        folder: Path,
+        named: dict[str, str],
     ) -> None:
         self._at = f"{path}.model"
         self._model = model
@@ -118,7 +128,7 @@ class _Prediction:
         self._pools = pools
         self._nodes = nodes
         self._devices = {name: nodes[name] * pool.gpus_per_node for name, pool in pools.items()}
-        self._hardware = {name: self._look_up(hardware, pool.gpu, f"cluster.{name}.gpu", folder) for name, pool in pools.items()}
+        self._hardware = {name: self._look_up(hardware, pool.gpu, f"{named[name]}.gpu", folder) for name, pool in pools.items()}
         self._shape: ModelShape = self._look_up(model_shape, model.name, f"{self._at}.name", folder)
         parallel, devices = model.tensor_parallel, self._devices["rollout"]
         if devices % parallel:

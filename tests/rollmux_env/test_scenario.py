@@ -478,3 +478,54 @@ def test_the_hash_of_a_file_does_not_change_between_versions() -> None:
 def test_the_largest_numbers_have_finite_sums() -> None:
     data = placed(placed(small(), "jobs.0.rollout.worst_case_s", 1e15), "jobs.0.training.worst_case_s", 1e15)
     assert parse_scenario(data).jobs[0].solo_s == 2e15
+
+
+POOL = {"gpus_per_node": 8, "usd_per_gpu_hour": 2}
+
+
+def pooled(**pools: Any) -> dict[str, Any]:
+    data = small()
+    data["cluster"] = {key: value for key, value in data["cluster"].items() if key not in ("rollout", "training")}
+    data["cluster"]["pools"] = pools
+    return data
+
+
+def test_pools_are_a_mapping_and_rollout_and_training_are_short_for_two_of_these_names() -> None:
+    two = small()
+    long = pooled(**{name: two["cluster"][name] for name in ("training", "rollout")})
+    assert parse_scenario(long).sha256 == parse_scenario(two).sha256
+    data = placed(placed(pooled(A=POOL, B=POOL), "jobs.0.rollout.pool", "A"), "jobs.0.training.pool", "A")
+    scenario = parse_scenario(data)
+    assert [*scenario.cluster.pools] == ["A", "B"] and scenario.jobs[0].rollout.pool == scenario.jobs[0].training.pool == "A"
+    assert parse_scenario(json.loads(scenario.canonical_json())).sha256 == scenario.sha256
+    assert scenario.sha256 != parse_scenario(placed(data, "jobs.0.training.pool", "B")).sha256
+
+
+BAD_POOLS: dict[str, tuple[dict[str, Any], str]] = {
+    "beside rollout": (
+        placed(small(), "cluster.pools", {"A": POOL}),
+        "cluster.pools: does not go with cluster.rollout, which is short for a pool of that name",
+    ),
+    "nobody defines": (
+        placed(pooled(A=POOL, training=POOL), "jobs.0.rollout.pool", "B"),
+        "jobs[0].rollout.pool: is 'B', which is none of A, training",
+    ),
+    "by default": (pooled(A=POOL, training=POOL), "jobs[0].rollout.pool: is by default 'rollout', which is none of A, training"),
+    "none": (pooled(), "cluster.pools: is empty"),
+    "a key of a pool": (pooled(A={**POOL, "colour": 1}), "cluster.pools.A.colour: is not a key of this file format"),
+    "one device": (
+        placed(pooled(A=POOL, training=POOL), "cluster.one_device", True),
+        "cluster.pools.A: does not go with one_device, where training is the only pool",
+    ),
+    "null": (placed(small(), "cluster.rollout", None), "cluster.rollout: has no value (null); it must be a mapping"),
+    "too many on both sides": (
+        placed(placed(pooled(A={**POOL, "max_nodes": 1}), "jobs.0.rollout.pool", "A"), "jobs.0.training.pool", "A"),
+        "jobs[0].training.nodes: rollout and training ask for 2 nodes; the A pool has at most 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_POOLS)
+def test_pools_that_cannot_be_are_refused(name: str) -> None:
+    data, expected = BAD_POOLS[name]
+    assert error_of(data) == expected

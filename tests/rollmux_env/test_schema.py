@@ -100,6 +100,9 @@ BAD: list[tuple[str, Any]] = [
     ("jobs.0.drift", [{}]),
     ("jobs.0.rollout.actual", {"cv": 1}),
     ("jobs.0.colocated", {"nodes": 1}),
+    ("cluster.pools", {"A": {"gpus_per_node": 8, "usd_per_gpu_hour": 2}}),
+    ("cluster.rollout", None),
+    ("jobs.0.rollout.pool", "a b"),
 ]
 
 

@@ -90,7 +90,7 @@ class Consolidate:
             training_nodes=looked["training_nodes"],
             horizon_h=self.horizon_h,
             migration_h=state.cluster.migration_s / 3600,
-            held=state.nodes - count_nodes(limits, looked, looked["n_nodes"]),
+            reserved=state.nodes - count_nodes(limits, looked, looked["n_nodes"]),
         )
 
 

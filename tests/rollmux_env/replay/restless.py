@@ -100,7 +100,8 @@ def cost_of_log(scenario: Scenario, log: list[Event]) -> float:
             number = place.group
             if number is None:
                 number, made = made, made + 1
-                usd = [pools[phase.pool].usd_per_node_hour for phase in jobs[event.job_id].phases(place.shape)]
+                names = [phase.pool for phase in jobs[event.job_id].phases(place.shape)]
+                usd = [pools[name].usd_per_node_hour if name in pools else 0.0 for name in names]  # one_device has no rollout pool
                 groups[number] = {"training": place.training_nodes, "pins": {}, "next": 0, "usd": usd}
             group = groups[number]
             new = range(group["next"], group["next"] + place.new_rollout_nodes)

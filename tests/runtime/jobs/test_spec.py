@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from rollmux_env.errors import InputError
 from runtime.execution.profiles import profile_key
-from runtime.jobs.spec import CheckpointSpec, JobSpec, load_jobs
+from runtime.jobs.spec import CheckpointSpec, JobSpec, load_cluster, load_jobs
 
 GOOD = """
 version: 1
@@ -241,3 +243,24 @@ def test_a_job_that_asks_for_more_nodes_than_the_cluster_has_is_refused(folder: 
     (folder / "jobs.yaml").write_text(text.replace("id: a,", "id: a, training: {nodes: 2},"))
     with pytest.raises(InputError, match=r"training\.nodes: asks for 2 nodes; the training pool has at most 1"):
         load_jobs(folder / "jobs.yaml")
+
+
+def test_a_real_run_has_two_pools(tmp_path: Path) -> None:
+    pool = {"gpus_per_node": 1, "usd_per_gpu_hour": 1}
+    file = tmp_path / "jobs.json"
+    file.write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "cluster": {"pools": {"H20": pool}},
+                "jobs": [{"id": "a", "iterations": 1, "slo": 2, "class": "own:Job"}],
+            }
+        )
+    )
+    expected = "cluster.pools.H20: is of no use to a real run, which has the pools rollout and training"
+    for read in (load_jobs, load_cluster):
+        with pytest.raises(InputError, match=re.escape(f"{file}: {expected}")):
+            read(file)
+    two = {"version": 1, "cluster": {"pools": {"rollout": pool, "training": pool}}}
+    file.write_text(json.dumps(two))
+    assert [*load_cluster(file).pools] == ["rollout", "training"]
