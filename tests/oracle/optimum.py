@@ -118,7 +118,10 @@ class Optimum:
         best = inf
         for part in partitions(list(range(count))):
             for chosen in product(*(self.ways[group] for group in part)):
-                nodes = {name: sum(way[k] for way in chosen for k in (0, 1) if way[3][k] == name) for name in price}
+                nodes = dict.fromkeys(price, 0)
+                for rollout, training, _, pools in chosen:
+                    nodes[pools[0]] += rollout
+                    nodes[pools[1]] += training
                 if any(nodes[name] > most[name] for name in nodes):
                     continue
                 value = sum(nodes[name] * price[name] for name in nodes)
