@@ -300,13 +300,13 @@ class State:
 
     def next_departure_s(self) -> float:
         """When the next running job leaves if nothing changes before; infinite where none runs."""
-        return float(self._groups["departs_s"][self.order].min()) if self.order.size else np.inf
+        return float(self._departs_s[self.order].min()) if self.order.size else np.inf
 
     def departing(self, until_s: float) -> list[str]:
         """Ids of the running jobs that leave by `until_s`, in order of arrival."""
         rows = [
             member
-            for group in self.order[self._groups["departs_s"][self.order] <= until_s]
+            for group in self.order[self._departs_s[self.order] <= until_s]
             for member in self._groups["members"][group, : self._groups["n_members"][group]].tolist()
             if membership.departure_s(self._jobs, self._groups, member) <= until_s
         ]
@@ -375,6 +375,7 @@ class State:
             for group in twin.order.tolist():
                 twin._groups["since_s"][group] = self.now_s
                 membership.refresh(twin._jobs, twin._groups, group)
+                twin._departs_s[group] = twin._groups["departs_s"][group]
         return twin
 
     # What follows is for `apply` alone.
@@ -382,6 +383,7 @@ class State:
     def _keep(self, jobs: Records, groups: Records) -> None:
         self._jobs, self._groups = jobs, groups
         self.jobs, self.groups = jobs.view(np.recarray), groups.view(np.recarray)
+        self._departs_s = groups["departs_s"].copy()  # the column in one piece: it is read at every instant, of all groups
 
     def _settle(self, group: int) -> None:
         """Bring the members' progress up to now, before their group changes."""
@@ -490,6 +492,7 @@ class State:
             membership.attach_colocated(self._jobs, self._groups, row, group, *self._colocated_s(row))
         else:
             membership.replan(self._jobs, self._groups, row)
+        self._departs_s[group] = self._groups["departs_s"][group]
 
     def _share_link(self) -> None:
         """Plan every sync as long as it takes when all running jobs sync at once, and with them the fastest of those that wait,
@@ -570,8 +573,9 @@ class State:
         return freed
 
     def _charge(self, group: int) -> None:
-        """Let the members of a group pay for it from now on."""
+        """Let the members of a group, which is another one than before, pay for it from now on."""
         record = self._groups[group]
+        self._departs_s[group] = record["departs_s"]
         members = record["members"][: record["n_members"]].tolist()
         share = self._share(self._nodes_of(group), len(members))
         for row in members:

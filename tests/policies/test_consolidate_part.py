@@ -12,9 +12,9 @@ from policies.placement.consolidate import Consolidate
 from policies.placement.consolidate.active import active
 from policies.placement.consolidate.stays import iterations_done, known_stays
 from policies.placement.learned import Learned
-from rollmux_env.cluster.events import Arrived, Departed, Placement
+from rollmux_env.cluster.events import Arrived, Departed, Event, Placement
 from rollmux_env.cluster.part import part_of
-from rollmux_env.cluster.plan import Move, carry_out, may_move
+from rollmux_env.cluster.plan import Move, Plan, carry_out, may_move
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.lns_insert import changed, insert, make_search
@@ -123,6 +123,23 @@ def test_a_part_is_enough_to_keep_every_slo_and_to_save(stays: Any) -> None:
     found = metrics(replay(stream, Consolidate(budget=1000, groups=4), check=True))
     assert found.slo_attainment == 1.0 and found.migrations > 20
     assert found.cost_usd < 0.95 * metrics(replay(stream, Algorithm1(prune=False))).cost_usd
+
+
+def test_departures_are_those_of_the_groups_as_they_are() -> None:
+    """The state keeps them in one piece beside the table."""
+
+    class Watching:
+        keeps_slo = True
+        policy = Consolidate(budget=300, groups=4)
+
+        def decide(self, state: State, event: Event) -> Plan:
+            of_groups = state.view.groups["departs_s"][state.order]
+            assert state.next_departure_s() == of_groups.min(initial=np.inf)
+            for seen in (state.copy(), state.forecast()):
+                assert seen.next_departure_s() == state.next_departure_s()
+            return self.policy.decide(state, event)
+
+    replay(make_workload("production", WorkloadOptions(seed=3, jobs=30)), Watching())
 
 
 def test_a_newcomer_gets_the_place_that_there_is_wherever_it_is() -> None:
