@@ -98,8 +98,8 @@ SUITE = Suite(
         "is at most 1.79 times slower than one of H800; the paper's figures have it 2.06, 2.11 and 1.53 times slower.",
         "cache read: the paper's model leaves out that decoding reads the KV cache. With it rollouts of this length weigh more, "
         "and H20 alone comes nearer, or gives more for its dollars than the mixture.",
-        "planner s: the paper's takes 15 to 120 s for 24 to 56 GPUs. Here all training plans are timed once, and the equivalent "
-        "integer program of the rollout has few columns, as kinds of replicas that others replace are left out.",
+        "planner CPU s: the paper's takes 15 to 120 s for 24 to 56 GPUs. Here all training plans are timed once, and the "
+        "equivalent integer program of the rollout has few columns, as kinds of replicas that others replace are left out.",
         "iteration over exhaustive's: the largest of 1.5B, 7B and 14B, with 256 and 8,192 responses.",
     ),
     seeds=1,
