@@ -61,16 +61,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=12, choices=range(1, JOBS + 1), metavar="N", help="of a seed, at most 20")
     arguments = parser.parse_args()
-    found, decision_s = {}, {}
+    measured, decision_s = {}, {}
     for spec in arguments.policies:
         firsts = range(JOBS * arguments.first, JOBS * (arguments.first + arguments.seeds), JOBS)
         rows = [play(spec, range(first, first + arguments.jobs)) for first in firsts]
-        found[spec] = {name: np.array([own[name].mean() for own, _ in rows]) for name in FIGURES}
+        measured[spec] = {name: np.array([own[name].mean() for own, _ in rows]) for name in FIGURES}
         decision_s[spec] = float(np.mean([seconds for _, seconds in rows]))
-        print(spec, *(f"{name} {found[spec][name].mean():.3f}" for name in FIGURES), flush=True)
-    last = found[arguments.policies[-1]]["cost"]
+        print(spec, *(f"{name} {measured[spec][name].mean():.3f}" for name in FIGURES), flush=True)
+    last = measured[arguments.policies[-1]]["cost"]
     table = Table("policy", "cost", "seconds", "held GPU-seconds", "learned", "seeds", "ms a decision")
-    for spec, own in found.items():
+    for spec, own in measured.items():
         gain = mean_interval((own["cost"] / last).tolist())
         figures = [mean_interval(own[name].tolist()) for name in FIGURES]
         wins = f"{int((last < own['cost']).sum())} of {len(last)}"

@@ -32,7 +32,7 @@ class RolloutProblem(Settings):
     """Sigma of the lengths; null: drawn, 0.3 to 1.8."""
     rollouts: Annotated[int, Field(ge=1, le=50)] = 5
     """Rollouts of an episode."""
-    held: Annotated[float, Field(ge=0, le=1)] = 0.5
+    held_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of held GPU-seconds beside the job's own seconds."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
     """Penalty of a masked action."""
@@ -52,7 +52,7 @@ class RolloutProblem(Settings):
 
     def reference_key(self, seed: int) -> str:
         """See `Problem`."""
-        return hashlib.sha256(repr((self.generator.case(seed), self.held)).encode()).hexdigest()
+        return hashlib.sha256(repr((self.generator.case(seed), self.held_weight)).encode()).hexdigest()
 
     def reference_usd(self, policy: str, seed: int) -> float:
         """See `Problem`: the cost of an episode over that of `plain`."""
@@ -84,4 +84,4 @@ class RolloutProblem(Settings):
         )
 
     def _environment(self, streams: int, autoreset: bool) -> RolloutVectorEnv:
-        return RolloutVectorEnv(streams, self.generator, Cost(self.held, self.invalid_penalty), autoreset=autoreset)
+        return RolloutVectorEnv(streams, self.generator, Cost(self.held_weight, self.invalid_penalty), autoreset=autoreset)

@@ -70,7 +70,7 @@ class _Player:
         if job["resized"]:
             return launch
         if self._began:
-            self._own.control.end(_seen(jobs, e))
+            self._own.control.end(_observed(jobs, e))
         self._began = True
         orders = self._begin(job, launch == SPARE)
         if orders.size is not None and orders.size != SIZES[job["size"]]:
@@ -89,7 +89,7 @@ class _Player:
     def _act(self, jobs: Jobs, e: int) -> int:
         finished = int(jobs.order[e, -1])
         while self._wake.finished is not None and finished >= self._wake.finished:
-            fleet = _seen(jobs, e)
+            fleet = _observed(jobs, e)
             self._wake = self._own.control.act(fleet)
             if fleet.orders.size is not None:
                 return RESIZE + SIZES.index(fleet.orders.size)
@@ -101,7 +101,7 @@ class _Player:
 def _row_of(jobs: Jobs, e: int, replica: dict[int, int]) -> int:
     """The row that moves responses so."""
     job, rollout = jobs.jobs[e], rollout_of(jobs, e)
-    fleet = _seen(jobs, e)
+    fleet = _observed(jobs, e)
     which, now = fleet.open, fleet.replica
     for row in (TAIL, REBALANCE):
         where = places(job, rollout, which, jobs.quantiles[e], row)
@@ -110,7 +110,7 @@ def _row_of(jobs: Jobs, e: int, replica: dict[int, int]) -> int:
     raise AssertionError("no action of the environment moves responses so")
 
 
-def _seen(jobs: Jobs, e: int) -> ObservedFleet:
+def _observed(jobs: Jobs, e: int) -> ObservedFleet:
     job = jobs.jobs[e]
     return ObservedFleet(rollout_of(jobs, e), int(job["live"]), SIZES[job["size"]], float(job["now_s"]), True)
 

@@ -77,15 +77,15 @@ class Learned:
         memory = Memory(self, setting)
         return JobPolicy(NetworkRounds(memory), NetworkControl(memory))
 
-    def best_row(self, seen: Observations, e: int) -> int:
+    def best_row(self, shown: Observations, e: int) -> int:
         """The best row of decision `e` of what the environment shows."""
-        mask = seen.mask[e].copy()
+        mask = shown.mask[e].copy()
         mask[TAIL] &= self.tails
         mask[SPARE] &= self.spare
         rows = np.flatnonzero(mask)
         if len(rows) == 1:
             return int(rows[0])
-        return int(rows[score(_weights(self.path), seen.job[e], seen.candidates[e, rows], seen.cluster[e]).argmax()])
+        return int(rows[score(_weights(self.path), shown.job[e], shown.candidates[e, rows], shown.cluster[e]).argmax()])
 
 
 @lru_cache(maxsize=8)

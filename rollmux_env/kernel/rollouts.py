@@ -433,6 +433,7 @@ def run(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: 
             _come_back(rollout, returns, now_s)
             continue
         _advance(replica, replica.ahead)
+        replica.clock_s = at_s  # to the last bit, however many parts these steps were followed in
         before, complete, n = order[-1], counts[0], replica.running
         _finish(rollout, k, now_s)
         if replica.running == n and replica.context + n > replica.kv:  # nobody's turn is through: the cache is full

@@ -15,7 +15,7 @@ from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming
 from runtime.grpo.messages import Status
-from runtime.grpo.shares import Share, is_controlled
+from runtime.grpo.shares import Share
 from runtime.jobs.spec import JobSpec
 
 ENGINE = ReplicaTiming(0.002, 0.001, 0.0, 1e-4, 1e-5, 0.0, 1e-3, 2**40)
@@ -39,8 +39,8 @@ def setting_of_run(spec: JobSpec, engines: int) -> Setting:
 
 
 def control_of(spec: JobSpec, engines: int) -> Control | None:
-    """What decides inside the rollouts of a job; None where every engine goes on with its own share to the end."""
-    if not is_controlled(spec) or engines < 2:
+    """What decides inside the rollouts of a job whose policy does; None where there is a single engine."""
+    if engines < 2:
         return None
     return make_at(spec.rollout.policy, "run").begin_job(setting_of_run(spec, engines)).control
 
@@ -121,9 +121,9 @@ class ControlledRollout:
 
     def _observe(self, statuses: Iterable[Status]) -> None:
         """Write what the engines say into the tables."""
-        table, found = self._tables.responses, sorted(statuses, key=lambda one: (one.end_s is None, one.end_s, one.place))
-        ended = [one.place for one in found if one.end_s is not None]
-        for one in found:
+        table, known = self._tables.responses, sorted(statuses, key=lambda one: (one.end_s is None, one.end_s, one.place))
+        ended = [one.place for one in known if one.end_s is not None]
+        for one in known:
             table["sampled"][one.place] = one.tokens
             table["state"][one.place] = kernel.RUNNING if one.end_s is None else kernel.FINISHED
             table["end_s"][one.place] = np.inf if one.end_s is None else one.end_s

@@ -12,15 +12,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policies.rollout.rounds import Round
 from rollmux_env.rollout.policy import Control
 from runtime.facts import Node
-from runtime.grpo.control import ControlledRollout, control_of
 from runtime.grpo.messages import Kept, Rolled, Status
 from runtime.grpo.rewards import merged
-from runtime.grpo.shares import Share, rounds_of
+from runtime.grpo.shares import Share, is_controlled, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import is_cheap
@@ -28,6 +27,9 @@ from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, phase, runtime_hoo
 from runtime.residency.footprint import Footprint
 from runtime.sync.plan import make_plan
 from runtime.sync.wire import Transfer
+
+if TYPE_CHECKING:
+    from runtime.grpo.control import ControlledRollout
 
 _ROLLOUT = "runtime.grpo.rollout_worker:RolloutWorker"
 _TRAINING = "runtime.grpo.training_worker:TrainingWorker"
@@ -91,6 +93,7 @@ class Grpo:
         number, worst_case = max(runtime_hook.iteration, 0), runtime_hook.worst_case
         this_round = self._rounds.next()
         led = None if self._control is None or worst_case else self._led(this_round)
+        shares: list[tuple[Share, ...]]
         if led is None:
             shares = [(Share(k, share),) for k, share in enumerate(this_round.shares(len(self._engines)))]
         else:
@@ -140,6 +143,8 @@ class Grpo:
 
     def _led(self, this_round: Round) -> ControlledRollout:
         """The rollout in hand, as the rollout policy has begun it."""
+        from runtime.grpo.control import ControlledRollout
+
         assert self._control is not None
         led = ControlledRollout(self._control, this_round, len(self._engines), self._spec.algorithm.max_prompt_tokens)
         led.begin()
@@ -280,7 +285,10 @@ class Grpo:
             ]
             runtime_hook.wait([worker.call("ready") for worker in self._engines])
         self._machines = [part.machine for part in parts]
-        self._control = control_of(self._spec, len(parts))
+        if is_controlled(self._spec):
+            from runtime.grpo.control import control_of
+
+            self._control = control_of(self._spec, len(parts))
         self._stages([worker.call("open", self._source()) for worker in self._engines])
 
     def _start_ranks(self) -> None:

@@ -92,4 +92,4 @@ def write_mask(job: Records, rollout: Rollout, kv: Ints, mask: NDArray[np.int8])
         if other and free:
             mask[RESIZE + s] = 1
             count += 1
-    return count
+    return int(count)

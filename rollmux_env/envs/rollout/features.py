@@ -80,13 +80,13 @@ def _write_job(job: Records, quantiles: Floats, cost: Floats, out: Array) -> Non
 
 
 @compiled
-def _write_row(row: Array, rest: float, keep: float, held: float, held_keep: float, spent_s: float) -> None:
+def _write_row(row: Array, rest: float, keep: float, share: float, share_keep: float, spent_s: float) -> None:
     """Columns of the seconds of the rest after a row, and what share of the GPUs it holds, beside those of `keep`."""
     keep = max(keep, 1e-9)
     row[8] = _squash(rest / keep)
     row[9] = max(-1.0, min(1.0, (keep - rest) / keep))
-    row[10] = held
-    row[11] = _squash(rest * held / (keep * held_keep))
+    row[10] = share
+    row[11] = _squash(rest * share / (keep * share_keep))
     row[15] = rest / max(1e-9, rest + spent_s)
 
 
@@ -136,13 +136,13 @@ def _write_rest(
     ahead = ahead_of(job, quantiles, sampled)
     wanted, finished = job.prompts * job.responses, rollout.order[-1]
     counting = max(1, wanted - finished)
-    held = tail_keeps(job) / job.live if job.moved == 1 else 1.0
+    share = tail_keeps(job) / job.live if job.moved == 1 else 1.0
     stay = np.zeros(n, np.int64)
     keep_s = rest_s(costs[job.size], context, ahead, replica, stay, job.live, counting)
     for row in range(ROWS):
         if mask[row] == 0:
             continue
-        seconds, after = keep_s, held
+        seconds, after = keep_s, share
         if row in (PUT_OFF, ABORT):
             gone, where = dropped(job, rollout, row), replica.copy()
             tokens, at = 0, 0
@@ -165,13 +165,13 @@ def _write_rest(
             seconds += job.switch_s if row >= RESIZE else 0.0
             after = tail_keeps(job) / job.live if row == TAIL else 1.0
             rows[row, 12] = count / max(1, n)
-        _write_row(rows[row], seconds, keep_s, after, held, job.now_s)
+        _write_row(rows[row], seconds, keep_s, after, share, job.now_s)
     load = np.zeros(job.live, np.int64)
     for k in replica:
         load[k] += 1
     fullest, most = 0.0, 0
     for k in range(job.live):
-        own, most = rollout.replicas[job.first + k], max(most, load[k])
+        own, most = rollout.replicas[job.first + k], max(most, int(load[k]))
         fullest = max(fullest, (own.context + own.cached) / own.kv)
     incomplete = 0
     for g in range(job.launched):

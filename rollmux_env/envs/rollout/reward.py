@@ -39,21 +39,21 @@ class Cost:
     """Seconds and held GPU-seconds, over those of plain rollouts: an episode's return is -1 under `plain`.
 
     Attributes:
-        held: weight of the held GPU-seconds, from 0 (the job's own time alone) to 1 (only what others could have used counts).
+        held_weight: weight of the held GPU-seconds, from 0 (the job's own time alone) to 1 (only what others could use).
         invalid_penalty: of a masked action.
 
     Raises:
         InputError: one of them is out of range.
     """
 
-    held: float = 0.5
+    held_weight: float = 0.5
     invalid_penalty: float = 0.01
 
     def __post_init__(self) -> None:
-        if not (0 <= self.held <= 1 and self.invalid_penalty >= 0):
-            raise InputError("reward: held must be between 0 and 1, and invalid_penalty at least 0")
+        if not (0 <= self.held_weight <= 1 and self.invalid_penalty >= 0):
+            raise InputError("reward: held_weight must be between 0 and 1, and invalid_penalty at least 0")
 
     def __call__(self, interval: Interval) -> Floats:
         """(E,) rewards."""
-        cost_s = (1 - self.held) * interval.seconds + self.held * interval.held_s
+        cost_s = (1 - self.held_weight) * interval.seconds + self.held_weight * interval.held_s
         return np.asarray(-cost_s / interval.plain_s - self.invalid_penalty * interval.invalid)

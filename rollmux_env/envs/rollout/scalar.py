@@ -56,7 +56,7 @@ class RolloutEnv(BaseEnv):
 
     `rollmux_env.envs.rollout.reward.Cost()`: minus the mean of two shares, the seconds since the last decision and the GPU-seconds
     held, both over those of plain rollouts of the same job. So the return is -1 under the policy `plain`, and -0.5 where a job
-    needs half of both. `Cost(held=0)` counts the job's own time alone. A masked action costs 0.01.
+    needs half of both. `Cost(held_weight=0)` counts the job's own time alone. A masked action costs 0.01.
 
     ## Starting State
 

@@ -21,6 +21,7 @@ from rollmux_env.envs.rollout.generator import Fixed
 from rollmux_env.envs.rollout.types import ATTEMPTS, Case
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.job import play
+from rollmux_env.rollout.observed import ObservedFleet
 from rollmux_env.rollout.policy import Control, Round, Wake
 from rollmux_env.timing.replica import ReplicaTiming
 from runtime.engines.interface import Response
@@ -114,26 +115,25 @@ class Handle:
 
 
 class Watched:
-    """A control, and what it saw whenever it was asked: responses that had finished, and where the others were."""
+    """A control, and what it saw whenever it was asked: responses that had finished, where the others were, and then went."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self.seen: list[tuple[list[int], dict[int, int]]] = []
+        self.seen: list[tuple[list[int], dict[int, int], dict[int, int]]] = []
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
         return self._control.begin(fleet, round)
 
     def act(self, fleet: Fleet) -> Wake:
-        self._look(fleet)
-        return self._control.act(fleet)
+        ended, before = sorted(fleet.finished.tolist()), {int(r): int(fleet.replica[r]) for r in fleet.open}
+        wake = self._control.act(fleet)
+        moved = fleet.orders.replica if isinstance(fleet, ObservedFleet) else {r: int(fleet.replica[r]) for r in before}
+        self.seen.append((ended, before, before | moved))
+        return wake
 
     def end(self, fleet: Fleet) -> None:
-        self._look(fleet)
+        self.seen.append((sorted(fleet.finished.tolist()), {}, {}))
         self._control.end(fleet)
-
-    def _look(self, fleet: Fleet) -> None:
-        where = fleet.replica
-        self.seen.append((sorted(fleet.finished.tolist()), {int(r): int(where[r]) for r in fleet.open}))
 
 
 @pytest.fixture(scope="module")
@@ -204,8 +204,7 @@ def test_a_policy_decides_on_real_engines_as_in_the_simulator_and_samples_stay(
     bench(spec, simulated, [[len(response.token_ids) for response in own] for own in plain])
     assert real.seen == simulated.seen
     if name != "learned:default":
-        places = {tuple(sorted(where.items())) for _, where in real.seen}
-        assert any(replica != response % 2 for where in places for response, replica in where), "nothing has moved"
+        assert any(before != after for _, before, after in real.seen), "nothing has moved"
 
 
 def test_it_decides_so_in_the_environment_too(engines: tuple[JobSpec, list[RolloutWorker]], plain: list[list[Response]]) -> None:
@@ -228,4 +227,4 @@ def test_it_decides_so_in_the_environment_too(engines: tuple[JobSpec, list[Rollo
             moves.append((sorted(ended.tolist()), {int(r): int(responses["replica"][r]) for r in left}))
         observation, _, ended_now, _, _ = env.step(action)
         over = bool(ended_now[0])
-    assert moves == [one for one in simulated.seen if one[1]]
+    assert moves == [(ended, before) for ended, before, after in simulated.seen if before != after]

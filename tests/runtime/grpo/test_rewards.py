@@ -19,6 +19,7 @@ from runtime.grpo.prompts import Prompts
 from runtime.grpo.reward_runner import RewardProcess
 from runtime.grpo.rewards import FAILED, Rewards, merged, name_of
 from runtime.grpo.rollout_worker import RolloutWorker
+from runtime.grpo.shares import Share
 from runtime.jobs.grpo_spec import RewardsSpec, TaskSpec
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.jobs.tasks import Example
@@ -147,7 +148,7 @@ def test_a_rollout_goes_on_when_one_of_its_rewards_hangs(tmp_path: Path, monkeyp
     worker.open(None)
     try:
         due = Rounds(2, 4, 1.0).next()
-        worker.begin(0, False, 8, due, {})
+        worker.begin(0, False, 8, (Share(0, due),), {})
         assert worker.sample() == ()
         found = worker.results()
         (part,) = worker.take()

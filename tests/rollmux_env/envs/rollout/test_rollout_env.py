@@ -20,7 +20,7 @@ from rollmux_env.envs.rollout.generator import Fixed, RandomJobs, Toy
 from rollmux_env.envs.rollout.reward import Cost
 from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, REBALANCE, RESIZE, SPARE, TAIL, Case
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.rollouts import ABORTED, FINISHED
+from rollmux_env.kernel.rollouts import ABORTED, FINISHED, RUNNING, WAITING
 from rollmux_env.rollout.job import play
 from tests.rollmux_env.envs.playing import bytes_of
 
@@ -115,7 +115,7 @@ def test_plain_costs_one() -> None:
 
 def test_the_optimum_of_the_toy_is_the_best_of_all_choices() -> None:
     toy = Toy(iterations=1)
-    env = RolloutVectorEnv(1, toy, Cost(held=0), autoreset=False)
+    env = RolloutVectorEnv(1, toy, Cost(held_weight=0), autoreset=False)
 
     def best(path: tuple[int, ...]) -> float:
         observation, _ = env.reset(seed=0)
@@ -151,10 +151,15 @@ def test_nothing_is_observed_of_tokens_that_have_not_been_sampled() -> None:
     envs = [RolloutVectorEnv(1, Fixed(case), autoreset=False) for _ in range(2)]
     seen = [env.reset(seed=0, options={"stream_seed": 3})[0] for env in envs]
     responses = envs[1].jobs.lengths
+    responses[responses > 600] += 50
     compared = 0
-    longer = responses > 600
-    responses[longer] += 50
-    while not any((env.jobs.responses["sampled"] > 600).any() for env in envs):
+
+    def differs(env: RolloutVectorEnv) -> bool:
+        own = env.jobs.responses[0]
+        begun = np.isin(own["state"], (WAITING, RUNNING, FINISHED)) & (env.jobs.jobs["launching"][0] == 0)
+        return bool((own["sampled"][begun] > 600).any())
+
+    while not any(differs(env) for env in envs):
         assert all(np.array_equal(seen[0][name], seen[1][name]) for name in seen[0])
         compared += 1
         seen = [env.step(np.zeros(1, np.int64))[0] for env in envs]
@@ -203,7 +208,7 @@ def test_pictures() -> None:
         lambda: RolloutVectorEnv(1).render(),
         lambda: RandomJobs(sigma=-1),
         lambda: RandomJobs(iterations=0),
-        lambda: Cost(held=2),
+        lambda: Cost(held_weight=2),
         lambda: Case(Toy().case(0).setting, 0),
         lambda: PolicyAgent("tail-batching,eta=1.5", RolloutVectorEnv(1)),
         Fixed,
