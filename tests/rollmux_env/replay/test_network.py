@@ -155,8 +155,8 @@ def test_bytes_of_a_model_are_its_weights() -> None:
 
 @st.composite
 def linked(draw_: st.DrawFn) -> Scenario:
-    """A few jobs with syncs, some with bytes, on a link that is narrow for them together."""
-    data = draw_(draw.scenarios(fine=True))
+    """A few jobs with syncs, some with bytes, on a link that is narrow for them together; some have shapes, on several pools."""
+    data = draw_(draw.scenarios(max_jobs=6, fine=True, shaped=True, pooled=draw_(st.booleans())))
     data["cluster"]["network"] = {"link_gbps": 100}
     for one in data["jobs"]:
         one.pop("staleness", None)
