@@ -11,7 +11,7 @@ from math import inf
 from typing import NamedTuple
 
 from rollmux_env.scheduler.nodes import LEASE
-from runtime.facts import PhaseSlice
+from runtime.facts import Cancelled, Failed, LeaseEnded, PhaseSlice, Restarted
 from runtime.record import RunRecord
 
 
@@ -60,7 +60,8 @@ def _visit(record: RunRecord, first: PhaseSlice, attached: bool) -> Visit:
     """The visit that begins with a phase."""
     job_id, from_s = first.job_id, first.asked_s
     profiled_s = _stated_s(record, job_id, from_s) if attached else _passed_s(record, job_id, from_s)
-    ends = [*record.failed, *record.cancelled, *record.restarted, *(fact for fact in record.leases_ended if not fact.done)]
+    lost = (fact for fact in record.leases_ended if not fact.done)
+    ends: list[Failed | Cancelled | Restarted | LeaseEnded] = [*record.failed, *record.cancelled, *record.restarted, *lost]
     failed_s = min((fact.at_s for fact in ends if fact.job_id == job_id and fact.at_s >= from_s), default=inf)
     relaunched_s = min((fact.at_s for fact in record.relaunched if fact.at_s >= from_s), default=inf)
     if relaunched_s < min(profiled_s, failed_s):  # whoever goes on knows nothing of it

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rollmux_env.scheduler.dispatcher import HoldName
 from runtime.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.record import RunRecord
 from runtime.service.refusals import Conflict, NotFound
@@ -48,7 +49,8 @@ def test_a_request_that_is_repeated_gets_the_same_answer_and_one_out_of_order_is
         first = await leases.acquire(lease, "rollout", 0, 1.0)
         assert first["granted"] and first == await leases.acquire(lease, "rollout", 0, 1.0)
         assert [node["name"] for node in first["nodes"]["rollout"]] == ["rollout-0"]
-        for phase, number in (("training", 0), ("rollout", 1), ("sync", 0)):
+        others: tuple[tuple[HoldName, int], ...] = (("training", 0), ("rollout", 1), ("sync", 0))
+        for phase, number in others:
             with pytest.raises(Conflict, match="release it first"):
                 await leases.acquire(lease, phase, number, 0.0)
         with pytest.raises(Conflict, match="does not hold the training of iteration 0"):

@@ -46,7 +46,7 @@ class Owner:
         self.name, self.pid, self.host = name, pid, host
         self.lease: str | None = None
         self.iteration = 0
-        self.next = "rollout"
+        self.next: Any = "rollout"  # a phase, `synced`, or `none`
         self.uses = False
         self.asleep = False
         self.counted: list[int] = []
