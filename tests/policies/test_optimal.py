@@ -141,8 +141,8 @@ def test_a_part_of_a_feasible_group_is_feasible_on_no_more_nodes_and_at_no_longe
     for group, all_ways in brute.ways.items():
         for k in group:
             part = tuple(j for j in group if j != k)
-            for r, t, period_s in all_ways if part else []:
-                assert any(a <= r and b <= t and p <= period_s * (1 + 1e-12) for a, b, p in brute.ways[part])
+            for r, t, period_s, *_ in all_ways if part else []:
+                assert any(a <= r and b <= t and p <= period_s * (1 + 1e-12) for a, b, p, *_ in brute.ways[part])
 
 
 def stream(seed: int, stays: Literal["iterations", "fixed"] = "fixed", jobs: int = 60, name: str = "mixed") -> Scenario:

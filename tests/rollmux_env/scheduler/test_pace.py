@@ -24,10 +24,10 @@ def pace(rollout_s: float, training_s: float, iteration_s: float, times: int = L
 
 def test_nothing_is_concluded_from_few_iterations_or_cold_ones() -> None:
     few = pace(90.0, 90.0, 900.0, LEAST - 1)
-    assert few.iteration_s is None and not few.is_late(JOB) and few.drifted(JOB) is None
+    assert few.iteration_s is None and not few.is_late(JOB) and few.drifted(JOB, 0) is None
     few.phase("rollout", 90.0, True)
     few.iteration(900.0)
-    assert few.iteration_s is None and few.drifted(JOB) is None
+    assert few.iteration_s is None and few.drifted(JOB, 0) is None
     few.iteration(900.0)
     assert few.iteration_s == 900.0
 
@@ -42,25 +42,25 @@ def test_a_job_is_late_that_breaks_its_slo_as_it_goes_on() -> None:
 
 
 def test_phases_that_stay_below_the_worst_case_change_nothing() -> None:
-    assert pace(4.0, 2.0, 10.0).drifted(JOB) is None
-    assert pace(10.9, 5.4, 16.0).drifted(JOB) is None
+    assert pace(4.0, 2.0, 10.0).drifted(JOB, 0) is None
+    assert pace(10.9, 5.4, 16.0).drifted(JOB, 0) is None
 
 
 def test_a_worst_case_that_is_exceeded_again_and_again_is_replaced_by_the_longest() -> None:
     found = pace(12.0, 5.0, 18.0)
     found.phase("rollout", 14.0, False)
-    known = found.drifted(JOB)
+    known = found.drifted(JOB, 0)
     assert known is not None and known.rollout.worst_case_s == 14.0 and known.training == JOB.training and known.sync_s == 1.0
-    assert known.solo_s == 20.0 and found.drifted(known) is None
+    assert known.solo_s == 20.0 and found.drifted(known, 0) is None
     once = pace(9.0, 5.0, 15.0, WINDOW)
     once.phase("rollout", 50.0, False)
-    assert once.drifted(JOB) is None  # once is not again and again
+    assert once.drifted(JOB, 0) is None  # once is not again and again
 
 
 def test_what_is_small_beside_the_iteration_does_not_matter() -> None:
     tiny = JOB.model_copy(update={"sync_s": 0.001})
-    assert pace(10.0, 5.0, 16.0, sync_s=0.1).drifted(tiny) is None
-    known = pace(10.0, 5.0, 16.0, sync_s=3.0).drifted(tiny)
+    assert pace(10.0, 5.0, 16.0, sync_s=0.1).drifted(tiny, 0) is None
+    known = pace(10.0, 5.0, 16.0, sync_s=3.0).drifted(tiny, 0)
     assert known is not None and known.sync_s == 3.0
 
 
