@@ -119,7 +119,7 @@ class RunRecord:
     @property
     def cluster(self) -> Cluster:
         """As the run was begun; nodes that have joined since come on top of what it may have."""
-        more = Counter(node.pool for fact in self.joined for node in fact.nodes)
+        more: Counter[str] = Counter(node.pool for fact in self.joined for node in fact.nodes)
         grown: dict[str, Pool] = {}
         for name, pool in self.started.cluster.pools.items():
             if pool.max_nodes is not None:

@@ -187,8 +187,9 @@ def _cost_over_time(scenario: Scenario, runs: Mapping[str, Sequence[Result]], ov
 
     def thousands(run: Result) -> Floats:
         outcome = run.outcome
-        usd_per_hour = sum(np.asarray(outcome.nodes[name]) * pool.usd_per_node_hour for name, pool in pools.items())
-        usd = np.concatenate(([0.0], np.cumsum(np.diff(_hours(run)) * usd_per_hour[:-1])))
+        prices = [np.asarray(outcome.nodes[name]) * pool.usd_per_node_hour for name, pool in pools.items()]
+        usd_per_hour = np.sum(prices, axis=0)
+        usd: Floats = np.concatenate(([0.0], np.cumsum(np.diff(_hours(run)) * usd_per_hour[:-1])))
         return np.asarray(np.interp(grid, _hours(run), usd) / 1000)
 
     for policy, own in runs.items():

@@ -8,6 +8,7 @@ it; every rollout node keeps whole replicas. Halving both sides, or one and doub
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rollmux_env.scenario import Job, Phase, PhaseShape, Shape, TrainingShape
@@ -19,7 +20,7 @@ MOST_SHAPES = 6  # of a job, the own one counted
 
 def with_shapes(job: Job) -> Job:
     """The job with the shapes of the rule. A shape has no `by_nodes`."""
-    sides = {
+    sides: dict[str, Mapping[float, PhaseShape]] = {
         "rollout": {n: PhaseShape(**_scaled("rollout", job.rollout, n)) for n in _factors(job.rollout)},
         "training": {n: TrainingShape(**_scaled("training", job.training, n)) for n in _factors(job.training)},
     }

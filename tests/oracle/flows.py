@@ -13,7 +13,7 @@ def fair_rates(paths: Sequence[Sequence[int]], capacity: Sequence[int]) -> list[
     while growing:
         spare = [room - sum(rates[f] for f, path in enumerate(paths) if link in path) for link, room in enumerate(capacity)]
         users = [sum(link in paths[f] for f in growing) for link in range(len(capacity))]
-        more = min(left / count for left, count in zip(spare, users, strict=True) if count)
+        more: Fraction = min(Fraction(left) / count for left, count in zip(spare, users, strict=True) if count)
         full = {link for link, (left, count) in enumerate(zip(spare, users, strict=True)) if count and left == more * count}
         for f in growing:
             rates[f] += more

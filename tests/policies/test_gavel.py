@@ -43,7 +43,7 @@ def solved(stream: Scenario, training_slowdown: float | None = None) -> Allocati
 
 
 def usd_per_hour(found: Allocation) -> int:
-    return 8 * found.nodes[0] + 32 * found.nodes[1]
+    return 8 * found.nodes["rollout"] + 32 * found.nodes["training"]
 
 
 def speed(found: Allocation, job_id: str, solo_s: float = 100) -> float:
@@ -56,7 +56,7 @@ def test_three_jobs_take_turns_on_two_worker_sets() -> None:
     # By hand: co-located they are ten times slower and miss 1/1.5, so each needs 2/3 of the time on a set of a rollout and a
     # training node: 3 * 2/3 = 2 sets, $80/h where solo pays $120/h, and no time is left over.
     found = solved(scenario(*[{"colocated": SLOW}] * 3))
-    assert found.nodes == (2, 2)
+    assert found.nodes == {"rollout": 2, "training": 2}
     assert found.relaxed_usd_per_hour == pytest.approx(80)
     assert [speed(found, f"j{k}") for k in range(3)] == pytest.approx([2 / 3] * 3)
 
@@ -64,7 +64,7 @@ def test_three_jobs_take_turns_on_two_worker_sets() -> None:
 def test_whole_numbers_are_rounded_up_and_the_time_left_over_is_given_out() -> None:
     # By hand: two such jobs need 4/3 sets, $53.33/h; whole sets are two, and on two sets both run all the time.
     found = solved(scenario(*[{"colocated": SLOW}] * 2))
-    assert found.nodes == (2, 2)
+    assert found.nodes == {"rollout": 2, "training": 2}
     assert found.relaxed_usd_per_hour == pytest.approx(4 / 3 * 40)
     assert [speed(found, f"j{k}") for k in range(2)] == pytest.approx([1, 1])
 
@@ -76,7 +76,7 @@ def test_jobs_alternate_between_types() -> None:
     # one of the former is too few. A half of either makes 0.5 + 0.5/1.1 for each job, 1 + 1/1.1 for both.
     block = {"nodes": 1, "rollout_s": 70, "training_s": 40}
     found = solved(scenario(*[{"colocated": block, "slo": 1.05}] * 2))
-    assert sorted(shape for shape, _ in found.sets) == [(0, 1), (1, 1)]
+    assert sorted(shape[:2] for shape, _ in found.sets) == [(0, 1), (1, 1)]
     assert found.relaxed_usd_per_hour == pytest.approx(40 * 20 / 21 + 32 * 22 / 21)
     assert speed(found, "j0") + speed(found, "j1") == pytest.approx(1 + 1 / 1.1)
     assert min(speed(found, "j0"), speed(found, "j1")) >= 1 / 1.05 * (1 - 1e-7)
@@ -85,9 +85,9 @@ def test_jobs_alternate_between_types() -> None:
 def test_rollout_nodes_that_can_train_are_a_third_type() -> None:
     # By hand: 90 + 10 s, training four times longer on the rollout node: 130 s, speed 1/1.3 for $8/h, enough for an SLO of 1.5.
     job = {"rollout": {"worst_case_s": 90}, "training": {"worst_case_s": 10}}
-    assert solved(scenario(job)).nodes == (0, 1)
+    assert solved(scenario(job)).nodes == {"rollout": 0, "training": 1}
     found = solved(scenario(job), training_slowdown=4)
-    assert found.nodes == (1, 0)
+    assert found.nodes == {"rollout": 1, "training": 0}
     assert speed(found, "j0") == pytest.approx(1 / 1.3)
 
 
@@ -95,11 +95,11 @@ def test_a_job_runs_on_any_set_that_holds_it_and_trains_on_all_of_it() -> None:
     job = scenario({"training": {"worst_case_s": 40, "by_nodes": {2: 25}}, "colocated": SLOW, "sync_s": 5}).jobs[0]
     cluster, sets = scenario({}).cluster, [(1, 1), (1, 2), (2, 3), (0, 1), (1, 0)]
     times = {nodes: fastest_mode(job, Shape(*nodes, "rollout", "training"), cluster, None) for nodes in sets}
-    assert {shape: mode and mode.iteration_s for shape, mode in times.items()} == {
+    assert {shape[:2]: mode and mode.iteration_s for shape, mode in times.items()} == {
         (1, 1): 105, (1, 2): 90, (2, 3): 90, (0, 1): 1000, (1, 0): None,
     }  # fmt: skip
     assert times[1, 2] is not None and times[1, 2].training_busy_s == 50
-    assert shapes([job], None) == [(0, 1), (1, 1)]
+    assert [shape[:2] for shape in shapes([job], None)] == [(0, 1), (1, 1)]
 
 
 def test_without_slack_or_a_faster_way_it_is_solo() -> None:
@@ -113,21 +113,21 @@ def test_without_slack_or_a_faster_way_it_is_solo() -> None:
 def test_host_memory_limits_who_shares_a_set() -> None:
     # Three jobs would share two sets, one of them on both; two at 600 GB do not fit on a node of 1000 GB, so it takes a third set.
     jobs = [{"colocated": SLOW, "rollout": {"worst_case_s": 60, "host_memory_gb": 600}}] * 3
-    assert solved(scenario(*jobs, rollout={"node_memory_gb": 1200})).nodes == (2, 2)
-    assert solved(scenario(*jobs, rollout={"node_memory_gb": 1000})).nodes == (3, 3)
+    assert solved(scenario(*jobs, rollout={"node_memory_gb": 1200})).nodes == {"rollout": 2, "training": 2}
+    assert solved(scenario(*jobs, rollout={"node_memory_gb": 1000})).nodes == {"rollout": 3, "training": 3}
 
 
 def test_device_memory_does_too() -> None:
     jobs = [{"colocated": SLOW, "rollout": {"worst_case_s": 60, "device_gb": 6}}] * 3
-    assert solved(scenario(*jobs, rollout={"device_memory_gb": 12})).nodes == (2, 2)
-    assert solved(scenario(*jobs, rollout={"device_memory_gb": 10})).nodes == (3, 3)
+    assert solved(scenario(*jobs, rollout={"device_memory_gb": 12})).nodes == {"rollout": 2, "training": 2}
+    assert solved(scenario(*jobs, rollout={"device_memory_gb": 10})).nodes == {"rollout": 3, "training": 3}
 
 
 def test_both_phases_on_one_node_need_the_memory_of_both() -> None:
     memory = {"host_memory_gb": 600, "worst_case_s": 50}
     job = {"rollout": memory, "training": memory}
-    assert solved(scenario(job, training={"node_memory_gb": 1200})).nodes == (0, 1)
-    assert solved(scenario(job, training={"node_memory_gb": 1100})).nodes == (1, 1)
+    assert solved(scenario(job, training={"node_memory_gb": 1200})).nodes == {"rollout": 0, "training": 1}
+    assert solved(scenario(job, training={"node_memory_gb": 1100})).nodes == {"rollout": 1, "training": 1}
 
 
 def test_jobs_wait_first_come_first_served_for_nodes() -> None:

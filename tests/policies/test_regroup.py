@@ -266,7 +266,7 @@ def test_jobs_that_found_a_group_get_the_pins_they_were_given() -> None:
     state = State(problem.cluster)
     for job in problem.jobs:
         settle_alone(state, job)
-    planned = create_group(3, ["j0", "j1", "j2"], pins, 1)
+    planned = create_group(3, [("j0", 0), ("j1", 0), ("j2", 0)], pins, 1)
     state.now_s = 1e6
     for move in planned:
         apply(state, Moved(state.now_s, move.job_id, move.placement))

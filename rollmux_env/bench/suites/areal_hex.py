@@ -71,7 +71,7 @@ _GAPS = tuple(
     for first, second in _GAP_BUDGETS
     for staleness in (0, STALENESS)
 )
-CASES = (*_BUDGETS, *_THROUGHPUTS, *_GAPS)
+CASES: tuple[AllocationCase | GapCase, ...] = (*_BUDGETS, *_THROUGHPUTS, *_GAPS)
 
 SUITE = Suite(
     name="areal-hex",

@@ -37,7 +37,7 @@ def _arms() -> tuple[Arm, ...]:
 
 def _case(model: str, gpus: int, layout: Layout, replica: int, experts: int = 1) -> FabricCase:
     job = FabricJob(model, layout, gpus - layout.gpus, replica, BATCH, experts)
-    usd = paper_cluster().training.usd_per_gpu_hour
+    usd = paper_cluster().pools["training"].usd_per_gpu_hour
     return FabricCase(f"{model.partition('-')[0]} on {gpus:,}", job, _arms(), usd)
 
 

@@ -19,7 +19,7 @@ def filled(rates: list[int], capacity: int) -> list[Fraction]:
     """Max-min fair rates by their definition: all grow together until their own rate, or the link, holds them up."""
     got = [Fraction(0)] * len(rates)
     while growing := [k for k, rate in enumerate(rates) if got[k] < rate]:
-        more = min(min(rates[k] - got[k] for k in growing), (capacity - sum(got)) / len(growing))
+        more: Fraction = min(min(rates[k] - got[k] for k in growing), (capacity - sum(got, Fraction(0))) / len(growing))
         if not more:
             break
         for k in growing:

@@ -24,11 +24,11 @@ LAYOUT = Layout(16, 4, 3, 2)  # GPUs 16 to 39
 
 
 def sent(traffic: Traffic, gpus: int = 64) -> list[float]:
-    return np.bincount(traffic.source, traffic.gb, gpus).tolist()
+    return [float(gb) for gb in np.bincount(traffic.source, traffic.gb, gpus)]
 
 
 def received(traffic: Traffic, gpus: int = 64) -> list[float]:
-    return np.bincount(traffic.target, traffic.gb, gpus).tolist()
+    return [float(gb) for gb in np.bincount(traffic.target, traffic.gb, gpus)]
 
 
 def test_ranks_of_a_tensor_parallel_group_stand_together_then_replicas_then_stages() -> None:

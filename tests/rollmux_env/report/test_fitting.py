@@ -48,7 +48,19 @@ def rows_of(policies: Iterable[str]) -> list[Row]:
     many = Mean(1234567.891, 12345.678)
     ratio = Mean(12.345, 0.123)
     return [
-        Row(policy, many, ratio, ratio, ratio, Mean(0.987, 0.01), Mean(0.876, 0.01), ratio, {"rollout": 2048.0, "training": 2048.0}, 0.987, 12.34)
+        Row(
+            policy,
+            many,
+            ratio,
+            ratio,
+            ratio,
+            Mean(0.987, 0.01),
+            Mean(0.876, 0.01),
+            ratio,
+            dict.fromkeys(("rollout", "training"), 2048.0),
+            0.987,
+            12.34,
+        )
         for policy in policies
     ]
 

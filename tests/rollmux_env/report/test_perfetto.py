@@ -91,7 +91,7 @@ def test_instants_and_counters_tell_the_run(run: Run, records: list[dict[str, An
     assert instants.count("arrived") == instants.count("departed") == jobs
     assert sum(name.startswith("admitted") for name in instants) == jobs
     nodes = [record["args"] for record in records if record["name"] == "nodes"]
-    assert max(at["rollout"] for at in nodes) == max(run.rollout_nodes)
+    assert max(at["rollout"] for at in nodes) == max(run.nodes["rollout"])
     assert nodes[-1] == {"rollout": 0, "training": 0}
     price = run.scenario.cluster.pools["rollout"].usd_per_node_hour, run.scenario.cluster.pools["training"].usd_per_node_hour
     usd = [record["args"]["usd_per_hour"] for record in records if record["name"] == "usd_per_hour"]
@@ -107,7 +107,7 @@ def test_a_window_keeps_what_is_in_it_and_says_the_nodes_at_its_start(run: Run) 
     counters = [record for record in records if record["ph"] == "C"]
     assert counters[0]["ts"] == 3600 * 10**6
     at_start = max(k for k, at_s in enumerate(run.time_s) if at_s <= from_s)
-    assert counters[0]["args"] == {"rollout": run.rollout_nodes[at_start], "training": run.training_nodes[at_start]}
+    assert counters[0]["args"] == {"rollout": run.nodes["rollout"][at_start], "training": run.nodes["training"][at_start]}
     assert all(3600 * 10**6 <= record["ts"] <= 7200 * 10**6 for record in records if record["ph"] in "iC")
 
 

@@ -63,7 +63,19 @@ def test_seeds_are_the_mean_and_a_band(seeds: int) -> None:
 def test_the_plot_of_savings_is_full(savings: tuple[float, ...]) -> None:
     some = Mean(1.0, None)
     rows = [
-        Row(f"p{saving}", some, some, Mean(saving, 0.05), Mean(saving, 0.05), some, None, some, {"rollout": 8.0, "training": 8.0}, 0.5, None)
+        Row(
+            f"p{saving}",
+            some,
+            some,
+            Mean(saving, 0.05),
+            Mean(saving, 0.05),
+            some,
+            None,
+            some,
+            dict.fromkeys(("rollout", "training"), 8.0),
+            0.5,
+            None,
+        )
         for saving in savings
     ]
     for axis in saving_figure(rows, "p1.0").axes:

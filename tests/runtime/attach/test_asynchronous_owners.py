@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.scheduler.dispatcher import HoldName
 from runtime.facts import Iteration, PhaseSlice
 from runtime.service.refusals import Conflict
 from tests.runtime.attach.served import Served, job, plan_of, served
@@ -56,7 +57,8 @@ def test_a_loop_that_is_ahead_waits_and_one_out_of_order_is_refused(tmp_path: Pa
         await run.phase(lease, "rollout", 1)
         assert (await leases.acquire(lease, "rollout", 2, 0.0)) == {"granted": False}  # iteration 0 is not over
         assert (await leases.acquire(lease, "training", 0, 5.0))["granted"]
-        for phase, number in (("rollout", 3), ("training", 1)):
+        others: tuple[tuple[HoldName, int], ...] = (("rollout", 3), ("training", 1))
+        for phase, number in others:
             with pytest.raises(Conflict):
                 await leases.acquire(lease, phase, number, 0.0)
         await leases.release(lease, "training", 0, {}, None)
@@ -101,10 +103,10 @@ def test_a_lease_that_is_lost_suspects_what_either_side_held(tmp_path: Path) -> 
         assert (await run.leases.acquire(a, "rollout", 1, 5.0))["granted"]
         run.pass_time(31.0)
         await run.settle()
-        assert run.leases.suspects() == {"rollout-0": "a", "training-0": "a"}
-        assert run.leases.clear("rollout-0") == run.leases.clear("training-0") == ("a",)
+        assert run.leases.watch.suspects() == {"rollout-0": "a", "training-0": "a"}
+        assert run.leases.watch.clear("rollout-0") == run.leases.watch.clear("training-0") == ("a",)
         await run.settle()
-        assert not run.leases.suspects() and not run.driver.run.handles["a"].holds
+        assert not run.leases.watch.suspects() and not run.driver.run.handles["a"].holds
         await run.stop(permits=False)
 
     served(work, plan_of(tmp_path, job("a", staleness=1)))

@@ -105,7 +105,7 @@ def test_ctrl_c_answers_who_waits_and_leases_go_on_with_the_next_start(tmp_path:
         assert clients.ask(f"/v1/leases/{leases[0]}/acquire", rollout)["granted"]
         threads = [poll("b", f"/v1/leases/{leases[1]}/acquire", rollout), poll("c", "/v1/jobs/c/attach", {})]
         ledger = clients.services[-1].leases._ledger
-        while ledger.leases[leases[1]].open is None or "c" not in ledger._waiters:
+        while not ledger.leases[leases[1]].opens or "c" not in ledger._waiters:
             pass
         os.kill(os.getpid(), signal.SIGINT)
         for thread in threads:

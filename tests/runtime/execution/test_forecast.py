@@ -118,7 +118,7 @@ def test_gpus_have_room_for_what_an_awake_engine_leaves() -> None:
     assert device_room(sized, nodes[1:], 80.0) == {"training": pytest.approx(40.0)}  # one GPU runs both
     assert device_room(sized, _nodes(64.0), 80.0) == device_room(sized, nodes, None) == {}
     found = cluster_of(None, sized, nodes, gpu_gb=80.0)
-    assert found.rollout.device_memory_gb == pytest.approx(40.0) and found.training.device_memory_gb == 80.0
-    given = found.model_copy(update={"rollout": found.rollout.model_copy(update={"device_memory_gb": 7.0})})
-    assert cluster_of(given, sized, nodes, gpu_gb=80.0).rollout.device_memory_gb == 7.0
-    assert cluster_of(None, sized, _nodes(64.0)).rollout.device_memory_gb is None
+    assert found.pools["rollout"].device_memory_gb == pytest.approx(40.0) and found.pools["training"].device_memory_gb == 80.0
+    given = found.with_pools({"rollout": found.pools["rollout"].model_copy(update={"device_memory_gb": 7.0})})
+    assert cluster_of(given, sized, nodes, gpu_gb=80.0).pools["rollout"].device_memory_gb == 7.0
+    assert cluster_of(None, sized, _nodes(64.0)).pools["rollout"].device_memory_gb is None

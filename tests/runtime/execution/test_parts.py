@@ -107,7 +107,7 @@ def test_one_device_takes_training_nodes_alone() -> None:
     machines = [machine("a", GPU=8, CPU=16, rollout_node=1), machine("b", GPU=8, CPU=16, training_node=2)]
     nodes = find_nodes(machines, wanted, "a")
     assert [(node.name, node.machine) for node in nodes] == [("training-0", "b"), ("training-1", "b")]
-    assert cluster_of(cluster, JOBS, nodes).training.max_nodes == 2
+    assert cluster_of(cluster, JOBS, nodes).pools["training"].max_nodes == 2
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "1,2"), ("", "1,2"), ("3,5,GPU-7f,2", "5,GPU-7f")])
