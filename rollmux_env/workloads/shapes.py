@@ -20,13 +20,10 @@ MOST_SHAPES = 6  # of a job, the own one counted
 
 def with_shapes(job: Job) -> Job:
     """The job with the shapes of the rule. A shape has no `by_nodes`."""
-    sides: dict[str, Mapping[float, PhaseShape]] = {
-        "rollout": {n: PhaseShape(**_scaled("rollout", job.rollout, n)) for n in _factors(job.rollout)},
-        "training": {n: TrainingShape(**_scaled("training", job.training, n)) for n in _factors(job.training)},
-    }
-    shapes = [Shape.model_validate({side: shape}) for side in ("rollout", "training") for shape in sides[side].values()]
-    both = Shape.model_validate({side: sides[side][2.0] for side in ("rollout", "training")})
-    return job.model_copy(update={"shapes": (*shapes, both)})
+    rollouts = {n: PhaseShape(**_scaled("rollout", job.rollout, n)) for n in _factors(job.rollout)}
+    trainings = {n: TrainingShape(**_scaled("training", job.training, n)) for n in _factors(job.training)}
+    shapes = [Shape(rollout=one) for one in rollouts.values()] + [Shape(training=one) for one in trainings.values()]
+    return job.model_copy(update={"shapes": (*shapes, Shape(rollout=rollouts[2.0], training=trainings[2.0]))})
 
 
 def _factors(phase: Phase) -> tuple[float, ...]:
