@@ -167,6 +167,7 @@ class NetworkControl:
         job["first"], job["live"] = live[0], live.size
         job["launched"], job["each"], job["long"] = len(round.prompts), round.responses, round.long
         job["launching"] = job["resized"] = job["moved"] = 0
+        job["queue"] -= len(round.prompts) if round.long else 0  # these wait no more
         deal(fleet, live)
         return self._next(fleet)
 

@@ -170,8 +170,8 @@ def _write_rest(
     for k in replica:
         load[k] += 1
     fullest, most = 0.0, 0
-    for k in range(job.live):
-        own, most = rollout.replicas[job.first + k], max(most, int(load[k]))
+    for j in range(job.live):
+        own, most = rollout.replicas[job.first + j], max(most, int(load[j]))
         fullest = max(fullest, (own.context + own.cached) / own.kv)
     incomplete = 0
     for g in range(job.launched):

@@ -35,6 +35,7 @@ from runtime.phases import set_session
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 4, "max_tokens": 60}
 LOCKSTEP = ReplicaTiming(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2**40)  # a token of every response a second, however many there are
+SLOW = ReplicaTiming(0.0, 1e-9, 0.0, 1.0, 0.0, 0.0, 0.0, 2**40)  # what a policy takes an engine for, so that moving pays
 ROLLOUTS = 3
 
 
@@ -193,8 +194,9 @@ def plain(engines: tuple[JobSpec, list[RolloutWorker]]) -> list[list[Response]]:
 
 @pytest.mark.parametrize("name", ["tail-migration", "adaptive-parallelism,margin=0", "learned:default"])
 def test_a_policy_decides_on_real_engines_as_in_the_simulator_and_samples_stay(
-    name: str, engines: tuple[JobSpec, list[RolloutWorker]], plain: list[list[Response]]
+    name: str, engines: tuple[JobSpec, list[RolloutWorker]], plain: list[list[Response]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("runtime.grpo.control.ENGINE", SLOW)
     spec = engines[0]
     policy = make_rollout(name) if name == "tail-migration" else make_at(name, "run")
     real, simulated = (Watched(policy.begin_job(setting_of_run(spec, 2)).control) for _ in range(2))
