@@ -124,8 +124,9 @@ class Grpo:
         for part in results:
             if part["sample"] is not None:
                 runtime_hook.sample(*part["sample"])
-            for group, prompt, output, seconds, switches in part["trajectories"]:
-                runtime_hook.trajectory(group, prompt, (output,), (), seconds, switches)
+        lines = [pair for part in results for pair in zip(part["places"], part["trajectories"], strict=True)]
+        for _, (group, prompt, output, seconds, switches) in sorted(lines, key=lambda pair: pair[0]):
+            runtime_hook.trajectory(group, prompt, (output,), (), seconds, switches)
         self._rolled = Rolled(tuple(worker.call("take") for worker in self._engines), complete)
         responses = sum(part["responses"] for part in results)
         for name in ("reward", "response_tokens", "cut_off"):

@@ -237,7 +237,7 @@ class RolloutWorker:
         """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them; what the
         timeout of rewards has learned and stopped; of each response the number of its prompt and its reward; a prompt to be
         shown; of each response the number of its prompt, tokens of both, seconds from the beginning to its end, and its
-        interruptions.
+        interruptions; and the place of its share, by which these are in order whichever engine had it.
 
         Raises:
             RuntimeError: a reward is no finite number.
@@ -260,6 +260,7 @@ class RolloutWorker:
             "stopped": stopped,
             "groups": [*zip(numbers, rewards, strict=True)],
             "sample": self._sample(),
+            "places": [share.place for share in self._shares for _ in share.trajectories],
             "trajectories": [one for share in self._shares for one in share.trajectories],
         }
 
