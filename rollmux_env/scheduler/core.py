@@ -490,8 +490,7 @@ class Scheduler:
         self._unsettled = None
         self._assignments += nodes.lose(self.missing, self.now_s)
         self.missing.clear()
-        most = self._most(nodes)
-        self.planner.resize(self.now_s, most["rollout"], most["training"])
+        self._resizes = True
 
     def _most(self, nodes: NodePool) -> dict[PoolName, int]:
         """Nodes of each pool that the state may provision."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.key_values import parse_pairs, parse_value
@@ -94,7 +95,7 @@ def make_work(model: str, staleness: int, settings: Iterable[str]) -> Work:
     Raises:
         InputError: no such model or key, or a value that it cannot have; one line.
     """
-    values: dict[str, int] = {}
+    values: dict[str, Any] = {}
     for key, text in parse_pairs("--set", settings):
         if key not in SETTINGS:
             raise InputError(f"--set {key}: {not_one_of(key, SETTINGS)}")

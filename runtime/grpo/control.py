@@ -18,7 +18,7 @@ from runtime.grpo.messages import Status
 from runtime.grpo.shares import Share
 from runtime.jobs.spec import JobSpec
 
-ENGINE = ReplicaTiming(0.002, 0.001, 0.0, 1e-4, 1e-5, 0.0, 1e-3, 2**40)
+ENGINE = ReplicaTiming(0.0, 1e-9, 0.0, 1.0, 0.0, 0.0, 0.0, 2**40)
 """What forecasts take an engine for: a step of 30 sequences takes as long as one of a few, and the cache is never full. Policies
 compare forecasts with each other, so only ratios matter."""
 
