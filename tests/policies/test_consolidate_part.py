@@ -56,6 +56,7 @@ def test_what_is_known_of_jobs_is_what_the_state_says_of_each(stays: Any) -> Non
         if job.iterations is not None:
             assert (stay_h, iterations) == (np.inf, max(0.0, job.iterations - state.iterations_done(job.id)))
         else:
+            assert job.duration_s is not None
             leaves_s = state.now_s + job.duration_s if job.id == waits else state.jobs.leaves_s[row]
             assert (stay_h, iterations) == (max(0.0, leaves_s - state.now_s) / 3600, np.inf)
     groups = state.view.groups[state.order]

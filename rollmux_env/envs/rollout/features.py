@@ -169,9 +169,9 @@ def _write_rest(
     load = np.zeros(job.live, np.int64)
     for k in replica:
         load[k] += 1
-    fullest, most = 0.0, 0
+    fullest, most = 0.0, load.max()
     for j in range(job.live):
-        own, most = rollout.replicas[job.first + j], max(most, int(load[j]))
+        own = rollout.replicas[job.first + j]
         fullest = max(fullest, (own.context + own.cached) / own.kv)
     incomplete = 0
     for g in range(job.launched):

@@ -56,7 +56,7 @@ def test_phases_take_what_they_take_in_the_shape_and_are_held_against_the_job_as
     run = replay_events(problem, Algorithm1(), make_dispatch("round-robin"), 0, Watch(check=True, keep_phases=True))
     rollouts = [phase.end_s - phase.start_s for phase in run.phases if phase.phase == "rollout"]
     assert rollouts == pytest.approx([17, 10, 10, 10])
-    assert run.solo_s is not None and run.solo_s["a"] == pytest.approx(4 * (5 + 10))
+    assert (run.solo_s or {})["a"] == pytest.approx(4 * (5 + 10))
 
 
 def test_explain_names_the_shape() -> None:
