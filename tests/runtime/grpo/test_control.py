@@ -221,7 +221,7 @@ def test_it_decides_so_in_the_environment_too(engines: tuple[JobSpec, list[Rollo
     observation, _ = env.reset(seed=0, options={"stream_seed": 0})
     agent, moves, over = PolicyAgent("tail-migration", env), [], False
     while not over:
-        action = agent.choose(observation)
+        action = agent.actions(observation)
         if action[0]:
             responses = env.jobs.responses[0]
             left = np.flatnonzero(np.isin(responses["state"], (1, 2)))
