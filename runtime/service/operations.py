@@ -51,10 +51,17 @@ class OperationsLog:
         with open(self._path, "ab", buffering=0, opener=private_opener) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # `rollmux token` writes too
             status = os.fstat(file.fileno())
-            if not os.path.samestat(status, os.stat(self._path)):
+            if not self._is_present(status):
                 return False
             if status.st_size + len(line) <= self._largest or not status.st_size:
                 file.write(line)
                 return True
             self._path.replace(self._path.with_name(OPERATIONS + _OLDER))
+            return False
+
+    def _is_present(self, status: os.stat_result) -> bool:
+        """Whether it is the file that is written to."""
+        try:
+            return os.path.samestat(status, self._path.stat())
+        except FileNotFoundError:  # put aside, and the new one has not begun
             return False

@@ -6,6 +6,9 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from runtime.service.operations import OPERATIONS, OperationsLog
 from tests.conftest import Command
@@ -42,6 +45,20 @@ def test_nothing_is_lost_between_writers_when_a_new_file_begins(tmp_path: Path) 
         [*pool.map(lambda k: OperationsLog(tmp_path, largest=6000).write("ann", "cancel", str(k), "done"), range(80))]
     both = (tmp_path / (OPERATIONS + ".1")).read_text() + (tmp_path / OPERATIONS).read_text()
     assert sorted(int(json.loads(line)["subject"]) for line in both.splitlines()) == [*range(80)]
+
+
+def test_a_line_is_not_lost_while_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer has put the full file aside, and not begun the new one."""
+    log, path = OperationsLog(tmp_path), tmp_path / OPERATIONS
+    log.write("ann", "cancel", "a", "done")
+
+    def others_turn(*arguments: Any) -> None:
+        monkeypatch.undo()
+        path.rename(path.with_name(OPERATIONS + ".1"))
+
+    monkeypatch.setattr("runtime.service.operations.fcntl.flock", others_turn)
+    log.write("ann", "cancel", "b", "done")
+    assert json.loads(path.read_text())["subject"] == "b"
 
 
 def test_a_folder_that_cannot_be_written_loses_the_line_alone(tmp_path: Path) -> None:
