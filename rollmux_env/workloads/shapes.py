@@ -8,7 +8,6 @@ it; every rollout node keeps whole replicas. Halving both sides, or one and doub
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from rollmux_env.scenario import Job, Phase, PhaseShape, Shape, TrainingShape
