@@ -88,7 +88,7 @@ def replayed(case: Case) -> dict[str, Any]:
     if isinstance(policy, OwnReplay):
         return figures(policy.replay(scenario).metrics)
     run = replay_events(scenario, policy, make_dispatch(dispatch), SEED) if dispatch else replay(scenario, policy)
-    decisions = (repr((event.job_id, event.placement)) for event in run.log if isinstance(event, Admitted | Moved))
+    decisions = (known((event.job_id, event.placement)) for event in run.log if isinstance(event, Admitted | Moved))
     return {**figures(metrics(run)), "decisions": digest(decisions), "events": digest(line(event) for event in run.log)}
 
 
@@ -101,7 +101,12 @@ def figures(outcome: Metrics) -> dict[str, Any]:
 def line(event: Event) -> str:
     """An event as a line of text: of a job in it, its id."""
     parts = (value.id if name == "job" else value for name, value in vars(event).items())
-    return " ".join((type(event).__name__, *map(repr, parts)))
+    return " ".join((type(event).__name__, *map(known, parts)))
+
+
+def known(value: object) -> str:
+    """A value as a line of text, in which a job's own shape, which all jobs have, is not named."""
+    return repr(value).replace(", shape=0)", ")")
 
 
 def digest(lines: Iterable[str]) -> str:

@@ -46,7 +46,7 @@ def play(spec: str, seeds: range) -> tuple[dict[str, np.ndarray], float]:
     seconds, decisions, info = 0.0, 0, {}
     while not over.all():
         began, asked = process_time(), int((~over).sum())
-        actions = agent.choose(observation)
+        actions = agent.actions(observation)
         seconds, decisions = seconds + process_time() - began, decisions + asked
         observation, rewards, ended, _, info = env.step(actions)
         cost -= np.where(over, 0, rewards)

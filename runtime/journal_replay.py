@@ -322,8 +322,8 @@ class _Timeline:
 
     def _continued(self, fact: Continued) -> _Instant:
         """A job goes on with what it had in hand; of a stale one that may be the last rollouts."""
-        spec, told = self._specs[fact.job_id], core_facts.Continued(fact.job_id, fact.phase, fact.runs, fact.sampled)
-        news: list[core_facts.Fact] = [told] if fact.sampled != 0 or fact.runs else []
+        spec, continued = self._specs[fact.job_id], core_facts.Continued(fact.job_id, fact.phase, fact.runs, fact.sampled)
+        news: list[core_facts.Fact] = [continued] if fact.sampled != 0 or fact.runs else []
         if spec.staleness and fact.sampled and self._done.get(spec.id, 0) + fact.sampled == spec.iterations:
             news.append(core_facts.Sampled(spec.id))
         return _Instant(fact.at_s, news)

@@ -29,15 +29,20 @@ _FORMER_NAMES = {
     "_streams.held": "_streams.reservations",
     "_reference.held": "_reference.reservations",
 }
-# Columns that records did not have in version 0.1.0, and those whose values they have instead; None: zeros.
-_ADDED = {
-    **dict.fromkeys(("rollout_warm_s", "training_warm_s", "cold_s", "entered_done", "limit_per_cold", "visits")),
-    **dict.fromkeys(("warm_s", "visitors", "visiting_cold_s")),
-    **dict.fromkeys(("of_shape", "more_shapes", "first_shape", "staleness")),
+# Columns that records did not have in version 0.1.0, and what they have instead: a value, another column's, or the row's number.
+_ROW = "its row"
+_ADDED: dict[str, str | int] = {
+    **dict.fromkeys(("rollout_warm_s", "training_warm_s", "cold_s", "entered_done", "limit_per_cold", "visits"), 0),
+    **dict.fromkeys(("warm_s", "visitors", "visiting_cold_s", "work_rate"), 0),
+    **dict.fromkeys(("of_shape", "more_shapes", "staleness", "rollout_pool"), 0),
+    "training_pool": 1,
+    "first_shape": _ROW,
     "alone_s": "solo_s",
-    **dict.fromkeys(("rollout_device_gb", "training_device_gb", "node_device_gb")),
+    **dict.fromkeys(("rollout_device_gb", "training_device_gb", "node_device_gb"), 0),
     **dict.fromkeys(("stays_limit_s", "enters_limit_s", "follows_limit_s", "joined_limit_s"), "limit_s"),
 }
+# Columns that they had besides, before the one named: nodes of the one pool of either side.
+_REMOVED = {"n_groups": ("rollout_nodes", "training_nodes")}
 
 
 def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:
@@ -63,6 +68,10 @@ def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> No
     """
     leaves = dict(_leaves(environment))
     arrays, plain = _present_names(arrays), _present_names(plain)
+    for name in leaves:
+        table, _, last = name.rpartition(".")
+        if last == "nodes" and name not in arrays and f"{table}.clock" in arrays:
+            arrays[name] = _nodes_by_pool(arrays[f"{table}.clock"], leaves[f"{table}.clock"])
     if different := sorted(set(leaves) ^ (set(arrays) | set(plain))):
         raise InputError(f"environment.{different[0]}: is in only one of the saved environment and this one")
     for name, value in leaves.items():
@@ -95,15 +104,36 @@ def _present_names(saved: dict[str, Any]) -> dict[str, Any]:
 
 def _with_added(saved: NDArray[Any], records: NDArray[Any]) -> NDArray[Any]:
     """The bytes of records of an earlier version, with the columns that they have now; others as they are."""
-    names = records.dtype.names or ()
-    former = repack_fields(records.dtype[[name for name in names if name not in _ADDED]])
-    if former == records.dtype or saved.shape != (*records.shape, former.itemsize) or saved.dtype != np.uint8:
+    old, new = _former(saved, records), records.copy()
+    if old is None:
         return saved
-    old, new = np.ascontiguousarray(saved).view(former)[..., 0], records.copy()
-    for name in names:
-        source = _ADDED.get(name, name)
-        new[name] = 0 if source is None else old[source]
+    for name in records.dtype.names or ():
+        match _ADDED.get(name, name):
+            case int(value):
+                new[name] = value
+            case source:
+                new[name] = np.arange(records.shape[-1]) if source == _ROW else old[source]
     return _as_bytes(new)
+
+
+def _former(saved: NDArray[Any], records: NDArray[Any]) -> NDArray[Any] | None:
+    """Records of an earlier version, with its columns; None where the bytes are no such."""
+    columns: list[tuple[Any, ...]] = []
+    for name in records.dtype.names or ():
+        columns += [(removed, np.int64) for removed in _REMOVED.get(name, ())]
+        columns += [] if name in _ADDED else [(name, records.dtype[name])]
+    former = np.dtype(columns)
+    if former == repack_fields(records.dtype) or saved.shape != (*records.shape, former.itemsize) or saved.dtype != np.uint8:
+        return None
+    return np.ascontiguousarray(saved).view(former)[..., 0]
+
+
+def _nodes_by_pool(saved: NDArray[Any], clock: NDArray[Any]) -> NDArray[np.int64]:
+    """(E, 2, 2) nodes that an earlier version had in the pool of each side."""
+    nodes = np.zeros((len(clock), 2, 2), np.int64)
+    if (old := _former(saved, clock)) is not None:
+        nodes[:, 0, 0], nodes[:, 1, 1] = old["rollout_nodes"], old["training_nodes"]
+    return nodes
 
 
 def _as_bytes(records: NDArray[Any]) -> NDArray[np.uint8]:

@@ -57,7 +57,7 @@ class RolloutProblem(Settings):
     def reference_usd(self, policy: str, seed: int) -> float:
         """See `Problem`: the cost of an episode over that of `plain`."""
         env = self._environment(1, autoreset=False)
-        return -float(play(env, [seed], PolicyAgent(policy, env).choose)["return"][0])
+        return -float(play(env, [seed], PolicyAgent(policy, env).actions)["return"][0])
 
     def figures(
         self, env: VectorEnv[Any, Any, Any], played: Figures, references: Mapping[str, NDArray[np.float64]]

@@ -35,7 +35,7 @@ def collect(teacher: str, jobs: int, seed: int) -> Labels:
     observation, _ = env.reset(seed=0, options={"stream_seed": rng.integers(FIRST_DRAWN_SEED, 2**31, jobs).tolist()})
     agent, over, parts = PolicyAgent(teacher, env), np.zeros(jobs, np.bool_), list[Labels]()
     while not over.all():
-        actions, mask = agent.choose(observation), observation["mask"]
+        actions, mask = agent.actions(observation), observation["mask"]
         actions = np.where(mask[np.arange(jobs), actions] == 1, actions, 0)
         values = np.where(mask > 0, 0.0, np.nan).astype(np.float32)
         values[np.arange(jobs), actions] = 1.0

@@ -54,9 +54,9 @@ def bisections(work: Work, budget: Budget) -> Bisections:
     tflops = np.array([each.training_tflops for each in hardware])
     bandwidth = np.array([each.weights_gb_s for each in hardware])
     links = _bandwidth(counts, hardware, budget.machine) / _bandwidth(whole[None], hardware, budget.machine)
-    memory = (whole - counts) @ bandwidth / (whole @ bandwidth)
-    tolerance = float(tflops.max() / (whole @ tflops)) / 2
-    return Bisections(counts, counts @ tflops / (whole @ tflops), links, memory, tolerance)
+    memory = ((whole - counts) * bandwidth).sum(axis=1) / (whole * bandwidth).sum()
+    total = (whole * tflops).sum()
+    return Bisections(counts, (counts * tflops).sum(axis=1) / total, links, memory, float(tflops.max() / total) / 2)
 
 
 def _bandwidth(counts: Ints, hardware: tuple[Hardware, ...], machine: int) -> Floats:

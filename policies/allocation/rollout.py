@@ -15,6 +15,7 @@ import highspy
 import numpy as np
 
 from policies.allocation.training import group_sizes
+from rollmux_env import portable
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.timing.allocation import Budget, Counts
 from rollmux_env.timing.generation import Replica, largest_batch
@@ -81,7 +82,7 @@ def rollout_plan(kinds: Sequence[Kind], counts: Counts, in_flight: int) -> Rollo
     rows = np.array([[*kind.gpus, kind.replica.batch] for kind in usable], dtype=np.float64)
     numbers = _most(rate, rows, np.array([*counts, in_flight], dtype=np.float64))
     chosen = tuple((kind.replica, int(number)) for kind, number in zip(usable, numbers, strict=True) if number)
-    return RolloutPlan(chosen, float(rate @ numbers)) if chosen else None
+    return RolloutPlan(chosen, portable.dot(rate, numbers)) if chosen else None
 
 
 def _most(value: Floats, use: Floats, limits: Floats) -> Ints:

@@ -6,7 +6,7 @@ import typer
 
 from policies.commands.bench_options import BenchOptions
 from policies.commands.options import Fidelity, Format, find_scenario
-from policies.commands.suite import run_suite
+from policies.commands.suite import SuiteOptions, run_suite
 from rollmux_env.command_options import takes
 
 
@@ -46,7 +46,7 @@ def _bench_suite(name: str, options: BenchOptions) -> None:
         if value:
             raise typer.BadParameter("a suite has its own", param_hint=option)
     quick, seed, seeds, workers = options.quick, options.seed, options.seeds, options.workers
-    run_suite(name, quick, options.policy or [], seed, seeds, workers, options.out, options.format, options.check)
+    run_suite(name, SuiteOptions(quick, options.policy or [], seed, seeds, workers, options.out, options.format, options.check))
 
 
 def _compare(target: str, options: BenchOptions) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from rollmux_env.kernel.tables import Floats, Ints
@@ -20,32 +22,38 @@ class Oracle:
 
     def choose_all(self, hour: Hour) -> Ints:
         """(iterations, steps) topologies."""
-        iterations, count = hour.before_s.shape[0], hour.forecast.seconds.shape[1]
+        iterations, steps = hour.before_s.shape
+        count = hour.forecast.seconds.shape[1]
         ways = [_ways(hour, i) for i in range(iterations)]
         arrival_s = np.zeros(count)
         before = np.empty((iterations, count), np.int64)
-        for i, (taken_s, _) in enumerate(ways):
-            through_s = arrival_s[:, None] + taken_s
+        for i, way in enumerate(ways):
+            through_s = arrival_s[:, None] + way.taken_s
             before[i] = np.argmin(through_s, axis=0)
             arrival_s = through_s.min(axis=0)
-        chosen = np.empty(hour.before_s.shape, np.int64)
+        chosen = np.empty((iterations, steps), np.int64)
         last = int(np.argmin(arrival_s))
         for i in reversed(range(iterations)):
             first = int(before[i, last])
-            _, steps = ways[i]
-            for s in reversed(range(chosen.shape[1])):
+            for s in reversed(range(steps)):
                 chosen[i, s] = last
-                last = int(steps[s, first, last])
+                last = int(ways[i].before[s, first, last])
         return chosen
 
 
-def _ways(hour: Hour, i: int) -> tuple[Floats, Ints]:
+class _Ways(NamedTuple):
     """The shortest ways through an iteration.
 
-    Returns:
-        (C, C) seconds from the topology before its first step to that of its last, and (S, C, C) the topology before each step of
-        such a way, by the first and by that of the step.
+    Attributes:
+        taken_s: (C, C) seconds from the topology before its first step to that of its last.
+        before: (S, C, C) the topology before each step of such a way, by the first and by that of the step.
     """
+
+    taken_s: Floats
+    before: Ints
+
+
+def _ways(hour: Hour, i: int) -> _Ways:
     forecast = hour.forecast
     count = forecast.seconds.shape[1]
     now_s = np.where(np.eye(count, dtype=bool), 0.0, np.inf)
@@ -63,4 +71,4 @@ def _ways(hour: Hour, i: int) -> tuple[Floats, Ints]:
             np.take_along_axis(from_s, steps[s][:, None, :], axis=1)[:, 0]
             + np.maximum(hour.beside_s[i, s], forecast.seconds[step.pattern])[None, :]
         )
-    return now_s, steps
+    return _Ways(now_s, steps)

@@ -31,7 +31,7 @@ class RFabric:
         """The topology that it begins with."""
         return Static().first(forecast)
 
-    def choose(self, forecast: Forecast, step: int, present: int) -> int:
+    def topology_for(self, forecast: Forecast, step: int, present: int) -> int:
         """What is there, or what is best until circuits can be set anew again."""
         if not self._has_slack(forecast, step):
             return present

@@ -16,6 +16,6 @@ class Static:
         ]
         return totals_s.index(min(totals_s))
 
-    def choose(self, forecast: Forecast, step: int, present: int) -> int:
+    def topology_for(self, forecast: Forecast, step: int, present: int) -> int:
         """What is there."""
         return present

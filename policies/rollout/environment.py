@@ -35,7 +35,7 @@ class PolicyAgent:
         self._policy, self._env = make_at(spec, "environment"), env
         self._players: list[_Player | None] = [None] * env.num_envs
 
-    def choose(self, observation: Any) -> Ints:
+    def actions(self, observation: Any) -> Ints:
         """(E,) actions for the present decisions."""
         jobs = self._env.jobs
         actions = np.zeros(self._env.num_envs, np.int64)

@@ -115,7 +115,7 @@ class Memory:
         write_setting(self.job, self.costs, self.kv, setting, policy.switch_s)
         self._out = observation_table(1)
 
-    def choose(self, rollout: Rollout) -> int:
+    def best_row(self, rollout: Rollout) -> int:
         """The best row of a decision."""
         write_observation(self.job, rollout, self.quantiles, self.costs, self.kv, self._out, 0)
         return self.policy.best_row(self._out, 0)
@@ -136,11 +136,11 @@ class NetworkRounds(Rounds):
             job = self._memory.job
             job["launching"], job["resized"], job["moved"] = 1, 0, 0
             job["queue"], job["long"] = len(self.queue), len(self.queue) >= job["prompts"]
-            row = self._memory.choose(empty_rollout())
+            row = self._memory.best_row(empty_rollout())
             if row >= RESIZE:
                 job["size"], job["resized"] = row - RESIZE, 1
                 job["live"] = job["gpus"] // SIZES[row - RESIZE]
-                row = self._memory.choose(empty_rollout())
+                row = self._memory.best_row(empty_rollout())
             sizes = ("spare_prompts", "spare_responses") if row == SPARE else ("prompts", "responses")
             self._launched = int(job[sizes[0]]), int(job[sizes[1]])
             self._due = super().next()
@@ -176,7 +176,7 @@ class NetworkControl:
         job, memory = self._memory.job, self._memory
         fleet.sampled()
         job["now_s"] = fleet.now_s
-        row = memory.choose(fleet.tables)
+        row = memory.best_row(fleet.tables)
         which = fleet.open
         if row in (PUT_OFF, ABORT):
             fleet.abort(dropped(job, fleet.tables, row))

@@ -490,8 +490,13 @@ class State:
         self._describe(row, job)
         if self._groups["exclusive"][group]:
             membership.attach_colocated(self._jobs, self._groups, row, group, *self._colocated_s(row))
+            self._departs_s[group] = self._groups["departs_s"][group]
         else:
-            membership.replan(self._jobs, self._groups, row)
+            self._replan_member(row, group)
+
+    def _replan_member(self, row: int, group: int) -> None:
+        """A member of a settled group has other times or memory than it was placed with."""
+        membership.replan(self._jobs, self._groups, row)
         self._departs_s[group] = self._groups["departs_s"][group]
 
     def _share_link(self) -> None:
@@ -519,7 +524,7 @@ class State:
             group = int(self._jobs["group"][row])
             if group != NOWHERE and self._jobs["placed_sync_s"][row] != self._jobs["sync_s"][row]:
                 self._settle(group)
-                membership.replan(self._jobs, self._groups, row)
+                self._replan_member(row, group)
 
     def _write_sync(self, row: int, seconds: float) -> None:
         """Write what a job's sync takes on the link, and what its iteration takes alone with it, in each of its shapes: on one pool

@@ -31,18 +31,18 @@ class Search(NamedTuple):
     Attributes:
         usd: (G,) `rollmux_env.kernel.lns_value.group_usd` of every group row.
         version: (G,) of every group, from 1 on, or EMPTY; last: (1,) the last one given.
-        found: (J, G) records of `_found_type`: the best place of a job in a group; for its home, that of going home.
+        places: (J, G) records of `_place_type`: the best place of a job in a group; for its home, that of going home.
         rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
     """
 
     usd: Floats
     version: Ints
     last: Ints
-    found: Records
+    places: Records
     rows: Records
 
 
-def _found_type(nodes: int) -> np.dtype[Any]:
+def _place_type(nodes: int) -> np.dtype[Any]:
     """version: of the group for which this was found, 0 for none; room: new rollout nodes that there was room for then.
 
     joins: 0 where the group as a whole is out. looked: candidates, negative where they have not been looked at.
@@ -59,7 +59,7 @@ def make_search(view: View) -> Search:
         np.zeros(groups),
         np.full(groups, EMPTY),
         np.zeros(1, dtype=np.int64),
-        np.zeros((jobs, groups), dtype=_found_type(nodes)),
+        np.zeros((jobs, groups), dtype=_place_type(nodes)),
         np.zeros(CANDIDATES, dtype=candidate_type(nodes)),
     )
 
@@ -134,13 +134,13 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
 def _home_usd(view: View, facts: Regrouping, job: int, search: Search) -> float:
     """What going home makes that group cost more; infinite where there is no place for the job there any more."""
     home = facts.homes[job].group
-    found = search.found[job, home]
-    if found.version != search.version[home]:
-        found.version, found.usd = search.version[home], np.inf
+    place = search.places[job, home]
+    if place.version != search.version[home]:
+        place.version, place.usd = search.version[home], np.inf
         if _go_home(view, facts, job):
-            found.usd = group_usd(view, facts, home, NOWHERE, search.rows[0], view.groups[home].period_s) - search.usd[home]
+            place.usd = group_usd(view, facts, home, NOWHERE, search.rows[0], view.groups[home].period_s) - search.usd[home]
             detach(view.jobs, view.groups, job)
-    return float(found.usd)
+    return float(place.usd)
 
 
 @compiled(arrays=False)
@@ -159,18 +159,18 @@ def may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
 @compiled(arrays=False)
 def _look(view: View, facts: Regrouping, job: int, group: int, search: Search) -> None:
     """Find the best place of a job in the only group of the view's order, and write what was found."""
-    found, rows = search.found[job, group], search.rows
+    place, rows = search.places[job, group], search.rows
     count = enumerate_candidates(view, job, view.jobs[job].rollout_nodes > _ALL_PINS, NO, rows)
-    found.looked, found.usd = count, np.inf
+    place.looked, place.usd = count, np.inf
     for k in range(min(count, rows.shape[0])):
         row = rows[k]
         if row.group != group or row.reason != FEASIBLE:
             continue
         more = group_usd(view, facts, group, job, row, row.period_s) - search.usd[group]
-        if more < found.usd - _TIE_USD:
-            found.usd, found.new_nodes = more, row.new_nodes
+        if more < place.usd - _TIE_USD:
+            place.usd, place.new_nodes = more, row.new_nodes
             for v in range(row.nodes.shape[0]):
-                found.nodes[v] = row.nodes[v]
+                place.nodes[v] = row.nodes[v]
 
 
 @compiled
@@ -198,7 +198,7 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     if home != NOWHERE and _home_usd(view, facts, job, search) < np.inf:
         looked += 1
         # The nodes to be held elsewhere are only known when all jobs have a place; a rollout node each is about right.
-        best = search.found[job, home].usd - rollout_usd(jobs[job], limits) * wanted * facts.migration_h
+        best = search.places[job, home].usd - rollout_usd(jobs[job], limits) * wanted * facts.migration_h
         best_group = home
     empty = NOWHERE
     one = np.empty(1, np.int64)
@@ -211,18 +211,18 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         looked += 1
         if group == home:
             continue
-        found = search.found[job, group]
-        if found.version != version[group] or found.room != room:
-            found.version, found.room, found.looked = version[group], room, _NOT_YET
-            found.joins = 1 if may_join(jobs, groups[group], limits, job) else 0
-        if found.joins == 0 or (overlooked > 0.0 and rng.random() < overlooked):
+        place = search.places[job, group]
+        if place.version != version[group] or place.room != room:
+            place.version, place.room, place.looked = version[group], room, _NOT_YET
+            place.joins = 1 if may_join(jobs, groups[group], limits, job) else 0
+        if place.joins == 0 or (overlooked > 0.0 and rng.random() < overlooked):
             continue
-        if found.looked == _NOT_YET:
+        if place.looked == _NOT_YET:
             one[0] = group
             _look(there, facts, job, group, search)
-        looked += found.looked
-        if found.usd < best - _TIE_USD:
-            best, best_group = found.usd, group
+        looked += place.looked
+        if place.usd < best - _TIE_USD:
+            best, best_group = place.usd, group
     if empty != NOWHERE and keeps_alone(jobs[job]) and has_room(jobs[job], wanted, training, limits, there.clock):
         looked += 1
         hours, worth = job_worth(jobs, facts, job, empty, jobs[job].alone_s)
@@ -237,10 +237,10 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         if best_group == empty:
             open_group(groups, empty, NOWHERE, jobs[job], training, 0.0)
         else:
-            found = search.found[job, best_group]
-            there_already = wanted - found.new_nodes
+            place = search.places[job, best_group]
+            there_already = wanted - place.new_nodes
             for k in range(there_already):
-                jobs[job].pins[k] = found.nodes[k]
+                jobs[job].pins[k] = place.nodes[k]
         jobs[job].visits = 1
         attach(jobs, groups, job, best_group, there_already, wanted - there_already)
     changed(view, facts, best_group, search)

@@ -6,12 +6,14 @@ slack is long enough, and is on the critical path where it is not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from rollmux_env import portable
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, no_circuits, traffic_s
 from rollmux_env.network.steps import PATTERNS, WEIGHTS, Iteration, Step
@@ -82,7 +84,7 @@ class NetworkPolicy(Protocol):
         """The topology that it begins with."""
         ...
 
-    def choose(self, forecast: Forecast, step: int, present: int) -> int:
+    def topology_for(self, forecast: Forecast, step: int, present: int) -> int:
         """The topology for a step, when all traffic before it has ended."""
         ...
 
@@ -120,10 +122,10 @@ def draw_hour(forecast: Forecast, generation_s: float, iterations: int, cv: floa
         cv: coefficient of variation.
     """
     random = np.random.Generator(np.random.Philox(seed))
-    sigma = np.sqrt(np.log1p(cv**2))
+    sigma = math.sqrt(math.log1p(cv**2))
     shape = iterations, len(forecast.steps)
-    factors = np.exp(sigma * random.standard_normal((2, *shape)) - sigma**2 / 2)
-    longer = np.exp(sigma * random.standard_normal(iterations) - sigma**2 / 2)
+    factors = portable.exp(sigma * random.standard_normal((2, *shape)) - sigma**2 / 2)
+    longer = portable.exp(sigma * random.standard_normal(iterations) - sigma**2 / 2)
     before_s = np.array([step.before_s for step in forecast.steps]) * factors[0]
     beside_s = np.array([step.beside_s for step in forecast.steps]) * factors[1]
     return Hour(forecast, before_s, beside_s, generation_s * longer)
@@ -143,7 +145,7 @@ def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
     for i in range(hour.before_s.shape[0]):
         generated_s = now_s + float(hour.generation_s[i])
         for s, step in enumerate(forecast.steps):
-            topology = policy.choose(forecast, s, present) if isinstance(policy, NetworkPolicy) else int(used[i, s])
+            topology = policy.topology_for(forecast, s, present) if isinstance(policy, NetworkPolicy) else int(used[i, s])
             used[i, s] = topology
             ready_s = now_s + float(hour.before_s[i, s])
             if step.pattern == WEIGHTS:

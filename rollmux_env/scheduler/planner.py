@@ -80,7 +80,7 @@ class Planner:
         self.policy = policy
         self.ticks = Ticks(policy)
         self.events: list[Event] = []
-        self._told = 0  # so many of them are no news
+        self._reported = 0  # so many of them are no news
         self.decision_s: list[float] = []
         self.hidden: Collection[int] = ()
         self.confined: dict[str, frozenset[str]] = {}
@@ -115,13 +115,13 @@ class Planner:
     def take_events(self) -> list[Event]:
         """Hand over what has been applied since this was last asked."""
         events, self.events = self.events, []
-        self._told = 0
+        self._reported = 0
         return events
 
     def news(self) -> list[Event]:
         """What has been applied since this was last asked, and since the events were taken."""
-        news = self.events[self._told :]
-        self._told = len(self.events)
+        news = self.events[self._reported :]
+        self._reported = len(self.events)
         return news
 
     def leave(

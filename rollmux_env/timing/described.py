@@ -93,19 +93,19 @@ class ReplicaSize(FileModel):
     tensor_parallel: NodeCount
     """GPUs of a replica."""
     step_s: NonNegative
-    """As in `timing`; so are the others."""
+    """Seconds, as in `timing`."""
     weights_s: NonNegative
-    """As in `timing`."""
+    """Seconds, as in `timing`."""
     kv_s_per_token: NonNegative
-    """As in `timing`."""
+    """Seconds, as in `timing`."""
     sequence_s: NonNegative
-    """As in `timing`."""
+    """Seconds, as in `timing`."""
     prefill_s: NonNegative
-    """As in `timing`."""
+    """Seconds, as in `timing`."""
     prefill_s_per_token: NonNegative
-    """As in `timing`."""
+    """Seconds, as in `timing`."""
     prefill_s_per_token2: NonNegative
-    """As in `timing`."""
+    """Seconds, as in `timing`."""
     kv_tokens: Count
     """As in `timing`."""
 

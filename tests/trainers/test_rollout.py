@@ -37,7 +37,7 @@ def test_a_short_run_leaves_a_policy_that_plays_as_it_was_evaluated(tmp_path: Pa
     curve = train(Run(config, problem, references, 0, tmp_path, lambda *_: None))
     best = max(curve, key=lambda found: found["return"])
     env = problem.held_out(4)
-    played = play(env, range(1000, 1004), PolicyAgent(f"learned:{tmp_path / BEST}", env).choose)
+    played = play(env, range(1000, 1004), PolicyAgent(f"learned:{tmp_path / BEST}", env).actions)
     assert played["return"].mean() == pytest.approx(best["return"], rel=1e-6)
     assert make_rollout(f"learned:{tmp_path / BEST},tails=false") == make_rollout(f"learned:{tmp_path / BEST},tails=false")
 

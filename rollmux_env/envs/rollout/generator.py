@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
@@ -92,7 +93,7 @@ class RandomJobs:
         model, gpu = _MODELS[rng.integers(3)], _GPUS[rng.integers(2)]
         gpus, cap = _DEVICES[rng.integers(2)], (8192, 16384)[rng.integers(2)]
         prompts, responses = (16, 24, 32)[rng.integers(3)], (4, 8)[rng.integers(2)]
-        median, sigma, alike = np.exp(rng.uniform(np.log(300), np.log(1500))), rng.uniform(0.3, 1.8), rng.uniform(0, 0.8)
+        median, sigma, alike = math.exp(rng.uniform(math.log(300), math.log(1500))), rng.uniform(0.3, 1.8), rng.uniform(0, 0.8)
         timings = []
         for size in SIZES:
             with suppress(InputError):  # the weights alone are too large

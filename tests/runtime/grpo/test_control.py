@@ -169,9 +169,10 @@ def run(engines: tuple[JobSpec, list[RolloutWorker]], control: Control | None) -
     found = []
     for _ in range(ROLLOUTS):
         job.rollout()
-        parts: list[Sampled] = [part for own in vars(job)["_samples"] for part in own.result(60)]
+        rolled = vars(job)["_rolled"]
+        parts: list[Sampled] = [part for own in rolled.samples for part in own.result(60)]
         found.append([response for part in sorted(parts, key=lambda part: part.place) for response in part.responses])
-        vars(job)["_rounds"].done(vars(job)["_complete"])
+        vars(job)["_rounds"].done(rolled.complete)
     for handle in handles:
         handle.thread.shutdown()
     return found
@@ -221,7 +222,7 @@ def test_it_decides_so_in_the_environment_too(engines: tuple[JobSpec, list[Rollo
     observation, _ = env.reset(seed=0, options={"stream_seed": 0})
     agent, moves, over = PolicyAgent("tail-migration", env), [], False
     while not over:
-        action = agent.choose(observation)
+        action = agent.actions(observation)
         if action[0]:
             responses = env.jobs.responses[0]
             left = np.flatnonzero(np.isin(responses["state"], (1, 2)))

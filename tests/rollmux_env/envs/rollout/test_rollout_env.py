@@ -77,7 +77,7 @@ def simulated(spec: str, case: Case) -> list[float]:
 @pytest.mark.parametrize("spec", PUBLISHED)
 def test_a_policy_takes_as_long_as_in_the_bench(spec: str) -> None:
     env = RolloutVectorEnv(4, RandomJobs(iterations=5), autoreset=False)
-    _, info = episode(env, PolicyAgent(spec, env).choose, [1000, 1001, 1004, 1005])
+    _, info = episode(env, PolicyAgent(spec, env).actions, [1000, 1001, 1004, 1005])
     for e, seed in enumerate((1000, 1001, 1004, 1005)):
         seconds = simulated(spec, env.generator.case(seed))
         if len(seconds) == 5:
