@@ -3,14 +3,15 @@
     python benchmarks/scale.py [--jobs 500 2000 5000 20000] [--policies rollmux consolidate ...] [--chart scale.png]
 
 A stream is `production` with so many jobs and with arrivals so close together that a good third are active at once. It is replayed
-(fluid) whole under each policy. Times are this process's own: of all decisions, those about departures included.
+(fluid) whole under each policy. Times are seconds of computing: of the replay, and of all decisions, those about departures
+included.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from time import perf_counter, process_time
+from time import process_time
 from typing import NamedTuple
 
 import numpy as np
@@ -77,10 +78,10 @@ def crowded(jobs: int, seed: int) -> Scenario:
 def outcome(stream: Scenario, name: str) -> Outcome:
     """Replay a stream; `busy_ms` is the median decision of the tenth with the most jobs active."""
     timed = Timed(make_runnable(name))
-    began_s = perf_counter()
+    began_s = process_time()
     contender: Contender = timed
     run = replay(stream, contender)
-    took_s = perf_counter() - began_s
+    took_s = process_time() - began_s
     active, ms = np.array(timed.decisions).T
     figures = metrics(run)
     p50, p99 = np.percentile(ms, (50, 99))
@@ -90,16 +91,20 @@ def outcome(stream: Scenario, name: str) -> Outcome:
 
 
 def chart(path: Path, outcomes: list[Outcome]) -> None:
-    """Draw the median decision with the most jobs active against their number, both axes logarithmic."""
-    picture = Figure(figsize=(7, 4), layout="constrained")
-    axes = picture.subplots()
+    """Draw two panels over the most jobs active: the median decision of the tenth with the most, and $ per work-hour."""
+    picture = Figure(figsize=(9, 3.6), layout="constrained")
+    panels = picture.subplots(1, 2)
     for name in dict.fromkeys(one.policy for one in outcomes):
-        own = sorted((one.active, one.busy_ms) for one in outcomes if one.policy == name)
-        xs, ys = np.array(own).T
-        draw(axes, xs, ys[None, :], name, name, marker="o", markersize=4)
-    axes.set(xscale="log", yscale="log", xlabel="active jobs", ylabel="a decision, ms (median)")
-    axes.grid(alpha=0.2, which="both")
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        own = sorted((one.active, one.busy_ms, one.usd_per_work_hour) for one in outcomes if one.policy == name)
+        xs, *figures = np.array(own).T
+        for axes, ys in zip(panels, figures, strict=True):
+            draw(axes, xs, ys[None, :], name, name, marker="o", markersize=4)
+    for axes, says in zip(panels, ("a decision, ms (median)", "$ per work-hour"), strict=True):
+        axes.set(xscale="log", xlabel="most active jobs", ylabel=says)
+        axes.grid(alpha=0.2, which="both")
+    panels[0].set(yscale="log")
+    panels[1].set(ylim=(0.0, None))
+    panels[1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     picture.savefig(path, dpi=110)
 
 

@@ -136,6 +136,18 @@ def on_one_device(scenario: Dict) -> Dict:
 
 
 @st.composite
+def linked(draw: st.DrawFn, scenario: Dict) -> Dict:
+    """The same jobs with syncs, some with bytes, on a link that is narrow for them together."""
+    jobs = []
+    for job in scenario["jobs"]:
+        sync_s = draw(st.sampled_from([0, 0.5, 1, 3]))
+        gb = {"sync_gb": sync_s * draw(st.sampled_from([1, 4, 12]))} if sync_s and draw(st.booleans()) else {}
+        one = {**job, "sync_s": sync_s, **gb}
+        jobs.append(one if sync_s <= planner.solo_s(planner.read_job(one)) else {**one, "staleness": 0})
+    return {**scenario, "cluster": {**scenario["cluster"], "network": {"link_gbps": 100}}, "jobs": jobs}
+
+
+@st.composite
 def scenarios(
     draw: st.DrawFn, max_jobs: int = 10, limited: bool = True, fine: bool = False, shaped: bool = False, pooled: bool = False
 ) -> Dict:

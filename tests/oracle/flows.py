@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 
-def fair_rates(paths: Sequence[Sequence[int]], capacity: Sequence[int]) -> list[Fraction]:
+def fair_rates(paths: Sequence[Sequence[int]], capacity: Sequence[int | Fraction]) -> list[Fraction]:
     """Rates of flows, each over at least one link: all grow together, and a flow stops when one of its links is full."""
     rates = [Fraction(0)] * len(paths)
     growing = set(range(len(paths)))
@@ -21,7 +21,7 @@ def fair_rates(paths: Sequence[Sequence[int]], capacity: Sequence[int]) -> list[
     return rates
 
 
-def completion_s(paths: Sequence[Sequence[int]], gb: Sequence[int], capacity: Sequence[int]) -> list[Fraction]:
+def completion_s(paths: Sequence[Sequence[int]], gb: Sequence[int], capacity: Sequence[int | Fraction]) -> list[Fraction]:
     """Seconds until each flow ends; all begin at 0, and whenever one ends the rest share anew."""
     left = [Fraction(size) for size in gb]
     ends = [Fraction(0)] * len(paths)

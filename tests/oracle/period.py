@@ -45,7 +45,7 @@ def period(members: Sequence[Member], max_rounds: int = 3000) -> Fraction:
     return period_of_cycles(members)
 
 
-def period_of_one_device(members: Sequence[tuple[float, float, float]], rounds: int = 12) -> float:
+def period_of_one_device(members: Sequence[tuple[Seconds, Seconds, Seconds]], rounds: int = 12) -> float:
     """The period where one device runs rollout and training of each member in turn; members are (rollout_s, training_s, sync_s).
 
     A round that begins with the same waits as the one before it takes as long as all that follow.

@@ -4,15 +4,17 @@ A cluster is a dict with `pools` (by name), `max_group_size`, `migration_s`; job
 scenario file with every key filled in (see `read`). A group is a dict:
 `{"id", "rollout_nodes": [numbers], "next_node", "training": how many nodes, "members": [{"job", "nodes": [numbers]}]}`.
 Its pools are those of
-its members. With `one_device` jobs have the key too, and ask for no rollout nodes. A member's job is as `in_shape` gives it.
+its members. With `one_device` jobs have the key too, and ask for no rollout nodes. A member's job is as `in_shape` gives it. With a
+`network`, `link_s` is what its sync takes on the link as `tests.oracle.link` plans it.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations
 from typing import Any
 
-from tests.oracle.period import period, period_of_one_device
+from tests.oracle.period import Member, Seconds, period, period_of_one_device
 
 TOLERANCE = 1e-9
 Dict = dict[str, Any]
@@ -21,7 +23,7 @@ MEMORY = {"host_memory_gb": "node_memory_gb", "device_gb": "device_memory_gb"}  
 
 def read(scenario: Dict) -> tuple[Dict, list[Dict]]:
     """Cluster and jobs of a scenario that is known to be valid, in the file's order, with every default filled in."""
-    cluster = {"max_group_size": 5, "migration_s": 300, "one_device": False, **scenario["cluster"]}
+    cluster = {"max_group_size": 5, "migration_s": 300, "one_device": False, "network": None, **scenario["cluster"]}
     sides = ("training",) if cluster["one_device"] else ("rollout", "training")
     pools = cluster["pools"] if "pools" in cluster else {side: cluster[side] for side in sides}
     unlimited = {"node_memory_gb": None, "device_memory_gb": None, "max_nodes": None}
@@ -42,6 +44,8 @@ def merged(below: Any, above: Any) -> Any:
 def read_job(job: Dict) -> Dict:
     full = {
         "sync_s": 0,
+        "sync_gb": None,
+        "link_s": None,
         "staleness": 0,
         "iterations": None,
         "duration_s": None,
@@ -82,12 +86,19 @@ def at_most(a: float, b: float) -> bool:
 
 
 def solo_s(job: Dict) -> float:
-    return alone_s(in_shape(job, 0))
+    return alone_s({**in_shape(job, 0), "link_s": None})
+
+
+def sync_s(job: Dict) -> Seconds:
+    """What a sync is planned to take: on the link, where the job has its two sides on two pools."""
+    crosses = job["link_s"] is not None and job["rollout"]["pool"] != job["training"]["pool"]
+    seconds: Seconds = job["link_s" if crosses else "sync_s"]
+    return seconds
 
 
 def alone_s(job: Dict) -> float:
     rollout, training = job["rollout"]["worst_case_s"], job["training"]["worst_case_s"]
-    seconds: float = rollout + training + job["sync_s"]
+    seconds: float = rollout + training + float(sync_s(job))
     if job["staleness"]:
         seconds = max(rollout, training, seconds / (1 + job["staleness"]))
     return seconds
@@ -119,15 +130,20 @@ def period_of(group: Dict) -> float:
     if _one_device(group):
         times = [_as_member(m["job"], [], group["training"])[:3] for m in group["members"]]
         return period_of_one_device(times)
-    return float(period([_as_member(m["job"], m["nodes"], group["training"]) for m in group["members"]]))
+    return _period(tuple(_as_member(m["job"], m["nodes"], group["training"]) for m in group["members"]))
+
+
+@cache
+def _period(members: tuple[Member, ...]) -> float:
+    return float(period(members))
 
 
 def _one_device(group: Dict) -> bool:
     return any(m["job"].get("one_device") for m in group["members"])
 
 
-def _as_member(job: Dict, nodes: list[int], pool_size: int) -> tuple[float, float, float, list[int], int]:
-    return job["rollout"]["worst_case_s"], training_s(job, pool_size), job["sync_s"], nodes, job["staleness"]
+def _as_member(job: Dict, nodes: list[int], pool_size: int) -> tuple[float, float, Seconds, tuple[int, ...], int]:
+    return job["rollout"]["worst_case_s"], training_s(job, pool_size), sync_s(job), (*nodes,), job["staleness"]
 
 
 def cycle_s(group: Dict) -> float:
@@ -267,46 +283,6 @@ def vacated(group: Dict, job_id: str, old: tuple[int, ...]) -> Dict:
 
 def in_order(jobs: list[Dict]) -> list[Dict]:
     return sorted(jobs, key=lambda job: job["arrival_s"])  # stable: the file's order where equal
-
-
-def plan(scenario: Dict, decide: Any = choose) -> Dict:
-    """What `rollmux plan` prints, but for the policy's name: the jobs admitted in order of arrival, nobody leaves."""
-    cluster, jobs = read(scenario)
-    groups: list[Dict] = []
-    decisions: list[Dict] = []
-    queued = False
-    for job in in_order(jobs):
-        choice = None if queued else decide(cluster, groups, len(groups), job)
-        if choice is None:
-            queued = True
-            nothing: Dict = {"group": None, "delta_usd_per_hour": None, "rollout_nodes": [], "training_nodes": []}
-            decisions.append({"job": job["id"], "strategy": "queued", **nothing})
-            continue
-        strategy, delta, after = choice
-        groups = [g for g in groups if g["id"] != after["id"]] + [after]
-        groups.sort(key=lambda g: g["id"])
-        decisions.append(
-            {
-                "job": job["id"],
-                "strategy": strategy,
-                "group": after["id"],
-                "delta_usd_per_hour": delta,
-                "rollout_nodes": sorted(after["members"][-1]["nodes"]),
-                "training_nodes": list(range(after["training"])),
-                **({"shape": after["members"][-1]["job"]["shape"]} if job["shapes"] else {}),
-            }
-        )
-    shown = [
-        {
-            "id": g["id"],
-            "jobs": [m["job"]["id"] for m in g["members"]],
-            "period_s": period_of(g),
-            "usd_per_hour": group_usd_per_hour(cluster, g),
-            "slowdown": {m["job"]["id"]: period_of(g) / solo_s(m["job"]) for m in g["members"]},
-        }
-        for g in groups
-    ]
-    return {"decisions": decisions, "groups": shown, "usd_per_hour": sum(g["usd_per_hour"] for g in shown)}
 
 
 def moved(groups: list[Dict], groups_made: int, job: Dict, target: int | None, old: tuple[int, ...], new: int) -> list[Dict]:

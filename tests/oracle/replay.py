@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from tests.oracle import planner
+from tests.oracle import link, planner
 
 INSTANT_S = Fraction(1, 10**6)
 Dict = dict[str, Any]
@@ -32,11 +32,12 @@ def replay(scenario: Dict, decide: Any = planner.choose) -> Dict:
     peak = dict.fromkeys(names, 0)
     now = first = Fraction(to_come[0]["arrival_s"])
 
-    def admit(job: Dict) -> bool:
+    def admit_head() -> bool:
         nonlocal groups, groups_made
-        choice = decide(cluster, groups, groups_made, job)
+        choice = link.ask(decide, cluster, groups, groups_made, queue)
         if choice is None:
             return False
+        job = queue.pop(0)
         strategy, _, after = choice
         groups_made = max(groups_made, after["id"] + 1)
         groups = sorted([g for g in groups if g["id"] != after["id"]] + [after], key=lambda g: g["id"])
@@ -45,6 +46,7 @@ def replay(scenario: Dict, decide: Any = planner.choose) -> Dict:
         return True
 
     while to_come or groups:
+        groups, queue, _ = link.shared(cluster, groups, queue)
         lengths = {g["id"]: _rounded(planner.period_of(g)) for g in groups}
         due = {}  # when each member leaves if nothing else happens
         for g in groups:
@@ -72,12 +74,12 @@ def replay(scenario: Dict, decide: Any = planner.choose) -> Dict:
         for job_id in [job_id for job_id, when in due.items() if when <= now + INSTANT_S]:
             departed[job_id] = now
             groups = [left for g in groups if (left := planner.without(g, job_id)) is not None]
-        while queue and admit(queue[0]):
-            queue.pop(0)
+        while queue and admit_head():
+            pass
         while to_come and Fraction(to_come[0]["arrival_s"]) <= now + INSTANT_S:
-            job = to_come.pop(0)
-            if queue or not admit(job):
-                queue.append(job)
+            queue.append(to_come.pop(0))
+            if len(queue) == 1:
+                admit_head()
         for name, pool in cluster["pools"].items():
             peak[name] = max(peak[name], planner.nodes_in_use(groups, name) * pool["gpus_per_node"])
         done = {job_id: _rounded(x) for job_id, x in done.items()}

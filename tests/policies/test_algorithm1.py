@@ -15,6 +15,7 @@ from rollmux_env.replay.admission import Admission, admit_all
 from rollmux_env.scenario import parse_scenario
 from tests.oracle import planner
 from tests.oracle.draw import examples, scenarios
+from tests.oracle.plan import plan as naive_plan
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job
 
 
@@ -30,13 +31,14 @@ def plan(*jobs: dict[str, Any], policy: Policy | None = None, **cluster: Any) ->
 @examples(100)
 @given(data=st.data())
 def test_plans_are_those_of_the_naive_planner(limited: bool, data: st.DataObject) -> None:
-    scenario = data.draw(scenarios(max_jobs=14, limited=limited, fine=True))
-    expected = planner.plan(scenario)
+    scenario = data.draw(scenarios(max_jobs=14, limited=limited, fine=True, shaped=True, pooled=data.draw(st.booleans())))
+    expected = naive_plan(scenario)
     admission = admit_all(parse_scenario(scenario), Algorithm1())
     for found, naive in zip(admission.decisions, expected["decisions"], strict=True):
         assert (found.job, found.strategy, found.group) == (naive["job"], naive["strategy"], naive["group"])
         assert list(found.rollout_nodes) == naive["rollout_nodes"]
         assert list(found.training_nodes) == naive["training_nodes"]
+        assert found.shape == naive.get("shape")
         assert found.delta_usd_per_hour == pytest.approx(naive["delta_usd_per_hour"], abs=1e-9)
     for group, naive in zip(admission.groups, expected["groups"], strict=True):
         assert (group.id, list(group.jobs)) == (naive["id"], naive["jobs"])

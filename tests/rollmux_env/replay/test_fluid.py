@@ -23,7 +23,7 @@ from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
 from tests.oracle import planner
-from tests.oracle.draw import examples, scenarios
+from tests.oracle.draw import examples, linked, scenarios
 from tests.oracle.replay import replay as naive_replay
 from tests.rollmux_env.cluster.twin import CLUSTER, make_job
 from tests.rollmux_env.replay.restless import Never, Restless, Scripted, cost_of_log
@@ -54,6 +54,18 @@ def close(found: Any, expected: Any) -> None:
 @examples(120)
 @given(scenario=scenarios(shaped=True) | scenarios(shaped=True, pooled=True))
 def test_replay_is_the_naive_one(policy: Callable[[], Policy], decide: Callable[..., Any], scenario: dict[str, Any]) -> None:
+    found = metrics(replay(parse_scenario(scenario), policy(), check=True)).as_dict()
+    expected = naive_replay(scenario, decide)
+    close({key: found[key] for key in expected}, expected)
+
+
+@pytest.mark.parametrize(("policy", "decide"), [(Algorithm1, planner.choose), (Solo, planner.choose_solo)], ids=["rollmux", "solo"])
+@examples(60)
+@given(scenario=scenarios(shaped=True, pooled=True).flatmap(linked))
+def test_replay_on_a_link_is_the_naive_one(
+    policy: Callable[[], Policy], decide: Callable[..., Any], scenario: dict[str, Any]
+) -> None:
+    """Staleness, shapes, pools and syncs that share a link, all at once."""
     found = metrics(replay(parse_scenario(scenario), policy(), check=True)).as_dict()
     expected = naive_replay(scenario, decide)
     close({key: found[key] for key in expected}, expected)
