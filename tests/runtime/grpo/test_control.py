@@ -28,7 +28,7 @@ from runtime.engines.interface import Response
 from runtime.facts import Node
 from runtime.grpo.control import setting_of_run
 from runtime.grpo.job import Grpo
-from runtime.grpo.messages import Sampled
+from runtime.grpo.messages import Rolled
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.phases import set_session
@@ -169,9 +169,10 @@ def run(engines: tuple[JobSpec, list[RolloutWorker]], control: Control | None) -
     found = []
     for _ in range(ROLLOUTS):
         job.rollout()
-        parts: list[Sampled] = [part for own in vars(job)["_samples"] for part in own.result(60)]
+        rolled: Rolled = vars(job)["_rolled"]
+        parts = [part for own in rolled.samples for part in own.result(60)]
         found.append([response for part in sorted(parts, key=lambda part: part.place) for response in part.responses])
-        vars(job)["_rounds"].done(vars(job)["_complete"])
+        vars(job)["_rounds"].done(rolled.complete)
     for handle in handles:
         handle.thread.shutdown()
     return found
