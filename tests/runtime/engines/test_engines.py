@@ -195,6 +195,21 @@ def test_stopped_responses_go_on_where_they_were(engine: Engine) -> None:
         assert response.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
 
 
+def test_stopped_responses_go_on_with_new_weights_that_read_all_of_them_anew(engine: Engine) -> None:
+    """What stands behind is what the new model says of the whole text: nothing that the old one has computed of it is used."""
+    steps: list[Progress] = []
+    part = engine.generate(PROMPTS, GREEDY, progress=steps.append, stop=lambda: len(steps) == 7)
+    left = [response for response in part if not response.finished]
+    engine.update_weights(tiny(1).state_dict(), 5)
+    rest = engine.generate(PROMPTS, GREEDY, resume=left)
+    assert left and len(rest) == len(PROMPTS)
+    for old in left:
+        new, done = rest[old.prompt], len(old.token_ids)
+        tokens, logprobs = greedy(tiny(1), [*PROMPTS[old.prompt], *old.token_ids], GREEDY.max_tokens - done)
+        assert new.token_ids == (*old.token_ids, *tokens) and new.versions == (0,) * done + (5,) * len(tokens)
+        assert new.logprobs == pytest.approx((*old.logprobs, *logprobs), abs=1e-3)
+
+
 def test_dropped_responses_come_back_unfinished_and_the_others_as_they_are(engine: Engine) -> None:
     prompts, sampling = PROMPTS * 6, replace(RANDOM, temperature=2.0, max_tokens=40)
     whole = engine.generate(prompts, sampling)
