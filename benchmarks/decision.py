@@ -3,6 +3,7 @@
     python benchmarks/decision.py
     python benchmarks/decision.py --policies learned:default,moves=false learned:default --jobs 30 200 2000
     python benchmarks/decision.py --shapes --jobs 2000
+    python benchmarks/decision.py --shapes --policies consolidate --jobs 2000
 
 Jobs are Table 6's mixed profiles (arXiv 2512.11306), SLO ~ U(1, 2), placed by `rollmux`; then further jobs arrive, each is
 decided, placed and leaves again. With `--shapes` every job has eight shapes, its own counted. With `--policies` those are timed,
@@ -135,12 +136,12 @@ def main() -> None:
     parser.add_argument("--policies", nargs="*", default=[], help="others than `rollmux`, by name")
     arguments = parser.parse_args()
     if arguments.policies:
-        show(_policies(arguments.policies, arguments.jobs, arguments.decisions))
+        show(_policies(arguments.policies, arguments.jobs, arguments.decisions, arguments.shapes))
         return
     table = Table("active jobs", "groups", "p50 ms", "p99 ms", "whole table ms", "plain Python ms", "paper ms (its machine)")
     for count in arguments.jobs:
         scenario: Scenario = make_workload("mixed", WorkloadOptions(jobs=count + arguments.decisions))
-        jobs = [in_eight_shapes(job) if arguments.shapes else job for job in scenario.jobs]
+        jobs = _jobs(scenario, arguments.shapes)
         state = filled(scenario.cluster, jobs[:count])
         decisions, tables, plain = decide_times_ms(state, jobs[count:])
         paper = PAPER_MS.get(count)
@@ -156,13 +157,19 @@ def main() -> None:
     show(table)
 
 
-def _policies(names: list[str], counts: list[int], decisions: int) -> Table:
+def _jobs(scenario: Scenario, shapes: bool) -> list[Job]:
+    """The jobs of a workload, in eight shapes each where they are wanted."""
+    return [in_eight_shapes(job) if shapes else job for job in scenario.jobs]
+
+
+def _policies(names: list[str], counts: list[int], decisions: int, shapes: bool) -> Table:
     table = Table("active jobs", "policy", "an arrival, p50 ms", "p99 ms", "after a departure, p50 ms", "p99 ms")
     for count in counts:
         scenario = make_workload("mixed", WorkloadOptions(jobs=count + decisions, stays="fixed"))
+        jobs = _jobs(scenario, shapes)
         for name in names:
-            state = filled(scenario.cluster, list(scenario.jobs[:count]))
-            times_ms = policy_times_ms(state, list(scenario.jobs[count:]), name)
+            state = filled(scenario.cluster, jobs[:count])
+            times_ms = policy_times_ms(state, jobs[count:], name)
             table.add_row(f"{count:,}", name, *(f"{np.percentile(times, q):.2f}" for times in times_ms for q in (50, 99)))
     return table
 

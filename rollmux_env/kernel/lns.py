@@ -31,7 +31,7 @@ def _choose(jobs: Records, groups: Records, facts: Regrouping, rng: np.random.Ge
     Returns:
         How many.
     """
-    n_jobs = facts.homes.shape[0]
+    n_jobs = facts.n_jobs
     count = 0
     n_groups = int(rng.random() * 3)
     n_single = max(int(rng.random() * 3), 1 if n_groups == 0 else 0)
@@ -54,23 +54,23 @@ def _choose(jobs: Records, groups: Records, facts: Regrouping, rng: np.random.Ge
 
 
 @compiled(arrays=False)
-def _price(groups: Records, limits: Limits, facts: Regrouping, left: Ints) -> float:
+def _price(jobs: Records, groups: Records, limits: Limits, facts: Regrouping, left: Ints) -> float:
     """What the nodes cost that the moves leave behind, until their pauses end, $.
 
     Args:
         left: (P, 2) room for counts.
     """
     left[:] = 0
-    nodes_left(groups, facts, left)
+    nodes_left(jobs, groups, facts, left)
     return float(provisioned_usd(left, limits) * facts.migration_h)
 
 
 @compiled(arrays=False)
-def _fits(groups: Records, limits: Limits, facts: Regrouping, used: Ints) -> bool:
+def _fits(jobs: Records, groups: Records, limits: Limits, facts: Regrouping, used: Ints) -> bool:
     """Whether the cluster has the nodes that are in use; `used` is room as in `_price`."""
     if is_unlimited(limits):
         return True
-    nodes_in_use(groups, facts, used)
+    nodes_in_use(jobs, groups, facts, used)
     return are_within(used, limits)
 
 
@@ -79,7 +79,8 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
     """Place a newcomer, then regroup the free jobs for the better, in place.
 
     Args:
-        view: the active jobs and no others; the present groups, then at least as many empty rows as there are jobs.
+        view: the active jobs and no others, then the shapes of those that have several and are free, `first_shape` to
+            `first_shape + more_shapes` of each; the present groups, then at least as many empty rows as there are jobs.
         newcomer: row of a job that waits for a place, or NOWHERE.
         budget: the search ends when it has looked at so many groups and places in them.
         search: `rollmux_env.kernel.lns_insert.make_search` of the view.
@@ -88,7 +89,7 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
         What the moves save, discounted $, with what they cost taken off; nan where there is no place for the newcomer.
     """
     jobs, groups, limits, usd, version = view.jobs, view.groups, view.limits, search.usd, search.version
-    n_jobs = facts.homes.shape[0]
+    n_jobs = facts.n_jobs
     for group in range(facts.rollout_nodes.shape[0]):
         changed(view, facts, group, search)
     if newcomer != NOWHERE and insert(view, facts, newcomer, 0.0, rng, search) == 0:
@@ -117,7 +118,7 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
             while groups[group].members[rank] != job:
                 rank += 1
             was[k].group, was[k].rank, was_training[k] = group, rank, groups[group].training_nodes
-            was[k].n_pins, was[k].visits = jobs[job].n_pins, jobs[job].visits
+            was[k].n_pins, was[k].visits, was[k].of_shape = jobs[job].n_pins, jobs[job].visits, jobs[job].of_shape
             for v in range(jobs[job].n_pins):
                 was[k].pins[v] = jobs[job].pins[v]
             detach(jobs, groups, job)
@@ -130,8 +131,8 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
             if places == 0:
                 break
             placed += 1
-        if placed == count and _fits(groups, limits, facts, counted):
-            then = usd.sum() + _price(groups, limits, facts, counted)
+        if placed == count and _fits(jobs, groups, limits, facts, counted):
+            then = usd.sum() + _price(jobs, groups, limits, facts, counted)
             if then < now - _LEAST_USD:
                 now = then
                 continue

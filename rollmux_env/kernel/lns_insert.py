@@ -13,8 +13,17 @@ import numpy as np
 
 from rollmux_env.kernel.candidates import FEASIBLE, candidate_type, entry_limit, enumerate_candidates
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.lns_value import Regrouping, group_usd, job_worth, nodes_in_use
-from rollmux_env.kernel.membership import attach, detach, keeps_alone, memory_kept, open_group, refresh, training_seconds
+from rollmux_env.kernel.lns_value import Regrouping, group_usd, is_home, job_worth, nodes_in_use
+from rollmux_env.kernel.membership import (
+    attach,
+    detach,
+    keeps_alone,
+    memory_kept,
+    open_group,
+    refresh,
+    shape_row,
+    training_seconds,
+)
 from rollmux_env.kernel.pools import has_room, is_same, is_unlimited, nodes_of_pool, own_usd, rollout_usd
 from rollmux_env.kernel.tables import NO, NOWHERE, TOLERANCE, ZERO, Clock, Floats, Ints, Limits, Records, View, constant
 
@@ -26,12 +35,13 @@ _TIE_USD = 1e-9
 
 
 class Search(NamedTuple):
-    """What a search knows, and scratch. Shapes: J jobs, G group rows.
+    """What a search knows, and scratch. Shapes: J job rows, G group rows.
 
     Attributes:
         usd: (G,) `rollmux_env.kernel.lns_value.group_usd` of every group row.
         version: (G,) of every group, from 1 on, or EMPTY; last: (1,) the last one given.
-        places: (J, G) records of `_place_type`: the best place of a job in a group; for its home, that of going home.
+        places: (J, G) records of `_place_type`: the best place of a job in a group; for its home, that of going home. A job of
+            several shapes has the rows of its shapes for the one and its own for the other.
         rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
     """
 
@@ -75,8 +85,18 @@ def changed(view: View, facts: Regrouping, group: int, search: Search) -> None:
 
 
 @compiled(arrays=False)
+def take_shape(jobs: Records, job: int, row: int) -> None:
+    """Write what the row of a shape says, which may be the job's own, into the row of a job that is in no group."""
+    if row != job:
+        first, more = jobs[job].first_shape, jobs[job].more_shapes
+        jobs[job] = jobs[row]
+        jobs[job].first_shape, jobs[job].more_shapes = first, more
+
+
+@compiled(arrays=False)
 def put_back(jobs: Records, groups: Records, job: int, home: Records) -> None:
     """Make a job again what it was before it was taken out, as a record of `rollmux_env.kernel.lns_value.home_type` has it."""
+    take_shape(jobs, job, shape_row(jobs[job], job, home.of_shape))
     group, rank, pins, n_pins = home.group, home.rank, home.pins, home.n_pins
     n = groups[group].n_members
     groups[group].rollout_pool, groups[group].training_pool = jobs[job].rollout_pool, jobs[job].training_pool
@@ -118,8 +138,8 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
     rank = home.rank
     home.rank = 0  # among those that are there
     for i in range(g.n_members):
-        member = homes[g.members[i]]
-        if member.group == group and member.rank < rank:
+        member = g.members[i]
+        if is_home(jobs, facts, member, group) and homes[member].rank < rank:
             home.rank += 1
     put_back(jobs, groups, job, home)
     home.rank = rank
@@ -158,7 +178,7 @@ def may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
 
 @compiled(arrays=False)
 def _look(view: View, facts: Regrouping, job: int, group: int, search: Search) -> None:
-    """Find the best place of a job in the only group of the view's order, and write what was found."""
+    """Find the best place of a job, in the shape of the row, in the only group of the view's order, and write what was found."""
     place, rows = search.places[job, group], search.rows
     count = enumerate_candidates(view, job, view.jobs[job].rollout_nodes > _ALL_PINS, NO, rows)
     place.looked, place.usd = count, np.inf
@@ -174,8 +194,47 @@ def _look(view: View, facts: Regrouping, job: int, group: int, search: Search) -
 
 
 @compiled
+def _best_place(
+    view: View, facts: Regrouping, row: int, best: float, overlooked: float, rng: np.random.Generator, search: Search
+) -> tuple[float, int, int]:
+    """Find the group where the dollars rise least, and by less than `best`, with a job in the shape of a row in it.
+
+    Args:
+        view: its `order` is scratch, one row; its clock counts the nodes that are in use.
+        overlooked: share of the groups that are left out, at random.
+
+    Returns:
+        Dollars and group, `best` and NOWHERE where there is none, and how many groups and places in them were looked at.
+    """
+    jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
+    job, pool = jobs[row], limits.pools[jobs[row].rollout_pool]
+    room = max(ZERO, int(min(float(job.rollout_nodes), pool.nodes_max - nodes_of_pool(view.clock.nodes, job.rollout_pool))))
+    best_group = NOWHERE
+    looked = 0
+    for group in range(version.shape[0]):
+        if version[group] == EMPTY:
+            continue
+        looked += 1
+        if is_home(jobs, facts, row, group):
+            continue
+        place = search.places[row, group]
+        if place.version != version[group] or place.room != room:
+            place.version, place.room, place.looked = version[group], room, _NOT_YET
+            place.joins = 1 if may_join(jobs, groups[group], limits, row) else 0
+        if place.joins == 0 or (overlooked > 0.0 and rng.random() < overlooked):
+            continue
+        if place.looked == _NOT_YET:
+            view.order[0] = group
+            _look(view, facts, row, group, search)
+        looked += place.looked
+        if place.usd < best - _TIE_USD:
+            best, best_group = place.usd, group
+    return best, best_group, looked
+
+
+@compiled
 def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.random.Generator, search: Search) -> int:
-    """Give a job that is in no group the place where the dollars rise least.
+    """Give a job that is in no group the place, and the shape, where the dollars rise least.
 
     Args:
         overlooked: share of the groups that are left out, at random.
@@ -186,58 +245,46 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     """
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     home = facts.homes[job].group
-    wanted, training = jobs[job].rollout_nodes, jobs[job].training_nodes
     used = np.zeros((limits.pools.shape[0], 2), np.int64)
     if not is_unlimited(limits):
-        nodes_in_use(groups, facts, used)
-    pool = jobs[job].rollout_pool
-    room = max(ZERO, int(min(float(wanted), limits.pools[pool].nodes_max - nodes_of_pool(used, pool))))
+        nodes_in_use(jobs, groups, facts, used)
     looked = 0
     best = np.inf
-    best_group = NOWHERE
+    best_group, best_row = NOWHERE, NOWHERE  # who goes home needs no row
     if home != NOWHERE and _home_usd(view, facts, job, search) < np.inf:
         looked += 1
         # The nodes to be held elsewhere are only known when all jobs have a place; a rollout node each is about right.
-        best = search.places[job, home].usd - rollout_usd(jobs[job], limits) * wanted * facts.migration_h
-        best_group = home
-    empty = NOWHERE
-    one = np.empty(1, np.int64)
-    there = View(jobs, groups, one, limits, Clock(view.clock.now_s, used, view.clock.waiting))
-    for group in range(version.shape[0]):
-        if version[group] == EMPTY:
-            if empty == NOWHERE and group >= facts.rollout_nodes.shape[0]:
-                empty = group
-            continue
-        looked += 1
-        if group == home:
-            continue
-        place = search.places[job, group]
-        if place.version != version[group] or place.room != room:
-            place.version, place.room, place.looked = version[group], room, _NOT_YET
-            place.joins = 1 if may_join(jobs, groups[group], limits, job) else 0
-        if place.joins == 0 or (overlooked > 0.0 and rng.random() < overlooked):
-            continue
-        if place.looked == _NOT_YET:
-            one[0] = group
-            _look(there, facts, job, group, search)
-        looked += place.looked
-        if place.usd < best - _TIE_USD:
-            best, best_group = place.usd, group
-    if empty != NOWHERE and keeps_alone(jobs[job]) and has_room(jobs[job], wanted, training, limits, there.clock):
-        looked += 1
-        hours, worth = job_worth(jobs, facts, job, empty, jobs[job].alone_s)
-        if hours * own_usd(jobs[job], limits) - worth < best - _TIE_USD:
-            best_group = empty
+        at_home = jobs[shape_row(jobs[job], job, facts.homes[job].of_shape)]
+        left_usd = rollout_usd(at_home, limits) * at_home.rollout_nodes * facts.migration_h
+        best, best_group = search.places[job, home].usd - left_usd, home
+    empty = facts.rollout_nodes.shape[0]
+    while empty < version.shape[0] and version[empty] != EMPTY:
+        empty += 1
+    there = View(jobs, groups, np.empty(1, np.int64), limits, Clock(view.clock.now_s, used, view.clock.waiting))
+    for shape in range(1 + jobs[job].more_shapes):
+        row = shape_row(jobs[job], job, shape)
+        best, group, count = _best_place(there, facts, row, best, overlooked, rng, search)
+        looked += count
+        if group != NOWHERE:
+            best_group, best_row = group, row
+        wanted, training = jobs[row].rollout_nodes, jobs[row].training_nodes
+        if empty < version.shape[0] and keeps_alone(jobs[row]) and has_room(jobs[row], wanted, training, limits, there.clock):
+            looked += 1
+            hours, worth = job_worth(jobs, facts, row, empty, jobs[row].alone_s)
+            usd = hours * own_usd(jobs[row], limits) - worth
+            if usd < best - _TIE_USD:
+                best, best_group, best_row = usd, empty, row
     if best_group == NOWHERE:
         return 0
-    if best_group == home:
+    if best_row == NOWHERE:
         _go_home(view, facts, job)
     else:
-        there_already = ZERO
+        take_shape(jobs, job, best_row)
+        wanted, there_already = jobs[job].rollout_nodes, ZERO
         if best_group == empty:
-            open_group(groups, empty, NOWHERE, jobs[job], training, 0.0)
+            open_group(groups, empty, NOWHERE, jobs[job], jobs[job].training_nodes, 0.0)
         else:
-            place = search.places[job, best_group]
+            place = search.places[best_row, best_group]
             there_already = wanted - place.new_nodes
             for k in range(there_already):
                 jobs[job].pins[k] = place.nodes[k]

@@ -20,14 +20,14 @@ from rollmux_env.kernel.tables import NOWHERE, ROLLOUT, TRAINING, Ints, Records,
 def home_type(pins: int) -> np.dtype[Any]:
     """What is known of a job that is regrouped. It is at home where it runs now; any other place is a move.
 
-    group: row of the group where the job is at home, NOWHERE for one that waits for a place. rank: its position among the members
-    there. pins: its rollout nodes there, ascending; n_pins: how many. visits: 0 there; 1 of another place. free: 1 where it
-    may be given another place.
+    group: row of the group where the job is at home, NOWHERE for one that waits for a place. of_shape: number of its shape there.
+    rank: its position among the members there. pins: its rollout nodes there, ascending; n_pins: how many. visits: 0 there; 1 of
+    another place. free: 1 where it may be given another place.
     stay_h: hours that a job of fixed stay still has; infinite for others. iterations: what a job that leaves after so many still
     has to do; infinite for others. pause_h: hours until it makes progress at home: the rest of an earlier pause.
     work_usd: worth of a work-hour (T_solo / 3600 an iteration) of the job, $.
     """
-    ints = [(name, "i8") for name in ("group", "rank", "n_pins", "visits", "free")]
+    ints = [(name, "i8") for name in ("group", "of_shape", "rank", "n_pins", "visits", "free")]
     floats = [(name, "f8") for name in ("stay_h", "iterations", "pause_h", "work_usd")]
     return np.dtype([*ints, ("pins", "i8", (pins,)), *floats])
 
@@ -36,7 +36,8 @@ class Regrouping(NamedTuple):
     """What is known of the jobs that are regrouped, and how it counts.
 
     Attributes:
-        homes: (J,) records of `home_type`, by job row.
+        homes: (J,) records of `home_type`, by row of the job table: those of a job's shapes have what the job has.
+        n_jobs: rows of jobs; behind them come those of their shapes.
         rollout_nodes, training_nodes: (G,) nodes of the present groups, which are the first rows of the group table.
         horizon_h: of the discount, hours.
         migration_h: pause of a move, hours.
@@ -44,6 +45,7 @@ class Regrouping(NamedTuple):
     """
 
     homes: Records
+    n_jobs: int
     rollout_nodes: Ints
     training_nodes: Ints
     horizon_h: float
@@ -58,12 +60,18 @@ def discounted_h(hours: float, horizon_h: float) -> float:
 
 
 @compiled(arrays=False)
+def is_home(jobs: Records, facts: Regrouping, job: int, group: int) -> bool:
+    """Whether a job that is in a group, in the shape that its row has, is at home."""
+    return bool(facts.homes[job].group == group and facts.homes[job].of_shape == jobs[job].of_shape)
+
+
+@compiled(arrays=False)
 def job_worth(jobs: Records, facts: Regrouping, job: int, group: int, period_s: float) -> tuple[float, float]:
     """What a job's stay in a group comes to: discounted hours until it leaves, and the worth of its work until then, $.
 
-    A move adds its pause to a fixed stay, and no work is done in the pause.
+    A move adds its pause to a fixed stay, and no work is done in the pause. The row may be that of one of the job's shapes.
     """
-    moved = facts.homes[job].group != NOWHERE and facts.homes[job].group != group
+    moved = facts.homes[job].group != NOWHERE and not is_home(jobs, facts, job, group)
     pause_h = facts.migration_h if moved else facts.homes[job].pause_h
     stay_h = facts.homes[job].stay_h + (facts.migration_h if moved else 0.0)
     stay_h = min(stay_h, pause_h + facts.homes[job].iterations * period_s / 3600.0)
@@ -77,7 +85,7 @@ def group_usd(view: View, facts: Regrouping, group: int, job: int, place: Record
     """Discounted dollars of a group until its members have left, less the worth of their work.
 
     Args:
-        job: row of a job that is counted as one more member; NOWHERE for none.
+        job: row of a job, or of one of its shapes, that is counted as one more member; NOWHERE for none.
         place: of that job, a record of `rollmux_env.kernel.candidates.candidate_type`.
         period_s: of the group, with that job in it, seconds.
 
@@ -111,7 +119,7 @@ def group_usd(view: View, facts: Regrouping, group: int, job: int, place: Record
 
 
 @compiled
-def nodes_left(groups: Records, facts: Regrouping, out: Ints) -> None:
+def nodes_left(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -> None:
     """Count the nodes that no job needs any more that stays at home: they are held until the movers' pauses end.
 
     A node of the present groups stays where a member that has not moved is pinned to it, training nodes where there is any.
@@ -126,22 +134,22 @@ def nodes_left(groups: Records, facts: Regrouping, out: Ints) -> None:
         stays = False
         for i in range(groups[group].n_members):
             job = groups[group].members[i]
-            if facts.homes[job].group != group:
+            if not is_home(jobs, facts, job, group):
                 continue
             stays = True
             for k in range(facts.homes[job].n_pins):
-                if not _counted(groups, facts, group, i, facts.homes[job].pins[k]):
+                if not _counted(jobs, groups, facts, group, i, facts.homes[job].pins[k]):
                     out[rollout, ROLLOUT] -= 1
         if stays:
             out[training, TRAINING] -= facts.training_nodes[group]
 
 
 @compiled(arrays=False)
-def _counted(groups: Records, facts: Regrouping, group: int, end: int, number: int) -> bool:
+def _counted(jobs: Records, groups: Records, facts: Regrouping, group: int, end: int, number: int) -> bool:
     """Whether one of the group's first `end` members is at home on this rollout node."""
     for i in range(end):
         job = groups[group].members[i]
-        if facts.homes[job].group == group:
+        if is_home(jobs, facts, job, group):
             for k in range(facts.homes[job].n_pins):
                 if facts.homes[job].pins[k] == number:
                     return True
@@ -149,12 +157,12 @@ def _counted(groups: Records, facts: Regrouping, group: int, end: int, number: i
 
 
 @compiled(arrays=False)
-def nodes_in_use(groups: Records, facts: Regrouping, out: Ints) -> None:
+def nodes_in_use(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -> None:
     """Write (P, 2) the nodes provisioned while the moves' pauses last: those of the groups, left ones, and held ones."""
     for p in range(out.shape[0]):
         for side in range(out.shape[1]):
             out[p, side] = facts.reserved[p, side]
-    nodes_left(groups, facts, out)
+    nodes_left(jobs, groups, facts, out)
     for group in range(groups.shape[0]):
         if groups[group].n_members > 0:
             out[groups[group].rollout_pool, ROLLOUT] += groups[group].n_nodes

@@ -46,7 +46,7 @@ def crowd(jobs: int, **options: Any) -> State:
 def test_what_is_known_of_jobs_is_what_the_state_says_of_each(stays: Any) -> None:
     state = crowd(30, stays=stays)
     waits = state.waiting[0]
-    now = active(state, waits, 0)
+    now = active(state, waits)
     ids = [state.job_id(int(row)) for row in now.rows]
     movable = [job_id == waits or (not state.is_paused(job_id) and may_move(state, job_id)) for job_id in ids]
     assert now.free.tolist() == movable and any(state.is_paused(job_id) for job_id in ids)
@@ -76,7 +76,7 @@ def shown(jobs: Records, groups: Records) -> list[Any]:
 def test_what_a_search_remembers_is_what_it_would_find_anew(spare: float) -> None:
     state = crowd(30)
     state.limits.pools["nodes_max"] = state.nodes.sum(axis=1) + spare
-    now = active(state, None, 0)
+    now = active(state, None)
     view, facts, search = now.view, Consolidate()._facts(now), make_search(now.view)  # noqa: SLF001 (the same facts)
     for group in range(now.looked.size):
         changed(view, facts, group, search)

@@ -18,6 +18,7 @@ from rollmux_env.kernel.lns import regroup
 from rollmux_env.kernel.lns_insert import make_search
 from rollmux_env.kernel.lns_value import Regrouping
 from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
 from tests.oracle.draw import examples, scenarios
@@ -44,10 +45,11 @@ def plain_usd(state: State, facts: Regrouping, rows: dict[str, int], moved: set[
             hours[job_id] = discounted_h(stay_h)
             worked_h = hours[job_id] - discounted_h(min(pause_h, stay_h))
             usd -= float(facts.homes["work_usd"][k]) * job.solo_s / group.period_s * worked_h
-        usd += group.training_nodes * state.limits.pools["usd"][1] * max(hours.values())
+        prices = dict(zip(state.cluster.pools, state.limits.pools["usd"], strict=True))
+        usd += group.training_nodes * prices[group.training_pool] * max(hours.values())
         for node in group.rollout_nodes:
-            usd += state.limits.pools["usd"][0] * max(hours[job_id] for job_id in group.jobs if node in state.pins(job_id))
-    return usd
+            usd += prices[group.rollout_pool] * max(hours[job_id] for job_id in group.jobs if node in state.pins(job_id))
+    return float(usd)
 
 
 class Checked:
@@ -57,11 +59,11 @@ class Checked:
 
     def __init__(self) -> None:
         self.policy = Consolidate(horizon_h=HORIZON_H, budget=400)
-        self.moves = 0
+        self.moves = self.reshaped = 0
 
     def decide(self, state: State, event: Any) -> Any:
         newcomer = event.job.id if isinstance(event, Arrived) else None
-        now = active(state, newcomer, 0)
+        now = active(state, newcomer)
         plan = self.policy.decide(state, event)
         if now.rows.size and newcomer is None:
             assert self._check(state, now) == plan
@@ -78,6 +80,7 @@ class Checked:
         carry_out(twin, plan, keeps_slo=True)
         moved = {action.job_id for action in plan if isinstance(action, Move)}
         self.moves += len(moved)
+        self.reshaped += sum(twin.shape(job_id) != state.shape(job_id) for job_id in moved)
         after = plain_usd(twin, facts, rows, moved)
         held = twin.usd_per_hour - sum(group.usd_per_hour for group in twin.group_list()) - held_before
         price = held * state.cluster.migration_s / 3600
@@ -86,22 +89,32 @@ class Checked:
         return plan
 
 
-def checked_replay(stream: Scenario) -> int:
+def checked_replay(stream: Scenario) -> Checked:
     policy = Checked()
     contender: Policy = policy
-    replay(stream, contender, check=True)
-    return policy.moves
+    assert metrics(replay(stream, contender, check=True)).slo_attainment == 1.0
+    return policy
 
 
-def test_what_is_said_to_be_saved_is_saved() -> None:
+@pytest.mark.parametrize("extended", [False, True], ids=["as written", "shapes and pools"])
+def test_what_is_said_to_be_saved_is_saved(extended: bool) -> None:
+    """With it: every plan is within all limits, and never dearer than to leave all jobs where they are, as they are."""
+    reshaped = 0
+
     @examples(50)
-    @given(scenarios(max_jobs=8))
+    @given(scenarios(max_jobs=8, shaped=extended, pooled=extended))
     def holds(data: dict[str, Any]) -> None:
-        checked_replay(parse_scenario(longer(data, 400)))
+        nonlocal reshaped
+        reshaped += checked_replay(parse_scenario(longer(data, 400))).reshaped
 
     holds()
+    assert (reshaped > 0) == extended
 
 
+@pytest.mark.parametrize("shapes", [False, True])
 @pytest.mark.parametrize("stays", ["fixed", "iterations"])
-def test_what_is_said_to_be_saved_is_saved_on_a_production_stream(stays: Any) -> None:
-    assert checked_replay(make_workload("production", WorkloadOptions(jobs=60, stays=stays, seed=2))) > 50
+def test_what_is_said_to_be_saved_is_saved_on_a_production_stream(stays: Any, shapes: bool) -> None:
+    policy = checked_replay(
+        make_workload("production", WorkloadOptions(jobs=40 if shapes else 60, stays=stays, seed=2, shapes=shapes))
+    )
+    assert policy.moves > (25 if shapes else 50) and (policy.reshaped > 10) == shapes

@@ -11,7 +11,7 @@ from policies.placement.consolidate.stays import iterations_done
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, View, copy_into, group_table
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records, View, copy_into, group_table
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,12 @@ class Active:
     Attributes:
         state: where they come from.
         looked: rows of the groups in the state's table, in order of creation; others: rows of those that are not looked at.
-        rows: rows of the jobs in the state's table, ascending.
-        view: copies. Groups hold rows of its jobs; the present ones come first, in order of creation, then empty rows.
+        rows: (n,) rows of the jobs in the state's table, ascending.
+        view: copies. Groups hold rows of its jobs; the present ones come first, in order of creation, then empty rows. Behind the
+            jobs come the shapes of those that are free and have several.
+        of_job: (J,) of each row of its jobs, and of their shapes, the row of the job.
         home: (n,) row in `groups` where each job runs, NOWHERE for the one that waits.
+        shape: (n,) number of the shape that each has now.
         rank: (n,) its place among the members there.
         free: (n,) 1 where it may be given another place: it may be moved, or waits.
     """
@@ -33,16 +36,18 @@ class Active:
     others: Ints
     rows: Ints
     view: View
+    of_job: Ints
     home: Ints
+    shape: Ints
     rank: Ints
     free: Ints
 
 
-def active(state: State, newcomer: str | None, shape: int, part: Ints | None = None) -> Active:
-    """Copy running jobs out of a state; they keep their shapes.
+def active(state: State, newcomer: str | None, part: Ints | None = None) -> Active:
+    """Copy running jobs out of a state, and their shapes.
 
     Args:
-        newcomer: a job that waits. shape: number of the one that it gets.
+        newcomer: a job that waits.
         part: positions in the state's order of the groups that are looked at; all of them without it.
     """
     part = np.arange(state.order.size) if part is None else part
@@ -61,9 +66,6 @@ def active(state: State, newcomer: str | None, shape: int, part: Ints | None = N
     copy_into(groups, present)
     groups["members"][: looked.size][:, : of_group.shape[1]][of_group] = position
     jobs = state.view.jobs[rows]
-    if newcomer is not None:
-        jobs[np.searchsorted(rows, waiting)] = state.view.jobs[state.shape_rows(int(waiting[0]))[shape]]
-    jobs["more_shapes"] = 0  # who moves keeps its shape
     rank = np.zeros(rows.size, np.int64)
     jobs["group"] = NOWHERE
     jobs["group"][position], rank[position] = np.nonzero(of_group)
@@ -73,8 +75,30 @@ def active(state: State, newcomer: str | None, shape: int, part: Ints | None = N
     shared = (home != NOWHERE) & (groups["exclusive"][home] == 0)
     free = (home == NOWHERE) | (shared & _may_move(state, rows))
     others = np.delete(state.order, part)
+    shape = jobs["of_shape"].copy()
+    jobs["more_shapes"][~free] = 0
+    jobs, of_job = _with_shapes(state, jobs)
     view = state.view._replace(jobs=jobs, groups=groups)
-    return Active(state, looked, others, rows, view, home, rank, free.astype(np.int64))
+    return Active(state, looked, others, rows, view, of_job, home, shape, rank, free.astype(np.int64))
+
+
+def _with_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
+    """The records of jobs with those of their shapes behind them, and of each row that of the job."""
+    n = len(jobs)
+    many = np.flatnonzero(jobs["more_shapes"])
+    if not many.size:
+        return jobs, np.arange(n)
+    counts = 1 + jobs["more_shapes"][many]
+    starts = np.cumsum(counts) - counts
+    of_job = np.repeat(many, counts)
+    shapes = state.view.jobs[np.repeat(jobs["first_shape"][many] - starts, counts) + np.arange(of_job.size)]
+    shapes["limit_per_cold"] = np.maximum(shapes["limit_per_cold"], jobs["limit_per_cold"][of_job])
+    shapes[starts + jobs["of_shape"][many]] = jobs[many]  # what goes home is what was there
+    shapes["stays_limit_s"] = jobs["stays_limit_s"][of_job]
+    shapes["more_shapes"], shapes["group"] = 0, NOWHERE
+    shapes["iterations"], shapes["leaves_s"] = np.inf, np.inf
+    jobs["first_shape"][many] = n + starts
+    return np.concatenate([jobs, shapes]), np.concatenate([np.arange(n), of_job])
 
 
 def _may_move(state: State, rows: Ints) -> NDArray[np.bool_]:
@@ -90,14 +114,17 @@ def plan_of(now: Active) -> Plan:
     """The moves, and the admission, that lead from the state to the groups in the tables.
 
     A group with a member that has not moved keeps its number, and its nodes where such members are pinned; everything else is new.
+    Who has another shape has moved.
     """
-    state, jobs, groups = now.state, now.view.jobs, now.view.groups
+    n = now.rows.size
+    state, jobs, groups = now.state, now.view.jobs[:n], now.view.groups
+    moved = (jobs["group"] != now.home) | (jobs["of_shape"] != now.shape)
     actions: list[Place | Move] = []
     founded = 0
-    for group in np.unique(jobs["group"][jobs["group"] != now.home]).tolist():
+    for group in np.unique(jobs["group"][moved]).tolist():
         members = groups["members"][group, : groups["n_members"][group]].tolist()
-        movers = [job for job in members if now.home[job] != group]
-        residents = [job for job in members if now.home[job] == group]
+        movers = [job for job in members if moved[job]]
+        residents = [job for job in members if not moved[job]]
         known = {number: number for job in residents for number in jobs["pins"][job, : jobs["n_pins"][job]].tolist()}
         if residents:
             number = int(groups["id"][group])

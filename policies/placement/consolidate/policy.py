@@ -6,7 +6,6 @@ import numpy as np
 
 from policies.placement.consolidate.active import Active, active, plan_of
 from policies.placement.consolidate.stays import LearnedStays, is_fixed, known_stays
-from rollmux_env.cluster.candidates import cheapest
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.part import part_of
 from rollmux_env.cluster.plan import Place, Plan, Wait
@@ -57,7 +56,7 @@ class Consolidate:
         """Answer an arrival with its placement and the moves that are worth it, any other event with moves."""
         newcomer = event.job.id if isinstance(event, Arrived) else None
         part = part_of(state, self.groups, newcomer)
-        now = active(state, newcomer, _shape(state, newcomer), part.positions)
+        now = active(state, newcomer, part.positions)
         if not now.rows.size:
             return ()
         facts = self._facts(now)
@@ -77,26 +76,19 @@ class Consolidate:
         alone = count_nodes(limits, jobs[~runs], jobs["rollout_nodes"][~runs])
         usd_per_hour = float(((state.nodes - state.held_nodes() + alone).sum(axis=1) * limits.pools["usd"]).sum())
         homes = np.zeros(rows.size, dtype=home_type(now.view.jobs["pins"].shape[1]))
-        homes["group"], homes["rank"], homes["free"] = now.home, now.rank, now.free
-        homes["pins"], homes["n_pins"] = now.view.jobs["pins"], now.view.jobs["n_pins"]
+        homes["group"], homes["of_shape"], homes["rank"], homes["free"] = now.home, now.shape, now.rank, now.free
+        homes["pins"], homes["n_pins"] = now.view.jobs["pins"][: rows.size], now.view.jobs["n_pins"][: rows.size]
         homes["stay_h"], homes["iterations"] = stay_h, iterations
         homes["pause_h"] = np.maximum(0.0, jobs["paused_until_s"] - state.now_s) / 3600
         work_usd = usd_per_hour / (work_rate.sum() + groups["work_rate"][now.others].sum())
         homes["work_usd"] = np.where(is_fixed(state, rows), 0.0, work_usd)
         looked = groups[now.looked]
         return Regrouping(
-            homes=homes,
+            homes=homes[now.of_job],
+            n_jobs=rows.size,
             rollout_nodes=looked["n_nodes"],
             training_nodes=looked["training_nodes"],
             horizon_h=self.horizon_h,
             migration_h=state.cluster.migration_s / 3600,
             reserved=state.nodes - count_nodes(limits, looked, looked["n_nodes"]),
         )
-
-
-def _shape(state: State, newcomer: str | None) -> int:
-    """The shape in which a newcomer comes: that of Algorithm 1 without pruning."""
-    if newcomer is None or not state.job(newcomer).shapes:
-        return 0
-    placement = cheapest(state, newcomer, prune=False)
-    return 0 if placement is None else placement.shape
