@@ -59,6 +59,7 @@ from runtime.facts import (
     Suspected,
     Undrained,
 )
+from runtime.jobs.shapes import estimated_phases
 from runtime.jobs.spec import JobSpec
 from runtime.journal import record_of, state_of
 from runtime.journal_guests import batches, visits
@@ -160,12 +161,16 @@ def _concerns(scheduler: Scheduler, fact: core_facts.Fact) -> bool:
 
 def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:
     start = record.started
-    watches = any(fact.at_s > 0 for fact in record.submitted)  # a service
+    watches = any(fact.at_s > 0 or fact.spec.shapes for fact in record.submitted)  # a service, or a run with shapes
 
     def make_policy() -> Any:
         return make_runnable(start.policy, start.seed)
 
-    return Scheduler(state, make_policy(), make_dispatch(start.dispatch), nodes, make_policy if watches else None)
+    scheduler = Scheduler(state, make_policy(), make_dispatch(start.dispatch), nodes, make_policy if watches else None)
+    for spec in (fact.spec for fact in record.submitted):
+        if phases := estimated_phases(spec):
+            scheduler.estimated(spec.id, phases)
+    return scheduler
 
 
 def _relaunched(facts: Sequence[Fact], record: RunRecord, number: int, now_s: float) -> Scheduler:
@@ -376,6 +381,8 @@ class _Timeline:
             match entry:
                 case Arrived(job=job):
                     self._arrived[job.id] = job.iterations or 0
+                    if phases := estimated_phases(self._specs[job.id]):
+                        facts.append(core_facts.Estimated(job.id, phases))
                     facts.append(core_facts.Arrived(job, isinstance(entry, Requeued)))
                 case Resumed(job_id=job_id) if job_id not in departures:
                     facts += [core_facts.Vacated(job_id), core_facts.Resumed(job_id)]

@@ -37,6 +37,7 @@ from rollmux_env.scenario import Cluster, Job, Phase
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName, PhaseName
 from rollmux_env.scheduler.draining import other_places
+from rollmux_env.scheduler.estimates import PhaseOfShape
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.groups import Group, Seat, join, seating_of
 from rollmux_env.scheduler.guests import POOLS, Guests
@@ -193,6 +194,10 @@ class Scheduler:
     def alone(self, job_id: str) -> None:
         self.planner.alone.add(job_id)
         self._resizes = True
+
+    def estimated(self, job_id: str, phases: frozenset[PhaseOfShape]) -> None:
+        if self.review is not None:
+            self.review.estimates.add(job_id, phases)
 
     def unprofiled(self, needs: Mapping[str, Mapping[PoolName, int]], rule: DispatchPolicy | None = None) -> None:
         self.guests.ask(needs, rule)
@@ -473,7 +478,8 @@ class Scheduler:
     def _review(self, review: Review, asks: bool) -> Iterator[Command]:
         """See how jobs do that have done an iteration."""
         job_ids = [job_id for job_id in review.due() if job_id in self.seats]
-        for event in review.reprofiled(self.state, job_ids, self.now_s):
+        here = [job_id for job_id in job_ids if not self.seats[job_id].moving]  # others may be in another shape than the state says
+        for event in review.reprofiled(self.state, here, self.now_s):
             self.planner.note(event)
         for job_id in job_ids:
             seat = self.seats[job_id]
@@ -645,6 +651,8 @@ class Scheduler:
             self._resumed.append(job_id)
         self._departed[job_id] = over_budget
         self._forget(job_id)
+        if self.review is not None:
+            self.review.estimates.forget(job_id)
 
     def _stays(self, job_id: str) -> None:
         """A job cannot be moved; one that is to move already begins anew."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rollmux_env.cluster.events import Progress
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName
+from rollmux_env.scheduler.estimates import PhaseOfShape
 from rollmux_env.scheduler.nodes import PoolName, PoolNode
 
 
@@ -36,6 +37,17 @@ class Alone(NamedTuple):
     """A job keeps more of its nodes than it may: from now on nobody is to share a group with it."""
 
     job_id: str
+
+
+class Estimated(NamedTuple):
+    """Worst cases of a job that is about to arrive are estimates, until its iterations have measured them.
+
+    Attributes:
+        phases: which, by number of the shape and name.
+    """
+
+    job_id: str
+    phases: frozenset[PhaseOfShape]
 
 
 class Unprofiled(NamedTuple):
@@ -228,6 +240,7 @@ Fact = (
     Arrived
     | Confined
     | Alone
+    | Estimated
     | Unprofiled
     | Profiled
     | Ready

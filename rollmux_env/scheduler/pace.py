@@ -51,13 +51,17 @@ class Pace:
         """Whether the job breaks its SLO if it goes on as of late."""
         return self.iteration_s is not None and self.iteration_s > job.slo * job.solo_s * (1 + TOLERANCE)
 
+    @property
+    def mean_s(self) -> dict[str, float]:
+        """Mean seconds of late of those of `rollout`, `training` and `sync` of which enough are known."""
+        return {name: fmean(seconds) for name, seconds in self._phases.items() if len(seconds) >= LEAST}
+
     def alone_s(self, job: Job, shape: int) -> float | None:
         """T_solo by the job's phases of late: the profile's, times as much as they were of what it says of them, in the mean.
 
         None before enough of both phases are known. A sync that nobody has reported takes what is planned.
         """
-        known_s = _known_s(job, shape)
-        mean_s = {name: fmean(seconds) for name, seconds in self._phases.items() if len(seconds) >= LEAST}
+        known_s, mean_s = _known_s(job, shape), self.mean_s
         if not {"rollout", "training"} <= mean_s.keys():
             return None
         return job.solo_s * _iteration_s(job, known_s | mean_s) / _iteration_s(job, known_s)

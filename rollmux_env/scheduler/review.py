@@ -10,6 +10,7 @@ from rollmux_env.cluster.plan import Plan, Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.better import better_place
 from rollmux_env.scheduler.commands import AtRisk
+from rollmux_env.scheduler.estimates import Estimates
 from rollmux_env.scheduler.pace import WINDOW, Pace
 
 
@@ -32,13 +33,14 @@ class Review:
         make_policy: makes the policy that is asked for a better place.
 
     Attributes:
-        paces: by job. late: ids of the jobs that break their SLO as of late.
+        paces: by job. late: ids of the jobs that break their SLO as of late. estimates: of shapes that nobody has profiled.
     """
 
     def __init__(self, make_policy: Callable[[], Policy]) -> None:
         self._make_policy = make_policy
         self.paces: dict[str, Pace] = {}
         self.late: set[str] = set()
+        self.estimates = Estimates()
         self._due: dict[str, None] = {}
 
     def pace(self, job_id: str) -> Pace:
@@ -67,9 +69,15 @@ class Review:
         return due
 
     def reprofiled(self, state: State, job_ids: Iterable[str], now_s: float) -> list[Reprofiled]:
-        """Jobs that take longer than is known of them, as they are."""
-        newer = (self.pace(job_id).drifted(state.job(job_id), state.shape(job_id)) for job_id in job_ids)
-        return [Reprofiled(now_s, job) for job in newer if job is not None]
+        """Jobs that take longer than is known of them, or whose shape is measured by now, as they are."""
+        events = []
+        for job_id in job_ids:
+            job, shape, pace = state.job(job_id), state.shape(job_id), self.pace(job_id)
+            newer = self.estimates.measured(job, shape, pace.mean_s)
+            newer = pace.drifted(newer, shape) or newer
+            if newer is not job:
+                events.append(Reprofiled(now_s, self.estimates.scaled(job, newer)))
+        return events
 
     def look(self, state: State, job_id: str, movable: bool) -> Finding:
         """See whether a job is late, and look for a better place the first time and every so often.

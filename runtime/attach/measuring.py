@@ -55,7 +55,7 @@ def measured(run: RunState, lifecycle: JobLifecycle, lease: Lease, notes: tuple[
         run.tell(facts.Profiled(handle.id))
         run.refuse(handle, problem)
         return
-    run.tell(facts.Profiled(handle.id), lifecycle.arrival(handle))
+    run.tell(facts.Profiled(handle.id), *lifecycle.arrival(handle))
     lease.moves = run.present(handle) and names != {node.name for node in handle.nodes_of("sync")}
 
 

@@ -50,7 +50,7 @@ def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]
     for spec in specs:
         if spec.task is None:
             continue
-        first: dict[Pool, Node] = {pool: _nodes_of(pool, nodes)[0] for pool in POOLS}
+        first: dict[Pool, Node] = {pool: nodes_of(pool, nodes)[0] for pool in POOLS}
         on_gpu: dict[Pool, bool] = {pool: bool(node.gpus) for pool, node in first.items()}
         parallel = spec.rollout.tensor_parallel if on_gpu["rollout"] else 1
         on_node: dict[Pool, int] = {
@@ -73,13 +73,13 @@ def limits(nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, Limits]:
     """
     there: dict[Pool, Limits] = {}
     for pool in POOLS:
-        node = min(_nodes_of(pool, nodes), key=lambda node: node.memory_gb)
+        node = min(nodes_of(pool, nodes), key=lambda node: node.memory_gb)
         node_gb, machine_gb = node.memory_gb or None, sum(other.memory_gb for other in nodes if other.machine == node.machine)
         there[pool] = Limits(gpu_gb if node.gpus else node_gb, node_gb, machine_gb or None)
     return there
 
 
-def _nodes_of(pool: Pool, nodes: Sequence[Node]) -> list[Node]:
+def nodes_of(pool: Pool, nodes: Sequence[Node]) -> list[Node]:
     """The nodes that run the phases of a pool: with one device, those of the other."""
     return [node for node in nodes if node.pool == pool] or [*nodes]
 

@@ -14,6 +14,7 @@ from rollmux_env.scheduler.dispatcher import HoldName
 from runtime.execution.messages import End, Nodes, Order, Report
 from runtime.execution.profiles import Measured
 from runtime.facts import Node, PhaseSlice, Pool, Span
+from runtime.jobs.shapes import nodes_in
 from runtime.jobs.spec import JobSpec
 from runtime.residency.choice import Waits
 
@@ -57,7 +58,8 @@ class JobHandle:
     Attributes:
         spec: as it was submitted. job: as the policy sees it; None until it is profiled. controller, workers: its processes.
         has_come: the controller has asked for an order.
-        group: the number of its group, or `LEASE`; None where it has no place. numbers, nodes: of its place, by phase.
+        group: the number of its group, or `LEASE`; None where it has no place. numbers, nodes: of its place, by phase. shape: in
+            which it runs there.
         iteration: the one in hand, or the next. begins: the one that its place begins with. done: the most that it ever had done.
         checkpoint: the last one. recorded: iterations of those that the journal knows. keeping_s: how long writing the last one
             took. leaving: it writes one before it leaves its place. deaths: since it had done as many. restarted: why it is made
@@ -92,6 +94,7 @@ class JobHandle:
     group: int | None = None
     numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
     nodes: Nodes = field(default_factory=dict)
+    shape: int = 0
     iteration: int = 0
     begins: int = 0
     done: int = 0
@@ -160,8 +163,17 @@ class JobHandle:
         """The job's."""
         return self.spec.id
 
-    def sit(self, seating: Seating) -> None:
-        """It has this place."""
+    @property
+    def waits_here(self) -> Mapping[Pool, Waits]:
+        """`waits`, of those phases that have as many nodes as when they were profiled, or more: on fewer nobody knows it."""
+        if not self.shape:
+            return self.waits
+        own, here = nodes_in(self.spec, 0), nodes_in(self.spec, self.shape)
+        return {pool: waits for pool, waits in self.waits.items() if here[pool] >= own[pool]}
+
+    def sit(self, seating: Seating, shape: int = 0) -> None:
+        """It has this place, where it runs in a shape."""
+        self.shape = shape
         self.group, self.moving, self.leaving, self.pauses = seating.group, False, False, False
         self.numbers = {"rollout": seating.rollout, "training": seating.training}
         self.nodes = {"rollout": seating.rollout_nodes, "training": seating.training_nodes}  # type: ignore[dict-item]

@@ -21,6 +21,7 @@ from runtime.execution.nodes import POOLS
 from runtime.execution.processes import Processes
 from runtime.execution.run_state import RunState
 from runtime.facts import Cancelled, Fact, Failed, Node, Restarted
+from runtime.jobs.shapes import estimated_phases
 
 EVICTED = "evicted"  # how a job ends that makes room, and waits for another place before those that have come since
 DEATHS = 3  # of a job in a row, without an iteration done, are enough
@@ -267,12 +268,12 @@ class JobLifecycle:
         if placed and successor.job is not None and not successor.parks:
             problem = run.beyond(successor.spec) or run.too_large(successor.job)
             if problem is None:
-                news.append(self.arrival(successor, handle.end.outcome == EVICTED))
+                news += self.arrival(successor, handle.end.outcome == EVICTED)
         run.tell(*news, notes=notes)
         if problem is not None:
             run.refuse(successor, problem)
 
-    def arrival(self, handle: JobHandle, again: bool = False) -> facts.Arrived:
+    def arrival(self, handle: JobHandle, again: bool = False) -> tuple[facts.Fact, ...]:
         """A job that is known wants a place, for the iterations that it has left.
 
         Args:
@@ -280,7 +281,13 @@ class JobLifecycle:
         """
         assert handle.job is not None
         changes = {"arrival_s": self._run.log.now(), "iterations": handle.spec.iterations - handle.begins}
-        return facts.Arrived(handle.job.model_copy(update=changes), again)
+        return (*self.estimated(handle), facts.Arrived(handle.job.model_copy(update=changes), again))
+
+    @staticmethod
+    def estimated(handle: JobHandle) -> tuple[facts.Estimated, ...]:
+        """What is to be told of a job with shapes before it arrives, or when the run goes on."""
+        phases = estimated_phases(handle.spec)
+        return (facts.Estimated(handle.id, phases),) if phases else ()
 
     def enlist(self, handle: JobHandle) -> None:
         """Hand a job to the policy, if there are nodes for it at all."""
@@ -288,7 +295,7 @@ class JobLifecycle:
         if handle.job is not None and (problem := run.beyond(handle.spec) or run.too_large(handle.job)):
             run.refuse(handle, problem)
         else:
-            run.tell(self.arrival(handle))
+            run.tell(*self.arrival(handle))
 
     def check_over(self) -> None:
         """End the run when nobody is left, or when those who are left wait for ever."""
@@ -358,7 +365,7 @@ class JobLifecycle:
             return max(timeouts.least_s, _STARTS_S)
         if job is None or handle.iteration == PROFILE:
             return timeouts.profile_s
-        phases: dict[str, Any] = {pool: getattr(job, pool) for pool in POOLS}
+        phases: dict[str, Any] = job.phases(handle.shape)._asdict()
         worst_s = {pool: phase.worst_case_s + phase.switch.warm_s + phase.switch.cold_s for pool, phase in phases.items()}
         own_s: float = worst_s[phase] if phase else sum(worst_s.values()) + job.sync_s + handle.keeping_s
         return max(timeouts.least_s, timeouts.times * own_s)

@@ -11,6 +11,7 @@ from runtime.doctor import find_gpus
 from runtime.engines.device_share import USUAL
 from runtime.execution.nodes import POOLS
 from runtime.facts import Node, Pool
+from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
 
 _GIB = 1 << 30
@@ -24,7 +25,7 @@ def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool,
     pools: Collection[Pool] = cluster.sides if cluster else POOLS
     for pool in pools:
         most: int | None = cluster.pools[pool].max_nodes if cluster else None
-        counts[pool] = most or max((getattr(job, pool).nodes for job in jobs), default=1)
+        counts[pool] = most or max((nodes for job in jobs for _, side, nodes in nodes_of_shapes(job) if side == pool), default=1)
     return counts
 
 
@@ -50,15 +51,18 @@ def cluster_of(
     if not cluster.one_device and not any(node.pool == "rollout" for node in nodes):
         say("one GPU: rollouts and trainings take turns on it, as with one_device: true")
         cluster = cluster.model_copy(update={"one_device": True})
+    shaped = next((job for job in jobs if job.shapes), None)
+    if cluster.one_device and shaped is not None:
+        raise InputError(f"job {shaped.id}: shapes: do not go with one device, where a job has all nodes of its group")
     pools: dict[str, PoolSpec] = {}
     room = device_room(jobs, nodes, gpu_gb)
     for pool in cluster.sides:
         spec = cluster.pools[pool]
         own = [node for node in nodes if node.pool == pool]
         for job in jobs:
-            if getattr(job, pool).nodes > len(own):
-                nodes_asked = getattr(job, pool).nodes
-                raise InputError(f"job {job.id}: {pool}.nodes: asks for {nodes_asked} nodes; there are {len(own)} of this pool")
+            for where, side, nodes_asked in nodes_of_shapes(job):
+                if side == pool and nodes_asked > len(own):
+                    raise InputError(f"job {job.id}: {where}: asks for {nodes_asked} nodes; there are {len(own)} of this pool")
         memory_gb = [_USABLE * node.memory_gb for node in own if node.memory_gb]  # of other hosts nobody may know it
         memory_gb += [spec.node_memory_gb] if spec.node_memory_gb is not None else []
         limits = {

@@ -115,7 +115,7 @@ def _stated_memory(phase: PhaseSpec) -> dict[str, float]:
 # Keys of a job on which its profile does not depend.
 _OF_NO_ACCOUNT = {
     *("id", "arrival_s", "iterations", "slo", "seed", "folder", "movable", "checkpoint"),
-    *("priority", "user", "budget", "staleness"),
+    *("priority", "user", "budget", "staleness", "shapes"),
 }
 
 

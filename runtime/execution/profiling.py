@@ -21,6 +21,7 @@ from runtime.execution.nodes import POOLS
 from runtime.execution.probe import Mode, OverlapProbe, Timings
 from runtime.execution.profiles import Measured, Profile, job_as_stated, load_profile, profile_key, save_profile
 from runtime.execution.run_state import RunState
+from runtime.execution.shape_estimates import with_shapes
 from runtime.facts import Node, Pool, Profiled
 from runtime.jobs.spec import JobSpec
 
@@ -116,7 +117,8 @@ class Profiling:
 
     def _learn(self, handle: JobHandle, profile: Profile, cached: bool) -> None:
         log = self._run.log
-        job = handle.job = profile.job(handle.spec, log.now())
+        plan = self._run.plan
+        job = handle.job = with_shapes(handle.spec, profile.job(handle.spec, log.now()), plan.cluster, plan.nodes)
         handle.waits = profile.waits
         log.write(Profiled(log.now(), job, cached, profile.waits))
         asleep_gb = [part.device_gb for part in (profile.rollout, profile.training)]
@@ -126,6 +128,9 @@ class Profiling:
             f"sync {job.sync_s:.3f} s, {job.rollout.host_memory_gb:.2f} and {job.training.host_memory_gb:.2f} GB"
             + (f"; asleep it keeps {asleep_gb[0]:.2f} and {asleep_gb[1]:.2f} GB of each GPU" if any(asleep_gb) else "")
         )
+        for number in range(1, 1 + len(job.shapes)):
+            seconds = [f"{phase.worst_case_s:.2f} s on {phase.nodes}" for phase in job.phases(number)]
+            log.say(f"{job.id}: shape {number}: rollout {seconds[0]}, training {seconds[1]}")
 
     def _learn_measured(self, handle: JobHandle, key: str) -> None:
         """Learn and keep what a job's own pass has measured."""

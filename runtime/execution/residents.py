@@ -34,7 +34,7 @@ class Residents:
 
     def may_stay(self, handle: JobHandle, pool: Pool, cluster: Cluster) -> bool:
         """Whether the state of a phase that is over may stay where it is."""
-        waits = handle.waits.get(pool)
+        waits = handle.waits_here.get(pool)
         if waits is None or not waits.can_stay or handle.is_guest or handle.moving or handle.end is not None:
             return False
         places = self._sharing(handle)
@@ -92,7 +92,7 @@ class Residents:
                 names = tuple(node.name for node in nodes)
                 if mine & {*names} and (present or (other, pool) in self._staying):
                     gpus = any(node.gpus for node in nodes)
-                    places[other, pool] = Place(other.waits.get(pool) or _unknown(other, pool), names, gpus)
+                    places[other, pool] = Place(other.waits_here.get(pool) or _unknown(other, pool), names, gpus)
         return places
 
     def _in_the_way(self, handle: JobHandle, pool: HoldName, cluster: Cluster) -> list[_Key]:
@@ -112,7 +112,7 @@ class Residents:
 
 def _unknown(handle: JobHandle, pool: Pool) -> Waits:
     """Of a job about which nothing but what the policy knows is known: it does not stay."""
-    host_gb = getattr(handle.job, pool).host_memory_gb if handle.job is not None else 0.0
+    host_gb = getattr(handle.job.phases(handle.shape), pool).host_memory_gb if handle.job is not None else 0.0
     return Waits((Level("keep", 0.0, 0.0, host_gb),))
 
 

@@ -50,6 +50,9 @@ def go_on(run: RunState, lifecycle: JobLifecycle, record: RunRecord) -> None:
         run.handles[exceeded.job_id].exceeds = exceeded.why
     for fact in record.confined:
         run.scheduler.confined(fact.job_id, frozenset(fact.nodes))
+    for handle in run.handles.values():
+        for known in lifecycle.estimated(handle):
+            run.scheduler.estimated(*known)
     gone = {handle.id for handle in run.handles.values() if handle.gone}
     again = run.scheduler.restore(run.log.now(), record.cluster, gone)
     run.tell(notes=tuple(notes))

@@ -32,7 +32,9 @@ from runtime.execution.nodes import POOLS
 from runtime.execution.residents import Residents
 from runtime.execution.run_log import RunLog
 from runtime.execution.run_plan import RunPlan
+from runtime.execution.shape_estimates import shape_lines
 from runtime.facts import Fact, Failed, Pool
+from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
 
 _AGAIN_S = 1.0  # between attempts to write the journal
@@ -54,7 +56,8 @@ class RunState:
 
     Args:
         plan: what is to be done. log: where it is written down. state, nodes: of the cluster, as they are when the run begins.
-        watches: jobs are known anew when they take longer, and get a better place where they break their SLO.
+        watches: jobs are known anew when they take longer, and get a better place where they break their SLO; so it is too in a
+            run that has jobs with shapes.
 
     Attributes:
         handles: jobs by id. residents: those whose state stays on its nodes.
@@ -71,6 +74,7 @@ class RunState:
         self.log = log
         self.nodes = nodes
         dispatch = make_dispatch(plan.dispatch)
+        watches = watches or any(spec.shapes for spec in plan.specs)
         self.scheduler = Scheduler(state, make_policy(), dispatch, nodes, make_policy if watches else None)
         self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
         self.residents = Residents(self.handles)
@@ -142,6 +146,10 @@ class RunState:
             former, handle.job = handle.job, job
             if not job.movable:
                 return
+            if former is not None and former.shapes != job.shapes:
+                for line in shape_lines(former, job):
+                    self.log.say(f"{job.id}: {line}")
+                return
             if former is not None and (former.rollout.device_gb, former.training.device_gb) != (
                 job.rollout.device_gb,
                 job.training.device_gb,
@@ -165,7 +173,7 @@ class RunState:
                     handle.iteration = handle.begins
                 if handle.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
                     self.went(handle)
-                handle.sit(seating)
+                handle.sit(seating, self.scheduler.state.shape(handle.id))
                 self.order(handle)
             case commands.Lend(_, seating):
                 handle.sit(seating)
@@ -226,12 +234,23 @@ class RunState:
             return f"staleness: does not go with one device: {ONE_DEVICE}"
         if spec.staleness and self.plan.policy.partition(",")[0] == "colocated":
             return "staleness: does not go with the policy colocated, where phases take turns on one pool"
+        if spec.shapes and self.plan.cluster.one_device:
+            return "shapes: do not go with one device, where a job has all nodes of its group"
         for pool in self.plan.cluster.sides:
-            nodes_asked = getattr(spec, pool).nodes
-            there = sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))
+            nodes_asked, there = getattr(spec, pool).nodes, self._nodes_left(pool)
             if nodes_asked > there:
                 return f"{pool}.nodes: asks for {nodes_asked} nodes; there are {there} of this pool left"
         return beyond_quota(spec.user, {pool: getattr(spec, pool).nodes for pool in self.plan.cluster.sides}, self.plan.cluster)
+
+    def _nodes_left(self, pool: Pool) -> int:
+        return sum(node.name not in self.scheduler.missing for node in self.nodes.nodes(pool))
+
+    def shapes_beyond(self, spec: JobSpec) -> str | None:
+        """Which shape of a new job there are too few nodes for, if there is one; later it is only never chosen."""
+        for where, pool, nodes_asked in nodes_of_shapes(spec):
+            if nodes_asked > self._nodes_left(pool):
+                return f"{where}: asks for {nodes_asked} nodes; there are {self._nodes_left(pool)} of this pool left"
+        return None
 
     def too_large(self, job: Job) -> str | None:
         """Why no node can hold a job, if none can."""

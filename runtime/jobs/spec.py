@@ -31,13 +31,14 @@ from rollmux_env.fields import (
 )
 from rollmux_env.queue_keys import Budget, beyond_quota
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
-from rollmux_env.scenario import ONE_DEVICE, SIDES, Cluster
+from rollmux_env.scenario import ONE_DEVICE, SIDES, Cluster, Shape
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 from runtime.jobs.attached_spec import NodeNames, ProfileSpec, Word, fill_attached
 from runtime.jobs.grpo_spec import TINY, Algorithm, EvaluationSpec, ModelSpec, Named, RewardsSpec, SyncSpec, TaskSpec
 from runtime.jobs.kinds import KINDS, check_kind
 from runtime.jobs.named import located
 from runtime.jobs.phase_spec import RolloutSpec, TrainingSpec
+from runtime.jobs.shapes import check_shapes, nodes_in
 
 _TWO_POOLS = "is of no use to a real run, which has the pools rollout and training"
 _RATE_OF_TINY, _RATE = 1e-3, 1e-6  # learning rates; the second as in TRL's GRPO
@@ -93,6 +94,8 @@ class JobSpec(FileModel):
     """What it asks of the rollout pool."""
     training: TrainingSpec = TrainingSpec()
     """What it asks of the training pool."""
+    shapes: Annotated[tuple[Shape, ...], Field(strict=False, exclude_if=_unset)] = ()
+    """Other numbers of nodes on which it may run, numbered from 1; as it is written is number 0. At most 16."""
     priority: Priority = 0
     """Its place in the queue: jobs of a higher one come first, of the same one in order of arrival."""
     user: UserName = ""
@@ -156,6 +159,7 @@ class JobSpec(FileModel):
     @model_validator(mode="after")
     def _one_kind(self) -> JobSpec:
         check_kind(self)
+        check_shapes(self)
         return self
 
     @property
@@ -192,10 +196,15 @@ class Jobs(FileModel):
             first[job.id] = k
             if job.staleness and one_device:
                 raise field_error(f"does not go with cluster.one_device: {ONE_DEVICE}", "jobs", k, "staleness")
-            for name, pool in pools.items():
-                most, nodes = pool.max_nodes, getattr(job, name).nodes
-                if most is not None and nodes > most:
-                    raise field_error(f"asks for {nodes} nodes; the {name} pool has at most {most}", "jobs", k, name, "nodes")
+            if job.shapes and one_device:
+                raise field_error("do not go with cluster.one_device, where a job has all nodes of its group", "jobs", k, "shapes")
+            for number in range(1 + len(job.shapes)):
+                where = ("shapes", number - 1) if number else ()
+                for name, nodes in nodes_in(job, number).items():
+                    most = pools[name].max_nodes if name in pools else None
+                    if most is not None and nodes > most:
+                        problem = f"asks for {nodes} nodes; the {name} pool has at most {most}"
+                        raise field_error(problem, "jobs", k, *where, name, "nodes")
             asked = {name: getattr(job, name).nodes for name in pools}
             if self.cluster is not None and (problem := beyond_quota(job.user, asked, self.cluster)):
                 raise field_error(problem, "jobs", k)

@@ -155,7 +155,7 @@ class Service:
         for spec in specs:
             if spec.id in run.handles or ids[spec.id] > 1:
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
-            if problem := run.beyond(spec) or driver.lacks(spec):
+            if problem := run.beyond(spec) or run.shapes_beyond(spec) or driver.lacks(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")
         present = [handle.spec for handle in run.handles.values() if not handle.gone]
         check_limits(specs, len(present))

@@ -69,6 +69,7 @@ def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -
         *from_jobs,
         facts.Confined,
         facts.Alone,
+        facts.Estimated,
         facts.Lost,
         facts.Drained,
         facts.Undrained,

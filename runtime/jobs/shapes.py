@@ -1,0 +1,87 @@
+"""Shapes in job files, numbers of nodes on which a job may run: those of scenario files, but for what runs measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rollmux_env.scenario import MOST_SHAPES, SIDES, PhaseShape, Shape, Side
+from rollmux_env.scheduler.estimates import PhaseOfShape
+from rollmux_env.validation_errors import field_error
+
+if TYPE_CHECKING:
+    from runtime.jobs.spec import JobSpec
+
+_OF_NO_USE = {
+    "pool": "is of no use to a real run, which has the pools rollout and training",
+    "actual": "is of no use to a real run; it is for event replays",
+    "switch": "is of no use to a real run, which takes those of the profile",
+}
+
+
+def named(shape: Shape, side: Side) -> dict[str, Any]:
+    """The keys that a shape names of a phase, with their values."""
+    phase: PhaseShape | None = getattr(shape, side)
+    return {} if phase is None else {name: getattr(phase, name) for name in phase.model_fields_set}
+
+
+def nodes_in(job: JobSpec, shape: int) -> dict[Side, int]:
+    """Nodes of each side that a job asks for in a shape; 0 is the job as it is written."""
+    own = {side: getattr(job, side).nodes for side in SIDES}
+    if not shape:
+        return own
+    return {side: named(job.shapes[shape - 1], side).get("nodes", own[side]) for side in SIDES}
+
+
+def nodes_of_shapes(job: JobSpec) -> Iterator[tuple[str, Side, int]]:
+    """(where it is said, side, nodes) of a job as it is written, and in each of its shapes."""
+    for number in range(1 + len(job.shapes)):
+        where = f"shapes[{number - 1}]." if number else ""
+        for side, nodes in nodes_in(job, number).items():
+            yield f"{where}{side}.nodes", side, nodes
+
+
+def estimated_phases(job: JobSpec) -> frozenset[PhaseOfShape]:
+    """Phases whose worst case in a shape nobody states."""
+    return frozenset(
+        (number, side)
+        for number, shape in enumerate(job.shapes, 1)
+        for side in SIDES
+        if nodes_in(job, number)[side] != nodes_in(job, 0)[side] and "worst_case_s" not in named(shape, side)
+    )
+
+
+def check_shapes(job: JobSpec) -> None:
+    """Refuse shapes that a run can do nothing with.
+
+    Raises:
+        PydanticCustomError: of `field_error`, with a path below the job's.
+    """
+    if len(job.shapes) > MOST_SHAPES:
+        raise field_error(f"are {len(job.shapes)}; a job has at most {MOST_SHAPES}", "shapes")
+    if job.shapes and job.is_attached:
+        raise field_error("are a key of jobs with task or class, which the runtime starts anew on other nodes", "shapes")
+    known: list[Mapping[Side, int]] = [nodes_in(job, 0)]
+    for k in range(len(job.shapes)):
+        nodes = nodes_in(job, k + 1)
+        for side in SIDES:
+            _check_phase(job, k, side, nodes[side])
+        if nodes in known:
+            same = known.index(nodes)
+            problem = f"has the nodes of shapes[{same - 1}]" if same else "has the nodes of the job as it is written"
+            raise field_error(problem, "shapes", k)
+        known.append(nodes)
+
+
+def _check_phase(job: JobSpec, k: int, side: Side, nodes: int) -> None:
+    values = named(job.shapes[k], side)
+    for key, problem in _OF_NO_USE.items():
+        if key in values:
+            raise field_error(problem, "shapes", k, side, key)
+    for key in values.get("by_nodes", ()):
+        if key <= nodes:
+            raise field_error(f"must be above training.nodes, which is {nodes}", "shapes", k, side, "by_nodes", key)
+    if nodes != nodes_in(job, 0)[side] and "worst_case_s" not in values and job.job_class is not None:
+        raise field_error(
+            "is missing; on other nodes than its own only a job with a task can be predicted", "shapes", k, side, "worst_case_s"
+        )
