@@ -49,7 +49,7 @@ class WorkerHandle(Protocol):
         ...
 
     def beside(self, method: str, *arguments: Any) -> Any:
-        """As `call`, of a job with a staleness: it does not wait for the call that is under way."""
+        """As `call`, of a job with a staleness or with reward workers: it does not wait for the call that is under way."""
         ...
 
     def close(self) -> None:

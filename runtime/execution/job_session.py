@@ -17,11 +17,12 @@ from runtime.execution.messages import Nodes, OutOfOrder, Report
 from runtime.execution.nodes import move_process, prepare_process
 from runtime.execution.plain import plain
 from runtime.execution.worker import ProgressReporter, Warner, Watch, Worker
+from runtime.execution.worker_calls import BESIDE, Handle, results
 from runtime.facts import Node, Pool
 from runtime.jobs.spec import JobSpec
 from runtime.machine import boot_id, core_wait_s
 from runtime.memory import resident_gb
-from runtime.phases import POOL_OF, PhaseOfJob, WorkerDied, WorkerError, WorkerHandle, runtime_hook
+from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, runtime_hook
 from runtime.residency.footprint import Footprint
 
 
@@ -33,7 +34,7 @@ class JobSession:
         self.worst_case = False
         self.in_step = False  # the iteration in hand has begun
         self.where = ""  # what is being done, for whoever asks where it failed
-        self.workers: list[_Handle] = []
+        self.workers: list[Handle] = []
         self._spec = spec
         self._coordinator = coordinator
         self._logs = logs
@@ -41,10 +42,11 @@ class JobSession:
         self._offset_s = 0.0
         self._has_permit = False  # the permit of a rollout, by `initialise`
         self._next: PhaseOfJob = "rollout"
+        self._left_s = monotonic()  # when it last gave nodes back
         self._prepared = False
         self._pools_loaded: set[str] = set()  # pools on which the job's state has been since it was made
         self._staying: dict[Pool, Any] = {}  # the job, by the pool of nodes on which its state has stayed
-        self._waited_s: dict[_Handle | None, float] = {}  # what was last known of how long workers, or this process, had no core
+        self._waited_s: dict[Handle | None, float] = {}  # what was last known of how long workers, or this process, had no core
         self.parts: tuple[int, ...] = ()
         self._devices: dict[Pool, Any] = {"rollout": RLock(), "training": RLock()}  # held while state goes onto them or off
         self._wakes: int | None = None  # finished responses at which the rollout in hand is to stop
@@ -148,6 +150,7 @@ class JobSession:
         self.parts = tuple(range(len(parts)))
         if self._has_permit or self.worst_case or len(parts) < 2:  # the first rollout, and a measured one, have all of their nodes
             parts = ()
+        own_s = monotonic() - self._left_s if phase == "train" and self.worst_case else 0.0
         if not self._has_permit:
             self._acquire(pool, parts)
         if parts:
@@ -177,8 +180,17 @@ class JobSession:
                 self._staying[pool] = job
         report = Report(pool, False, begun_s, run_s, done_s, load_s, parked.seconds, parked.warm_s, cold, dict(runtime_hook.stages))
         self._release(
-            replace(report, host_gb=host_gb, device_gb=device_gb, core_wait_s=waited_s, stays=parked.stays, waits=parked.waits)
+            replace(
+                report,
+                host_gb=host_gb,
+                device_gb=device_gb,
+                core_wait_s=waited_s,
+                stays=parked.stays,
+                waits=parked.waits,
+                own_s=own_s,
+            )
         )
+        self._left_s = monotonic()
         self._next = "train" if phase == "rollout" else "sync"
         self.where = ""
 
@@ -206,12 +218,13 @@ class JobSession:
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
         remote: Any = ray.remote
-        made = remote(concurrency_groups={_BESIDE: 1})(Worker) if self._spec.staleness else remote(Worker)
+        beside = self._spec.staleness or self._spec.rewards.workers
+        made = remote(concurrency_groups={BESIDE: 1})(Worker) if beside else remote(Worker)
         actor = made.options(
             num_cpus=0,
             scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.machine, soft=False),
         )
-        handle = _Handle(
+        handle = Handle(
             actor.remote(node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options),
             node,
             target,
@@ -222,22 +235,7 @@ class JobSession:
         return handle
 
     def wait(self, calls: Any) -> Any:
-        several = isinstance(calls, list | tuple)
-        results = []
-        for call in calls if several else (calls,):
-            try:
-                results.append(ray.get(call.reference))
-            except ray.exceptions.RayTaskError as error:
-                cause = error.cause
-                if cause is None:
-                    raise
-                raise cause from None
-            except ray.exceptions.RayActorError as error:
-                where = f"its process on {call.handle.node.name} ({call.handle.target})"
-                if "creation task" in str(error):
-                    raise WorkerError(f"{where} could not be made: {_lines(error)[-1]}") from None
-                raise WorkerDied(f"{where} has died{_how(error)}") from None
-        return results if several else results[0]
+        return results(calls)
 
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
         parts: tuple[int, ...] = self.ask("parts")
@@ -292,7 +290,7 @@ class JobSession:
 
     def _waited(self, usage: _Usage) -> float:
         """How long one of those processes has been without a core since this was last asked, at most, seconds."""
-        waits_s: dict[_Handle | None, float] = {handle: waited_s for handle, (_, waited_s) in usage.items()}
+        waits_s: dict[Handle | None, float] = {handle: waited_s for handle, (_, waited_s) in usage.items()}
         waits_s = waits_s or {None: core_wait_s()}
         longest_s = max(waited_s - self._waited_s.get(who, 0.0) for who, waited_s in waits_s.items())
         self._waited_s |= waits_s
@@ -310,46 +308,5 @@ class JobSession:
         self._leave(self.ask("release", report))  # and wait, since calls of an asynchronous actor may overtake each other
 
 
-def _how(error: Exception) -> str:
-    """How a process ended, from what Ray says about it."""
-    return next((f": {line}" for line in _lines(error) if "exit" in line or "killed" in line.lower()), "")
-
-
-def _lines(error: Exception) -> list[str]:
-    return [line.strip() for line in str(error).splitlines() if line.strip()]
-
-
-class _Call:
-    """A call of a worker that is under way; as an argument of another call it stands for its result."""
-
-    def __init__(self, handle: _Handle, reference: Any) -> None:
-        self.handle = handle
-        self.reference = reference
-
-
-class _Handle:
-    """A worker, as the job sees it (see `runtime.phases.WorkerHandle`)."""
-
-    def __init__(self, actor: Any, node: Node, target: str, where: str) -> None:
-        self.actor = actor
-        self.node = node
-        self.target = target
-        self.where = where  # what was being done when it was started
-
-    def call(self, method: str, *arguments: Any) -> _Call:
-        values = [argument.reference if isinstance(argument, _Call) else argument for argument in arguments]
-        return _Call(self, self.actor.call.remote(method, *values))
-
-    def beside(self, method: str, *arguments: Any) -> _Call:
-        values = [argument.reference if isinstance(argument, _Call) else argument for argument in arguments]
-        return _Call(self, self.actor.beside.options(concurrency_group=_BESIDE).remote(method, *values))
-
-    def close(self) -> None:
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(self.actor.close.remote(), timeout=10)
-        ray.kill(self.actor)
-
-
-_BESIDE = "beside"  # of an actor's calls, those that do not wait for others
-_Usage = dict[_Handle, tuple[float, float]]
+_Usage = dict[Handle, tuple[float, float]]
 _OTHER: dict[Pool, Pool] = {"rollout": "training", "training": "rollout"}

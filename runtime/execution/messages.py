@@ -73,7 +73,8 @@ class Report:
         cold: the first phase of the kind since the job was made. stages: named parts of loading and offloading, seconds.
         host_gb: host memory of the job on a node afterwards. device_gb: memory that its processes keep of each of the node's GPUs.
         core_wait_s: as of `runtime.facts.PhaseSlice`.
-        stays: the state has not been offloaded. waits: of a profile, how it may wait.
+        stays: the state has not been offloaded. waits: of a profile, how it may wait. own_s: likewise, seconds of the job's own
+            between its rollout and its wish for this training.
     """
 
     phase: str
@@ -91,6 +92,7 @@ class Report:
     core_wait_s: float = 0.0
     stays: bool = False
     waits: Waits | None = None
+    own_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,8 @@ class Profiling:
     def _learn_measured(self, handle: JobHandle, key: str) -> None:
         """Learn and keep what a job's own pass has measured."""
         parts = handle.measurements
-        profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=handle.sync_s, movable=handle.movable)
+        without_nodes_s = handle.own_s + handle.sync_s  # an iteration is as long wherever in it these are
+        profile = Profile(rollout=parts["rollout"], training=parts["training"], sync_s=without_nodes_s, movable=handle.movable)
         self._learn(handle, profile, False)
         with contextlib.suppress(InputError, OSError):  # a cache that cannot be written
             save_profile(key, profile)
@@ -188,6 +189,7 @@ class Profiling:
                 self._timings.add(self._probe.mode, handle.id, cast("Pool", hold.pool), report.done_s - report.run_s)
             return
         cold_s = report.run_s - report.begun_s
+        handle.own_s = report.own_s
         handle.measurements[hold.pool] = Measured(
             seconds=report.done_s - report.run_s,
             warm_s=report.warm_s,

@@ -13,6 +13,7 @@ from runtime.execution.job_processes import mark_process
 from runtime.execution.memory_watch import watch_memory
 from runtime.execution.messages import MOST_WARNINGS, Nodes
 from runtime.execution.nodes import prepare_process
+from runtime.execution.worker_calls import results
 from runtime.facts import Node, Pool
 from runtime.jobs.named import load_named
 from runtime.machine import core_wait_s
@@ -169,7 +170,7 @@ class _WorkerSession:
         raise WorkerError("a worker starts no workers")
 
     def wait(self, calls: Any) -> Any:
-        raise WorkerError("a worker waits for no workers")
+        return results(calls)  # of workers that it was given
 
     def regroup(self, leave: Any) -> Any:
         raise WorkerError("a worker leaves no nodes: the job's own class is told which to leave")

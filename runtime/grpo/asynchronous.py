@@ -99,7 +99,7 @@ class AsynchronousGrpo(Grpo):
                 session.iteration = number
                 runtime_hook.renew()
                 try:
-                    self.rollout()
+                    self._roll_out()
                 except Paused:
                     self._buffer.drop()
                     continue

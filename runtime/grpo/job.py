@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _ROLLOUT = "runtime.grpo.rollout_worker:RolloutWorker"
 _TRAINING = "runtime.grpo.training_worker:TrainingWorker"
+_REWARDS = "runtime.grpo.reward_worker:RewardWorker"
 _LOOKS_S = 0.01, 0.5  # between looks at ranks that write: at first, and in the end
 
 
@@ -49,15 +50,23 @@ class Grpo:
         self._spec = spec
         self._engines: list[WorkerHandle] = []
         self._ranks: list[WorkerHandle] = []
+        self._reward_workers: list[WorkerHandle] = []
         self._rolled = Rolled()
         self._machines: list[str] = []  # of the engines
         self._weights: list[Kept] = []
         self._checkpoint: Path | None = None
         self._rounds = rounds_of(spec)
+        self._long = False  # the rollout in hand runs what earlier ones left
         self._control: Control | None = None  # what decides inside its rollouts
         self._anchors: dict[str, float] = {}  # of the rewards' timeout
         self._news: dict[str, float] = {}  # of them, what the last rollout has changed
         self._profiled = False  # what the ranks have trained since is to be forgotten
+
+    def step(self) -> None:
+        """One iteration."""
+        self._roll_out()
+        self.train()
+        self.sync()
 
     def load(self, phase: PhaseOfJob) -> None:
         """Bring the phase's workers to their devices; start them the first time."""
@@ -87,9 +96,18 @@ class Grpo:
         nodes = [sum(footprints[k : k + share], Footprint()) for k in range(0, len(footprints), share)]
         return max(nodes, key=lambda part: part.device + part.host)
 
+    def _roll_out(self) -> None:
+        """A rollout, and what is left to do of its rewards: reward workers go on with them when the engines have their nodes no
+        more."""
+        self.rollout()
+        if self._reward_workers:
+            began_s = time.monotonic()
+            self._take_results()
+            runtime_hook.report(reward_wait_s=time.monotonic() - began_s)
+
     @phase("rollout")
     def rollout(self) -> None:
-        """Sample and reward the responses that the iteration trains on; every engine its share of them."""
+        """Sample the responses that the iteration trains on, every engine its share of them, and reward them as they end."""
         number, worst_case = max(runtime_hook.iteration, 0), runtime_hook.worst_case
         this_round = self._rounds.next()
         led = None if self._control is None or worst_case else self._led(this_round)
@@ -118,6 +136,15 @@ class Grpo:
             runtime_hook.wake(led.wake if led is not None and whole else None)
         if led is not None:
             led.end(self._statuses(), time.monotonic() - began_s)
+        self._long = this_round.long
+        if not self._reward_workers:
+            self._take_results()
+
+    def _take_results(self) -> None:
+        """Wait for the rewards, and say what has been sampled."""
+        sums = runtime_hook.wait([worker.call("evaluation") for worker in self._engines])
+        if evaluated := sum(count for _, count in sums):
+            runtime_hook.report(eval_reward=sum(rewards for rewards, _ in sums) / evaluated)
         results = runtime_hook.wait([worker.call("results") for worker in self._engines])
         complete = sorted({prompt for part in results for prompt in part["complete"]})
         self._news = merged({}, [part["anchors"] for part in results])
@@ -138,7 +165,7 @@ class Grpo:
         if cut_off := [reward for part in results for reward in part["cut_off_rewards"]]:
             runtime_hook.report(cut_off_reward=sum(cut_off) / len(cut_off))
         if self._spec.rollout.policy == "tail-batching":
-            runtime_hook.report(long_round=this_round.long, queue=len(self._rounds.queue))
+            runtime_hook.report(long_round=self._long, queue=len(self._rounds.queue))
         if self._spec.task is not None and not is_cheap(self._spec.task):
             runtime_hook.report(stopped_rewards=sum(part["stopped"] for part in results))
 
@@ -163,13 +190,11 @@ class Grpo:
                 runtime_hook.wait(self._engines[engine].call("join", places, *shares))
 
     def _evaluate(self, number: int, worst_case: bool) -> None:
-        """Say how good the weights are on held-out prompts, if it is time to: before sampling, so that no tail waits for it."""
+        """Try the weights on held-out prompts, if it is time to: before sampling, so that no tail waits for it."""
         evaluation, parts = self._spec.evaluation, runtime_hook.parts
         if evaluation is None or not (worst_case or evaluation.is_due(number, self._spec.iterations)):
             return
-        calls = [self._engines[part].call("evaluate", k, len(parts), worst_case) for k, part in enumerate(parts)]
-        sums = runtime_hook.wait(calls)
-        runtime_hook.report(eval_reward=sum(rewards for rewards, _ in sums) / sum(count for _, count in sums))
+        runtime_hook.wait([self._engines[part].call("evaluate", k, len(parts), worst_case) for k, part in enumerate(parts)])
 
     def parts(self) -> list[Node]:
         """A part of the rollout nodes for each engine: some are enough for a rollout."""
@@ -238,9 +263,7 @@ class Grpo:
 
     def profile(self) -> None:
         """One iteration with every response at its longest; weights and optimizer are then as they were."""
-        self.rollout()
-        self.train()
-        self.sync()
+        Grpo.step(self)
         runtime_hook.wait([worker.call("drop_stage") for worker in self._engines])
         self._profiled = True
 
@@ -274,15 +297,17 @@ class Grpo:
 
     def close(self) -> None:
         """End the workers."""
-        for worker in self._engines + self._ranks:
+        for worker in self._engines + self._ranks + self._reward_workers:
             worker.close()
-        self._engines, self._ranks = [], []
+        self._engines, self._ranks, self._reward_workers = [], [], []
 
     def _start_engines(self) -> None:
         parts = self.parts()
         with runtime_hook.stage("process"):
+            self._reward_workers = self._start_reward_workers()
             self._engines = [
-                runtime_hook.start_worker(part, _ROLLOUT, self._spec, k, len(parts), part) for k, part in enumerate(parts)
+                runtime_hook.start_worker(part, _ROLLOUT, self._spec, k, len(parts), part, self._reward_workers)
+                for k, part in enumerate(parts)
             ]
             runtime_hook.wait([worker.call("ready") for worker in self._engines])
         self._machines = [part.machine for part in parts]
@@ -291,6 +316,12 @@ class Grpo:
 
             self._control = control_of(self._spec, len(parts))
         self._stages([worker.call("open", self._source()) for worker in self._engines])
+
+    def _start_reward_workers(self) -> list[WorkerHandle]:
+        """On the machines of the rollout nodes in turn, and there on whatever cores are idle."""
+        nodes = runtime_hook.nodes("rollout")
+        places = [replace(nodes[k % len(nodes)], cores=(), gpus=()) for k in range(self._spec.rewards.workers or 0)]
+        return [runtime_hook.start_worker(place, _REWARDS, self._spec) for place in places]
 
     def _start_ranks(self) -> None:
         parts = [part for node in runtime_hook.nodes("training") for part in _parts(node, 1)]

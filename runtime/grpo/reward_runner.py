@@ -1,4 +1,4 @@
-"""A process of its own for a job's rewards, seen from the engine's process, which runs none of a user's code."""
+"""A process of its own for a job's rewards, seen from that of an engine or a reward worker, which runs none of a user's code."""
 
 from __future__ import annotations
 

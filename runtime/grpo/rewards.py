@@ -1,14 +1,15 @@
 """Rewards are computed while other responses are still sampled, in processes of their own: one that takes too long is stopped.
 
-Only built-in rewards that take microseconds are computed in a thread of the engine's process; a user's function or class never is.
-A reward that is stopped counts as failed, and the job's log says which. How long one may take is fixed, or RollPacker's timeout
-(arXiv 2509.21009), which goes by how long those of correct responses took.
+The processes are beside the engine, or those of reward workers that the job's engines share. Only built-in rewards that take
+microseconds are computed in a thread of the engine's process; a user's function or class never is. A reward that is stopped counts
+as failed, and the job's log says which. How long one may take is fixed, or RollPacker's timeout (arXiv 2509.21009), which goes by
+how long those of correct responses took.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Lock
@@ -24,8 +25,10 @@ FAILED = 0.0  # the reward of a response whose run was stopped
 class Rewards:
     """The rewards of an engine's responses. Processes are begun to be started at once: `wait_until_ready` before the first reward.
 
+    A reward begins when its response is over and one of the places is free: no place gets a second one before.
+
     Args:
-        make_runner: of one place where rewards can be stopped.
+        runners: the places where rewards can be stopped; nothing: so many processes beside the engine as the job wants.
 
     Attributes:
         learning: runs of correct responses count for the timeout.
@@ -34,7 +37,7 @@ class Rewards:
         InputError: the job's task cannot be made; one line.
     """
 
-    def __init__(self, spec: JobSpec, make_runner: Callable[[JobSpec], RewardRunner] = RewardProcess) -> None:
+    def __init__(self, spec: JobSpec, runners: Sequence[RewardRunner] = ()) -> None:
         assert spec.task is not None
         settings = spec.rewards
         self._correct, self._limit_s = settings.correct, None if isinstance(settings.timeout, str) else settings.timeout
@@ -42,7 +45,9 @@ class Rewards:
         self.learning = True
         self._lock, self._news, self._stopped = Lock(), set[str](), 0
         self._here = make_rewarding(spec.task, spec.seed, spec.folder) if is_cheap(spec.task) else None
-        self._runners = [] if self._here is not None else [make_runner(spec) for _ in range(settings.processes)]
+        self._runners = [*runners]
+        if self._here is None and not runners:
+            self._runners += [RewardProcess(spec) for _ in range(settings.processes)]
         self._idle = SimpleQueue[RewardRunner]()
         for runner in self._runners:
             self._idle.put(runner)
@@ -57,12 +62,16 @@ class Rewards:
         for runner in self._runners:
             runner.wait_until_ready()
 
-    def submit(self, example: Example, decode: Callable[[], str]) -> Future[float]:
-        """Begin with a response's reward; `decode` gives its text, and is called where it does not hold up sampling.
+    def submit(self, example: Example, decode: Callable[[], str], learning: bool = True) -> Future[float]:
+        """Begin with a response's reward.
 
-        The result raises RuntimeError: the reward raised, or is no finite number; one line.
+        Args:
+            decode: gives its text, and is called where it does not hold up sampling. learning: as of this object; both must be.
+
+        Returns:
+            The reward; it raises RuntimeError where that raised, or is no finite number; one line.
         """
-        return self._threads.submit(self._reward, example, decode)
+        return self._threads.submit(self._reward, example, decode, learning and self.learning)
 
     def prompts(self, count: int, position: int) -> list[Example]:
         """Those of a task of the user's own; where rewards run, since its code runs nowhere else.
@@ -95,7 +104,7 @@ class Rewards:
         for runner in self._runners:
             runner.close()
 
-    def _reward(self, example: Example, decode: Callable[[], str]) -> float:
+    def _reward(self, example: Example, decode: Callable[[], str], learning: bool) -> float:
         response = decode()
         if self._here is not None:
             return score(self._here, example, response)
@@ -115,7 +124,7 @@ class Rewards:
                 return FAILED
             reward, seconds = outcome
             known_s = self._timeout.anchors.get(test, 0.0) if self._timeout else seconds
-            if self._timeout and reward >= self._correct and self.learning and seconds > known_s:
+            if self._timeout and reward >= self._correct and learning and seconds > known_s:
                 self._timeout.correct(test, seconds)
                 self._news.add(test)
         return reward

@@ -1,4 +1,4 @@
-"""The rollout worker of the built-in job: an engine that samples, and rewards beside it."""
+"""The rollout worker of the built-in job: an engine that samples, and rewards beside it or in reward workers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from runtime.execution.nodes import threads_of
 from runtime.facts import Node
 from runtime.grpo.messages import Sampled, Stages, Status, Timed
 from runtime.grpo.prompts import Prompts
+from runtime.grpo.reward_worker import DistantRunner
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import RunningShare, Share, rounds_of
 from runtime.grpo.state import read_data, read_state
 from runtime.jobs.spec import JobSpec
 from runtime.jobs.tasks import Example
-from runtime.phases import runtime_hook
+from runtime.phases import WorkerHandle, runtime_hook
 from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
@@ -31,10 +32,14 @@ class RolloutWorker:
 
     Args:
         spec: of the job. place, of: which of the job's engines it is, and how many there are. node: its own.
+        reward_workers: of the job, if it has any.
     """
 
-    def __init__(self, spec: JobSpec, place: int, of: int, node: Node) -> None:
+    def __init__(self, spec: JobSpec, place: int, of: int, node: Node, reward_workers: Sequence[WorkerHandle] = ()) -> None:
         self._spec, self._place, self._of, self._node = spec, place, of, node
+        count = len(reward_workers)  # each engine begins with another one
+        self._runners = [DistantRunner(reward_workers[(place * count // of + k) % count]) for k in range(count)]
+        self._evaluated: list[Future[float]] = []
         self._shares: list[RunningShare] = []
         self._sampled: list[Sampled] = []
         self._worst_case = True  # no weights come that are to stay
@@ -48,7 +53,7 @@ class RolloutWorker:
     def open(self, checkpoint: str | None) -> Timed:
         """Load model, tokenizer and task, and leave the engine as `restore` wants it."""
         stage = Stages()
-        self._rewards = Rewards(self._spec)  # its processes start while the engine does
+        self._rewards = Rewards(self._spec, self._runners)  # its processes start while the engine does
         with stage("import"):
             from runtime.engines import make_engine, why_torch
             from runtime.engines.model_files import read_model_files
@@ -139,6 +144,7 @@ class RolloutWorker:
         self._rewards.learn(anchors)
         self._rewards.learning = not worst_case
         self._worst_case = worst_case
+        self._evaluated = []
         self._shares = [self._running(share) for share in shares]
 
     def sample(self) -> tuple[int, ...]:
@@ -210,28 +216,29 @@ class RolloutWorker:
         """Take over those of the shares given that are at these places."""
         self._shares += [self._running(share) for shares in messages for share in shares if share.place in places]
 
-    def evaluate(self, place: int, of: int, worst_case: bool) -> tuple[float, int]:
-        """Sample a greedy response to this engine's share of the held-out prompts: (sum of rewards, responses).
+    def evaluate(self, place: int, of: int, worst_case: bool) -> None:
+        """Sample a greedy response to this engine's share of the held-out prompts.
 
         Random streams, and so what is trained on, are as they would be without it.
 
         Args:
             place, of: which of the engines that take part it is, and how many there are.
+        """
+        prompts = self._prompts.held_out[place::of]
+        sampling = Sampling(temperature=0.0, max_tokens=self._spec.algorithm.max_tokens, ignore_end=worst_case)
+        for first in range(0, len(prompts), self._batch):
+            batch = prompts[first : first + self._batch]
+            responses = self._engine.generate([prompt.tokens for prompt in batch], sampling)
+            self._evaluated += [self._rewarded(prompt.example, one, False) for prompt, one in zip(batch, responses, strict=True)]
+
+    def evaluation(self) -> tuple[float, int]:
+        """Of the held-out prompts: (sum of rewards, responses).
 
         Raises:
             RuntimeError: a reward is none.
         """
-        prompts = self._prompts.held_out[place::of]
-        sampling = Sampling(temperature=0.0, max_tokens=self._spec.algorithm.max_tokens, ignore_end=worst_case)
-        learning, self._rewards.learning = self._rewards.learning, False
-        rewards: list[Future[float]] = []
-        for first in range(0, len(prompts), self._batch):
-            batch = prompts[first : first + self._batch]
-            responses = self._engine.generate([prompt.tokens for prompt in batch], sampling)
-            rewards += [self._rewarded(prompt.example, one) for prompt, one in zip(batch, responses, strict=True)]
-        total = sum(reward.result() for reward in rewards)
-        self._rewards.learning = learning
-        return total, len(rewards)
+        rewards, self._evaluated = self._evaluated, []
+        return sum(reward.result() for reward in rewards), len(rewards)
 
     def results(self) -> dict[str, Any]:
         """Of the shares that ended here: the prompts that are complete, the number of responses, and means over them; what the
@@ -283,9 +290,9 @@ class RolloutWorker:
         examples = {number: prompt.example for number, prompt in prompts.items()}
         return RunningShare(share, examples, {number: prompt.tokens for number, prompt in prompts.items()}, self._rewarded)
 
-    def _rewarded(self, example: Example, response: Response) -> Future[float]:
+    def _rewarded(self, example: Example, response: Response, learning: bool = True) -> Future[float]:
         tokens = list(response.token_ids)
-        return self._rewards.submit(example, lambda: str(self._tokenizer.decode(tokens, skip_special_tokens=True)))
+        return self._rewards.submit(example, lambda: str(self._tokenizer.decode(tokens, skip_special_tokens=True)), learning)
 
     def open_inbox(self) -> Address:
         """Where new weights may be sent to."""

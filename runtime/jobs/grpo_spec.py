@@ -142,12 +142,14 @@ def _limit(value: Any) -> Any:
 
 
 class RewardsSpec(FileModel):
-    """How rewards are computed, beside each engine: in processes of their own, unless they are built in and cheap."""
+    """How rewards are computed: in processes of their own, beside each engine or apart, unless they are built in and cheap."""
 
     timeout: Annotated[float | Literal["adaptive", "none"], BeforeValidator(_limit)] = 60.0
     """Seconds that one may take before it is stopped and counts as 0; adaptive: RollPacker's timeout; none: as long as it likes."""
     processes: Count = 1
     """Rewards that are computed at once, beside each engine."""
+    workers: Annotated[Count | None, Field(le=1024, exclude_if=lambda value: value is None)] = None
+    """Workers of the job that compute them for all engines, one at a time each; then no engine waits for a reward."""
     correct: float = 1.0
     """adaptive: a response is correct that earns so much; how long its reward took is what the timeout goes by."""
 
@@ -155,6 +157,8 @@ class RewardsSpec(FileModel):
     def _goes_with_a_timeout(self) -> RewardsSpec:
         if self.timeout != "adaptive" and "correct" in self.model_fields_set:
             raise field_error("goes with the timeout adaptive", "correct")
+        if self.workers is not None and "processes" in self.model_fields_set:
+            raise field_error("are beside each engine; with workers there are none", "processes")
         return self
 
 

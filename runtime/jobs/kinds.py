@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollmux_env.validation_errors import describe, field_error
+from runtime.jobs.tasks import is_cheap
 
 if TYPE_CHECKING:
     from runtime.jobs.spec import JobSpec
@@ -92,6 +93,9 @@ def _check_own(job: JobSpec) -> None:
         raise field_error("is a key of jobs with a task", "training", "cpu_offload")
     if job.evaluation is not None and job.task is not None and job.task.name != "jsonl":
         raise field_error(f"goes with the task jsonl, not with {describe(job.task.name)}", "evaluation")
+    if job.rewards.workers is not None and job.task is not None and is_cheap(job.task):
+        problem = f"are of no use to the task {describe(job.task.name)}, whose rewards take microseconds beside the engine"
+        raise field_error(problem, "rewards", "workers")
     for key in ("model", "algorithm", "rewards", "evaluation", "sync"):
         if job.job_class is not None and key in job.model_fields_set:
             raise field_error("is a key of jobs with a task; a class gets its settings by options", key)

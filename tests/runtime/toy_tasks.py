@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -55,3 +56,22 @@ class Trap(Poison):
             (self.folder / "pid").rename(self.folder / "child")
             child.wait()
         return 1.0
+
+
+class Slow(Echo):
+    """Rewards that go by the response alone. From the one after `after` others on they wait for the file `go`; the one after
+    `kill_after` others ends the process that has asked for it."""
+
+    def __init__(self, seed: int, folder: str, after: int = -1, kill_after: int = -1) -> None:
+        super().__init__(seed)
+        self.folder, self.after, self.kill_after = Path(folder), after, kill_after
+
+    def reward(self, example: Example, response: str) -> float:
+        with (self.folder / "calls").open("a+") as file:
+            file.write("x")
+        calls = (self.folder / "calls").stat().st_size
+        if calls == self.kill_after + 1:
+            os.kill(os.getppid(), signal.SIGKILL)
+        while 0 <= self.after < calls and not (self.folder / "go").exists():
+            time.sleep(0.01)
+        return sum(map(ord, response)) % 7 / 6

@@ -283,3 +283,17 @@ class Counter:
             asked.unlink()
             return True
         return False
+
+
+class Toucher(Sleeper):
+    """Its first rollout makes a file."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = Path(file)
+
+    @rollmux.phase("rollout")
+    def rollout(self) -> None:
+        super().rollout()
+        if rollmux.runtime_hook.iteration == 0:
+            self.file.touch()

@@ -39,7 +39,7 @@ def job(folder: Path, **options: Any) -> JobSpec:
 class Scripted:
     """A place where rewards take as long as their text says, by a clock of its own; `late` ones earn nothing in time."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self) -> None:
         self.limits: list[float | None] = []
 
     def score(self, example: Example, response: str, limit_s: float | None) -> tuple[float, float] | None:
@@ -56,14 +56,8 @@ class Scripted:
 
 
 def scripted(tmp_path: Path, timeout: float | str = "adaptive") -> tuple[Rewards, Scripted]:
-    made: list[Scripted] = []
-    spec = job(tmp_path).model_copy(update={"rewards": RewardsSpec.model_validate({"timeout": timeout})})
-
-    def make(spec: JobSpec) -> Scripted:
-        made.append(Scripted(spec))
-        return made[0]
-
-    return Rewards(spec, make), made[0]
+    spec, place = job(tmp_path).model_copy(update={"rewards": RewardsSpec.model_validate({"timeout": timeout})}), Scripted()
+    return Rewards(spec, [place]), place
 
 
 def test_a_reward_may_take_as_long_as_correct_ones_did_and_half_of_that_more(tmp_path: Path) -> None:

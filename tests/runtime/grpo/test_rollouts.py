@@ -71,6 +71,11 @@ def begin(workers: list[RolloutWorker], due: Round) -> None:
         worker.begin(0, False, len(due.prompts) * due.responses, (Share(k, share),), {})
 
 
+def tried(worker: RolloutWorker, place: int, of: int, worst_case: bool) -> tuple[float, int]:
+    worker.evaluate(place, of, worst_case)
+    return worker.evaluation()
+
+
 def sampled(workers: list[RolloutWorker]) -> list[Sampled]:
     for worker in workers:
         worker.results()
@@ -167,9 +172,9 @@ def test_an_evaluation_is_greedy_and_changes_nothing_of_what_is_sampled(
         if evaluated:
             for own in prompts:
                 monkeypatch.setattr(own, "held_out", held_out)
-            parts = [worker.evaluate(k, 2, False) for k, worker in enumerate(workers)]
-            assert [count for _, count in parts] == [6, 5] and parts == [w.evaluate(k, 2, False) for k, w in enumerate(workers)]
-            assert workers[0].evaluate(0, 1, True) == (workers[0].evaluate(0, 1, True)[0], 11)  # more than a batch
+            parts = [tried(worker, k, 2, False) for k, worker in enumerate(workers)]
+            assert [count for _, count in parts] == [6, 5] and parts == [tried(w, k, 2, False) for k, w in enumerate(workers)]
+            assert tried(workers[0], 0, 1, True) == (tried(workers[0], 0, 1, True)[0], 11)  # more than a batch
         assert [worker.sample() for worker in workers] == [(), ()]
         found.append([(part.responses, part.rewards) for part in sampled(workers)])
     assert found[0] == found[1]

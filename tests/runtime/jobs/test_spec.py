@@ -161,6 +161,15 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
             "jobs[0].rewards.timeout: must be seconds above 0, 'adaptive' or 'none', not",
         ),
         (("id: a,", "id: a, rewards: {correct: 2},"), "jobs[0].rewards.correct: goes with the timeout adaptive"),
+        (("id: a,", "id: a, rewards: {workers: 0},"), "jobs[0].rewards.workers: must be at least 1, not 0"),
+        (
+            ("id: a,", "id: a, rewards: {workers: 2, processes: 2},"),
+            "jobs[0].rewards.processes: are beside each engine; with workers there are none",
+        ),
+        (
+            ("id: a,", "id: a, rewards: {workers: 2},"),
+            "jobs[0].rewards.workers: are of no use to the task 'echo', whose rewards take microseconds beside the engine",
+        ),
         (("id: a,", "id: a, evaluation: {file: data.jsonl},"), "jobs[0].evaluation: goes with the task jsonl, not with 'echo'"),
         (("id: b,", "id: b, evaluation: {file: x.jsonl},"), "jobs[1].evaluation: {folder}/x.jsonl: No such file or directory"),
         (("id: b,", "id: b, evaluation: {file: data.jsonl, every: 0},"), "jobs[1].evaluation.every: must be at least 1, not 0"),
