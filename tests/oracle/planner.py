@@ -81,7 +81,7 @@ def all_shapes(job: Dict) -> list[Dict]:
     return [in_shape(job, number) for number in range(1 + len(job["shapes"]))]
 
 
-def at_most(a: float, b: float) -> bool:
+def at_most(a: float | Fraction, b: float | Fraction) -> bool:
     return a <= b + TOLERANCE * max(abs(a), abs(b))
 
 
