@@ -3,13 +3,13 @@
 A cluster is a dict with `pools` (by name), `max_group_size`, `migration_s`; jobs are dicts as in a
 scenario file with every key filled in (see `read`). A group is a dict:
 `{"id", "rollout_nodes": [numbers], "next_node", "training": how many nodes, "members": [{"job", "nodes": [numbers]}]}`.
-Its pools are those of
-its members. With `one_device` jobs have the key too, and ask for no rollout nodes. A member's job is as `in_shape` gives it. With a
-`network`, `link_s` is what its sync takes on the link as `tests.oracle.link` plans it.
+Its pools are those of its members. With `one_device` jobs have the key too, and ask for no rollout nodes. A member's job is as
+`in_shape` gives it. With a `network`, `link_s` is what its sync takes on the link as `tests.oracle.link` plans it.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -82,7 +82,7 @@ def all_shapes(job: Dict) -> list[Dict]:
 
 
 def at_most(a: float | Fraction, b: float | Fraction) -> bool:
-    return a <= b + TOLERANCE * max(abs(a), abs(b))
+    return bool(a <= b + TOLERANCE * max(abs(a), abs(b)))
 
 
 def solo_s(job: Dict) -> float:
