@@ -3,6 +3,7 @@
     python benchmarks/decision.py
     python benchmarks/decision.py --policies learned:default,moves=false learned:default --jobs 30 200 2000
     python benchmarks/decision.py --shapes --jobs 2000
+    python benchmarks/decision.py --shapes --jobs 2000 --policies rollmux learned:default consolidate
 
 Jobs are Table 6's mixed profiles (arXiv 2512.11306), SLO ~ U(1, 2), placed by `rollmux`; then further jobs arrive, each is
 decided, placed and leaves again. With `--shapes` every job has eight shapes, its own counted. With `--policies` those are timed,
@@ -135,7 +136,7 @@ def main() -> None:
     parser.add_argument("--policies", nargs="*", default=[], help="others than `rollmux`, by name")
     arguments = parser.parse_args()
     if arguments.policies:
-        show(_policies(arguments.policies, arguments.jobs, arguments.decisions))
+        show(_policies(arguments.policies, arguments.jobs, arguments.decisions, arguments.shapes))
         return
     table = Table("active jobs", "groups", "p50 ms", "p99 ms", "whole table ms", "plain Python ms", "paper ms (its machine)")
     for count in arguments.jobs:
@@ -156,13 +157,13 @@ def main() -> None:
     show(table)
 
 
-def _policies(names: list[str], counts: list[int], decisions: int) -> Table:
+def _policies(names: list[str], counts: list[int], decisions: int, shapes: bool) -> Table:
     table = Table("active jobs", "policy", "an arrival, p50 ms", "p99 ms", "after a departure, p50 ms", "p99 ms")
     for count in counts:
         scenario = make_workload("mixed", WorkloadOptions(jobs=count + decisions, stays="fixed"))
+        jobs = [in_eight_shapes(job) if shapes else job for job in scenario.jobs]
         for name in names:
-            state = filled(scenario.cluster, list(scenario.jobs[:count]))
-            times_ms = policy_times_ms(state, list(scenario.jobs[count:]), name)
+            times_ms = policy_times_ms(filled(scenario.cluster, jobs[:count]), jobs[count:], name)
             table.add_row(f"{count:,}", name, *(f"{np.percentile(times, q):.2f}" for times in times_ms for q in (50, 99)))
     return table
 
