@@ -3,7 +3,7 @@
     python benchmarks/decision.py
     python benchmarks/decision.py --policies learned:default,moves=false learned:default --jobs 30 200 2000
     python benchmarks/decision.py --shapes --jobs 2000
-    python benchmarks/decision.py --shapes --policies consolidate --jobs 2000
+    python benchmarks/decision.py --shapes --jobs 2000 --policies rollmux learned:default consolidate
 
 Jobs are Table 6's mixed profiles (arXiv 2512.11306), SLO ~ U(1, 2), placed by `rollmux`; then further jobs arrive, each is
 decided, placed and leaves again. With `--shapes` every job has eight shapes, its own counted. With `--policies` those are timed,

@@ -206,8 +206,8 @@ class Jobs(FileModel):
                         problem = f"asks for {nodes} nodes; the {name} pool has at most {most}"
                         raise field_error(problem, "jobs", k, *where, name, "nodes")
             asked = {name: getattr(job, name).nodes for name in pools}
-            if self.cluster is not None and (problem := beyond_quota(job.user, asked, self.cluster)):
-                raise field_error(problem, "jobs", k)
+            if self.cluster is not None and (beyond := beyond_quota(job.user, asked, self.cluster)):
+                raise field_error(beyond, "jobs", k)
         return self
 
 

@@ -140,8 +140,8 @@ def linked(draw: st.DrawFn, scenario: Dict) -> Dict:
     """The same jobs with syncs, some with bytes, on a link that is narrow for them together."""
     jobs = []
     for job in scenario["jobs"]:
-        sync_s = draw(st.sampled_from([0, 0.5, 1, 3]))
-        gb = {"sync_gb": sync_s * draw(st.sampled_from([1, 4, 12]))} if sync_s and draw(st.booleans()) else {}
+        sync_s = draw(st.sampled_from([0, 1, 3, 6]))
+        gb = {"sync_gb": sync_s * draw(st.sampled_from([2, 6, 12]))} if sync_s and draw(st.booleans()) else {}
         one = {**job, "sync_s": sync_s, **gb}
         jobs.append(one if sync_s <= planner.solo_s(planner.read_job(one)) else {**one, "staleness": 0})
     return {**scenario, "cluster": {**scenario["cluster"], "network": {"link_gbps": 100}}, "jobs": jobs}

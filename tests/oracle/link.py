@@ -42,7 +42,8 @@ def ask(decide: Any, cluster: Dict, groups: list[Dict], groups_made: int, queue:
 
 def crosses(job: Dict) -> bool:
     """Whether a job's sync is on the link in one of its shapes at least: it is not where both sides are on one pool."""
-    return job["sync_s"] > 0 and any(one["rollout"]["pool"] != one["training"]["pool"] for one in all_shapes(in_shape(job, 0)))
+    ways = [(one["rollout"]["pool"], one["training"]["pool"]) for one in all_shapes(in_shape(job, 0))]
+    return bool(job["sync_s"] > 0) and any(rollout != training for rollout, training in ways)
 
 
 def _rate_gbps(job: Dict, gbps: Fraction) -> Fraction:

@@ -9,7 +9,6 @@ Its pools are those of its members. With `one_device` jobs have the key too, and
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -81,8 +80,8 @@ def all_shapes(job: Dict) -> list[Dict]:
     return [in_shape(job, number) for number in range(1 + len(job["shapes"]))]
 
 
-def at_most(a: float | Fraction, b: float | Fraction) -> bool:
-    return bool(a <= b + TOLERANCE * max(abs(a), abs(b)))
+def at_most(a: Seconds, b: Seconds) -> bool:
+    return bool(a <= b + TOLERANCE * max(float(abs(a)), float(abs(b))))
 
 
 def solo_s(job: Dict) -> float:

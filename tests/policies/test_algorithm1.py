@@ -14,7 +14,7 @@ from rollmux_env.cluster.plan import Place, Policy, Wait
 from rollmux_env.replay.admission import Admission, admit_all
 from rollmux_env.scenario import parse_scenario
 from tests.oracle import planner
-from tests.oracle.draw import examples, scenarios
+from tests.oracle.draw import examples, linked, scenarios
 from tests.oracle.plan import plan as naive_plan
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job
 
@@ -32,6 +32,7 @@ def plan(*jobs: dict[str, Any], policy: Policy | None = None, **cluster: Any) ->
 @given(data=st.data())
 def test_plans_are_those_of_the_naive_planner(limited: bool, data: st.DataObject) -> None:
     scenario = data.draw(scenarios(max_jobs=14, limited=limited, fine=True, shaped=True, pooled=data.draw(st.booleans())))
+    scenario = data.draw(st.just(scenario) | linked(scenario))
     expected = naive_plan(scenario)
     admission = admit_all(parse_scenario(scenario), Algorithm1())
     for found, naive in zip(admission.decisions, expected["decisions"], strict=True):

@@ -60,7 +60,7 @@ def test_replay_is_the_naive_one(policy: Callable[[], Policy], decide: Callable[
 
 
 @pytest.mark.parametrize(("policy", "decide"), [(Algorithm1, planner.choose), (Solo, planner.choose_solo)], ids=["rollmux", "solo"])
-@examples(60)
+@examples(40)
 @given(scenario=scenarios(shaped=True, pooled=True).flatmap(linked))
 def test_replay_on_a_link_is_the_naive_one(
     policy: Callable[[], Policy], decide: Callable[..., Any], scenario: dict[str, Any]
