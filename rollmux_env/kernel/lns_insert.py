@@ -237,7 +237,7 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     """Give a job that is in no group the place, and the shape, where the dollars rise least.
 
     Args:
-        overlooked: share of the groups that are left out, at random.
+        overlooked: share of the groups that are left out, at random; 0 leaves no shapes out either.
         search: `usd` and `version` are kept up to date.
 
     Returns:
@@ -262,6 +262,8 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         empty += 1
     there = View(jobs, groups, np.empty(1, np.int64), limits, Clock(view.clock.now_s, used, view.clock.waiting))
     for shape in range(1 + jobs[job].more_shapes):
+        if overlooked > 0.0 and jobs[job].more_shapes > 0 and rng.random() < facts.overlooked:
+            continue
         row = shape_row(jobs[job], job, shape)
         best, group, count = _best_place(there, facts, row, best, overlooked, rng, search)
         looked += count

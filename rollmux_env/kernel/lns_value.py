@@ -41,6 +41,7 @@ class Regrouping(NamedTuple):
         rollout_nodes, training_nodes: (G,) nodes of the present groups, which are the first rows of the group table.
         horizon_h: of the discount, hours.
         migration_h: pause of a move, hours.
+        overlooked: share of a job's shapes that are left out, at random, when the search puts it back.
         reserved: (P, 2) nodes of each pool that are held for earlier moves, for rollouts and for trainings.
     """
 
@@ -50,6 +51,7 @@ class Regrouping(NamedTuple):
     training_nodes: Ints
     horizon_h: float
     migration_h: float
+    overlooked: float
     reserved: Ints
 
 

@@ -17,6 +17,8 @@ from rollmux_env.kernel.lns_value import Regrouping, home_type
 from rollmux_env.kernel.pools import count_nodes
 from rollmux_env.kernel.tables import NOWHERE
 
+_OVERLOOKED = 0.5  # share of the shapes of a job that is put back: else it always gets the best beside those that are there first
+
 
 class Consolidate:
     """After every arrival and departure, regroup the running jobs as far as moves save more than they cost.
@@ -61,7 +63,9 @@ class Consolidate:
             return ()
         facts = self._facts(now)
         waits = NOWHERE if newcomer is None else int(np.searchsorted(now.rows, state.row(newcomer)))
-        saved_usd = regroup(now.view, facts, waits, self.budget, np.random.default_rng(0), make_search(now.view))
+        # Shapes of a job share the count of one; in a large cluster other decisions look at the other groups anyway.
+        budget = self.budget if now.others.size else self.budget * now.of_job.size // now.rows.size
+        saved_usd = regroup(now.view, facts, waits, budget, np.random.default_rng(0), make_search(now.view))
         if newcomer is None or not np.isnan(saved_usd):
             return plan_of(now)
         return (Wait(newcomer) if part.host is None else Place(newcomer, part.host),)
@@ -90,5 +94,6 @@ class Consolidate:
             training_nodes=looked["training_nodes"],
             horizon_h=self.horizon_h,
             migration_h=state.cluster.migration_s / 3600,
+            overlooked=_OVERLOOKED,
             reserved=state.nodes - count_nodes(limits, looked, looked["n_nodes"]),
         )
