@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,15 @@ from tests.runtime.grpo.test_job import job
 __all__ = ["nodes", "run"]
 
 pytestmark = pytest.mark.long
-EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture
-def five(nodes: tuple[Node, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Node, ...]]:
+def five(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """Two rollout nodes and three training nodes, which share two cores: what is asked here is not speed."""
-    monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.chdir(EXAMPLES)
     first = {node.pool: node for node in nodes}
-    yield tuple(replace(first[pool], name=f"{pool}-{k}") for pool, count in (("rollout", 2), ("training", 3)) for k in range(count))
+    return tuple(
+        replace(first[pool], name=f"{pool}-{k}") for pool, count in (("rollout", 2), ("training", 3)) for k in range(count)
+    )
 
 
 @pytest.mark.parametrize("own", [1, 2])
@@ -37,7 +35,9 @@ def test_a_job_that_goes_to_another_number_of_training_nodes_and_back_trains_as_
     """By checkpoint, from its own shape; and what was estimated of the other one has been measured when it is back."""
     other: dict[str, Any] = {"training": {"nodes": 3 - own}}
     mine = job("a", iterations=24, training={"nodes": own}, shapes=[other], algorithm={"group_size": 4, "max_tokens": 16})
-    outcome, moved, lines = run([mine], policy="there_and_back:ThereAndBack,iterations=8", on=five, folder=tmp_path / "moved")
+    outcome, moved, lines = run(
+        [mine], policy="examples.there_and_back:ThereAndBack,iterations=8", on=five, folder=tmp_path / "moved"
+    )
     assert outcome == "done" and not moved.failed and not moved.restarted, lines
     check_run(moved)
     assert [event.placement.shape for event in moved.log if isinstance(event, Moved)][:2] == [1, 0]
