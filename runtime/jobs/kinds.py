@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = ("profile", "sync_s", "eval_s")
 KINDS: dict[str, tuple[str, ...]] = {
-    "task": ("task", "model", "algorithm", "rewards", "evaluation", "sync", "checkpoint", "staleness"),
-    "class": ("class", "options", "checkpoint"),
+    "task": ("task", "model", "algorithm", "rewards", "evaluation", "sync", "checkpoint", "staleness", "shapes"),
+    "class": ("class", "options", "checkpoint", "shapes"),
     "attach": ("attach", "nodes", "staleness", *_ELSEWHERE),
     "command": ("command", "staleness", *_ELSEWHERE),
 }

@@ -203,8 +203,8 @@ class Jobs(FileModel):
                 for name, nodes in nodes_in(job, number).items():
                     most = pools[name].max_nodes if name in pools else None
                     if most is not None and nodes > most:
-                        problem = f"asks for {nodes} nodes; the {name} pool has at most {most}"
-                        raise field_error(problem, "jobs", k, *where, name, "nodes")
+                        too_many = f"asks for {nodes} nodes; the {name} pool has at most {most}"
+                        raise field_error(too_many, "jobs", k, *where, name, "nodes")
             asked = {name: getattr(job, name).nodes for name in pools}
             if self.cluster is not None and (beyond := beyond_quota(job.user, asked, self.cluster)):
                 raise field_error(beyond, "jobs", k)

@@ -10,7 +10,7 @@ from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.estimates import Estimates
+from rollmux_env.scheduler.estimates import Estimates, PhaseOfShape
 from rollmux_env.scheduler.pace import LEAST
 from tests.rollmux_env.scheduler.driver import Driver
 
@@ -25,7 +25,7 @@ JOB = Job.model_validate(
         "shapes": [{"training": {"nodes": 2, "worst_case_s": 4.0}}, {"rollout": {"nodes": 2, "worst_case_s": 7.0}}],
     }
 )
-OPEN = frozenset({(1, "training")})
+OPEN: frozenset[PhaseOfShape] = frozenset({(1, "training")})
 
 
 def worst_s(job: Job, shape: int) -> tuple[float, float]:
@@ -35,7 +35,7 @@ def worst_s(job: Job, shape: int) -> tuple[float, float]:
 
 def test_an_estimate_becomes_the_profile_times_what_a_phase_takes_there_of_what_it_takes_in_the_own_shape() -> None:
     estimates = Estimates()
-    estimates.add("a", OPEN)  # type: ignore[arg-type]
+    estimates.add("a", OPEN)
     assert estimates.measured(JOB, 0, {"rollout": 5.0, "training": 6.0}) is JOB
     assert estimates.measured(JOB, 1, {"rollout": 5.0}) is JOB
     known = estimates.measured(JOB, 1, {"rollout": 5.0, "training": 4.5})
@@ -45,7 +45,7 @@ def test_an_estimate_becomes_the_profile_times_what_a_phase_takes_there_of_what_
 
 def test_what_a_file_states_is_not_measured_and_nothing_is_where_the_own_shape_is_not_known() -> None:
     estimates = Estimates()
-    estimates.add("a", OPEN)  # type: ignore[arg-type]
+    estimates.add("a", OPEN)
     assert estimates.measured(JOB, 1, {"rollout": 5.0, "training": 4.5}) is JOB
     assert estimates.measured(JOB, 2, {"rollout": 1.0, "training": 6.0}) is JOB
     assert worst_s(estimates.measured(JOB, 0, {"training": 9.0}), 1) == (10.0, 4.0)  # 8 x 4.5 / 9, and so it was
@@ -53,7 +53,7 @@ def test_what_a_file_states_is_not_measured_and_nothing_is_where_the_own_shape_i
 
 def test_an_estimate_grows_with_the_profile_that_it_comes_from() -> None:
     estimates = Estimates()
-    estimates.add("a", OPEN)  # type: ignore[arg-type]
+    estimates.add("a", OPEN)
     known = JOB.known_anew(0, "training", worst_case_s=12.0).known_anew(0, "rollout", worst_case_s=20.0)
     assert worst_s(estimates.scaled(JOB, known), 1) == (20.0, 6.0)
     assert worst_s(estimates.scaled(JOB, known), 2) == (7.0, 12.0)  # stated
@@ -81,7 +81,7 @@ class MovesTo:
 def test_a_job_that_has_moved_to_a_shape_is_planned_with_what_it_takes_there() -> None:
     policy = MovesTo()
     driver = Driver(policy, make_dispatch("round-robin"), 3, MovesTo)
-    driver.scheduler.estimated("a", OPEN)  # type: ignore[arg-type]
+    driver.scheduler.estimated("a", OPEN)
     driver.submit(JOB)
     seconds = {0: {"rollout": 5.0, "training": 4.0}, 1: {"rollout": 5.0, "training": 3.0}}
     seen: list[Any] = []
