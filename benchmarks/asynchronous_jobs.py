@@ -1,26 +1,29 @@
 """What a staleness of 1 gains for two real jobs that share one rollout node and one training node, against the same jobs on-policy.
 
-python benchmarks/asynchronous_jobs.py [--runs 3] [--iterations 20] [--small]
+python benchmarks/asynchronous_jobs.py [--quick] [--runs 3] [--iterations 20]
 
 A long job beside a short one (T_cycle at least 1.3 times T_load) gains what its own dependency left idle; an equal pair fills the
 nodes already and gains nothing. Runs of the two kinds take turns, with the same seed; a gain is of neighbours. Of each: trained
 samples per node-hour while both jobs are there and warm, mean reward of a sample over the whole run and in its last fifth, the
 period that the profiles plan, and the period that the first fifth of the run foretells, both against the one that came. It needs
-two cores that nothing else uses.
+two cores that nothing else uses: the share of the phases' seconds in which one of them was without a core is printed too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from rollmux_env.report.tables import show
+from rollmux_env.errors import InputError
+from rollmux_env.report.tables import make_table, show
 from runtime.compare import compare
 from runtime.execution.checks import check_run
 from runtime.execution.pools import cluster_of
@@ -34,6 +37,8 @@ from runtime.report.figures import figures
 
 PAIRS = {"long and short": (24, 4), "equal": (12, 12)}  # prompts of an iteration, of either job
 KINDS = {"on-policy": 0, "staleness 1": 1}
+_RUNS, _QUICK_RUNS, _ITERATIONS, _QUICK_ITERATIONS = 3, 1, 20, 8
+_STARTS = 3  # of a Ray
 
 
 class Seen(NamedTuple):
@@ -43,7 +48,7 @@ class Seen(NamedTuple):
         samples: trained, per node-hour. reward, last: means over samples of both jobs, of all and of the last fifth.
         period_s, planned_s, foretold: mean over the jobs of seconds of an iteration, as it came, by the profiles, and how far the
             prediction from the first fifth was off. ratio: T_cycle over T_load, by the profiles. age: of the oldest sample, in
-            versions.
+            versions. waited: of the phases' seconds, the share in which a process was without a core.
     """
 
     samples: float
@@ -54,49 +59,59 @@ class Seen(NamedTuple):
     foretold: float
     ratio: float
     age: int
+    waited: float
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3, help="of each kind, with a seed each")
-    parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--small", action="store_true", help="smaller models and fewer responses: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help=f"{_QUICK_RUNS} run of each kind, {_QUICK_ITERATIONS} iterations")
+    parser.add_argument("--runs", type=int, help=f"of each kind, with a seed each; {_RUNS} where nothing is said")
+    parser.add_argument("--iterations", type=int, help=f"of a job; {_ITERATIONS} where nothing is said")
     arguments = parser.parse_args()
-    table = Table("pair", "kind", "T_cycle / T_load", *("period s", "planned off", "foretold off"), "samples per node-hour", "gain")
-    rewards = Table("pair", "kind", "reward", "from", "to", "last fifth", "oldest sample, versions")
-    with ray_session(None, {"rollout": 1, "training": 1}) as nodes:
+    seeds = range(arguments.runs or (_QUICK_RUNS if arguments.quick else _RUNS))
+    iterations = arguments.iterations or (_QUICK_ITERATIONS if arguments.quick else _ITERATIONS)
+    periods = make_table("pair", "kind", "T_cycle / T_load", "period s", "planned off", "foretold off", "without a core", left=2)
+    gains = make_table("pair", "kind", "samples per node-hour", "gain", "from", "to", left=2)
+    rewards = make_table("pair", "kind", "reward of a sample", "from", "to", "last fifth", "oldest sample, versions", left=2)
+    with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as cache:
+        os.environ["ROLLMUX_CACHE"] = cache  # profiles are of now
         for name, prompts in PAIRS.items():
             runs: dict[str, list[Seen]] = {kind: [] for kind in KINDS}
-            run(jobs_of(prompts, 0, 0, 2, arguments.small), nodes)  # profiles, and warms the machine's caches
-            for seed in range(arguments.runs):
-                for kind, staleness in KINDS.items():
-                    jobs = jobs_of(prompts, staleness, seed, arguments.iterations, arguments.small)
-                    runs[kind].append(look(run(jobs, nodes), jobs))
-                    print(f"{name}, {kind}, seed {seed}: {runs[kind][-1]}", flush=True)
-            add_rows(table, rewards, name, runs)
-    show(table)
-    show(rewards)
+            with nodes_here() as nodes:
+                run(jobs_of(prompts, 0, 0, 2), nodes)  # profiles, and warms the machine's caches
+                for seed in seeds:
+                    for kind, staleness in KINDS.items():
+                        jobs = jobs_of(prompts, staleness, seed, iterations)
+                        runs[kind].append(look(run(jobs, nodes), jobs))
+                        print(f"{name}, {kind}, seed {seed}: {runs[kind][-1]}", flush=True)
+            add_rows((periods, gains, rewards), name, runs)
+    show(gains, rewards, periods)
 
 
-def jobs_of(prompts: Sequence[int], staleness: int, seed: int, iterations: int, small: bool) -> Jobs:
+@contextlib.contextmanager
+def nodes_here() -> Iterator[tuple[Node, ...]]:
+    """A rollout node and a training node of a Ray of our own; where a process of its own comes too late, it is started again."""
+    with contextlib.ExitStack() as stack:
+        for start in range(_STARTS):
+            try:
+                nodes = stack.enter_context(ray_session(None, {"rollout": 1, "training": 1}))
+                break
+            except InputError as error:
+                if start + 1 == _STARTS:
+                    raise
+                print(f"Ray is started again: {error}", flush=True)
+        yield nodes
+
+
+def jobs_of(prompts: Sequence[int], staleness: int, seed: int, iterations: int) -> Jobs:
     """Two jobs that differ in what an iteration samples."""
-    group, tokens, width = (4, 16, 64) if small else (16, 32, 128)
+    algorithm = {"group_size": 16, "max_tokens": 32, "learning_rate": 2e-3, "minibatches": 2}
     jobs = [
-        {
-            "id": f"job{k}",
-            "seed": 2 * seed + k,
-            "algorithm": {
-                "prompts_per_iteration": count,
-                "group_size": group,
-                "max_tokens": tokens,
-                "learning_rate": 2e-3,
-                "minibatches": 2,
-            },
-        }
+        {"id": f"job{k}", "seed": 2 * seed + k, "algorithm": {"prompts_per_iteration": count, **algorithm}}
         for k, count in enumerate(prompts)
     ]
-    model = {"name": "tiny", "hidden_size": width, "layers": 1 if small else 3}
     more = {"slo": 100.0, "iterations": iterations, "staleness": staleness, "task": "echo", "checkpoint": "none"}
+    model = {"name": "tiny", "hidden_size": 128, "layers": 3}
     rollout = {"engine": "torch"}  # vLLM's first batches take seconds, which a profile would know and later ones would not
     return parse_jobs({"version": 1, "defaults": {**more, "model": model, "rollout": rollout}, "jobs": jobs}, "pair", Path())
 
@@ -127,30 +142,33 @@ def look(record: RunRecord, jobs: Jobs) -> Seen:
     rewards = {spec.id: [one.metrics["reward"] for one in record.iterations if one.job_id == spec.id] for spec in jobs.jobs}
     weight = sum(per_iteration.values())
     last = max(1, len(next(iter(rewards.values()))) // 5)
+    compared = compare(record)
     return Seen(
         samples,
         sum(per_iteration[job_id] * fmean(own) for job_id, own in rewards.items()) / weight,
         sum(per_iteration[job_id] * fmean(own[-last:]) for job_id, own in rewards.items()) / weight,
         fmean(seconds.values()),
         planned_s,
-        compare(record)["period_error"],
+        compared["period_error"],
         cycle_s / load_s,
         int(max(job.get("staleness_max") or 0 for job in known["jobs"].values())),
+        max((compared["cores"] or {"after": 0.0}).values()),
     )
 
 
-def add_rows(table: Table, rewards: Table, name: str, runs: dict[str, list[Seen]]) -> None:
+def add_rows(tables: Sequence[Table], name: str, runs: dict[str, list[Seen]]) -> None:
     """The means of a pair's runs, and what spreads."""
-    before = runs["on-policy"]
+    (periods, gains, rewards), before = tables, runs["on-policy"]
     for kind, own in runs.items():
-        gains = [one.samples / other.samples for one, other in zip(own, before, strict=True)]
-        gain = "" if own is before else f"{fmean(gains):.2f} ({min(gains):.2f} to {max(gains):.2f})"
         planned = fmean(abs(one.planned_s / one.period_s - 1) for one in own)
-        table.add_row(
+        periods.add_row(
             *(name, kind, f"{fmean(one.ratio for one in own):.2f}", f"{fmean(one.period_s for one in own):.3f}"),
             *(f"{100 * planned:.1f}%", f"{100 * fmean(one.foretold for one in own):.1f}%"),
-            *(f"{fmean(one.samples for one in own):,.0f}", gain),
+            f"{100 * max(one.waited for one in own):.1f}%",
         )
+        ratios = [one.samples / other.samples for one, other in zip(own, before, strict=True)]
+        spread = (fmean(ratios), min(ratios), max(ratios)) if own is not before else ()
+        gains.add_row(name, kind, f"{fmean(one.samples for one in own):,.0f}", *(f"{ratio:.2f}" for ratio in spread))
         values = [one.reward for one in own]
         rewards.add_row(
             *(name, kind, f"{fmean(values):.4f}", f"{min(values):.4f}", f"{max(values):.4f}"),

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
+from runtime.checkpoints import write_hashed
 from runtime.engines.interface import Response
 from runtime.grpo.buffer import Rollout
 from runtime.grpo.messages import Rolled, Sampled
@@ -46,7 +47,7 @@ def write_rollouts(folder: Path, version: int, rollouts: Sequence[Rollout], fetc
         known = {"complete": [*rollout.rolled.complete], "metrics": rollout.reported.metrics}
         index.append({"number": rollout.number, "places": places, **known})
     if arrays:
-        save_file(arrays, folder / _NUMBERS)
+        write_hashed(folder / _NUMBERS, [save(arrays)])  # `save_file` has errors of its own where the disk is full
     write_whole(folder / _INDEX, json.dumps({"version": version, "rollouts": index}))
 
 
