@@ -26,12 +26,12 @@ REWARD_S, NODES, SEEDS = 2.0, (16, 64, 256), 3
 def seconds(policy: str, nodes: int, seed: int) -> tuple[float, float, float]:
     """Means of a job's rollouts: the rollout alone, with rewards after it, and with rewards beside it."""
     where = replace(setting("7B", "H800", 16, 1, PUBLISHED["7B-8k"]), reward_s=REWARD_S, reward_nodes=nodes)
-    job, found = JobRollouts(where, make_rollout(policy), seed), []
+    job, rollouts = JobRollouts(where, make_rollout(policy), seed), []
     for _ in range(ROLLOUTS):
         one = job.next()
         after_s = float(reward_ends(np.full(int(one.counts.sum()), one.seconds), REWARD_S, nodes)[-1])
-        found.append((one.seconds, after_s, one.rewarded_s))
-    alone_s, after_s, beside_s = np.mean(found, axis=0).tolist()
+        rollouts.append((one.seconds, after_s, one.rewarded_s))
+    alone_s, after_s, beside_s = np.mean(rollouts, axis=0).tolist()
     return alone_s, after_s, beside_s
 
 

@@ -54,10 +54,10 @@ def results(calls: Any) -> Any:
         WorkerError: one has failed, or its process has died; the message says which, where and why.
     """
     several = isinstance(calls, list | tuple)
-    found = []
+    values = []
     for call in calls if several else (calls,):
         try:
-            found.append(ray.get(call.reference))
+            values.append(ray.get(call.reference))
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
             if cause is None:
@@ -68,7 +68,7 @@ def results(calls: Any) -> Any:
             if "creation task" in str(error):
                 raise WorkerError(f"{where} could not be made: {_lines(error)[-1]}") from None
             raise WorkerDied(f"{where} has died{_how(error)}") from None
-    return found if several else found[0]
+    return values if several else values[0]
 
 
 def _how(error: Exception) -> str:
