@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollouts import FINISHED
@@ -14,6 +15,7 @@ from rollmux_env.portable import dot
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.moves import Stay
 from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, Rounds
+from rollmux_env.rollout.rewards import reward_ends
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import whole
 
@@ -33,6 +35,8 @@ class Rollout:
         counted_tokens: (wanted * needed,) tokens of the responses that count. lost_tokens: sampled for those that do not.
         preemptions, migrations: of responses. moved_s: when one first migrated; infinite where none did.
         busy_gpu_s: seconds of every GPU until its replica had nothing to do any more, summed.
+        counts: (n,) which of the responses that finished do. rewarded_s: when the last reward of those ended; `seconds` where
+            rewards take no time.
     """
 
     seconds: float
@@ -45,6 +49,8 @@ class Rollout:
     migrations: int
     moved_s: float
     busy_gpu_s: float
+    counts: NDArray[np.bool_]
+    rewarded_s: float
 
     def done_s(self, share: float) -> float:
         """Seconds until such a share of the responses that finished had done so."""
@@ -94,7 +100,7 @@ class JobRollouts:
             fleet, complete = play(setting, control, round, lengths)
             if not rollouts:
                 self.rounds.done([round.prompts[g] for g in complete])
-            rollouts.append(_rollout_of(fleet, round, complete))
+            rollouts.append(_rollout_of(setting, fleet, round, complete))
         return rollouts
 
     def _draw(self, round: Round) -> Ints:
@@ -147,13 +153,15 @@ def play_shares(setting: Setting, round: Round, lengths: Ints) -> tuple[Rollout,
         rows = slice(first * round.responses, (first + len(share.prompts)) * round.responses)
         if share.wanted:
             fleet, own = play(one, Stay(), share, lengths[rows])
-            rollouts.append(_rollout_of(fleet, share, own))
+            rollouts.append(_rollout_of(one, fleet, share, own))
             complete += [first + group for group in own]
         first += len(share.prompts)
+    end_s, counted = (np.concatenate([getattr(part, name) for part in rollouts]) for name in ("end_s", "counts"))
+    order, seconds = np.argsort(end_s, kind="stable"), max(part.seconds for part in rollouts)
     whole = Rollout(
-        seconds=max(part.seconds for part in rollouts),
+        seconds=seconds,
         long=round.long,
-        end_s=np.sort(np.concatenate([part.end_s for part in rollouts])),
+        end_s=end_s[order],
         complete_s=np.sort(np.concatenate([part.complete_s for part in rollouts])),
         counted_tokens=np.concatenate([part.counted_tokens for part in rollouts]),
         lost_tokens=sum(part.lost_tokens for part in rollouts),
@@ -161,21 +169,24 @@ def play_shares(setting: Setting, round: Round, lengths: Ints) -> tuple[Rollout,
         migrations=0,
         moved_s=np.inf,
         busy_gpu_s=sum(part.busy_gpu_s for part in rollouts),
+        counts=counted[order],
+        rewarded_s=_rewarded_s(setting, end_s[order], counted[order], seconds),
     )
     return whole, complete
 
 
-def _rollout_of(fleet: Fleet, round: Round, complete: list[int]) -> Rollout:
+def _rollout_of(setting: Setting, fleet: Fleet, round: Round, complete: list[int]) -> Rollout:
     sampled = fleet.sampled()
     counts = np.zeros(len(round.prompts), bool)
     counts[complete] = True
     ends = np.where(fleet.state == FINISHED, fleet.end_s, np.inf).reshape(len(round.prompts), round.responses)
     complete_s = np.sort(np.sort(ends, axis=1)[counts, round.needed - 1])
     counted_tokens = sampled[(fleet.state == FINISHED) & np.repeat(counts, round.responses)]
+    end_s, counted = fleet.end_s[fleet.finished], counts[fleet.finished // round.responses]
     return Rollout(
         seconds=fleet.now_s,
         long=round.long,
-        end_s=fleet.end_s[fleet.finished],
+        end_s=end_s,
         complete_s=complete_s,
         counted_tokens=counted_tokens,
         lost_tokens=int(sampled.sum() - counted_tokens.sum()),
@@ -183,4 +194,12 @@ def _rollout_of(fleet: Fleet, round: Round, complete: list[int]) -> Rollout:
         migrations=fleet.migrations,
         moved_s=fleet.moved_s,
         busy_gpu_s=dot(np.minimum(fleet.busy_s, fleet.now_s), fleet.gpus),
+        counts=counted,
+        rewarded_s=_rewarded_s(setting, end_s, counted, fleet.now_s),
     )
+
+
+def _rewarded_s(setting: Setting, end_s: Floats, counts: NDArray[np.bool_], seconds: float) -> float:
+    if not setting.reward_s:
+        return seconds
+    return max(seconds, float(reward_ends(end_s, setting.reward_s, setting.reward_nodes)[counts].max()))

@@ -21,7 +21,7 @@ class RolloutProfile(NamedTuple):
     """A rollout as a replay sees it.
 
     Attributes:
-        seconds: undisturbed. longest: tokens of the longest response that counts, over all turns.
+        seconds: undisturbed, until the last reward. longest: tokens of the longest response that counts, over all turns.
         threshold: share of the seconds after which the wanted share of the responses is done. stretch: what the seconds of the
             rest are multiplied by once it is migrated, prefill included; at least 1.
         rate: its speed while a tail holds a share of its replicas, relative to all of them; at most 1.
@@ -62,15 +62,16 @@ def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migrati
     if migration_of(policy) is not None:
         job.control = Stay()  # when a tail moves is for the dispatch policy to say
     if migration is None or (keep := migration.keeps(replicas)) >= replicas:
-        return tuple(RolloutProfile(one.seconds, int(one.counted_tokens.max())) for one in (job.next() for _ in range(KEPT)))
+        return tuple(RolloutProfile(one.rewarded_s, int(one.counted_tokens.max())) for one in (job.next() for _ in range(KEPT)))
     done = min(max(1, round(migration.at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
     beside = replace(setting, gpus=(replicas - keep) * setting.parallel)
     profiles = []
     for _ in range(KEPT):
         whole, moved, narrow = job.next_of([(setting, _Tail(done, keep)), (beside, Stay())])
         threshold_s = float(whole.end_s[done - 1])
-        rest_s = max(whole.seconds - threshold_s, 1e-9)
-        stretch = max(1.0, (moved.seconds - threshold_s) / rest_s)
+        rest_s = max(whole.rewarded_s - threshold_s, 1e-9)
+        stretch = max(1.0, (moved.rewarded_s - threshold_s) / rest_s)
         rate = min(1.0, threshold_s / float(narrow.end_s[done - 1]))
-        profiles.append(RolloutProfile(whole.seconds, int(whole.counted_tokens.max()), threshold_s / whole.seconds, stretch, rate))
+        longest = int(whole.counted_tokens.max())
+        profiles.append(RolloutProfile(whole.rewarded_s, longest, threshold_s / whole.rewarded_s, stretch, rate))
     return tuple(profiles)

@@ -24,6 +24,7 @@ class Setting:
             prompts have long ones whenever they are sampled; 0 to 1.
         turns: of a response; `prompt_tokens` come before and `lengths` are of each. environment_s: wait before each further turn.
         most: sequences of a replica's batch.
+        reward_s: seconds of a response's reward. reward_nodes: rewards that are computed at once, on nodes of their own.
         observed: tokens of the responses to each prompt of a trace: prompt n has those of n modulo their number, and from the first
             again where it has more. Nothing: they are drawn from `lengths`.
 
@@ -43,11 +44,13 @@ class Setting:
     environment_s: float = 0.0
     most: int = 256
     observed: tuple[tuple[int, ...], ...] = ()
+    reward_s: float = 0.0
+    reward_nodes: int = 1
 
     def __post_init__(self) -> None:
-        counts = self.gpus, self.parallel, self.prompts, self.responses, self.turns, self.most
-        if min(counts) < 1 or self.prompt_tokens < 0:
-            raise InputError("rollout: prompt_tokens must be at least 0, and all other counts at least 1")
+        counts = self.gpus, self.parallel, self.prompts, self.responses, self.turns, self.most, self.reward_nodes
+        if min(counts) < 1 or self.prompt_tokens < 0 or not 0 <= self.reward_s < float("inf"):
+            raise InputError("rollout: prompt_tokens and reward_s must be at least 0, and all other counts at least 1")
         if self.parallel not in dict(self.timings) or any(self.gpus % size for size, _ in self.timings):
             raise InputError(
                 f"rollout: {self.gpus} GPUs are not replicas of every size that has a timing, {self.parallel} among them"
@@ -83,4 +86,6 @@ def setting_of(job: Job) -> Setting | None:
         turns=described.turns,
         environment_s=described.environment_s,
         observed=observed,
+        reward_s=described.reward_s or 0.0,
+        reward_nodes=described.reward_nodes or 1,
     )

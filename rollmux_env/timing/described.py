@@ -52,6 +52,10 @@ class Lengths(FileModel):
     """Turns of a response."""
     environment_s: NonNegative = 0.0
     """Seconds that the environment takes between two turns."""
+    reward_s: Annotated[Positive | None, Field(exclude_if=_empty)] = None
+    """Seconds of a response's reward on a reward node; null: none that counts."""
+    reward_nodes: Annotated[Count | None, Field(le=2**20, exclude_if=_empty)] = None
+    """Reward nodes of the job's own: rewards that are computed at once."""
     median: Positive | None = None
     """Lognormal: median, tokens; goes with sigma."""
     sigma: NonNegative | None = None
@@ -82,9 +86,16 @@ class Lengths(FileModel):
                 raise field_error(f"a response of {longest} tokens passes the cap of {self.cap}", "observed")
             if self.turns > 1:
                 raise field_error("must be 1: all turns of a trajectory are one response", "turns")
+        if (self.reward_s is None) != (self.reward_nodes is None):
+            raise field_error("reward_s and reward_nodes go together; one of them is given")
         if (self.median is None) != (self.sigma is None):
             raise field_error("median and sigma go together; one of them is given")
         return self
+
+    @property
+    def worst_rewards_s(self) -> float:
+        """Seconds between the last response's end and the last reward, where all responses end at once."""
+        return -(-self.batch // (self.reward_nodes or 1)) * (self.reward_s or 0.0)
 
 
 class ReplicaSize(FileModel):

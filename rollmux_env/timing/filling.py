@@ -126,7 +126,8 @@ class _Prediction:
         self._at = f"{path}.model"
         self._model = model
         self._lengths = lengths
-        self._responses = Responses(lengths.batch, lengths.prompt_tokens, lengths.turns, lengths.environment_s)
+        turns = lengths.turns, lengths.environment_s
+        self._responses = Responses(lengths.batch, lengths.prompt_tokens, *turns, lengths.worst_rewards_s)
         self._pools = pools
         self._nodes = nodes
         self._devices = {name: nodes[name] * pool.gpus_per_node for name, pool in pools.items()}

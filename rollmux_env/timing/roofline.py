@@ -108,12 +108,14 @@ class Responses:
 
     Attributes:
         batch: responses. prompt_tokens: read before each turn. turns: of a response. environment_s: wait before each further turn.
+        rewards_s: from the end of the last response to that of the last reward, where all end at once.
     """
 
     batch: int
     prompt_tokens: int = 0
     turns: int = 1
     environment_s: float = 0.0
+    rewards_s: float = 0.0
 
     @property
     def prompts(self) -> Tokens:
@@ -139,7 +141,7 @@ def rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, length
 
 
 def worst_rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, cap: int) -> float:
-    """Seconds of a rollout whose responses all get `cap` tokens in each turn. Bounds those of shorter ones.
+    """Seconds of a rollout whose responses all get `cap` tokens in each turn, rewards included. Bounds those of shorter ones.
 
     Sequences that wait for room in the cache are counted as read twice in each turn: preempted, or pushed out while away.
 
@@ -165,7 +167,7 @@ def worst_rollout_s(timing: ReplicaTiming, replicas: int, responses: Responses, 
     else:  # waves, the last of which is not full: as many parts of a full one, and a single sequence; monotone, unlike their sum
         seconds = share / together * wave_s(together) + wave_s(1)
         seconds += (share - together) * responses.turns * timing.prefill_seconds(end)
-    return seconds + more * responses.environment_s
+    return seconds + more * responses.environment_s + responses.rewards_s
 
 
 def _too_long(timing: ReplicaTiming, tokens: int) -> InputError:

@@ -90,7 +90,8 @@ def shapes_of(job: Job, cluster: Cluster, most_nodes: int, pools: Sequence[str],
         if name not in cluster.pools:
             raise InputError(f"--pool: {not_one_of(name, cluster.pools)}")
     lengths, model = job.lengths, model_shape(job.model.name, folder)
-    responses = Responses(lengths.batch, lengths.prompt_tokens, lengths.turns, lengths.environment_s)
+    turns = lengths.turns, lengths.environment_s
+    responses = Responses(lengths.batch, lengths.prompt_tokens, *turns, lengths.worst_rewards_s)
 
     search = Search(cluster, model.layers, most_nodes, tuple(pools), folder)
     tensor = job.model.tensor_parallel

@@ -47,8 +47,8 @@ class DistantRunner:
 
     def score(self, example: Example, response: str, limit_s: float | None) -> tuple[float, float] | None:
         """See `RewardRunner`. Raises WorkerDied too: the reward worker has."""
-        scored: tuple[float, float] | None = runtime_hook.wait(self._worker.beside("score", example, response, limit_s))
-        return scored
+        outcome: tuple[float, float] | None = runtime_hook.wait(self._worker.beside("score", example, response, limit_s))
+        return outcome
 
     def prompts(self, count: int, position: int) -> list[Example]:
         """See `RewardRunner`."""

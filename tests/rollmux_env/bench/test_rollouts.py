@@ -68,7 +68,7 @@ def test_a_gain_over_the_best_size_is_over_the_best_of_those_that_never_change()
 def test_the_stream_trainer_trains_on_whole_prompts() -> None:
     """Three of four responses end early; but the last one of each of the two prompts is long, at 8 and at 9 s of 10."""
     ends_s = np.array([1.0, 1, 2, 2, 3, 3, 8, 9])
-    one = Rollout(10.0, False, ends_s, ends_s[-2:], np.full(8, 100), 0, 0, 0, 2.0, 10.0)
+    one = Rollout(10.0, False, ends_s, ends_s[-2:], np.full(8, 100), 0, 0, 0, 2.0, 10.0, np.full(8, True), 10.0)
     assert streamed_s(one, training_s=4.0) == 0, "2 s of training a prompt, half as fast"
     assert streamed_s(one, training_s=2.0) == 1
     assert streamed_s(one, training_s=1.0) == 1

@@ -111,13 +111,14 @@ def test_a_reward_begins_when_a_worker_is_free_and_behind_no_slow_one(tmp_path: 
 @pytest.mark.long
 def test_another_job_samples_while_a_rollout_waits_for_its_rewards(run: Running, tmp_path: Path) -> None:
     """There is one rollout node. The rewards of our first rollout wait for a file that the other's first rollout writes."""
-    ours = slow(tmp_path / "ours", {"workers": 1}, after=4) | {"iterations": 2}
+    rewards = {"workers": 1, "timeout": 10 * PATIENCE_S}
+    ours = slow(tmp_path / "ours", rewards, after=4) | {"iterations": 2, "slo": 1e6}
     other = {
         "id": "b",
         "class": "toy_jobs:Toucher",
         "options": {"file": str(tmp_path / "ours" / "go")},
         "iterations": 2,
-        "slo": 1000,
+        "slo": 1e6,
     }
     outcome, record, _ = run([ours, other])
     assert outcome == "done" and not record.failed
