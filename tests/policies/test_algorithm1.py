@@ -29,7 +29,7 @@ def plan(*jobs: dict[str, Any], policy: Policy | None = None, **cluster: Any) ->
 
 
 @pytest.mark.parametrize("limited", [True, False])
-@examples(100)
+@examples(60)
 @given(data=st.data())
 def test_plans_are_those_of_the_naive_planner(limited: bool, data: st.DataObject) -> None:
     of = partial(scenarios, max_jobs=14, limited=limited, shaped=True, pooled=data.draw(st.booleans()))
