@@ -21,7 +21,7 @@ from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JO
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
 from rollmux_env.validation_errors import describe
 
-_PART = 256  # groups; of a cluster with more, so many are looked at for a place
+_PART = 256  # groups; of a cluster with more, so many are looked at for a place: fewer for a job of several shapes
 SHIPPED = Path(__file__).parent / "weights"
 _ROWS = CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES
 
@@ -74,7 +74,8 @@ class Learned:
         return plan + self._regroup(state, plan)
 
     def _place(self, state: State, job_id: str) -> Plan:
-        part = part_of(state, _PART, job_id)
+        shapes = len(state.job(job_id).shapes) + 1
+        part = part_of(state, max(GROUPS_MOST, _PART // shapes), job_id)
         table = candidates(state, job_id, state.order[part.positions])
         # The environment's order, which decides between equal scores: a new group first, then the rest of the table.
         rows = table.own_first()

@@ -72,4 +72,4 @@ def _with_syncs(group: Dict, gbps: Fraction, level: Fraction) -> Dict:
 
 def _syncs_in_time(group: Dict) -> bool:
     """Whether no job's syncs come faster than they go."""
-    return all(at_most(sync_s(m["job"]), period_of(group)) for m in group["members"])
+    return all(at_most(float(sync_s(m["job"])), period_of(group)) for m in group["members"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,11 +29,11 @@ def plan(*jobs: dict[str, Any], policy: Policy | None = None, **cluster: Any) ->
 
 
 @pytest.mark.parametrize("limited", [True, False])
-@examples(100)
+@examples(60)
 @given(data=st.data())
 def test_plans_are_those_of_the_naive_planner(limited: bool, data: st.DataObject) -> None:
-    scenario = data.draw(scenarios(max_jobs=14, limited=limited, fine=True, shaped=True, pooled=data.draw(st.booleans())))
-    scenario = data.draw(st.just(scenario) | linked(scenario))
+    of = partial(scenarios, max_jobs=14, limited=limited, shaped=True, pooled=data.draw(st.booleans()))
+    scenario = data.draw(of(fine=True) | of().flatmap(linked))
     expected = naive_plan(scenario)
     admission = admit_all(parse_scenario(scenario), Algorithm1())
     for found, naive in zip(admission.decisions, expected["decisions"], strict=True):
