@@ -23,9 +23,8 @@ pytestmark = pytest.mark.long
 def five(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """Two rollout nodes and three training nodes, which share two cores: what is asked here is not speed."""
     first = {node.pool: node for node in nodes}
-    return tuple(
-        replace(first[pool], name=f"{pool}-{k}") for pool, count in (("rollout", 2), ("training", 3)) for k in range(count)
-    )
+    counts: dict[Pool, int] = {"rollout": 2, "training": 3}
+    return tuple(replace(first[pool], name=f"{pool}-{k}") for pool, count in counts.items() for k in range(count))
 
 
 @pytest.mark.parametrize("own", [1, 2])
