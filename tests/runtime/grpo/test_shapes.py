@@ -10,7 +10,7 @@ import pytest
 
 from rollmux_env.cluster.events import Moved, Reprofiled
 from runtime.execution.checks import check_run
-from runtime.facts import Node
+from runtime.facts import Node, Pool
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.test_job import job
 
@@ -23,9 +23,8 @@ pytestmark = pytest.mark.long
 def five(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """Two rollout nodes and three training nodes, which share two cores: what is asked here is not speed."""
     first = {node.pool: node for node in nodes}
-    return tuple(
-        replace(first[pool], name=f"{pool}-{k}") for pool, count in (("rollout", 2), ("training", 3)) for k in range(count)
-    )
+    counts: dict[Pool, int] = {"rollout": 2, "training": 3}
+    return tuple(replace(first[pool], name=f"{pool}-{k}") for pool, count in counts.items() for k in range(count))
 
 
 @pytest.mark.parametrize("own", [1, 2])
