@@ -81,7 +81,7 @@ def all_shapes(job: Dict) -> list[Dict]:
 
 
 def at_most(a: Seconds, b: Seconds) -> bool:
-    return bool(a <= b + TOLERANCE * max(float(abs(a)), float(abs(b))))
+    return bool(a <= b + TOLERANCE * max(abs(float(a)), abs(float(b))))
 
 
 def solo_s(job: Dict) -> float:
