@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoints import begin_checkpoint
+from runtime.checkpoints import begin_checkpoint, numbers
 from runtime.grpo.asynchronous import AsynchronousGrpo
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.phases import runtime_hook, set_session
@@ -17,6 +19,7 @@ from tests.runtime.grpo.here import Here
 from tests.runtime.grpo.test_job import job
 
 PATIENCE_S = 60.0
+PAGE = 4096
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +122,46 @@ def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -
     made.close()
     assert set(versions[0]) == {0} and set(versions[1]) == {0, 1}
     assert 0 < metrics[1]["staleness"] < 1 == metrics[1]["trained_version"] - metrics[1]["sampled_version"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a disk")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.long
+def test_samples_that_find_no_room_on_the_disk_are_there_when_there_is_some(disk: Path) -> None:
+    """A page is left: enough for the first file of a checkpoint, not for its samples."""
+    run, ballast = Here(), disk / "ballast"
+    set_session(run)
+    made = AsynchronousGrpo(spec_of(staleness=1))
+    iterate(made, run, range(2))
+    made.pause()
+    begin_checkpoint(disk / "kept", 2, made.checkpoint)()
+    with ballast.open("wb", buffering=0) as file:
+        with pytest.raises(OSError, match="No space left"):
+            while file.write(bytes(PAGE)):
+                pass
+        file.truncate(file.tell() // PAGE * PAGE - PAGE)
+    iterate(made, run, range(2, 3))
+    made.pause()
+    ahead = made.sampled_ahead
+    with pytest.raises(OSError) as raised:
+        begin_checkpoint(disk / "kept", 3, made.checkpoint)
+    assert raised.value.errno == errno.ENOSPC and raised.traceback[-2].name == "write_rollouts"
+    assert ahead >= 1 and made.sampled_ahead == ahead and numbers(disk / "kept") == [2]
+    ballast.unlink()
+    begin_checkpoint(disk / "kept", 3, made.checkpoint)()
+    iterate(made, run, range(3, 6))
+    made.close()
+    other = AsynchronousGrpo(spec_of(staleness=1))
+    other.restore(disk / "kept" / "000003")
+    assert other.sampled_ahead == ahead
