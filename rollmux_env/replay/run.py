@@ -109,8 +109,10 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
     yield from scheduler.placements(now_s)
     run.log += scheduler.planner.take_events()
     run.time_s.append(now_s)
-    for name, count in zip(state.cluster.pools, state.nodes.sum(axis=1).tolist(), strict=True):
-        run.nodes.setdefault(name, []).append(count)
+    if not run.nodes:
+        run.nodes = {name: [] for name in state.cluster.pools}
+    for counts, count in zip(run.nodes.values(), state.nodes.sum(axis=1).tolist(), strict=True):
+        counts.append(count)
 
 
 def waits_for_ever(state: State) -> str:
