@@ -144,6 +144,7 @@ class State:
         self.departed = 0
         self.link_is_full = False
         self.next_group_id = 0
+        self._pool_numbers = {name: number for number, name in enumerate(cluster.pools)}
         self._models: list[Job] = []  # by row, those of shapes included
         self._rows: dict[str, int] = {}
         self._free_groups: list[int] = []
@@ -428,11 +429,10 @@ class State:
         record = self._jobs[row]
         shape = int(record["of_shape"])
         demand = demand_of(job, self.cluster, shape)
-        numbers = [*self.cluster.pools]
         for phase in SIDES:
             for name in ("s", "gb", "device_gb", "nodes"):
                 record[f"{phase}_{name}"] = getattr(demand, f"{phase}_{name}")
-            record[f"{phase}_pool"] = numbers.index(getattr(demand, f"{phase}_pool"))
+            record[f"{phase}_pool"] = self._pool_numbers[getattr(demand, f"{phase}_pool")]
         record["sync_s"] = job.sync_s
         record["staleness"] = job.staleness
         record["solo_s"] = job.solo_s
@@ -451,16 +451,18 @@ class State:
     def _wear(self, row: int, shape: int) -> None:
         """Give a job the numbers of a shape. What its phases have kept busy so far counts for the pools that they ran on."""
         job = self._jobs[row]
+        if not job["more_shapes"]:
+            return
         before = {side: int(job[f"{side}_pool"]) for side in SIDES}
         membership.wear(self._jobs, row, shape)
         for side, pool in before.items():
             if pool != job[f"{side}_pool"]:
                 self._busy_before_s[pool] += job[f"{side}_busy_s"]
                 self._busy_before_s[job[f"{side}_pool"]] -= job[f"{side}_busy_s"]
+        job["sync_s"] = self._jobs["sync_s"][self.shape_rows(row)[shape]]
 
     def _enter(self, row: int, placement: Placement) -> None:
         self._wear(row, placement.shape)
-        self._jobs["sync_s"][row] = self._jobs["sync_s"][self.shape_rows(row)[placement.shape]]
         group = self._group_rows[placement.group] if placement.group is not None else self._open(row, placement.training_nodes)
         self._jobs["entered_done"][row] = self._jobs["done"][row]
         if placement.colocated:
