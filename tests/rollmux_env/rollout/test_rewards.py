@@ -30,9 +30,8 @@ def defined(over_s: list[float], reward_s: float, nodes: int) -> list[float]:
     """A response's reward begins when it is over and a node is free."""
     free, ends = [0.0] * nodes, list[float]()
     for one_s in over_s:
-        heapq.heappush(free, max(one_s, heapq.heappop(free)) + reward_s)
-        ends.append(max(one_s, max(ends[-nodes:][:1], default=0.0) if len(ends) >= nodes else 0.0) + reward_s)
-    assert sorted(ends)[-nodes:] == sorted(free)[-len(ends) :]
+        ends.append(max(one_s, heapq.heappop(free)) + reward_s)
+        heapq.heappush(free, ends[-1])
     return ends
 
 
