@@ -74,7 +74,8 @@ class Checked:
         rows = {state.job_id(row): k for k, row in enumerate(now.rows)}
         before = plain_usd(state, facts, rows, set())
         held_before = state.usd_per_hour - sum(group.usd_per_hour for group in state.group_list())
-        saved = regroup(now.view, facts, -1, 400, np.random.default_rng(0), make_search(now.view))
+        budget = self.policy._budget(now)  # noqa: SLF001 (the same search)
+        saved = regroup(now.view, facts, -1, budget, np.random.default_rng(0), make_search(now.view))
         plan = plan_of(now)
         twin = state.copy()
         carry_out(twin, plan, keeps_slo=True)

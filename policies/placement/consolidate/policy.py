@@ -63,12 +63,14 @@ class Consolidate:
             return ()
         facts = self._facts(now)
         waits = NOWHERE if newcomer is None else int(np.searchsorted(now.rows, state.row(newcomer)))
-        # Shapes of a job share the count of one; in a large cluster other decisions look at the other groups anyway.
-        budget = self.budget if now.others.size else self.budget * now.of_job.size // now.rows.size
-        saved_usd = regroup(now.view, facts, waits, budget, np.random.default_rng(0), make_search(now.view))
+        saved_usd = regroup(now.view, facts, waits, self._budget(now), np.random.default_rng(0), make_search(now.view))
         if newcomer is None or not np.isnan(saved_usd):
             return plan_of(now)
         return (Wait(newcomer) if part.host is None else Place(newcomer, part.host),)
+
+    def _budget(self, now: Active) -> int:
+        """Shapes of a job share the count of one; in a large cluster other decisions look at the other groups anyway."""
+        return self.budget if now.others.size else self.budget * now.of_job.size // now.rows.size
 
     def _facts(self, now: Active) -> Regrouping:
         state, rows, limits, jobs = now.state, now.rows, now.state.limits, now.state.view.jobs[now.rows]
