@@ -113,6 +113,7 @@ def test_a_job_on_two_nodes_of_both_pools_runs_beside_jobs_on_one(command: Comma
         assert 0 < each["sync_link_bytes"] / each["sync_weight_bytes"] < 0.02  # all nodes are this machine: tags alone
 
 
+@pytest.mark.long
 def test_a_machine_that_dies_sets_its_own_jobs_back_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")

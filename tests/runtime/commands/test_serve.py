@@ -120,6 +120,7 @@ def processes_of(ray_folder: str) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_a_service_outlives_the_command_that_started_it_and_goes_on_after_a_stop(tmp_path: Path) -> None:
     (tmp_path / "talks.py").write_text(TALKS)
     (tmp_path / "jobs.yaml").write_text(JOBS.format(folder=tmp_path))

@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
 from runtime.execution.checks import check_run
 from runtime.facts import Node
@@ -104,6 +106,7 @@ def test_poison_jobs_fail_alone_with_errors_of_their_own(run: Running) -> None:
     assert not state_of(record).group_list()
 
 
+@pytest.mark.long
 def test_a_worker_that_always_dies_or_raises_ends_its_own_job(run: Running) -> None:
     bad = [{"id": poison, "class": "toy_jobs:WithWorkers", "options": {"poison": poison}} for poison in ("die", "fail")]
     _, record, lines = run([job("good"), *bad])
