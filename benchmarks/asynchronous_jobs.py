@@ -35,7 +35,7 @@ from runtime.journal import read_run
 from runtime.record import RunRecord
 from runtime.report.figures import figures
 
-PAIRS = {"long and short": (24, 4), "equal": (12, 12)}  # prompts of an iteration, of either job
+PAIRS = {"long and short": (36, 2), "equal": (12, 12)}  # prompts of an iteration, of either job
 KINDS = {"on-policy": 0, "staleness 1": 1}
 _RUNS, _QUICK_RUNS, _ITERATIONS, _QUICK_ITERATIONS = 3, 1, 20, 8
 _STARTS = 3  # of a Ray
