@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from gymnasium import spaces
 
+from rollmux_env.envs.observations import Widths, space_of, table_of
 from rollmux_env.kernel.feature_tables import Observations
 
 # Seconds are in units of the longest member's planned iteration, as x / (1 + |x|). "Its nodes": those of the row's phase.
@@ -54,14 +54,7 @@ STATE_FEATURES = (
 
 def observation_space(rows: int) -> spaces.Dict:
     """The space of one group's observations with so many rows of choices."""
-    return spaces.Dict(
-        {
-            "job": _unit(len(GROUP_FEATURES)),
-            "candidates": _unit(rows, len(ROW_FEATURES)),
-            "cluster": _unit(len(STATE_FEATURES)),
-            "mask": spaces.Box(0, 1, (rows,), np.int8),
-        }
-    )
+    return space_of(_widths(rows))
 
 
 def observation_table(envs: int, rows: int) -> Observations:
@@ -69,13 +62,8 @@ def observation_table(envs: int, rows: int) -> Observations:
 
     job: (E, Fj) of the group. candidates: (E, A, Fc). cluster: (E, Fk) of its state. mask: (E, A) int8.
     """
-    return Observations(
-        job=np.zeros((envs, len(GROUP_FEATURES)), dtype=np.float32),
-        candidates=np.zeros((envs, rows, len(ROW_FEATURES)), dtype=np.float32),
-        cluster=np.zeros((envs, len(STATE_FEATURES)), dtype=np.float32),
-        mask=np.zeros((envs, rows), dtype=np.int8),
-    )
+    return table_of(envs, _widths(rows))
 
 
-def _unit(*shape: int) -> spaces.Box:
-    return spaces.Box(-1.0, 1.0, shape, np.float32)
+def _widths(rows: int) -> Widths:
+    return Widths(rows, len(GROUP_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from gymnasium import spaces
 
+from rollmux_env.envs.observations import Widths, space_of, table_of
 from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.features import (
     CANDIDATE_FEATURES,
@@ -23,25 +23,13 @@ def candidate_names(moves: bool, shapes: bool = False) -> tuple[str, ...]:
 
 def observation_space(candidates: int, names: tuple[str, ...]) -> spaces.Dict:
     """The space of one stream's observations, with these features of candidates."""
-    return spaces.Dict(
-        {
-            "job": _unit(len(JOB_FEATURES)),
-            "candidates": _unit(candidates, len(names)),
-            "cluster": _unit(len(CLUSTER_FEATURES)),
-            "mask": spaces.Box(0, 1, (candidates,), np.int8),
-        }
-    )
+    return space_of(_widths(candidates, names))
 
 
 def observation_table(streams: int, candidates: int, names: tuple[str, ...]) -> Observations:
     """Arrays for the observations of E streams, which the kernel writes."""
-    return Observations(
-        job=np.zeros((streams, len(JOB_FEATURES)), dtype=np.float32),
-        candidates=np.zeros((streams, candidates, len(names)), dtype=np.float32),
-        cluster=np.zeros((streams, len(CLUSTER_FEATURES)), dtype=np.float32),
-        mask=np.zeros((streams, candidates), dtype=np.int8),
-    )
+    return table_of(streams, _widths(candidates, names))
 
 
-def _unit(*shape: int) -> spaces.Box:
-    return spaces.Box(-1.0, 1.0, shape, np.float32)
+def _widths(candidates: int, names: tuple[str, ...]) -> Widths:
+    return Widths(candidates, len(JOB_FEATURES), len(names), len(CLUSTER_FEATURES))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from gymnasium import spaces
 
+from rollmux_env.envs.observations import Widths, space_of, table_of
 from rollmux_env.envs.rollout.types import ROWS
 from rollmux_env.kernel.feature_tables import Observations
 
@@ -64,27 +64,14 @@ STATE_FEATURES = (
 )
 
 
+_WIDTHS = Widths(ROWS, len(JOB_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES))
+
+
 def observation_space() -> spaces.Dict:
     """The space of one job's observations."""
-    return spaces.Dict(
-        {
-            "job": _unit(len(JOB_FEATURES)),
-            "candidates": _unit(ROWS, len(ROW_FEATURES)),
-            "cluster": _unit(len(STATE_FEATURES)),
-            "mask": spaces.Box(0, 1, (ROWS,), np.int8),
-        }
-    )
+    return space_of(_WIDTHS)
 
 
 def observation_table(envs: int) -> Observations:
     """Arrays for E observations: of the job, (E, Fj); of each row, (E, ROWS, Fc); of the rollout in hand, (E, Fk); and the mask."""
-    return Observations(
-        job=np.zeros((envs, len(JOB_FEATURES)), dtype=np.float32),
-        candidates=np.zeros((envs, ROWS, len(ROW_FEATURES)), dtype=np.float32),
-        cluster=np.zeros((envs, len(STATE_FEATURES)), dtype=np.float32),
-        mask=np.zeros((envs, ROWS), dtype=np.int8),
-    )
-
-
-def _unit(*shape: int) -> spaces.Box:
-    return spaces.Box(-1.0, 1.0, shape, np.float32)
+    return table_of(envs, _WIDTHS)
