@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
@@ -62,3 +64,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One for all tests of pages; they are marked `needs_chromium`."""
     with browsing(tmp_path_factory.mktemp("chromium")) as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+def frozen() -> ModuleType:
+    """`benchmarks/freeze_results.py`."""
+    spec = importlib.util.spec_from_file_location("freeze_results", HERE.parent / "benchmarks" / "freeze_results.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from types import ModuleType
-
-import pytest
-
-from tests.fixtures import ROOT
-
-
-@pytest.fixture(scope="module")
-def frozen() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("freeze_results", ROOT / "benchmarks" / "freeze_results.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_quick_results_are_as_frozen(frozen: ModuleType) -> None:

@@ -11,8 +11,8 @@ import pytest
 from policies.dispatch import make_dispatch
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.errors import InputError
+from tests.trainers.going_on import check_going_on
 from trainers.config import check_config, read_config
-from trainers.env_state import load_state, state_of
 from trainers.evaluation import find_references
 from trainers.problem import make_problem
 from trainers.train import BEST, Run, train
@@ -44,26 +44,8 @@ def test_a_short_run_beats_round_robin_and_its_file_does_so_in_the_event_replay(
 
 
 def test_an_environment_goes_on_exactly_from_its_saved_state() -> None:
-    """Arrays, generators and numbers are all there is to it."""
-
-    def made() -> tuple[Any, Any]:
-        env = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin"}, "small").training(4)
-        observation, _ = env.reset(seed=3)
-        return env, observation
-
-    def played(env: Any, observation: Any, steps: int) -> tuple[Any, list[tuple[Any, ...]]]:
-        seen = []
-        for _ in range(steps):
-            observation, rewards, over, _, info = env.step(observation["mask"].argmax(1))
-            seen.append((observation["candidates"].tobytes(), rewards.tobytes(), over.tobytes(), info["stream_seed"].tobytes()))
-        return observation, seen
-
-    first, observation = made()
-    observation, _ = played(first, observation, 70)
-    arrays, plain = state_of(first)
-    second, _ = made()
-    load_state(second, arrays, plain)
-    assert played(first, observation, 150)[1] == played(second, observation, 150)[1]
+    problem = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin"}, "small")
+    check_going_on(lambda: problem.training(4), lambda mask: mask.argmax(1), 70, 150)
 
 
 def test_the_preset_can_be_read() -> None:

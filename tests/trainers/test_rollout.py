@@ -11,8 +11,8 @@ import pytest
 from policies.rollout import make_rollout
 from policies.rollout.environment import PolicyAgent
 from rollmux_env.errors import InputError
+from tests.trainers.going_on import check_going_on
 from trainers.config import check_config
-from trainers.env_state import load_state, state_of
 from trainers.evaluation import find_references
 from trainers.problem import make_problem
 from trainers.train import BEST, Run, train
@@ -43,25 +43,8 @@ def test_a_short_run_leaves_a_policy_that_plays_as_it_was_evaluated(tmp_path: Pa
 
 
 def test_an_environment_goes_on_exactly_from_its_saved_state() -> None:
-    def made() -> tuple[Any, Any]:
-        env = make_problem({"name": "rollout", "rollouts": 1}, "small").training(3)
-        observation, _ = env.reset(seed=3)
-        return env, observation
-
-    def played(env: Any, observation: Any, steps: int) -> tuple[Any, list[tuple[Any, ...]]]:
-        seen = []
-        for _ in range(steps):
-            last = observation["mask"].shape[1] - 1 - observation["mask"][:, ::-1].argmax(1)
-            observation, rewards, over, _, info = env.step(last)
-            seen.append((observation["candidates"].tobytes(), rewards.tobytes(), over.tobytes(), info["stream_seed"].tobytes()))
-        return observation, seen
-
-    first, observation = made()
-    observation, _ = played(first, observation, 17)
-    arrays, plain = state_of(first)
-    second, _ = made()
-    load_state(second, arrays, plain)
-    assert played(first, observation, 40)[1] == played(second, observation, 40)[1]
+    problem = make_problem({"name": "rollout", "rollouts": 1}, "small")
+    check_going_on(lambda: problem.training(3), lambda mask: mask.shape[1] - 1 - mask[:, ::-1].argmax(1), 17, 40)
 
 
 def test_what_does_not_fit_is_said_in_a_line(tmp_path: Path) -> None:

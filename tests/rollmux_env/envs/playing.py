@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Event
@@ -139,6 +140,27 @@ def total(found: Iterable[Counter[str]]) -> Counter[str]:
     for counts in found:
         everything += counts
     return everything
+
+
+def at_random_of(seed: int) -> Callable[[NDArray[np.int8]], Any]:
+    """Chooses by the mask, of one stream or of several, uniformly over what is not masked."""
+    rng = np.random.default_rng(seed)
+    return lambda mask: (rng.random(mask.shape) * mask).argmax(-1)
+
+
+def check_scalar(envs: Any, env: Any) -> None:
+    """Assert that an environment is the third of three side by side."""
+    observations, infos = envs.reset(seed=7)
+    observation, info = env.reset(seed=9)
+    assert info["stream_seed"] == infos["stream_seed"][2]
+    choose = at_random_of(0)
+    for _ in range(5):
+        assert all(np.array_equal(observation[name], observations[name][2]) for name in observation)
+        actions = choose(observations["mask"])
+        assert np.array_equal(env.unwrapped.action_masks(), envs.unwrapped.action_masks()[2])
+        observations, rewards, *_ = envs.step(actions)
+        observation, reward, *_ = env.step(actions[2])
+        assert reward == rewards[2]
 
 
 def bytes_of(envs: BaseVectorEnv, choose: Callable[[Any], Any], seed: int, steps: int) -> bytes:

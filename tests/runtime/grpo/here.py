@@ -6,17 +6,42 @@ import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
+from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pytest
+
 from runtime.facts import Node, Pool
+from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.named import load_named
+from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.phases import Paused
 
 NODES: dict[Pool, Node] = {
     "rollout": Node("rollout-0", "rollout", "m", (0,), (), 4.0, "1 core"),
     "training": Node("training-0", "training", "m", (1,), (), 4.0, "1 core"),
 }
+
+
+@contextlib.contextmanager
+def two_engines(algorithm: dict[str, int], cache: Path) -> Iterator[tuple[JobSpec, list[RolloutWorker]]]:
+    """Two engines of a job, and its spec.
+
+    Args:
+        cache: folder for its model.
+    """
+    model = {"name": "tiny", "hidden_size": 64, "layers": 1}
+    job: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "model": model, "algorithm": algorithm}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROLLMUX_CACHE", str(cache))
+        spec = parse_jobs({"version": 1, "jobs": [job | {"rollout": {"engine": "torch"}}]}, "test", Path()).jobs[0]
+        made = [RolloutWorker(spec, k, 2, Node(f"rollout-{k}", "rollout", "m", (0,), (), 4.0, "1 core")) for k in range(2)]
+        for worker in made:
+            worker.open(None)
+    yield spec, made
+    for worker in made:
+        worker.close()
 
 
 class Worker:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from threading import Barrier, Condition, get_ident
 from typing import Any
 
@@ -25,13 +24,13 @@ from rollmux_env.rollout.observed import ObservedFleet
 from rollmux_env.rollout.policy import Control, Round, Wake
 from rollmux_env.timing.replica import ReplicaTiming
 from runtime.engines.interface import Response
-from runtime.facts import Node
 from runtime.grpo.control import setting_of_run
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.jobs.spec import JobSpec, parse_jobs
+from runtime.jobs.spec import JobSpec
 from runtime.phases import set_session
+from tests.runtime.grpo.here import two_engines
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 4, "max_tokens": 60}
 LOCKSTEP = ReplicaTiming(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2**40)  # a token of every response a second, however many there are
@@ -140,17 +139,8 @@ class Watched:
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[JobSpec, list[RolloutWorker]]]:
     """Two engines of a job."""
-    model = {"name": "tiny", "hidden_size": 64, "layers": 1}
-    job: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "model": model, "algorithm": ALGORITHM}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROLLMUX_CACHE", str(tmp_path_factory.mktemp("cache")))
-        spec = parse_jobs({"version": 1, "jobs": [job | {"rollout": {"engine": "torch"}}]}, "test", Path()).jobs[0]
-        made = [RolloutWorker(spec, k, 2, Node(f"rollout-{k}", "rollout", "m", (0,), (), 4.0, "1 core")) for k in range(2)]
-        for worker in made:
-            worker.open(None)
-    yield spec, made
-    for worker in made:
-        worker.close()
+    with two_engines(ALGORITHM, tmp_path_factory.mktemp("cache")) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

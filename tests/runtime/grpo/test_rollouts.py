@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from policies.rollout.rounds import Round, Rounds
-from runtime.facts import Node
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.rollout_worker import RolloutWorker
@@ -21,6 +20,7 @@ from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import parse_jobs
 from runtime.jobs.tasks import Example, LongTail
 from runtime.phases import set_session
+from tests.runtime.grpo.here import two_engines
 
 ALGORITHM = {"prompts_per_iteration": 6, "group_size": 3, "max_tokens": 60}
 
@@ -47,17 +47,8 @@ class Session:
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RolloutWorker]]:
     """Two engines of a job."""
-    model = {"name": "tiny", "hidden_size": 64, "layers": 1}
-    job: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "model": model, "algorithm": ALGORITHM}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROLLMUX_CACHE", str(tmp_path_factory.mktemp("cache")))
-        spec = parse_jobs({"version": 1, "jobs": [job | {"rollout": {"engine": "torch"}}]}, "test", Path()).jobs[0]
-        made = [RolloutWorker(spec, k, 2, Node(f"rollout-{k}", "rollout", "m", (0,), (), 4.0, "1 core")) for k in range(2)]
-        for worker in made:
-            worker.open(None)
-    yield made
-    for worker in made:
-        worker.close()
+    with two_engines(ALGORITHM, tmp_path_factory.mktemp("cache")) as made:
+        yield made[1]
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
 import rollmux_env  # noqa: F401 (registers)
 from policies.dispatch import make_dispatch
@@ -30,7 +29,7 @@ from rollmux_env.envs.dispatch.types import NOTHING, Group
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from tests.rollmux_env.envs.dispatch.playing import ROOM, TAILS, loaded, replayed, spans_of, with_room
-from tests.rollmux_env.envs.playing import bytes_of
+from tests.rollmux_env.envs.playing import at_random_of, bytes_of, check_scalar
 
 ID = "RollMux/Dispatch-v0"
 SHORT = RandomGroups(rounds=4)
@@ -42,11 +41,6 @@ def vector(num_envs: int, **options: Any) -> Any:
 
 def scalar(**options: Any) -> Any:
     return gym.make(ID, **options)
-
-
-def at_random(seed: int) -> Callable[[NDArray[np.int8]], Any]:
-    rng = np.random.default_rng(seed)
-    return lambda mask: (rng.random(mask.shape) * mask).argmax(-1)
 
 
 @pytest.mark.parametrize("options", [{}, {"render_mode": "ansi"}])
@@ -100,7 +94,7 @@ def test_random_choices_keep_every_invariant() -> None:
     """No node does more than its whole, every iteration is a rollout and then a training, and nobody starves."""
     env = with_room(DispatchVectorEnv(40, RandomGroups(rounds=12), autoreset=False))
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(40))})
-    choose, over = at_random(1), np.zeros(40, dtype=bool)
+    choose, over = at_random_of(1), np.zeros(40, dtype=bool)
     while not over.all():
         now_s = env.groups.groups["now_s"].copy()
         observation, _, ended, _, info = env.step(choose(observation["mask"]))
@@ -141,7 +135,7 @@ def test_the_return_is_the_work_and_what_was_lost_against_slos() -> None:
     env = DispatchVectorEnv(8, SHORT, autoreset=False)
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(8))})
     first_s = env.groups.clocks["all_work_s"].copy()
-    returns, over, choose = np.zeros(8), np.zeros(8, dtype=bool), at_random(0)
+    returns, over, choose = np.zeros(8), np.zeros(8, dtype=bool), at_random_of(0)
     while not over.all():
         observation, rewards, ended, _, _ = env.step(choose(observation["mask"]))
         returns += np.where(over, 0, rewards)
@@ -165,22 +159,11 @@ def test_following_the_reference_gains_nothing_over_it() -> None:
 
 
 def test_the_scalar_environment_is_a_vector_of_one() -> None:
-    envs, env = vector(3), scalar(generator=SHORT)
-    observations, infos = envs.reset(seed=7)
-    observation, info = env.reset(seed=9)
-    assert info["stream_seed"] == infos["stream_seed"][2]
-    choose = at_random(0)
-    for _ in range(5):
-        assert all(np.array_equal(observation[name], observations[name][2]) for name in observation)
-        actions = choose(observations["mask"])
-        assert np.array_equal(env.unwrapped.action_masks(), envs.unwrapped.action_masks()[2])
-        observations, rewards, *_ = envs.step(actions)
-        observation, reward, *_ = env.step(actions[2])
-        assert reward == rewards[2]
+    check_scalar(vector(3), scalar(generator=SHORT))
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:
-    first, again, other = (bytes_of(vector(4), at_random(0), seed, 80) for seed in (1, 1, 2))
+    first, again, other = (bytes_of(vector(4), at_random_of(0), seed, 80) for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -188,7 +171,7 @@ def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning()
     envs = vector(2)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     observations, info = envs.reset(seed=0)
-    choose, over = at_random(0), np.zeros(2, dtype=bool)
+    choose, over = at_random_of(0), np.zeros(2, dtype=bool)
     while not over.any():
         before = info["stream_seed"]
         observations, _, over, truncated, info = envs.step(choose(observations["mask"]))
@@ -217,7 +200,7 @@ def test_nothing_is_observed_of_what_has_not_happened(first: int) -> None:
     envs = [DispatchVectorEnv(1, Fixed(one), autoreset=False) for one in (group, longer)]
     observations = [env.reset(seed=0)[0] for env in envs]
     envs[1].groups.durations[:, :, :, first:] *= 0.9
-    choose, compared = at_random(0), 0
+    choose, compared = at_random_of(0), 0
     while not any((env.groups.progress["iteration"].max() if first else env.groups.groups["now_s"][0]) > 0 for env in envs):
         assert all(np.array_equal(observations[0][name], observations[1][name]) for name in observations[0])
         compared += 1
@@ -248,7 +231,7 @@ def test_a_picture_begins_where_the_history_does() -> None:
     envs = [DispatchVectorEnv(1, Fixed(group), autoreset=False) for _ in range(2)]
     for env, spans in zip(envs, (12, ROOM), strict=True):
         with_room(env, spans)
-        choose = at_random(0)
+        choose = at_random_of(0)
         observation, _ = env.reset(seed=0)
         for _ in range(60):
             observation, *_ = env.step(choose(observation["mask"]))
