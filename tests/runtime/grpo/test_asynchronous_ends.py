@@ -1,15 +1,22 @@
-"""Built-in jobs with a staleness whose run is stopped: samples stay."""
+"""Built-in jobs with a staleness when a run is stopped, a disk is full, a budget is spent or tails are migrated: samples stay."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runtime.checkpoints import place_of
+from runtime.checkpoints import numbers, place_of
+from runtime.execution.checks import check_run
+from runtime.facts import Node
 from runtime.grpo.sample_files import read_rollouts
+from runtime.journal import JOURNAL
 from runtime.record import RunRecord
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.test_asynchronous import check_versions
@@ -18,6 +25,7 @@ from tests.runtime.grpo.test_job import SMALL, job
 __all__ = ["nodes", "run"]
 
 pytestmark = pytest.mark.long
+PAGE = 4096
 
 
 def stale(job_id: str, **more: Any) -> dict[str, Any]:
@@ -63,3 +71,82 @@ def test_a_run_that_is_stopped_goes_on_and_samples_nothing_twice(run: Running, t
     for name, staleness in (("a", 1), ("b", 2)):
         check_versions(record, name, staleness, 8)
         assert sampled(record, name) == [*range(8)]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Where the checkpoints of a run in `x` are: on a small disk of their own."""
+    place = tmp_path / "x" / "checkpoints"
+    place.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a disk")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_job_whose_samples_find_no_room_on_the_disk_waits_and_loses_none(run: Running, tmp_path: Path, disk: Path) -> None:
+    """When three checkpoints are whole, a page is left: enough for the first file of the next one, not for its samples."""
+    go, ballast = tmp_path / "go", disk / "ballast"
+    jobs = [stale("a", task=waits(3, go), checkpoint={"every": 1, "keep": 50})]
+
+    def fill() -> None:
+        with ballast.open("wb", buffering=0) as file:
+            try:
+                while file.write(bytes(PAGE)) == PAGE:
+                    pass
+            except OSError:
+                file.truncate(file.tell() - PAGE)
+
+    def hear(line: str) -> None:
+        if "a: iteration 3 of" in line:
+            while 3 not in numbers(disk / "a"):
+                time.sleep(0.01)
+            fill()
+            go.touch()
+        if "No space left on device" in line:
+            assert numbers(disk / "a") == [1, 2, 3]
+            ballast.unlink()
+
+    outcome, record, lines = run(jobs, folder=tmp_path / "x", hear=hear)
+    assert outcome == "done" and not record.failed and not record.restarted and not record.repeated, lines
+    (absent,) = record.absent
+    assert absent.job_id == "a" and "No space left on device" in absent.why
+    assert [fact.iterations for fact in record.checkpointed] == [*range(1, 9)]
+    check_versions(record, "a", 1, 8)
+    assert sampled(record, "a") == [*range(8)]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_job_whose_budget_is_spent_ends_with_what_it_has_sampled(run: Running, tmp_path: Path, keeps: bool) -> None:
+    checkpoint = {"every": 1} if keeps else "none"
+    jobs = [stale("a", seed=1, budget={"hours": 1e-9}, checkpoint=checkpoint), stale("b", seed=2, iterations=4)]
+    outcome, record, _ = run(jobs, policy="rollmux,prune=false", folder=tmp_path / "x")
+    assert outcome == "done" and not record.failed and record.over_budget == {"a"}
+    check_versions(record, "a", 1, 1)
+    check_versions(record, "b", 1, 4)
+    ended = sampled(record, "a")
+    assert ended == [*range(len(ended))] and 1 <= len(ended) <= 3
+    if keeps:
+        version, rollouts = read_rollouts(place_of(tmp_path / "x" / "checkpoints" / "a", 1))
+        assert version == 1 and [one.number for one in rollouts] == ended[1:]
+
+
+@pytest.mark.parametrize("interruptible", [False, True])
+def test_a_migrated_tail_of_a_job_that_trains_beside_it(
+    run: Running, nodes: tuple[Node, ...], tmp_path: Path, interruptible: bool
+) -> None:
+    first = next(node for node in nodes if node.pool == "rollout")
+    on = (*nodes, replace(first, name="rollout-1"))  # on the same core: what is asked here is not speed
+    algorithm = {**SMALL["algorithm"], "prompts_per_iteration": 6, "max_tokens": 240}
+    rollout = {"engine": "torch", "nodes": 2, "interruptible": interruptible}
+    short = {"rollout_s": 0.05, "journal": str(tmp_path / "x" / JOURNAL), "other": "a"}  # it waits for most of the other's rollouts
+    other = {"id": "b", "class": "waiting_jobs:TailedBeside", "options": short, "rollout": {"nodes": 2}, "iterations": 12}
+    jobs = [stale("a", task="long-tail", rollout=rollout, algorithm=algorithm), {**other, "slo": 1000.0}]
+    outcome, record, _ = run(jobs, on=on, dispatch="fifo,migrate=0.5", folder=tmp_path / "x")
+    assert outcome == "done" and not record.failed
+    check_run(record)
+    check_versions(record, "a", 1, 8)
+    assert sampled(record, "a") == [*range(8)]
+    assert any(span.tail for part in record.phases if part.job_id == "a" for span in part.spans)
