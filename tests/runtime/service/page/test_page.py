@@ -140,8 +140,7 @@ def test_phases_are_read_out_by_the_keyboard(page: Tab) -> None:
     page.press("ArrowLeft")
     page.until("/; iteration [0-9]+; /.test(document.querySelector('#detail').textContent)")
     assert page.value("document.querySelector('#detail').getAttribute('role')") == "status"
-    label = page.value("document.querySelector('canvas[data-node=\"training-0\"]').getAttribute('aria-label')")
-    assert label.startswith("training-0: ") and "of the time shown" in label
+    page.until(f"/^training-0: .* of the time shown$/.test({canvas}.getAttribute('aria-label'))")  # once it has been drawn
 
 
 CONTRAST = """(() => {
