@@ -94,8 +94,8 @@ class Consolidate:
         return Regrouping(
             homes=homes[now.of_job],
             n_jobs=rows.size,
-            rollout_nodes=looked["n_nodes"],
-            training_nodes=looked["training_nodes"],
+            rollout_nodes=np.ascontiguousarray(looked["n_nodes"]),  # a column is so of one group alone: the kernel is compiled once
+            training_nodes=np.ascontiguousarray(looked["training_nodes"]),
             horizon_h=self.horizon_h,
             migration_h=state.cluster.migration_s / 3600,
             overlooked=_OVERLOOKED,
