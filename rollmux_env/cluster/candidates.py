@@ -120,7 +120,8 @@ def candidates(state: State, job_id: str, order: Ints | None = None) -> Candidat
     """
     rows = _fill(state, job_id, only_improving=False, prune=False, order=order)
     row = state.row(job_id)
-    jobs, groups = state.view.jobs, state.view.groups
+    view = state.view
+    jobs, groups = view.jobs, view.groups
     own_limit_s = jobs["limit_s"][row]
     shape = rows["of_shape"].copy()
     shape_row = int(jobs["first_shape"][row]) + shape

@@ -55,12 +55,14 @@ class Nodes(NamedTuple):
         return Share((self.rollout_nodes + self.training_nodes) / among, self.usd(prices) / among)
 
 
-_COUNTS = ["rollout_pool", "training_pool", "n_nodes", "training_nodes"]
+def node_columns(groups: Records) -> Records:
+    """The columns of the group table that say which nodes a group has, for `nodes_of`."""
+    return groups[["rollout_pool", "training_pool", "n_nodes", "training_nodes"]]
 
 
-def nodes_of(groups: Records, row: int) -> Nodes:
+def nodes_of(columns: Records, row: int) -> Nodes:
     """All nodes of a group, as they are."""
-    return Nodes(*groups[_COUNTS][row].item())
+    return Nodes(*columns[row].item())
 
 
 def group_at(groups: Records, row: int, job_id: Callable[[int], str], pools: Sequence[str], prices: Sequence[float]) -> Group:
@@ -81,5 +83,5 @@ def group_at(groups: Records, row: int, job_id: Callable[[int], str], pools: Seq
         cycle_s=float(groups["cycle_s"][row]),
         load_s=float(groups["load_s"][row]),
         saturated=bool(groups["load_s"][row] >= groups["cycle_s"][row] * (1.0 - TOLERANCE)),
-        usd_per_hour=nodes_of(groups, row).usd(prices),
+        usd_per_hour=nodes_of(node_columns(groups), row).usd(prices),
     )

@@ -159,7 +159,8 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
         if placement.group is not None or placement.training_nodes != wanted or rollout_nodes:
             raise PlanError(f"P2: job {job_id} runs co-located on {wanted} training nodes of its own")
         return
-    jobs, groups = state.view.jobs, state.view.groups
+    view = state.view
+    jobs, groups = view.jobs, view.groups
     own = state.row(job_id)
     shape = state.shape_rows(own)[placement.shape]
     pinned, wanted, asked = placement.rollout_nodes, int(jobs["rollout_nodes"][shape]), int(jobs["training_nodes"][shape])

@@ -28,7 +28,7 @@ from rollmux_env.cluster.events import (
     Ticked,
     Withdrawn,
 )
-from rollmux_env.cluster.group import Group, Nodes, group_at, nodes_of
+from rollmux_env.cluster.group import Group, Nodes, group_at, node_columns, nodes_of
 from rollmux_env.cluster.known import write_known
 from rollmux_env.cluster.limits import limits_of
 from rollmux_env.cluster.pauses import Pauses
@@ -327,6 +327,7 @@ class State:
     def _keep(self, jobs: Records, groups: Records) -> None:
         self._jobs, self._groups = jobs, groups
         self.jobs, self.groups = jobs.view(np.recarray), groups.view(np.recarray)
+        self._node_columns = node_columns(groups)
         self._departs_s = groups["departs_s"].copy()  # the column in one piece: it is read at every instant, of all groups
 
     def _settle(self, group: int) -> None:
@@ -351,7 +352,8 @@ class State:
         self.charges.add(row, job, self._rows.get(job.id))
         self._rows[job.id] = row
         self._jobs["more_shapes"][row], self._jobs["first_shape"][row:end] = len(job.shapes), row + bool(job.shapes)
-        self._jobs["more_shapes"][row + 1 : end], self._jobs["of_shape"][row + 1 : end] = -1, np.arange(end - row - 1)
+        if job.shapes:
+            self._jobs["more_shapes"][row + 1 : end], self._jobs["of_shape"][row + 1 : end] = -1, np.arange(shapes)
         self._describe(row, job, demands)
         self._jobs["arrival_s"][row:end] = job.arrival_s
         self._jobs["duration_s"][row:end] = np.inf if job.duration_s is None else job.duration_s
@@ -468,23 +470,23 @@ class State:
         stays = to is not None and to.group == int(self._groups["id"][group])
         staying = to.rollout_nodes if to is not None and stays else ()
         self._jobs["pins"][row, : len(staying)] = staying
-        freed = nodes_of(self._groups, group)
+        freed = nodes_of(self._node_columns, group)
         dropped = membership.detach_for(self._jobs, self._groups, row, len(staying))
         self.charges.hold(row, self.now_s, NOTHING)
         if self._groups["n_members"][group] > 0:
             self._charge(group)
         if stays or self._groups["n_members"][group] > 0:
-            return freed._replace(rollout_nodes=dropped, training_nodes=0)
+            return Nodes(freed.rollout_pool, freed.training_pool, dropped, 0)
         self.order = self.order[self.order != group]
         del self._group_rows[int(self._groups["id"][group])]
         self._free_groups.append(group)
-        return freed._replace(rollout_nodes=dropped)
+        return Nodes(freed.rollout_pool, freed.training_pool, dropped, freed.training_nodes)
 
     def _charge(self, group: int) -> None:
         """Let the members of a group, which is another one than before, pay for it from now on."""
         self._departs_s[group] = self._groups["departs_s"][group]
         members = self._groups["members"][group, : self._groups["n_members"][group]].tolist()
-        share = nodes_of(self._groups, group).share(self._prices, len(members))
+        share = nodes_of(self._node_columns, group).share(self._prices, len(members))
         for row in members:
             self.charges.hold(row, self.now_s, share)
 
