@@ -119,31 +119,34 @@ def candidates(state: State, job_id: str, order: Ints | None = None) -> Candidat
         order: rows of the groups that are looked at, in order of creation; all of them without it.
     """
     rows = _fill(state, job_id, only_improving=False, prune=False, order=order)
-    job = state.jobs[state.row(job_id)]
+    row = state.row(job_id)
+    view = state.view
+    jobs, groups = view.jobs, view.groups
+    own_limit_s = jobs["limit_s"][row]
     shape = rows["of_shape"].copy()
-    shape_row = int(job.first_shape) + shape
+    shape_row = int(jobs["first_shape"][row]) + shape
     group_row = rows["group"]
     new = group_row < 0
-    groups = state.groups
     period_s = rows["period_s"].copy()
     if state.order.size:
-        limit_s = np.where(new, job.limit_s, np.minimum(groups.joined_limit_s[group_row], state.jobs.enters_limit_s[shape_row]))
-        saturated = ~new & (groups.load_s[group_row] >= groups.cycle_s[group_row] * (1 - TOLERANCE))
-        group_id = np.where(new, -1, groups.id[group_row])
+        joined_limit_s = np.minimum(groups["joined_limit_s"][group_row], jobs["enters_limit_s"][shape_row])
+        limit_s = np.where(new, own_limit_s, joined_limit_s)
+        saturated = ~new & (groups["load_s"][group_row] >= groups["cycle_s"][group_row] * (1 - TOLERANCE))
+        group_id = np.where(new, -1, groups["id"][group_row])
     else:
-        limit_s, saturated, group_id = np.full(len(rows), job.limit_s), np.zeros(len(rows), dtype=bool), np.full(len(rows), -1)
+        limit_s, saturated, group_id = np.full(len(rows), own_limit_s), np.zeros(len(rows), dtype=bool), np.full(len(rows), -1)
     return CandidateTable(
         job_id=job_id,
         group=group_id,
         shape=shape,
         new_nodes=rows["new_nodes"].copy(),
-        nodes=rows["nodes"][:, : int(state.jobs.rollout_nodes[shape_row].max())].copy(),
+        nodes=rows["nodes"][:, : int(jobs["rollout_nodes"][shape_row].max())].copy(),
         usd_per_hour=rows["usd"].copy(),
         period_s=period_s,
         reason=rows["reason"].copy(),
         saturated=saturated,
         slack=limit_s / period_s - 1,
-        training_nodes=state.jobs.training_nodes[shape_row],
+        training_nodes=jobs["training_nodes"][shape_row],
     )
 
 
@@ -162,7 +165,7 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
     best = rows[-1]
     group, new_nodes, shape = int(best["group"]), int(best["new_nodes"]), int(best["of_shape"])
     if group < 0:
-        row = int(state.view.jobs["first_shape"][state.row(job_id)]) + shape
+        row = state.shape_rows(state.row(job_id))[shape]
         return Placement(None, (), new_nodes, int(state.view.jobs["training_nodes"][row]), shape=shape)
     nodes = tuple(node for node in best["nodes"].tolist() if node >= 0)
     return Placement(int(state.view.groups["id"][group]), nodes, new_nodes, shape=shape)

@@ -5,7 +5,6 @@ So at any time the shares of all jobs add up to what is provisioned, and their d
 
 from __future__ import annotations
 
-from copy import copy
 from math import inf, nan
 from typing import NamedTuple
 
@@ -45,7 +44,7 @@ class Charges:
     def __init__(self) -> None:
         self._accounts: dict[int, _Account] = {}
         self._jobs: dict[int, Job] = {}
-        self._running: dict[str, tuple[int, ...]] = {}  # rows by user
+        self._running: dict[str, dict[int, None]] = {}  # rows by user, in order of admission
         self._ends_s: dict[int, float] = {}  # of running jobs with a budget: when it is spent as things are
 
     def __len__(self) -> int:
@@ -53,9 +52,9 @@ class Charges:
 
     def copy(self) -> Charges:
         """Accounts of their own."""
-        twin = copy(self)
-        for name in ("_accounts", "_jobs", "_running", "_ends_s"):
-            setattr(twin, name, getattr(self, name).copy())
+        twin = Charges()
+        twin._accounts, twin._jobs, twin._ends_s = self._accounts.copy(), self._jobs.copy(), self._ends_s.copy()
+        twin._running = {user: rows.copy() for user, rows in self._running.items()}
         return twin
 
     def usd(self, row: int, now_s: float) -> float:
@@ -75,7 +74,7 @@ class Charges:
 
     def running(self, user: str) -> tuple[int, ...]:
         """Rows of the jobs of a user that have a place."""
-        return self._running.get(user, ())
+        return tuple(self._running.get(user, ()))
 
     def next_end_s(self) -> float:
         """When the next budget of a running job is spent, if nothing changes before; infinite where none will be."""
@@ -106,12 +105,11 @@ class Charges:
         if account.admitted_s != account.admitted_s:
             self._accounts[row] = account._replace(admitted_s=now_s)
         user = self._jobs[row].user
-        self._running[user] = (*self._running.get(user, ()), row)
+        self._running.setdefault(user, {})[row] = None
 
     def depart(self, row: int) -> None:
         """A job has lost its place for ever."""
-        user = self._jobs[row].user
-        self._running[user] = tuple(other for other in self._running[user] if other != row)
+        del self._running[self._jobs[row].user][row]
         self._ends_s.pop(row, None)
 
     def hold(self, row: int, now_s: float, share: Share) -> None:
@@ -125,12 +123,13 @@ class Charges:
         self._settle(row, now_s, account.group, share)
 
     def _settle(self, row: int, now_s: float, group: Share, pause: Share) -> None:
-        admitted_s, usd = self._accounts[row].admitted_s, self.usd(row, now_s)
-        self._accounts[row] = account = _Account(usd, now_s, group, pause, admitted_s)
+        before = self._accounts[row]
+        usd = before.usd + _usd_per_hour(before) * (now_s - before.since_s) / 3600
+        self._accounts[row] = account = _Account(usd, now_s, group, pause, before.admitted_s)
         budget = self._jobs[row].budget
         if budget is None:
             return
-        end_s = inf if budget.hours is None else admitted_s + 3600 * budget.hours
+        end_s = inf if budget.hours is None else account.admitted_s + 3600 * budget.hours
         rate = _usd_per_hour(account)
         if budget.usd is not None and rate > 0:
             end_s = min(end_s, now_s + max(0.0, budget.usd - usd) / rate * 3600)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bisect import insort_left, insort_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 import numpy as np
 
-from rollmux_env.cluster.charges import NOTHING, Charges, Share
-from rollmux_env.cluster.demand import demand_of
+from rollmux_env.cluster import link
+from rollmux_env.cluster.charges import NOTHING, Charges
+from rollmux_env.cluster.demand import Demand, demand_of
 from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
@@ -28,22 +28,21 @@ from rollmux_env.cluster.events import (
     Ticked,
     Withdrawn,
 )
+from rollmux_env.cluster.group import Group, Nodes, group_at, node_columns, nodes_of
+from rollmux_env.cluster.known import write_known
+from rollmux_env.cluster.limits import limits_of
+from rollmux_env.cluster.pauses import Pauses
+from rollmux_env.cluster.records import copied
 from rollmux_env.errors import InputError
 from rollmux_env.kernel import membership
-from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.promises import promise
 from rollmux_env.kernel.tables import (
-    LIMITS,
     NOWHERE,
-    POOL,
     ROLLOUT,
-    TOLERANCE,
     TRAINING,
-    UNUSED,
     Clock,
     Floats,
     Ints,
-    Limits,
     Records,
     View,
     copy_into,
@@ -52,53 +51,7 @@ from rollmux_env.kernel.tables import (
 )
 from rollmux_env.network.link import fair_level, slowed_s
 from rollmux_env.network_keys import own_rate_gbps
-from rollmux_env.scenario import SIDES, Cluster, Job, Phases, Side
-
-
-@dataclass(frozen=True)
-class Group:
-    """A co-execution group as it is now.
-
-    Attributes:
-        id: number in order of creation.
-        jobs: members' ids in order of admission.
-        rollout_pool, training_pool: names of the pools that its nodes are of.
-        rollout_nodes: numbers of its rollout nodes.
-        training_nodes: how many training nodes it has.
-        period_s: exact round-robin period, seconds.
-        cycle_s, load_s: T_cycle and T_load, seconds; saturated: T_load >= T_cycle.
-        usd_per_hour: price of its nodes, $/h.
-    """
-
-    id: int
-    jobs: tuple[str, ...]
-    rollout_pool: str
-    training_pool: str
-    rollout_nodes: tuple[int, ...]
-    training_nodes: int
-    period_s: float
-    cycle_s: float
-    load_s: float
-    saturated: bool
-    usd_per_hour: float
-
-
-class _Nodes(NamedTuple):
-    """So many nodes of the pools of a group, as numbers."""
-
-    rollout_pool: int
-    training_pool: int
-    rollout_nodes: int
-    training_nodes: int
-
-
-@dataclass(frozen=True)
-class _Pause:
-    """Nodes that a moved job has left and that are paid for until its pause ends."""
-
-    until_s: float
-    job_id: str
-    nodes: _Nodes
+from rollmux_env.scenario import SIDES, Cluster, Job, Phases
 
 
 class State:
@@ -121,6 +74,7 @@ class State:
         charges: what jobs hold and have been charged, by row.
         nodes: (P, 2) nodes of each pool provisioned now, for rollouts and for trainings, those held for a move included.
         departed: how many jobs have left.
+        widest: most rollout nodes that a job has asked for, 1 or more.
         link_is_full: whether one more sync on the link of `cluster.network` could make a running job break its SLO.
 
     Raises:
@@ -142,6 +96,7 @@ class State:
         self.nodes: Ints = np.zeros((len(self.limits.pools), 2), dtype=np.int64)
         self._busy_before_s: Floats = np.zeros(len(self.limits.pools))  # see `_wear`
         self.departed = 0
+        self.widest = 1
         self.link_is_full = False
         self.next_group_id = 0
         self._pool_numbers = {name: number for number, name in enumerate(cluster.pools)}
@@ -149,13 +104,18 @@ class State:
         self._rows: dict[str, int] = {}
         self._free_groups: list[int] = []
         self._group_rows: dict[int, int] = {}
-        self._pauses: list[_Pause] = []
+        self._pauses = Pauses()
 
     @property
     def view(self) -> View:
         """The state as compiled code sees it."""
         clock = Clock(self.now_s, self.nodes, len(self.waiting))
         return View(self._jobs, self._groups, self.order, self.limits, clock)
+
+    @property
+    def pool_nodes(self) -> list[int]:
+        """Nodes of each pool provisioned now, those held for a move included."""
+        return [rollout + training for rollout, training in self.nodes.tolist()]
 
     @property
     def rollout_nodes(self) -> int:
@@ -216,7 +176,7 @@ class State:
 
     def is_paused(self, job_id: str) -> bool:
         """Whether the job is in the pause of a move."""
-        return any(pause.job_id == job_id for pause in self._pauses)
+        return job_id in self._pauses
 
     def group_row(self, group_id: int) -> int | None:
         """Row of a present group in the group table."""
@@ -255,10 +215,10 @@ class State:
 
     def waits_for_link(self, job_id: str) -> bool:
         """Whether a job that waits, or a running one, could break its SLO if all jobs synced at once, the first among them."""
-        record = self._jobs[self._rows[job_id]]
-        if self.cluster.network is None or not self._crosses(self._rows[job_id]):
+        if self.cluster.network is None:
             return False
-        return self.link_is_full or bool(max(record["alone_s"], record["sync_s"]) > record["limit_s"] * (1 + TOLERANCE))
+        row = self._rows[job_id]
+        return link.crosses(self._jobs, row, self._models[row]) and (self.link_is_full or link.breaks_alone(self._jobs, row))
 
     def iterations_done(self, job_id: str) -> float:
         """Iterations of a job so far: with fractions, but where they are observed only those that it has finished."""
@@ -278,7 +238,7 @@ class State:
     def price_of(self, job_id: str, shape: int, rollout_nodes: int, training_nodes: int) -> float:
         """Price of so many nodes of a job's pools in a shape, $/h."""
         job = self._jobs[self.shape_rows(self._rows[job_id])[shape]]
-        return self._usd(_Nodes(int(job["rollout_pool"]), int(job["training_pool"]), rollout_nodes, training_nodes))
+        return Nodes(int(job["rollout_pool"]), int(job["training_pool"]), rollout_nodes, training_nodes).usd(self._prices)
 
     def has_room(self, places: Mapping[str, Placement]) -> bool:
         """Whether the nodes that jobs take at these places, by id, can all be provisioned."""
@@ -316,19 +276,15 @@ class State:
     def held_nodes(self) -> Ints:
         """(P, 2) nodes of each pool, for rollouts and for trainings, that moved jobs have left and that are paid for until their
         pauses end."""
-        reserved = np.zeros_like(self.nodes)
-        for pause in self._pauses:
-            reserved[pause.nodes.rollout_pool, ROLLOUT] += pause.nodes.rollout_nodes
-            reserved[pause.nodes.training_pool, TRAINING] += pause.nodes.training_nodes
-        return reserved
+        return self._pauses.held_nodes(len(self.nodes))
 
     def next_resume_s(self) -> float:
         """When the next pause ends; infinite where no job is paused."""
-        return min((pause.until_s for pause in self._pauses), default=np.inf)
+        return self._pauses.next_end_s()
 
     def resuming(self, until_s: float) -> list[str]:
         """Ids of the paused jobs whose pause ends by `until_s`."""
-        return [pause.job_id for pause in self._pauses if pause.until_s <= until_s]
+        return self._pauses.ending(until_s)
 
     def charged_usd(self, job_id: str) -> float:
         """What a job has been charged so far, $."""
@@ -343,25 +299,12 @@ class State:
         return [self.job_id(row) for row in self.charges.spent(until_s)]
 
     def _view(self, row: int) -> Group:
-        group, pools = self._groups[row], [*self.cluster.pools]
-        return Group(
-            id=int(group["id"]),
-            jobs=tuple(self.job_id(member) for member in group["members"][: group["n_members"]].tolist()),
-            rollout_pool=pools[group["rollout_pool"]],
-            training_pool=pools[group["training_pool"]],
-            rollout_nodes=tuple(group["node_number"][: group["n_nodes"]].tolist()),
-            training_nodes=int(group["training_nodes"]),
-            period_s=float(group["period_s"]),
-            cycle_s=float(group["cycle_s"]),
-            load_s=float(group["load_s"]),
-            saturated=bool(group["load_s"] >= group["cycle_s"] * (1.0 - TOLERANCE)),
-            usd_per_hour=self._usd(self._nodes_of(row)),
-        )
+        return group_at(self._groups, row, self.job_id, [*self.cluster.pools], self._prices)
 
     def copy(self) -> State:
         """A state of its own: what is applied to one of the two does not change the other."""
         twin = copy(self)
-        twin._keep(self._jobs.copy(), self._groups.copy())
+        twin._keep(copied(self._jobs), copied(self._groups))
         for name in ("waiting", "_models", "_rows", "_free_groups", "_group_rows", "_pauses"):
             setattr(twin, name, getattr(self, name).copy())
         twin.nodes, twin._busy_before_s = self.nodes.copy(), self._busy_before_s.copy()
@@ -384,6 +327,7 @@ class State:
     def _keep(self, jobs: Records, groups: Records) -> None:
         self._jobs, self._groups = jobs, groups
         self.jobs, self.groups = jobs.view(np.recarray), groups.view(np.recarray)
+        self._node_columns = node_columns(groups)
         self._departs_s = groups["departs_s"].copy()  # the column in one piece: it is read at every instant, of all groups
 
     def _settle(self, group: int) -> None:
@@ -408,51 +352,32 @@ class State:
         self.charges.add(row, job, self._rows.get(job.id))
         self._rows[job.id] = row
         self._jobs["more_shapes"][row], self._jobs["first_shape"][row:end] = len(job.shapes), row + bool(job.shapes)
-        self._jobs["more_shapes"][row + 1 : end], self._jobs["of_shape"][row + 1 : end] = -1, np.arange(end - row - 1)
-        self._describe(row, job)
+        if job.shapes:
+            self._jobs["more_shapes"][row + 1 : end], self._jobs["of_shape"][row + 1 : end] = -1, np.arange(shapes)
+        self._describe(row, job, demands)
         self._jobs["arrival_s"][row:end] = job.arrival_s
         self._jobs["duration_s"][row:end] = np.inf if job.duration_s is None else job.duration_s
         self._jobs["iterations"][row:end] = np.inf if job.iterations is None else job.iterations
         insert = insort_left if first else insort_right
         insert(self.waiting, job.id, key=lambda job_id: -self.job(job_id).priority)
 
-    def _describe(self, row: int, job: Job) -> None:
-        """Write what is known of a job into its row, and into those of its shapes."""
-        self._write(row, job)
-        if job.shapes:
-            for other in self.shape_rows(row):
-                self._models[other] = job
-                self._write(other, job)
+    def _describe(self, row: int, job: Job, demands: Sequence[Demand] = ()) -> None:
+        """Write what is known of a job into its row, and into those of its shapes.
 
-    def _write(self, row: int, job: Job) -> None:
-        """Write what is known of a job in the shape of a row into that."""
-        record = self._jobs[row]
-        shape = int(record["of_shape"])
-        demand = demand_of(job, self.cluster, shape)
-        for phase in SIDES:
-            for name in ("s", "gb", "device_gb", "nodes"):
-                record[f"{phase}_{name}"] = getattr(demand, f"{phase}_{name}")
-            record[f"{phase}_pool"] = self._pool_numbers[getattr(demand, f"{phase}_pool")]
-        record["sync_s"] = job.sync_s
-        record["staleness"] = job.staleness
-        record["solo_s"] = job.solo_s
-        record["alone_s"] = own_period(demand.rollout_s, demand.training_s, job.sync_s, job.staleness) if shape else job.solo_s
-        for name in LIMITS:
-            record[name] = job.slo * job.solo_s
-        if self.switches:
-            record["rollout_warm_s"], record["training_warm_s"] = demand.rollout_warm_s, demand.training_warm_s
-            record["cold_s"] = sum(phase.switch.cold_s for phase in job.phases(shape))
-        record["movable"] = job.movable
-        record["rescale_nodes"] = UNUSED
-        for k, (nodes, seconds) in enumerate(demand.by_nodes):
-            record["rescale_nodes"][k] = nodes
-            record["rescale_s"][k] = seconds
+        Args:
+            demands: what it asks for in each of its shapes, where that is at hand.
+        """
+        demands = demands or [demand_of(job, self.cluster, shape) for shape in range(1 + len(job.shapes))]
+        self.widest = max(self.widest, *(demand.rollout_nodes for demand in demands))
+        for one in {row, *self.shape_rows(row)}:
+            self._models[one] = job
+            write_known(self._jobs, one, job, demands[self._jobs["of_shape"][one]], self._pool_numbers, self.switches)
 
     def _wear(self, row: int, shape: int) -> None:
         """Give a job the numbers of a shape. What its phases have kept busy so far counts for the pools that they ran on."""
-        job = self._jobs[row]
-        if not job["more_shapes"]:
+        if not self._jobs["more_shapes"][row]:
             return
+        job = self._jobs[row]
         before = {side: int(job[f"{side}_pool"]) for side in SIDES}
         membership.wear(self._jobs, row, shape)
         for side, pool in before.items():
@@ -469,26 +394,27 @@ class State:
             membership.attach_colocated(self._jobs, self._groups, row, group, *self._colocated_s(row))
             self._charge(group)
             return
+        there, new_nodes = placement.rollout_nodes, placement.new_rollout_nodes
         members, nodes = self._groups["members"].shape[1], self._groups["node_number"].shape[1]
-        member, need = int(self._groups["n_members"][group]) + 1, int(self._groups["n_nodes"][group]) + placement.new_rollout_nodes
+        member, need = int(self._groups["n_members"][group]) + 1, int(self._groups["n_nodes"][group]) + new_nodes
         if member > members or need > nodes:
             self._grow_groups(len(self._groups), member, need)
-        self._settle(group)
-        there = placement.rollout_nodes
-        self._jobs["pins"][row, : len(there)] = there
-        membership.attach(self._jobs, self._groups, row, group, len(there), placement.new_rollout_nodes)
-        self.nodes[self._groups["rollout_pool"][group], ROLLOUT] += placement.new_rollout_nodes
+        if placement.group is not None:
+            self._settle(group)
+        if there:
+            self._jobs["pins"][row, : len(there)] = there
+        membership.attach(self._jobs, self._groups, row, group, len(there), new_nodes)
+        if new_nodes:
+            self.nodes[self._groups["rollout_pool"][group], ROLLOUT] += new_nodes
         self._charge(group)
 
     def _replan(self, row: int, job: Job) -> None:
         """A job's times or memory are other ones."""
         group = int(self._jobs["group"][row])
         if group == NOWHERE:
-            self._models[row] = job
             self._describe(row, job)
             return
         self._settle(group)
-        self._models[row] = job
         self._describe(row, job)
         if self._groups["exclusive"][group]:
             membership.attach_colocated(self._jobs, self._groups, row, group, *self._colocated_s(row))
@@ -509,46 +435,24 @@ class State:
         present = self.order[self._groups["exclusive"][self.order] == 0].tolist()
         members = [row for group in present for row in self._groups["members"][group, : self._groups["n_members"][group]].tolist()]
         running, waiting = (
-            {row: own_rate_gbps(self._models[row], network) for row in rows if self._crosses(row)}
+            {row: own_rate_gbps(self._models[row], network) for row in rows if link.crosses(self._jobs, row, self._models[row])}
             for rows in (members, map(self.row, self.waiting))
         )
         newcomer = [max(waiting.values())] if waiting else []
-        level = fair_level([*running.values(), *newcomer], network.link_gbps)
-        self._plan_syncs(running | waiting, level)
-        self.link_is_full = bool(newcomer) and not self._keeps_all(present)
+        self._plan_syncs(running | waiting, fair_level([*running.values(), *newcomer], network.link_gbps))
+        self.link_is_full = bool(newcomer) and not link.keeps_all(self._jobs, self._groups, present)
         if self.link_is_full:
             self._plan_syncs(running, fair_level(running.values(), network.link_gbps))
 
     def _plan_syncs(self, rates: dict[int, float], level: float) -> None:
         """Let the syncs of jobs, by row, take what they do at a rate of at most `level`."""
         for row, rate in rates.items():
-            self._write_sync(row, slowed_s(self._models[row].sync_s, rate, level))
+            job = self._models[row]
+            link.write_sync(self._jobs, row, job, slowed_s(job.sync_s, rate, level))
             group = int(self._jobs["group"][row])
             if group != NOWHERE and self._jobs["placed_sync_s"][row] != self._jobs["sync_s"][row]:
                 self._settle(group)
                 self._replan_member(row, group)
-
-    def _write_sync(self, row: int, seconds: float) -> None:
-        """Write what a job's sync takes on the link, and what its iteration takes alone with it, in each of its shapes: on one pool
-        it does not cross the link."""
-        for one in {row, *self.shape_rows(row)}:
-            record = self._jobs[one]
-            record["sync_s"] = seconds if record["rollout_pool"] != record["training_pool"] else self._models[row].sync_s
-            record["alone_s"] = own_period(record["rollout_s"], record["training_s"], record["sync_s"], record["staleness"])
-
-    def _crosses(self, row: int) -> bool:
-        """Whether a job's sync crosses the link between the pools, in one of its shapes at least."""
-        shapes = self._jobs[[row, *self.shape_rows(row)]]
-        return self._models[row].sync_s > 0.0 and bool((shapes["rollout_pool"] != shapes["training_pool"]).any())
-
-    def _keeps_all(self, groups: list[int]) -> bool:
-        """Whether all members of groups keep their SLO, and no job's syncs come faster than they go."""
-        for group in groups:
-            record = self._groups[group]
-            syncs_s = self._jobs["placed_sync_s"][record["members"][: record["n_members"]]]
-            if record["period_s"] > record["limit_s"] * (1 + TOLERANCE) or syncs_s.max() > record["period_s"] * (1 + TOLERANCE):
-                return False
-        return True
 
     def _colocated_s(self, row: int) -> tuple[float, float]:
         """Seconds of a job's two phases where both run on training nodes."""
@@ -556,7 +460,7 @@ class State:
         own = job.colocated
         return (own.rollout_s, own.training_s) if own else (job.rollout.worst_case_s, job.training.worst_case_s)
 
-    def _leave(self, row: int, to: Placement | None = None) -> _Nodes:
+    def _leave(self, row: int, to: Placement | None = None) -> Nodes:
         """Take a job out of its settled group; returns the nodes that no one needs any more.
 
         Args:
@@ -566,44 +470,33 @@ class State:
         stays = to is not None and to.group == int(self._groups["id"][group])
         staying = to.rollout_nodes if to is not None and stays else ()
         self._jobs["pins"][row, : len(staying)] = staying
-        freed = self._nodes_of(group)
-        freed = freed._replace(rollout_nodes=membership.detach_for(self._jobs, self._groups, row, len(staying)))
+        freed = nodes_of(self._node_columns, group)
+        dropped = membership.detach_for(self._jobs, self._groups, row, len(staying))
         self.charges.hold(row, self.now_s, NOTHING)
         if self._groups["n_members"][group] > 0:
             self._charge(group)
-            return freed._replace(training_nodes=0)
-        if stays:
-            return freed._replace(training_nodes=0)
+        if stays or self._groups["n_members"][group] > 0:
+            return Nodes(freed.rollout_pool, freed.training_pool, dropped, 0)
         self.order = self.order[self.order != group]
         del self._group_rows[int(self._groups["id"][group])]
         self._free_groups.append(group)
-        return freed
+        return Nodes(freed.rollout_pool, freed.training_pool, dropped, freed.training_nodes)
 
     def _charge(self, group: int) -> None:
         """Let the members of a group, which is another one than before, pay for it from now on."""
-        record = self._groups[group]
-        self._departs_s[group] = record["departs_s"]
-        members = record["members"][: record["n_members"]].tolist()
-        share = self._share(self._nodes_of(group), len(members))
+        self._departs_s[group] = self._groups["departs_s"][group]
+        members = self._groups["members"][group, : self._groups["n_members"][group]].tolist()
+        share = nodes_of(self._node_columns, group).share(self._prices, len(members))
         for row in members:
             self.charges.hold(row, self.now_s, share)
 
-    def _nodes_of(self, group: int) -> _Nodes:
-        """All nodes of a group, as they are."""
-        record = self._groups[group]
-        pools = int(record["rollout_pool"]), int(record["training_pool"])
-        return _Nodes(*pools, int(record["n_nodes"]), int(record["training_nodes"]))
+    @property
+    def _prices(self) -> list[float]:
+        """Of a node of each pool, $/h."""
+        prices: list[float] = self.limits.pools["usd"].tolist()
+        return prices
 
-    def _usd(self, nodes: _Nodes) -> float:
-        """Price of nodes, $/h."""
-        usd = self.limits.pools["usd"]
-        return float(nodes.rollout_nodes * usd[nodes.rollout_pool] + nodes.training_nodes * usd[nodes.training_pool])
-
-    def _share(self, nodes: _Nodes, among: int = 1) -> Share:
-        """What each of so many jobs holds of nodes."""
-        return Share((nodes.rollout_nodes + nodes.training_nodes) / among, self._usd(nodes) / among)
-
-    def _give_back(self, nodes: _Nodes) -> None:
+    def _give_back(self, nodes: Nodes) -> None:
         self.nodes[nodes.rollout_pool, ROLLOUT] -= nodes.rollout_nodes
         self.nodes[nodes.training_pool, TRAINING] -= nodes.training_nodes
 
@@ -652,16 +545,14 @@ def apply(state: State, event: Event) -> None:
             state._settle(int(state._jobs["group"][row]))
             left = state._leave(row, placement)
             until_s = at_s + state.cluster.migration_s
-            state._pauses.append(_Pause(until_s, job_id, left))
-            state.charges.pause(row, at_s, state._share(left))
+            state._pauses.begin(job_id, until_s, left)
+            state.charges.pause(row, at_s, left.share(state._prices))
             state._jobs["paused_until_s"][row] = until_s
             state._jobs["leaves_s"][row] += state.cluster.migration_s
             state._enter(row, placement)
         case Resumed(job_id=job_id):
-            pause = next(pause for pause in state._pauses if pause.job_id == job_id)
-            state._pauses.remove(pause)
             state.charges.pause(state._rows[job_id], state.now_s, NOTHING)
-            state._give_back(pause.nodes)
+            state._give_back(state._pauses.end(job_id))
         case Departed(job_id=job_id):
             row = state._rows[job_id]
             state._settle(int(state._jobs["group"][row]))
@@ -694,28 +585,3 @@ def apply(state: State, event: Event) -> None:
         state._share_link()
     if state.switches:
         promise(state.view, len(state._models), state.observed, state.cluster.migration_s)
-
-
-def device_room_gb(state: State, job_id: str, side: Side) -> float:
-    """Memory that is left for more on each GPU of the nodes of a running job's phase, GB; infinite where there is no limit."""
-    view, pools = state.view, state.limits.pools["device_gb"]
-    group = view.groups[view.jobs["group"][state.row(job_id)]]
-    if side == "training" or state.cluster.one_device or group["exclusive"]:
-        return float(pools[group["training_pool"]] - group["training_device_gb"])
-    pinned = np.isin(group["node_number"][: group["n_nodes"]], state.pins(job_id))
-    return float(pools[group["rollout_pool"]] - group["node_device_gb"][: group["n_nodes"]][pinned].max())
-
-
-def limits_of(cluster: Cluster) -> Limits:
-    """What holds for the whole cluster, as the kernel wants it."""
-    pools = np.zeros(len(cluster.pools), dtype=POOL)
-    for record, pool in zip(pools, cluster.pools.values(), strict=True):
-        record["usd"] = pool.usd_per_node_hour
-        record["nodes_max"] = _or_infinite(pool.max_nodes)
-        record["node_gb"] = _or_infinite(pool.node_memory_gb)
-        record["device_gb"] = _or_infinite(pool.device_memory_gb)
-    return Limits(pools, cluster.max_group_size)
-
-
-def _or_infinite(limit: float | None) -> float:
-    return np.inf if limit is None else float(limit)

@@ -17,13 +17,11 @@ still on nodes that the members of their group have left, and while jobs on lost
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
 from math import inf
 from typing import NamedTuple
 
 from rollmux_env.cluster.events import (
     Admitted,
-    Departed,
     Event,
     Moved,
     Progress,
@@ -32,25 +30,25 @@ from rollmux_env.cluster.events import (
     Ticked,
 )
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.cluster.state import State, device_room_gb
-from rollmux_env.scenario import Cluster, Job, Phase
+from rollmux_env.cluster.state import State
+from rollmux_env.scenario import Cluster, Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName, PhaseName
 from rollmux_env.scheduler.draining import other_places
 from rollmux_env.scheduler.estimates import PhaseOfShape
 from rollmux_env.scheduler.facts import Fact
-from rollmux_env.scheduler.groups import Group, Seat, join, seating_of
-from rollmux_env.scheduler.guests import POOLS, Guests
+from rollmux_env.scheduler.groups import Group, Seat, guest_seating, join, seating_of
+from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.holding import Holding
+from rollmux_env.scheduler.keeping import keeping
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned
-from rollmux_env.scheduler.nodes import Place as NodePlace
 from rollmux_env.scheduler.planner import INSTANT_S, Planner
 from rollmux_env.scheduler.review import Review
+from rollmux_env.scheduler.settling import Settling
 from rollmux_env.scheduler.shares import Span
 from rollmux_env.timing.migration import migration_of
 
 Entry = Event | Assigned | Returned
-_CHANGE = 0.01  # of what a job keeps on a GPU; less is how exactly that is measured
 
 
 class Step(NamedTuple):
@@ -91,13 +89,15 @@ class Scheduler:
         self.state = state
         self.nodes = nodes
         self.planner = Planner(state, policy)
-        if nodes is not None:
-            self.planner.nodes = nodes
-            self.planner.settle = partial(self._settle, nodes)
         self.review = None if make_policy is None else Review(make_policy)
         self.guests = Guests()
         self.stopped = False
         self.seats: dict[str, Seat] = {}
+        self._settling: Settling | None = None
+        if nodes is not None:
+            self.planner.nodes = nodes
+            self._settling = Settling(nodes, self.planner, self.guests, self.seats)
+            self.planner.settle = self._settling.settle
         self.migration = migration_of(dispatch)
         self.now_s = state.now_s
         self._dispatch = dispatch
@@ -112,12 +112,8 @@ class Scheduler:
         self._withdrawn: list[str] = []
         self._arriving: list[tuple[Job, bool]] = []
         self._resizes = False  # there are more or fewer nodes in service
-        self._caps = {name: pool.max_nodes for name, pool in state.cluster.pools.items()}
         self._make_policy = make_policy
         self._commands: list[Command] = []
-        self._assignments: list[Assigned | Returned] = []
-        self._unsettled: set[int] | None = None  # groups whose nodes may be others' than the state and the seats say; None: any
-        self._homes: dict[str, int] = {}  # groups of jobs, as their nodes were last settled
 
     def step(self, now_s: float, facts: Iterable[Fact] = ()) -> Step:
         """Take the facts of an instant, and say what follows.
@@ -134,7 +130,7 @@ class Scheduler:
 
     def take_entries(self) -> list[Entry]:
         """Hand over what has changed since this was last asked."""
-        assignments, self._assignments = self._assignments, []
+        assignments = [] if self._settling is None else self._settling.take_assignments()
         return [*self.planner.take_events(), *assignments]
 
     def spans(self, job_id: str, now_s: float) -> tuple[Span, ...]:
@@ -158,24 +154,23 @@ class Scheduler:
         Returns:
             Members of groups for which there are too few nodes: they have departed, and may arrive again.
         """
-        state, nodes = self.state, self.nodes
-        assert nodes is not None
+        state, nodes, settling = self.state, self.nodes, self._settling
+        assert nodes is not None and settling is not None
         self.now_s = now_s
         running = [job_id for group in state.group_list() for job_id in group.jobs]
         departed = {job_id: False for job_id in running if job_id in gone}
         self.planner.leave(now_s, (), state.resuming(inf), departed, [job_id for job_id in [*state.waiting] if job_id in gone])
-        self._caps = {name: pool.max_nodes for name, pool in cluster.pools.items()}
-        self._assignments += nodes.take_back(self._places([LEASE, *state.group_numbers()]), (), now_s)
-        most = self._most(nodes)
         again: list[str] = []
-        while state.rollout_nodes > most["rollout"] or state.training_nodes > most["training"]:
+        while True:
+            settling.restore(cluster)
+            most = settling.most()
+            if state.rollout_nodes <= most["rollout"] and state.training_nodes <= most["training"]:
+                break
             again += (last := state.group_list()[-1].jobs)
             self.planner.leave(now_s, (), (), dict.fromkeys(last, False), ())
-            self._assignments += nodes.take_back(self._places([LEASE, *state.group_numbers()]), (), now_s)
-            most = self._most(nodes)
-        self._resize(nodes)
+        self._resize(settling)
         self._resizes = bool(nodes.drained)
-        self._settle(nodes)
+        settling.settle()
         for group in state.group_list():
             for job_id in group.jobs:
                 self.seats[job_id] = Seat(job_id, *self._seated(job_id))
@@ -348,10 +343,8 @@ class Scheduler:
         self._resizes = True
 
     def joined(self, nodes: tuple[PoolNode, ...]) -> None:
-        assert self.nodes is not None
-        for node in nodes:
-            self._caps[node.pool] = None if (cap := self._caps.get(node.pool)) is None else cap + 1
-        self.nodes.add(nodes)
+        assert self._settling is not None
+        self._settling.join(nodes)
         self._resizes = True
 
     def stop(self) -> None:
@@ -406,13 +399,16 @@ class Scheduler:
         withdrawn, self._withdrawn = self._withdrawn, []
         arriving, self._arriving = self._arriving, []
         planner.leave(now_s, progress.values(), resumed, departed, withdrawn)
-        if self.missing and not self._uncleared:
-            self._lose()
-        if self.nodes is not None:
-            self._settle(self.nodes)
-            if self._resizes or self.nodes.drained or planner.alone:
-                self._resize(self.nodes)
-                planner.hidden = self.nodes.drained_groups() | {self.state.group_of(job_id).id for job_id in self._alone()}
+        if self._settling is not None:
+            if self.missing and not self._uncleared:
+                self._settling.lose(self.missing)
+                self.missing.clear()
+                self._resizes = True
+            self._settling.settle()
+            if self._resizes or self._settling.nodes.drained or planner.alone:
+                self._resize(self._settling)
+                hidden = self._settling.nodes.drained_groups()
+                planner.hidden = hidden | {self.state.group_of(job_id).id for job_id in self._alone()}
         asks = self.asks
         if asks and planner.hidden:
             self._relocate()
@@ -420,8 +416,8 @@ class Scheduler:
         if self.review is not None:
             yield from self._review(self.review, asks)
         planner.admit(now_s, arriving, asks)
-        if self.nodes is not None:
-            self._settle(self.nodes)
+        if self._settling is not None:
+            self._settling.settle()
         if self._dispatch is None:
             return
         for event in planner.events[first:]:
@@ -438,8 +434,8 @@ class Scheduler:
         for job, _ in arriving:
             if job.id in self.state.waiting:
                 yield Wait(job.id)
-        if self.nodes is not None and not self.stopped:
-            yield from self._lend(self.nodes)
+        if self._settling is not None and not self.stopped:
+            yield from self._lend(self._settling)
 
     def permits(self, now_s: float) -> list[Command]:
         """Give the permits that are due, group by group."""
@@ -489,23 +485,9 @@ class Scheduler:
             if finding.risk is not None:
                 yield finding.risk if moves else finding.risk._replace(moved=False)
 
-    def _lose(self) -> None:
-        """Nodes that have gone are nobody's any more."""
-        nodes = self.nodes
-        assert nodes is not None
-        self._unsettled = None
-        self._assignments += nodes.lose(self.missing, self.now_s)
-        self.missing.clear()
-        self._resizes = True
-
-    def _most(self, nodes: NodePool) -> dict[PoolName, int]:
-        """Nodes of each pool that the state may provision."""
-        there = {pool: nodes.in_service(pool) for pool in POOLS}
-        return {pool: min(there[pool], self._caps.get(pool) or there[pool]) for pool in POOLS}
-
-    def _resize(self, nodes: NodePool) -> None:
+    def _resize(self, settling: Settling) -> None:
         """Let the state know how many nodes are in service."""
-        most, changed = self._most(nodes), self._resizes
+        most, changed = settling.most(), self._resizes
         self._resizes = False
         cluster = self.state.cluster
         if any(cluster.pools[side].max_nodes != most[side] for side in cluster.sides):
@@ -534,78 +516,19 @@ class Scheduler:
         """Jobs in groups that are to be alone there."""
         return [job_id for job_id in self.planner.alone if job_id in self.seats and self.state.is_running(job_id)]
 
-    def _places(self, numbers: Iterable[int]) -> set[NodePlace]:
-        """The places that groups have, and guests, whose number is `LEASE`."""
-        places: set[NodePlace] = set()
-        groups = self.state.view.groups
-        for number in numbers:
-            if number == LEASE:
-                places |= self.guests.places()
-            elif (row := self.state.group_row(number)) is not None:
-                group = groups[row]
-                places |= {(number, "rollout", node) for node in group["node_number"][: group["n_nodes"]].tolist()}
-                places |= {(number, "training", node) for node in range(group["training_nodes"])}
-        return places
-
-    def _changed(self) -> set[int] | None:
-        """Groups that may have other places than when this was last asked; None: any."""
-        changed, self._unsettled = self._unsettled, set()
-        for event in self.planner.news():
-            if isinstance(event, Admitted | Moved | Departed):
-                numbers = {self._homes.pop(event.job_id, None)}
-                if self.state.is_running(event.job_id):
-                    self._homes[event.job_id] = number = self.state.group_number(event.job_id)
-                    numbers.add(number)
-                if changed is not None:
-                    changed |= {number for number in numbers if number is not None}
-        if changed is None:
-            self._homes = {job_id: group.id for group in self.state.group_list() for job_id in group.jobs}
-        return changed
-
-    def _settle(self, nodes: NodePool, confined: str | None = None) -> None:
-        """Let the nodes of groups be those that the state says, where they may not be.
-
-        Args:
-            confined: a job that may have some nodes alone, which may have got its place just now.
-        """
-        changed = self._changed()
-        if changed is not None and not changed:
-            return
-        places = self._places([LEASE, *self.state.group_numbers()] if changed is None else changed)
-        # A job's nodes are its group's: nobody else's matter where nodes may be taken back.
-        used: set[str] = set()
-        if changed is None or any(nodes.has_others(number, places) for number in changed):
-            seats = (seat for seat in self.seats.values() if changed is None or seat.seating.group in changed)
-            used = {name for seat in seats for name in seat.nodes()}
-        own: dict[NodePlace, frozenset[str]] = {}
-        if confined is not None and self.state.is_running(confined):
-            names, group = self.planner.confined[confined], self.state.group_of(confined)
-            own = {(group.id, "rollout", number): names for number in self.state.pins(confined)}
-            own |= {(group.id, "training", number): names for number in range(group.training_nodes)}
-        self._assignments += nodes.settle(places, used, self.now_s, own, changed)
-
-    def _lend(self, nodes: NodePool) -> Iterator[Command]:
+    def _lend(self, settling: Settling) -> Iterator[Command]:
         """Let the next jobs be profiled, if there are nodes for it."""
-        while (batch := self.guests.next(self.state, nodes)) is not None:
-            self._unsettle(LEASE)
-            self._settle(nodes)
+        while (batch := self.guests.next(self.state, settling.nodes)) is not None:
+            settling.unsettle(LEASE)
+            settling.settle()
             number = self.guests.group
             assert number is not None
             group = self._group(number) if batch.rule is None else Group(number, batch.rule)
             for job_id, needs in batch.needs.items():
-                seating = self._guest_seating(nodes, number, needs)
+                seating = guest_seating(self.state, settling.nodes, number, needs)
                 self.seats[job_id] = Seat(job_id, group, seating, guest=True)
                 group.dispatcher.joined(job_id, () if seating.colocated else seating.rollout, 1.0, 1.0)
                 yield Lend(job_id, seating)
-
-    def _guest_seating(self, nodes: NodePool, number: int, needs: Mapping[PoolName, int]) -> Seating:
-        """The first nodes of a group, as many as a guest asks for."""
-        hosts = next((group.rollout_nodes for group in self.state.group_list() if group.id == number), None)
-        rollout = tuple(range(needs["rollout"])) if hosts is None else hosts[: needs["rollout"]]
-        training = tuple(range(needs["training"]))
-        rollout_nodes = tuple(nodes.node(number, "rollout", k) for k in rollout)
-        training_nodes = tuple(nodes.node(number, "training", k) for k in training)
-        return Seating(number, rollout or training, training, rollout_nodes or training_nodes, training_nodes, not rollout)
 
     def _seated(self, job_id: str) -> tuple[Group, Seating]:
         """Make a job the last member of the group that the state says."""
@@ -636,8 +559,8 @@ class Scheduler:
 
     def _unsettle(self, number: int) -> None:
         """The nodes of a group, or lent ones, may be others' than the state and the seats say."""
-        if self._unsettled is not None:
-            self._unsettled.add(number)
+        if self._settling is not None:
+            self._settling.unsettle(number)
 
     def _after(self, group: Group) -> None:
         """Somebody has left a group."""
@@ -665,13 +588,10 @@ class Scheduler:
 
     def _keeps(self, job_id: str, phase: PhaseName, device_gb: float) -> None:
         """Where a job keeps more on GPUs than is planned, plan with that, as far as there is memory: nobody else gets it."""
-        state, job = self.state, self.state.job(job_id)
-        shape = state.shape(job_id)
-        part: Phase = getattr(job.phases(shape), phase)
-        more_gb = min(device_gb - part.device_gb, device_room_gb(state, job_id, phase))
-        if more_gb > _CHANGE * device_gb:
-            state.now_s = self.now_s
-            self.planner.note(Reprofiled(self.now_s, job.known_anew(shape, phase, device_gb=part.device_gb + more_gb)))
+        known = keeping(self.state, job_id, phase, device_gb)
+        if known is not None:
+            self.state.now_s = self.now_s
+            self.planner.note(Reprofiled(self.now_s, known))
 
     def _forget(self, job_id: str) -> None:
         if self.review is not None:

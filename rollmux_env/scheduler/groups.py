@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, HoldName
-from rollmux_env.scheduler.nodes import NodePool, PoolNode
+from rollmux_env.scheduler.nodes import NodePool, PoolName, PoolNode
 
 
 class Group:
@@ -64,6 +66,16 @@ def seating_of(state: State, nodes: NodePool | None, job_id: str) -> Seating:
     training_nodes = tuple(nodes.node(group.id, "training", number) for number in training)
     rollout_nodes = tuple(nodes.node(group.id, "rollout", number) for number in pins)
     return Seating(group.id, pins or training, training, rollout_nodes or training_nodes, training_nodes, not pins)
+
+
+def guest_seating(state: State, nodes: NodePool, number: int, needs: Mapping[PoolName, int]) -> Seating:
+    """The first nodes of a group, or of lent ones, as many as a guest asks for."""
+    hosts = next((group.rollout_nodes for group in state.group_list() if group.id == number), None)
+    rollout = tuple(range(needs["rollout"])) if hosts is None else hosts[: needs["rollout"]]
+    training = tuple(range(needs["training"]))
+    rollout_nodes = tuple(nodes.node(number, "rollout", k) for k in rollout)
+    training_nodes = tuple(nodes.node(number, "training", k) for k in training)
+    return Seating(number, rollout or training, training, rollout_nodes or training_nodes, training_nodes, not rollout)
 
 
 def join(group: Group, state: State, job_id: str, pins: tuple[int, ...], now_s: float) -> None:

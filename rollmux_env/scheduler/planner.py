@@ -222,6 +222,8 @@ class Planner:
         """
         state = self.state
         self._serves, self._knows_head, self._head = False, True, None
+        if not state.waiting:
+            return
         quotas = Quotas(state)
         while place < len(state.waiting):
             job = state.job(state.waiting[place])

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from policies.placement.consolidate.stays import iterations_done
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Place, Plan
+from rollmux_env.cluster.records import begin_with, joined
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records, View, copy_into, group_table
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records, View, group_table
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     """
     part = np.arange(state.order.size) if part is None else part
     looked = state.order[part]
-    present = state.view.groups[looked]
+    present = state.view.groups.take(looked)
     of_group = np.arange(present["members"].shape[1]) < present["n_members"][:, None]
     running = present["members"][of_group]
     waiting = np.array([] if newcomer is None else [state.row(newcomer)], np.int64)
@@ -60,12 +61,12 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     position = np.searchsorted(rows, running)
     # Room for any group of these jobs: a row for each in case that all move to new groups, and the largest memberships.
     largest = min(state.limits.group_size_max, rows.size)
-    nodes = largest * int(state.jobs.rollout_nodes[: state.rows].max(initial=1))
+    nodes = largest * state.widest
     widths = max(present["members"].shape[1], largest), max(present["node_number"].shape[1], nodes)
     groups = group_table(looked.size + rows.size, *widths)
-    copy_into(groups, present)
+    begin_with(groups, present)
     groups["members"][: looked.size][:, : of_group.shape[1]][of_group] = position
-    jobs = state.view.jobs[rows]
+    jobs = state.view.jobs.take(rows)
     rank = np.zeros(rows.size, np.int64)
     jobs["group"] = NOWHERE
     jobs["group"][position], rank[position] = np.nonzero(of_group)
@@ -73,7 +74,7 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     jobs["leaves_s"] = np.inf
     home = jobs["group"].copy()
     shared = (home != NOWHERE) & (groups["exclusive"][home] == 0)
-    free = (home == NOWHERE) | (shared & _may_move(state, rows))
+    free = (home == NOWHERE) | (shared & _may_move(state, rows, jobs))
     others = np.delete(state.order, part)
     shape = jobs["of_shape"].copy()
     jobs["more_shapes"][~free] = 0
@@ -91,19 +92,18 @@ def _with_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
     counts = 1 + jobs["more_shapes"][many]
     starts = np.cumsum(counts) - counts
     of_job = np.repeat(many, counts)
-    shapes = state.view.jobs[np.repeat(jobs["first_shape"][many] - starts, counts) + np.arange(of_job.size)]
+    shapes = state.view.jobs.take(np.repeat(jobs["first_shape"][many] - starts, counts) + np.arange(of_job.size))
     shapes["limit_per_cold"] = np.maximum(shapes["limit_per_cold"], jobs["limit_per_cold"][of_job])
-    shapes[starts + jobs["of_shape"][many]] = jobs[many]  # what goes home is what was there
+    shapes.put(starts + jobs["of_shape"][many], jobs.take(many))  # what goes home is what was there
     shapes["stays_limit_s"] = jobs["stays_limit_s"][of_job]
     shapes["more_shapes"], shapes["group"] = 0, NOWHERE
     shapes["iterations"], shapes["leaves_s"] = np.inf, np.inf
     jobs["first_shape"][many] = n + starts
-    return np.concatenate([jobs, shapes]), np.concatenate([np.arange(n), of_job])
+    return joined(jobs, shapes), np.concatenate([np.arange(n), of_job])
 
 
-def _may_move(state: State, rows: Ints) -> NDArray[np.bool_]:
-    """(n,) `rollmux_env.cluster.plan.may_move` of running jobs, and whether none is in a pause."""
-    jobs = state.view.jobs[rows]
+def _may_move(state: State, rows: Ints, jobs: Records) -> NDArray[np.bool_]:
+    """(n,) `rollmux_env.cluster.plan.may_move` of running jobs, by row and as records, and whether none is in a pause."""
     paused = np.isin(rows, [state.row(job_id) for job_id in state.resuming(np.inf)])
     stayed_s = state.now_s - jobs["admitted_s"]
     in_time = stayed_s + state.cluster.migration_s <= jobs["limit_s"] * iterations_done(state, rows) * (1.0 + TOLERANCE)
@@ -128,7 +128,7 @@ def plan_of(now: Active) -> Plan:
         known = {number: number for job in residents for number in jobs["pins"][job, : jobs["n_pins"][job]].tolist()}
         if residents:
             number = int(groups["id"][group])
-            next_node = int(state.groups.next_number[now.looked[group]])
+            next_node = int(state.view.groups["next_number"][now.looked[group]])
         else:
             number = state.next_group_id + founded
             next_node = 0

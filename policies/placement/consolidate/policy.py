@@ -75,13 +75,14 @@ class Consolidate:
         return self.budget * now.of_job.size // now.rows.size
 
     def _facts(self, now: Active) -> Regrouping:
-        state, rows, limits, jobs = now.state, now.rows, now.state.limits, now.state.view.jobs[now.rows]
+        state, rows, limits, jobs = now.state, now.rows, now.state.limits, now.state.view.jobs.take(now.rows)
         stay_h, iterations = self._learned.look(state, rows, self.horizon_h) if self._learned else known_stays(state, rows)
         groups = state.view.groups
         runs = now.home != NOWHERE
         work_rate = np.ones(rows.size)  # of a newcomer, as if it ran alone
         work_rate[runs] = jobs["solo_s"][runs] / groups["period_s"][jobs["group"][runs]]
-        alone = count_nodes(limits, jobs[~runs], jobs["rollout_nodes"][~runs])
+        waiting = jobs.take(np.flatnonzero(~runs))
+        alone = count_nodes(limits, waiting, waiting["rollout_nodes"])
         usd_per_hour = float(((state.nodes - state.held_nodes() + alone).sum(axis=1) * limits.pools["usd"]).sum())
         homes = np.zeros(rows.size, dtype=home_type(now.view.jobs["pins"].shape[1]))
         homes["group"], homes["of_shape"], homes["rank"], homes["free"] = now.home, now.shape, now.rank, now.free
@@ -90,9 +91,9 @@ class Consolidate:
         homes["pause_h"] = np.maximum(0.0, jobs["paused_until_s"] - state.now_s) / 3600
         work_usd = usd_per_hour / (work_rate.sum() + groups["work_rate"][now.others].sum())
         homes["work_usd"] = np.where(is_fixed(state, rows), 0.0, work_usd)
-        looked = groups[now.looked]
+        looked = groups.take(now.looked)
         return Regrouping(
-            homes=homes[now.of_job],
+            homes=homes.take(now.of_job),
             n_jobs=rows.size,
             rollout_nodes=np.ascontiguousarray(looked["n_nodes"]),  # a column is so of one group alone: the kernel is compiled once
             training_nodes=np.ascontiguousarray(looked["training_nodes"]),

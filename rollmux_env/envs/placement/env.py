@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from rollmux_env.cluster.limits import limits_of
 from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.regroupings import placements
-from rollmux_env.cluster.state import limits_of
 from rollmux_env.envs.base import BaseVectorEnv, Info, StepResult
 from rollmux_env.envs.placement.actions import choice_table
 from rollmux_env.envs.placement.generator import Workload

@@ -1,0 +1,129 @@
+"""Which nodes the places of groups and of guests have, where nodes have names: those that the state says, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from rollmux_env.cluster.events import Admitted, Departed, Moved
+from rollmux_env.scenario import Cluster
+from rollmux_env.scheduler.groups import Seat
+from rollmux_env.scheduler.guests import POOLS, Guests
+from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Place, PoolName, PoolNode, Returned
+from rollmux_env.scheduler.planner import Planner
+
+
+class Settling:
+    """Gives the places of groups nodes when the state has changed, and takes back those of places that are no more.
+
+    Args:
+        nodes: the pool. planner: whose state and news it follows. guests: who has lent nodes.
+        seats: of jobs, by id; what they still hold nobody else gets.
+
+    Attributes:
+        nodes: as above.
+    """
+
+    def __init__(self, nodes: NodePool, planner: Planner, guests: Guests, seats: Mapping[str, Seat]) -> None:
+        self.nodes = nodes
+        self._planner = planner
+        self._state = planner.state
+        self._guests = guests
+        self._seats = seats
+        self._caps = _caps(self._state.cluster)
+        self._assignments: list[Assigned | Returned] = []
+        self._unsettled: set[int] | None = None  # groups whose nodes may be others' than the state and the seats say; None: any
+        self._homes: dict[str, int] = {}  # groups of jobs, as their nodes were last settled
+
+    def take_assignments(self) -> list[Assigned | Returned]:
+        """Hand over what has changed hands since this was last asked."""
+        assignments, self._assignments = self._assignments, []
+        return assignments
+
+    def most(self) -> dict[PoolName, int]:
+        """Nodes of each pool that the state may provision."""
+        there = {pool: self.nodes.in_service(pool) for pool in POOLS}
+        return {pool: min(there[pool], self._caps.get(pool) or there[pool]) for pool in POOLS}
+
+    def unsettle(self, number: int) -> None:
+        """The nodes of a group, or lent ones, may be others' than the state and the seats say."""
+        if self._unsettled is not None:
+            self._unsettled.add(number)
+
+    def settle(self, confined: str | None = None) -> None:
+        """Let the nodes of groups be those that the state says, where they may not be.
+
+        Args:
+            confined: a job that may have some nodes alone, which may have got its place just now.
+        """
+        changed = self._changed()
+        if changed is not None and not changed:
+            return
+        state, nodes = self._state, self.nodes
+        places = self._places(self._all() if changed is None else changed)
+        # A job's nodes are its group's: nobody else's matter where nodes may be taken back.
+        used: set[str] = set()
+        if changed is None or any(nodes.has_others(number, places) for number in changed):
+            seats = (seat for seat in self._seats.values() if changed is None or seat.seating.group in changed)
+            used = {name for seat in seats for name in seat.nodes()}
+        own: dict[Place, frozenset[str]] = {}
+        if confined is not None and state.is_running(confined):
+            names, group = self._planner.confined[confined], state.group_of(confined)
+            own = {(group.id, "rollout", number): names for number in state.pins(confined)}
+            own |= {(group.id, "training", number): names for number in range(group.training_nodes)}
+        self._assignments += nodes.settle(places, used, state.now_s, own, changed)
+
+    def join(self, nodes: tuple[PoolNode, ...]) -> None:
+        """There are more nodes, which may be provisioned too."""
+        for node in nodes:
+            self._caps[node.pool] = None if (cap := self._caps.get(node.pool)) is None else cap + 1
+        self.nodes.add(nodes)
+
+    def lose(self, names: Collection[str]) -> None:
+        """Nodes that have gone are nobody's any more."""
+        self._unsettled = None
+        self._assignments += self.nodes.lose(names, self._state.now_s)
+
+    def restore(self, cluster: Cluster) -> None:
+        """Go on with the groups of the state: places that are no more give back their nodes.
+
+        Args:
+            cluster: with the most nodes that may be provisioned.
+        """
+        self._caps = _caps(cluster)
+        self._assignments += self.nodes.take_back(self._places(self._all()), (), self._state.now_s)
+
+    def _all(self) -> list[int]:
+        return [LEASE, *self._state.group_numbers()]
+
+    def _places(self, numbers: Iterable[int]) -> set[Place]:
+        """The places that groups have, and guests, whose number is `LEASE`."""
+        places: set[Place] = set()
+        groups = self._state.view.groups
+        for number in numbers:
+            if number == LEASE:
+                places |= self._guests.places()
+            elif (row := self._state.group_row(number)) is not None:
+                group = groups[row]
+                places |= {(number, "rollout", node) for node in group["node_number"][: group["n_nodes"]].tolist()}
+                places |= {(number, "training", node) for node in range(group["training_nodes"])}
+        return places
+
+    def _changed(self) -> set[int] | None:
+        """Groups that may have other places than when this was last asked; None: any."""
+        state = self._state
+        changed, self._unsettled = self._unsettled, set()
+        for event in self._planner.news():
+            if isinstance(event, Admitted | Moved | Departed):
+                numbers = {self._homes.pop(event.job_id, None)}
+                if state.is_running(event.job_id):
+                    self._homes[event.job_id] = number = state.group_number(event.job_id)
+                    numbers.add(number)
+                if changed is not None:
+                    changed |= {number for number in numbers if number is not None}
+        if changed is None:
+            self._homes = {job_id: group.id for group in state.group_list() for job_id in group.jobs}
+        return changed
+
+
+def _caps(cluster: Cluster) -> dict[str, int | None]:
+    return {name: pool.max_nodes for name, pool in cluster.pools.items()}
