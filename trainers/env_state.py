@@ -40,6 +40,8 @@ _ADDED: dict[str, str | int] = {
     "alone_s": "solo_s",
     **dict.fromkeys(("rollout_device_gb", "training_device_gb", "node_device_gb"), 0),
     **dict.fromkeys(("stays_limit_s", "enters_limit_s", "follows_limit_s", "joined_limit_s"), "limit_s"),
+    **dict.fromkeys(("reward_s", "reward_nodes"), 0),
+    "plain_held_s": "plain_s",
 }
 # Columns that they had besides, before the one named: nodes of the one pool of either side.
 _REMOVED = {"n_groups": ("rollout_nodes", "training_nodes")}

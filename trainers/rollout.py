@@ -16,7 +16,7 @@ from policies.placement.policy_file import PolicyConfig
 from policies.rollout.environment import PolicyAgent
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import RandomJobs
-from rollmux_env.envs.rollout.observation import JOB_FEATURES, ROW_FEATURES, STATE_FEATURES
+from rollmux_env.envs.rollout.observation import feature_names
 from rollmux_env.envs.rollout.reward import Cost
 from trainers.config import Settings
 from trainers.problem import Figures
@@ -32,6 +32,8 @@ class RolloutProblem(Settings):
     """Sigma of the lengths; null: drawn, 0.3 to 1.8."""
     rollouts: Annotated[int, Field(ge=1, le=50)] = 5
     """Rollouts of an episode."""
+    rewards: bool = False
+    """Rewards of responses take time, on nodes of their own, and the network reads what waits."""
     held_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of held GPU-seconds beside the job's own seconds."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
@@ -40,7 +42,7 @@ class RolloutProblem(Settings):
     @cached_property
     def generator(self) -> RandomJobs:
         """The generator of jobs."""
-        return RandomJobs(self.sigma, self.rollouts)
+        return RandomJobs(self.sigma, self.rollouts, self.rewards)
 
     def training(self, streams: int) -> RolloutVectorEnv:
         """See `Problem`."""
@@ -74,11 +76,12 @@ class RolloutProblem(Settings):
 
     def policy_config(self, widths: tuple[int, ...], provenance: dict[str, str | int | float]) -> PolicyConfig:
         """See `Problem`."""
+        job, row, state = feature_names(self.rewards)
         return PolicyConfig(
             decides="rollout",
-            job_features=JOB_FEATURES,
-            candidate_features=ROW_FEATURES,
-            cluster_features=STATE_FEATURES,
+            job_features=job,
+            candidate_features=row,
+            cluster_features=state,
             widths=widths,
             provenance=provenance,
         )

@@ -22,7 +22,7 @@ from policies.rollout.rounds import Round, Rounds
 from rollmux_env.envs.rollout.actions import dropped, places
 from rollmux_env.envs.rollout.dynamics import next_checkpoint, remember
 from rollmux_env.envs.rollout.features import write_observation
-from rollmux_env.envs.rollout.observation import JOB_FEATURES, ROW_FEATURES, STATE_FEATURES, observation_table
+from rollmux_env.envs.rollout.observation import feature_names, observation_table
 from rollmux_env.envs.rollout.types import (
     ABORT,
     JOB,
@@ -85,17 +85,26 @@ class Learned:
         rows = np.flatnonzero(mask)
         if len(rows) == 1:
             return int(rows[0])
-        return int(rows[score(_weights(self.path), shown.job[e], shown.candidates[e, rows], shown.cluster[e]).argmax()])
+        weights, rewards = _weights(self.path)
+        job, _, state = map(len, feature_names(rewards))
+        known = _first(shown.job[e], job), shown.candidates[e, rows], _first(shown.cluster[e], state)
+        return int(rows[score(weights, *known).argmax()])
+
+
+def _first(row: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """So many numbers of a row; behind its end 0, as where rewards take no time."""
+    return np.concatenate([row[:count], np.zeros(max(0, count - row.size), np.float32)])
 
 
 @lru_cache(maxsize=8)
-def _weights(path: str) -> dict[str, NDArray[np.float32]]:
+def _weights(path: str) -> tuple[dict[str, NDArray[np.float32]], bool]:
+    """A network, and whether it reads what is said of rewards."""
     file = Path(str(files("policies.rollout") / "weights" / "default.safetensors")) if path == "default" else Path(path)
     config, weights = read_policy(file, "rollout")
     features = config.job_features, config.candidate_features, config.cluster_features
-    if features != (JOB_FEATURES, ROW_FEATURES, STATE_FEATURES):
+    if features not in (feature_names(False), feature_names(True)):
         raise InputError(f"{file}: rollmux: reads other features than this version of RollMux gives")
-    return weights
+    return weights, features == feature_names(True)
 
 
 class Memory:
@@ -113,7 +122,7 @@ class Memory:
         self.quantiles = np.zeros((2, QUANTILES))
         self.costs, self.kv = np.zeros((len(SIZES), 7)), np.zeros(len(SIZES), np.int64)
         write_setting(self.job, self.costs, self.kv, setting, policy.switch_s)
-        self._out = observation_table(1)
+        self._out = observation_table(1, rewards=_weights(policy.path)[1])
 
     def best_row(self, rollout: Rollout) -> int:
         """The best row of a decision."""

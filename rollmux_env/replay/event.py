@@ -10,7 +10,8 @@ that it is shown have no `drift`.
   last member of its new group at once, for the dispatcher too, and enters at the first meta-iteration after its pause.
 - A switch is part of the phase that it delays, but is no running time: `utilization` does not count it. A cold start is added to
   the first rollout and to the first training of a job in a placement, else a warm one where a node last ran another job.
-- The phases of a job with a model take what its simulated responses take (`rollmux_env.rollout`), under a rollout policy.
+- The phases of a job with a model take what its simulated responses take (`rollmux_env.rollout`), under a rollout policy. A rollout
+  gives its nodes back when its last response has ended; the training, and a stale job's next rollout, wait for its last reward.
 - Where the dispatch policy migrates tails, they, or `rollmux_env.timing.tail` for a job without a model, say when a rollout's
   threshold is reached and how fast things go: a tail on its share of the nodes, and a rollout beside one until the tail is over. A
   rollout over several nodes is as slow as on the one that is shared. Switches take as long as ever. What nobody migrates takes
@@ -294,15 +295,16 @@ class _Replay:
             case "rollout":
                 frees = bool(job_run.nodes_by_share) and self._is_tail(job_run)
                 self.listener.finished(job_id, "rollout", self._book(job_run, "rollout", now_s))
-                job_run.sampled += 1
                 if frees:
                     self._after_tail(job_run, now_s)
-                if not job_run.staleness:
-                    self.listener.ready(job_id, "training")
-                    return False
-                if job_run.sampled == job_run.last:
-                    self.listener.sampled(job_id)
-                self._tell(job_run)
+                if (rewarding_s := job_run.durations.rewarding_s(job_run.sampled, frees)) > 0.0:
+                    job_run.rewarding = True
+                    self._wake(job_run, now_s + rewarding_s, "rewards")
+                else:
+                    self._rewarded(job_run)
+            case "rewards":
+                job_run.rewarding = False
+                self._rewarded(job_run)
             case "training":
                 self.listener.finished(job_id, "training", self._book(job_run, "training", now_s))
                 job_run.trained += 1
@@ -324,6 +326,16 @@ class _Replay:
             case "restart":
                 self._tell(job_run)
         return False
+
+    def _rewarded(self, job_run: ReplayedJob) -> None:
+        """A rollout has all that is trained on."""
+        job_run.sampled += 1
+        if not job_run.staleness:
+            self.listener.ready(job_run.job.id, "training")
+            return
+        if job_run.sampled == job_run.last:
+            self.listener.sampled(job_run.job.id)
+        self._tell(job_run)
 
     def _sync(self, job_run: ReplayedJob, now_s: float) -> None:
         """New weights are ready to go."""

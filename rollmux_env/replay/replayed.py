@@ -34,7 +34,7 @@ class ReplayedJob:
     both. `iteration` counts what is over with its sync, and `weights` that of which the weights are back on the rollout nodes.
     On-policy all these differ only within an iteration. Of a stale job, `rollouts` and `trainings` are known to be ready, and
     `versions` are the weights that sampled what is not trained yet. `runs` is of the phases that run: since when, and how long of
-    that, at first, they only switch.
+    that, at first, they only switch. `rewarding`: the rollout that would be the next one has ended, and waits for its rewards.
 
     Of a rollout under a dispatch policy that migrates: at `since_s`, from when on it runs at `rate`, `left_s` seconds of full speed
     are left, the last `tail_s` of them past the threshold; `nodes_by_share` are those that it holds, {share: nodes}.
@@ -71,6 +71,7 @@ class ReplayedJob:
         "passed",
         "placed",
         "rate",
+        "rewarding",
         "rollouts",
         "row",
         "runs",
@@ -138,14 +139,16 @@ class ReplayedJob:
         """Go on from the last iteration that is over: what has been sampled since and not trained is lost."""
         self.sampled = self.trained = self.rollouts = self.trainings = self.weights = self.iteration
         self.unsent = 0
+        self.rewarding = False
         self.versions.clear()
 
     def progress(self) -> Progress:
         """What the job has done so far; asked at the end of an iteration, so that its busy seconds are of whole ones: what a stale
         job's later rollouts took is left out."""
         rollout_s = self.busy_s["rollout"]
-        if self.sampled > self.iteration:
-            factors = self.factors["rollout"][self.iteration : self.sampled]
+        ended = self.sampled + self.rewarding
+        if ended > self.iteration:
+            factors = self.factors["rollout"][self.iteration : ended]
             rollout_s -= sum(factors) * self.base_s["rollout"] * self.nodes["rollout"]
         return Progress(self.job.id, self.iteration - self.begins, rollout_s, self.busy_s["training"])
 
@@ -159,7 +162,7 @@ class ReplayedJob:
         """Iterations that it does again if it dies now, with the share of those in hand that has run."""
         ran_s = 0.0
         rollout_s, training_s = self.base_s["rollout"], self.base_s["training"]
-        for number in range(self.iteration, self.sampled):
+        for number in range(self.iteration, self.sampled + self.rewarding):
             ran_s += rollout_s * self.factors["rollout"][number]
         for number in range(self.iteration, self.trained):
             ran_s += training_s * self.factors["training"][number]

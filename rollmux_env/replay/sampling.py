@@ -50,6 +50,8 @@ class Durations:
         threshold: share of the rollout's seconds after which its tail may move. stretch: what the seconds of the rest are
             multiplied by once it is migrated. rate: speed of the rollout beside another's tail. All by iteration, of a generator
             of their own; empty without `migration`. move_s: seconds until a migrated tail decodes, where `stretch` has none.
+        rewards_s: seconds from the end of a rollout to its last reward, by iteration; empty where rewards take no time.
+            tail_rewards_s: the same of those whose tail has migrated.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class Durations:
         self.threshold: list[float] = []
         self.stretch: list[float] = []
         self.rate: list[float] = []
+        self.rewards_s: list[float] = []
+        self.tail_rewards_s: list[float] = []
         self._job = job
         self._seed = seed
         self._others: list[_OtherLaw] = []
@@ -106,6 +110,14 @@ class Durations:
             self.threshold += [one.threshold for one in profiles]
             self.stretch += [one.stretch for one in profiles]
             self.rate += [one.rate for one in profiles]
+        if job.lengths is not None and job.lengths.reward_s is not None:
+            self.rewards_s += [one.rewards_s for one in profiles]
+            self.tail_rewards_s += [one.tail_rewards_s for one in profiles]
+
+    def rewarding_s(self, iteration: int, migrated: bool) -> float:
+        """Seconds from the end of a rollout to its last reward."""
+        seconds = self.tail_rewards_s if migrated else self.rewards_s
+        return seconds[iteration] if seconds else 0.0
 
     def solo_s(self, iterations: int) -> float:
         """Seconds of so many iterations, alone on its own nodes, in its own shape: one cold start of each phase, no warm ones."""
@@ -117,7 +129,7 @@ class Durations:
         cold_s = (job.rollout.switch.cold_s, job.training.switch.cold_s)
         for k in range(iterations):
             begins_s = synced_s[0] if synced_s[0] > sampled_s else sampled_s
-            sampled_s = begins_s + (cold_s[0] + rollout_s * self.rollout[k])
+            sampled_s = begins_s + (cold_s[0] + rollout_s * self.rollout[k]) + self.rewarding_s(k, False)
             begins_s = trained_s if trained_s > sampled_s else sampled_s
             trained_s = begins_s + (cold_s[1] + training_s * self.training[k])
             synced_s.append(trained_s + sync_s)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.job import JobRollouts
+from rollmux_env.rollout.job import JobRollouts, Rollout
 from rollmux_env.rollout.moves import Stay, gather
 from rollmux_env.rollout.policy import RolloutPolicy, Round, Wake
 from rollmux_env.rollout.setting import Setting
@@ -21,10 +21,11 @@ class RolloutProfile(NamedTuple):
     """A rollout as a replay sees it.
 
     Attributes:
-        seconds: undisturbed, until the last reward. longest: tokens of the longest response that counts, over all turns.
+        seconds: undisturbed, until its last response that counts. longest: tokens of the longest of these, over all turns.
         threshold: share of the seconds after which the wanted share of the responses is done. stretch: what the seconds of the
             rest are multiplied by once it is migrated, prefill included; at least 1.
         rate: its speed while a tail holds a share of its replicas, relative to all of them; at most 1.
+        rewards_s: from its end to the last reward that counts. tail_rewards_s: the same once the rest is migrated.
     """
 
     seconds: float
@@ -32,6 +33,8 @@ class RolloutProfile(NamedTuple):
     threshold: float = 1.0
     stretch: float = 1.0
     rate: float = 1.0
+    rewards_s: float = 0.0
+    tail_rewards_s: float = 0.0
 
 
 class _Tail(Stay):
@@ -62,16 +65,25 @@ def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migrati
     if migration_of(policy) is not None:
         job.control = Stay()  # when a tail moves is for the dispatch policy to say
     if migration is None or (keep := migration.keeps(replicas)) >= replicas:
-        return tuple(RolloutProfile(one.rewarded_s, int(one.counted_tokens.max())) for one in (job.next() for _ in range(KEPT)))
+        return tuple(_whole(job.next()) for _ in range(KEPT))
     done = min(max(1, round(migration.at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
     beside = replace(setting, gpus=(replicas - keep) * setting.parallel)
     profiles = []
     for _ in range(KEPT):
         whole, moved, narrow = job.next_of([(setting, _Tail(done, keep)), (beside, Stay())])
         threshold_s = float(whole.end_s[done - 1])
-        rest_s = max(whole.rewarded_s - threshold_s, 1e-9)
-        stretch = max(1.0, (moved.rewarded_s - threshold_s) / rest_s)
-        rate = min(1.0, threshold_s / float(narrow.end_s[done - 1]))
-        longest = int(whole.counted_tokens.max())
-        profiles.append(RolloutProfile(whole.rewarded_s, longest, threshold_s / whole.rewarded_s, stretch, rate))
+        rest_s = max(whole.seconds - threshold_s, 1e-9)
+        profiles.append(
+            _whole(whole)._replace(
+                threshold=threshold_s / whole.seconds,
+                stretch=max(1.0, (moved.seconds - threshold_s) / rest_s),
+                rate=min(1.0, threshold_s / float(narrow.end_s[done - 1])),
+                tail_rewards_s=moved.rewarded_s - moved.seconds,
+            )
+        )
     return tuple(profiles)
+
+
+def _whole(one: Rollout) -> RolloutProfile:
+    """A rollout that nothing disturbs."""
+    return RolloutProfile(one.seconds, int(one.counted_tokens.max()), rewards_s=one.rewarded_s - one.seconds)

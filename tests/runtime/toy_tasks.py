@@ -59,8 +59,8 @@ class Trap(Poison):
 
 
 class Slow(Echo):
-    """Rewards that go by the response alone. From the one after `after` others on they wait for the file `go`; the one after
-    `kill_after` others ends the process that has asked for it."""
+    """Rewards that go by the response alone. From the one after `after` others on they make the file `waits` and wait for `go`; the
+    one after `kill_after` others ends the process that has asked for it."""
 
     def __init__(self, seed: int, folder: str, after: int = -1, kill_after: int = -1) -> None:
         super().__init__(seed)
@@ -72,6 +72,8 @@ class Slow(Echo):
         calls = (self.folder / "calls").stat().st_size
         if calls == self.kill_after + 1:
             os.kill(os.getppid(), signal.SIGKILL)
-        while 0 <= self.after < calls and not (self.folder / "go").exists():
-            time.sleep(0.01)
+        if 0 <= self.after < calls:
+            (self.folder / "waits").touch()
+            while not (self.folder / "go").exists():
+                time.sleep(0.01)
         return sum(map(ord, response)) % 7 / 6

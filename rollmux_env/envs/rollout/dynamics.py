@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.envs.rollout.actions import dropped, places, remembered, tail_keeps
+from rollmux_env.envs.rollout.rewarding import rewarding_s
 from rollmux_env.envs.rollout.types import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -188,7 +189,7 @@ def remember(job: Records, quantiles: Floats, lengths: Ints) -> None:
 
 @compiled
 def _finish_round(jobs: Jobs, e: int) -> None:
-    """A rollout is over: drop what still runs, put incomplete prompts off, remember the lengths."""
+    """A rollout is over: drop what still runs, put incomplete prompts off, wait for the rewards, remember the lengths."""
     job, rollout = jobs.jobs[e], rollout_of(jobs, e)
     take_off(rollout, open_responses(rollout), job.now_s, ABORTED)
     count = rollout.order[-1]
@@ -209,6 +210,9 @@ def _finish_round(jobs: Jobs, e: int) -> None:
         if place[g] < 0:
             jobs.queue[e, job.queue] = jobs.numbers[e, g]
             job.queue += 1
+    wait_s = rewarding_s(job, rollout, place)  # without nodes
+    job.seconds += wait_s
+    job.all_s += wait_s
     remember(job, jobs.quantiles[e], lengths)
     job.preempted += rollout.counts[1]
     job.iteration += 1

@@ -45,7 +45,8 @@ class RolloutVectorEnv(BaseVectorEnv):
             raise InputError(f"num_envs: must be at least 1, not {num_envs}")
         self.generator: Generator = RandomJobs() if generator is None else generator
         self.reward: Reward = Cost() if reward is None else reward
-        super().__init__(num_envs, observation_table(num_envs), observation_space(), render_mode, autoreset)
+        rewards = self.generator.rewards
+        super().__init__(num_envs, observation_table(num_envs, rewards), observation_space(rewards), render_mode, autoreset)
         self._jobs = job_table(num_envs, *self.generator.launched, self.generator.gpus, self.generator.prompts)
 
     @property
@@ -64,7 +65,7 @@ class RolloutVectorEnv(BaseVectorEnv):
         """Carry out one decision in every job and bring it to the next."""
         step_all(self._jobs, np.asarray(actions, dtype=np.int64), self._observations)
         jobs = self._jobs.jobs
-        interval = Interval(jobs["seconds"], jobs["held_s"], jobs["plain_s"], jobs["invalid"])
+        interval = Interval(jobs["seconds"], jobs["held_s"], jobs["plain_s"], jobs["plain_held_s"], jobs["invalid"])
         rewards = np.asarray(self.reward(interval), dtype=np.float64)
         return self._finish_step(rewards, jobs["over"] == 1, {"invalid_action": jobs["invalid"] == 1})
 
@@ -76,7 +77,10 @@ class RolloutVectorEnv(BaseVectorEnv):
         return tuple(draw(self._jobs, e) for e in range(self.num_envs))
 
     def _start(self, s: int, seed: int) -> None:
-        load_case(self._jobs, s, self.generator.case(seed))
+        case = self.generator.case(seed)
+        if case.setting.reward_s and not self.generator.rewards:
+            raise InputError("rollout environment: a job's rewards take time, and its generator says that none do")
+        load_case(self._jobs, s, case)
 
     def _ask(self, which: NDArray[np.int64]) -> None:
         for e in which:
@@ -89,7 +93,7 @@ class RolloutVectorEnv(BaseVectorEnv):
             "seconds": jobs["all_s"] / rollouts,
             "held_seconds": jobs["all_held_s"] / rollouts,
             "seconds_over_plain": jobs["all_s"] / jobs["plain_s"],
-            "held_over_plain": jobs["all_held_s"] / jobs["plain_s"],
+            "held_over_plain": jobs["all_held_s"] / jobs["plain_held_s"],
             **{name: jobs[name].copy() for name in ("decisions", "lost", "migrated", "aborted", "preempted", "switches")},
         }
 
@@ -112,4 +116,4 @@ def load_case(jobs: Jobs, e: int, case: Case) -> None:
     jobs.lengths[e, : case.prompts, :, :each] = drawn
     begin(jobs, e)
     keep_on(jobs, e)
-    job["plain_s"] = job["all_s"]
+    job["plain_s"], job["plain_held_s"] = job["all_s"], job["all_held_s"]

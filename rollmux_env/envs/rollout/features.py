@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.envs.rollout.actions import ahead_of, dropped, places, remembered, tail_keeps, write_mask
+from rollmux_env.envs.rollout.observation import JOB_FEATURES, STATE_FEATURES
+from rollmux_env.envs.rollout.rewarding import reward_ends
 from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, QUANTILES, RESIZE, ROWS, SPARE, TAIL
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations
@@ -16,6 +18,7 @@ from rollmux_env.kernel.rollouts import KV, NONE, SEQUENCE, STEP, WAITING, WEIGH
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 Array = NDArray[np.float32]
+_JOB, _STATE = len(JOB_FEATURES), len(STATE_FEATURES)  # what is behind these tells of rewards
 
 
 @compiled
@@ -32,9 +35,11 @@ def write_observation(job: Records, rollout: Rollout, quantiles: Floats, costs: 
     rows[:] = 0
     _write_job(job, quantiles[job.long], costs[job.size], out.job[e])
     if job.launching == 1:
-        _write_launch(job, quantiles, costs, mask, rows, out.cluster[e])
+        keep_s = _write_launch(job, quantiles, costs, mask, rows, out.cluster[e])
     else:
-        _write_rest(job, rollout, quantiles, costs, mask, rows, out.cluster[e])
+        keep_s = _write_rest(job, rollout, quantiles, costs, mask, rows, out.cluster[e])
+    if out.job.shape[1] > _JOB:
+        _write_rewards(job, rollout, costs[job.size], keep_s, out.job[e, _JOB:], out.cluster[e, _STATE:])
     for row in range(ROWS):
         if mask[row] == 1:
             rows[row, min(row, RESIZE)] = 1.0
@@ -72,11 +77,39 @@ def _write_job(job: Records, quantiles: Floats, cost: Floats, out: Array) -> Non
         out[11] = quantiles[int(0.8 * last)] / max(1.0, quantiles[last])
     out[12] = job.long
     out[13] = min(1.0, job.queue / job.prompts)
-    batch = max(1.0, wanted / (2 * job.live))
-    memory_s = cost[WEIGHTS] + cost[KV] * batch * (job.prompt_tokens + job.cap / 8)
-    arithmetic_s = cost[SEQUENCE] * batch
+    memory_s, arithmetic_s = _step_s(job, cost)
     out[14] = cost[STEP] / max(1e-12, cost[STEP] + max(memory_s, arithmetic_s))
     out[15] = arithmetic_s / max(1e-12, arithmetic_s + memory_s)
+
+
+@compiled
+def _step_s(job: Records, cost: Floats) -> Any:
+    """Seconds of memory and of arithmetic in a decode step with half of the wanted responses running."""
+    batch = max(1.0, job.prompts * job.responses / (2 * job.live))
+    return cost[WEIGHTS] + cost[KV] * batch * (job.prompt_tokens + job.cap / 8), cost[SEQUENCE] * batch
+
+
+@compiled
+def _write_rewards(job: Records, rollout: Rollout, cost: Floats, keep_s: float, of_job: Array, of_state: Array) -> None:
+    """What rewards take, and what of them waits."""
+    of_job[:] = 0
+    of_state[:] = 0
+    if job.reward_s == 0.0:
+        return
+    memory_s, arithmetic_s = _step_s(job, cost)
+    longest_s = max(1e-9, job.cap * (cost[STEP] + max(memory_s, arithmetic_s)))
+    wanted = job.prompts * job.responses
+    all_s = np.ceil(wanted / job.reward_nodes) * job.reward_s
+    of_job[0] = job.reward_s / (job.reward_s + longest_s)
+    of_job[1] = all_s / (all_s + longest_s)
+    if job.launching == 1:
+        return
+    waiting, ahead_s = 0, 0.0
+    for end_s in reward_ends(job, rollout):
+        waiting += end_s > job.now_s
+        ahead_s = max(ahead_s, end_s - job.now_s)
+    of_state[0] = min(1.0, waiting / wanted)
+    of_state[1] = ahead_s / max(1e-9, ahead_s + keep_s)
 
 
 @compiled
@@ -91,8 +124,8 @@ def _write_row(row: Array, rest: float, keep: float, share: float, share_keep: f
 
 
 @compiled
-def _write_launch(job: Records, quantiles: Floats, costs: Floats, mask: NDArray[np.int8], rows: Array, out: Array) -> None:
-    """Before a rollout: forecast what it takes, with each size of replicas or with spare responses."""
+def _write_launch(job: Records, quantiles: Floats, costs: Floats, mask: NDArray[np.int8], rows: Array, out: Array) -> float:
+    """Before a rollout: forecast what it takes, with each size of replicas or with spare responses; returns that of `keep`."""
     keep_s = 0.0
     wanted = job.prompts * job.responses
     for row in range(ROWS):
@@ -116,13 +149,14 @@ def _write_launch(job: Records, quantiles: Floats, costs: Floats, mask: NDArray[
     out[0] = 1.0
     out[12] = job.resized
     out[15] = job.switch_s / max(1e-9, job.switch_s + keep_s)
+    return float(keep_s)
 
 
 @compiled
 def _write_rest(
     job: Records, rollout: Rollout, quantiles: Floats, costs: Floats, mask: NDArray[np.int8], rows: Array, out: Array
-) -> None:
-    """Inside a rollout: forecast the rest after each row."""
+) -> float:
+    """Inside a rollout: forecast the rest after each row; returns that of `keep`."""
     which = open_responses(rollout)
     n = which.size
     replica, sampled, context = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
@@ -196,3 +230,4 @@ def _write_rest(
     out[13] = max(0.0, (incomplete - (job.prompts - rollout.counts[0])) / max(1, incomplete))
     out[14] = job.now_s / max(1e-9, job.now_s + keep_s)
     out[15] = job.switch_s / max(1e-9, job.switch_s + keep_s)
+    return float(keep_s)

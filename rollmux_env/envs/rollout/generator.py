@@ -28,7 +28,7 @@ class Generator(Protocol):
 
     Attributes:
         launched: most prompts of a rollout with spare ones, and most responses to each. gpus: most of a job. prompts: most of all
-            rollouts of a job.
+            rollouts of a job. rewards: whether there are jobs whose rewards take time, and the observation tells of them.
     """
 
     @property
@@ -37,6 +37,8 @@ class Generator(Protocol):
     def gpus(self) -> int: ...
     @property
     def prompts(self) -> int: ...
+    @property
+    def rewards(self) -> bool: ...
 
     def case(self, seed: int) -> Case:
         """The job of a seed, the same every time."""
@@ -56,6 +58,7 @@ class Fixed:
         self.launched = max(case.launched[0] for case in cases), max(case.launched[1] for case in cases)
         self.gpus = max(case.setting.gpus for case in cases)
         self.prompts = max(case.prompts for case in cases)
+        self.rewards = any(case.setting.reward_s > 0 for case in cases)
         self._cases = cases
 
     def case(self, seed: int) -> Case:
@@ -71,7 +74,8 @@ class RandomJobs:
     docs/reference/timing.md.
 
     Args:
-        sigma: of the lengths, or None: drawn. iterations: rollouts of an episode.
+        sigma: of the lengths, or None: drawn. iterations: rollouts of an episode. rewards: each response has one that takes 0.5 to
+            20 s (log-uniform) on one of 8, 32 or 128 nodes; all else is drawn as without.
 
     Raises:
         InputError: numbers out of range.
@@ -79,12 +83,12 @@ class RandomJobs:
 
     launched, gpus = (40, 10), 16
 
-    def __init__(self, sigma: float | None = None, iterations: int = 5) -> None:
+    def __init__(self, sigma: float | None = None, iterations: int = 5, rewards: bool = False) -> None:
         if sigma is not None and not 0 <= sigma <= 3:
             raise InputError(f"generator.sigma: must be between 0 and 3, not {describe(sigma)}")
         if not 1 <= iterations <= 50:
             raise InputError(f"generator.iterations: must be between 1 and 50, not {describe(iterations)}")
-        self._sigma, self._iterations = sigma, iterations
+        self._sigma, self._iterations, self.rewards = sigma, iterations, rewards
         self.prompts = 32 * iterations
 
     def case(self, seed: int) -> Case:
@@ -110,6 +114,9 @@ class RandomJobs:
             lengths=Lognormal(cap, float(median), float(sigma) if self._sigma is None else self._sigma),
             alike=float(alike),
         )
+        if self.rewards:
+            reward_s, nodes = math.exp(rng.uniform(math.log(0.5), math.log(20))), (8, 32, 128)[rng.integers(3)]
+            setting = replace(setting, reward_s=reward_s, reward_nodes=nodes)
         return Case(setting, self._iterations, seed=seed)
 
 
@@ -124,7 +131,7 @@ class Toy:
         iterations: rollouts of an episode.
     """
 
-    launched, gpus = (5, 2), 2
+    launched, gpus, rewards = (5, 2), 2, False
 
     def __init__(self, iterations: int = 2) -> None:
         self.prompts = 4 * iterations

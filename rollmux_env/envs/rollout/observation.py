@@ -62,16 +62,34 @@ STATE_FEATURES = (
     "elapsed",  # seconds so far, over those and the forecast rest
     "switch",  # seconds of another size, over those and the forecast rest
 )
+# Behind these, where rewards take time.
+JOB_REWARD_FEATURES = (
+    "reward",  # seconds of one, over those and what the longest response decodes with half of the responses running
+    "rewards",  # seconds of all that are wanted on the reward nodes, over the same
+)
+STATE_REWARD_FEATURES = (
+    "rewards waiting",  # responses that have finished and whose reward has not ended, over those wanted
+    "rewards ahead",  # seconds until the last of these ends, over those and the forecast rest
+)
 
 
-_WIDTHS = Widths(ROWS, len(JOB_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES))
+def feature_names(rewards: bool) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Names of the features of the job, of a row and of the rollout in hand."""
+    if not rewards:
+        return JOB_FEATURES, ROW_FEATURES, STATE_FEATURES
+    return JOB_FEATURES + JOB_REWARD_FEATURES, ROW_FEATURES, STATE_FEATURES + STATE_REWARD_FEATURES
 
 
-def observation_space() -> spaces.Dict:
-    """The space of one job's observations."""
-    return space_of(_WIDTHS)
+def observation_space(rewards: bool = False) -> spaces.Dict:
+    """The space of one job's observations; of one whose rewards take time."""
+    return space_of(_widths(rewards))
 
 
-def observation_table(envs: int) -> Observations:
+def observation_table(envs: int, rewards: bool = False) -> Observations:
     """Arrays for E observations: of the job, (E, Fj); of each row, (E, ROWS, Fc); of the rollout in hand, (E, Fk); and the mask."""
-    return table_of(envs, _WIDTHS)
+    return table_of(envs, _widths(rewards))
+
+
+def _widths(rewards: bool) -> Widths:
+    job, row, state = map(len, feature_names(rewards))
+    return Widths(ROWS, job, row, state)

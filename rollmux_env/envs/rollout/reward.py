@@ -16,13 +16,15 @@ class Interval(NamedTuple):
 
     Attributes:
         seconds: how long it was. held_s: its seconds, times the share of the job's GPUs that the rollout held.
-        plain_s: seconds of the whole episode under the policy `plain`, which holds all GPUs all the time.
+        plain_s: seconds of the whole episode under the policy `plain`. plain_held_s: those in which it holds all GPUs; in others it
+            waits for rewards.
         invalid: 1 where the action was masked.
     """
 
     seconds: Floats
     held_s: Floats
     plain_s: Floats
+    plain_held_s: Floats
     invalid: Ints
 
 
@@ -55,5 +57,6 @@ class Cost:
 
     def __call__(self, interval: Interval) -> Floats:
         """(E,) rewards."""
-        cost_s = (1 - self.held_weight) * interval.seconds + self.held_weight * interval.held_s
+        held_s = interval.held_s * (interval.plain_s / interval.plain_held_s)  # as if these were as many
+        cost_s = (1 - self.held_weight) * interval.seconds + self.held_weight * held_s
         return np.asarray(-cost_s / interval.plain_s - self.invalid_penalty * interval.invalid)

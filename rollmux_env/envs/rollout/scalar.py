@@ -52,10 +52,14 @@ class RolloutEnv(BaseEnv):
     Forecasts draw on the lengths of earlier rollouts of the same kind and on what each response has so far. Nothing is observed of
     tokens that have not been sampled.
 
+    Where the generator's jobs have rewards that take time (`RandomJobs(rewards=True)`), two numbers more of the job say what they
+    take, and two of the rollout in hand how many wait and for how long. A rollout then gives its GPUs back when its last response
+    has ended, and the next decision comes when the last reward that counts is there.
+
     ## Rewards
 
     `rollmux_env.envs.rollout.reward.Cost()`: minus the mean of two shares, the seconds since the last decision and the GPU-seconds
-    held, both over those of plain rollouts of the same job. So the return is -1 under the policy `plain`, and -0.5 where a job
+    held, each over that of plain rollouts of the same job. So the return is -1 under the policy `plain`, and -0.5 where a job
     needs half of both. `Cost(held_weight=0)` counts the job's own time alone. A masked action costs 0.01.
 
     ## Starting State

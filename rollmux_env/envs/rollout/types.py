@@ -87,7 +87,8 @@ class Case:
 #   known: bit 0 lengths of short rounds are remembered, bit 1 those of long ones   invalid, over
 #   iterations, iteration, decisions, lost, migrated, aborted, preempted: counts
 #   now_s: since the rollout began   cap: longest response, tokens   seconds, held_s: since the last decision, and times the
-#   share of the GPUs that was held   all_s, all_held_s: since the episode began   plain_s: what `plain` takes
+#   share of the GPUs that was held   all_s, all_held_s: since the episode began   plain_s, plain_held_s: the same of `plain`
+#   reward_s: of a response, 0 where rewards take no time   reward_nodes: rewards at once
 JOB = np.dtype(
     [
         (name, np.int64)
@@ -124,9 +125,13 @@ JOB = np.dtype(
             "preempted",
             "cap",
             "switches",
+            "reward_nodes",
         ]
     ]
-    + [(name, np.float64) for name in ["now_s", "switch_s", "seconds", "held_s", "all_s", "all_held_s", "plain_s"]]
+    + [
+        (name, np.float64)
+        for name in ["now_s", "switch_s", "seconds", "held_s", "all_s", "all_held_s", "plain_s", "plain_held_s", "reward_s"]
+    ]
 )
 
 
@@ -206,6 +211,7 @@ def write_setting(job: Records, costs: Floats, kv: Ints, setting: Setting, switc
     job["configured"] = job["size"] = SIZES.index(setting.parallel)
     job["live"] = setting.gpus // setting.parallel
     job["switch_s"], job["cap"] = switch_s, setting.lengths.cap
+    job["reward_s"], job["reward_nodes"] = setting.reward_s, setting.reward_nodes
     costs[:], kv[:] = 0, 0
     for size, timing in setting.timings:
         s = SIZES.index(size)

@@ -80,7 +80,8 @@ def test_a_scenarios_job_has_rewards_in_its_rollouts_and_in_their_worst_case() -
     both = [rollout_profiles(one, policy, 1, None) for one in (without, where)]
     assert without == setting_of(plain)
     for one, other in zip(*both, strict=True):
-        assert one.seconds + 3 <= other.seconds <= slow.rollout.worst_case_s and one.longest == other.longest
+        assert one._replace(rewards_s=other.rewards_s) == other and one.rewards_s == 0.0
+        assert other.rewards_s >= 3 and other.seconds + other.rewards_s <= slow.rollout.worst_case_s
 
 
 @pytest.mark.parametrize(

@@ -285,15 +285,20 @@ class Counter:
         return False
 
 
-class Toucher(Sleeper):
-    """Its first rollout makes a file."""
+class Helper(Sleeper):
+    """Its second rollout, for which it waits without nodes until there is one file, makes another."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, waits_for: str, makes: str) -> None:
         super().__init__()
-        self.file = Path(file)
+        self.waits_for, self.makes = Path(waits_for), Path(makes)
 
     @rollmux.phase("rollout")
     def rollout(self) -> None:
         super().rollout()
-        if rollmux.runtime_hook.iteration == 0:
-            self.file.touch()
+        if rollmux.runtime_hook.iteration == 1:
+            self.makes.touch()
+
+    @rollmux.phase("sync")
+    def sync(self) -> None:
+        while rollmux.runtime_hook.iteration == 0 and not self.waits_for.exists():
+            time.sleep(0.01)

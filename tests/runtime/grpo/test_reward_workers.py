@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,6 +15,7 @@ from policies.rollout.rounds import Rounds
 from runtime.checkpoints import MANIFEST
 from runtime.execution.checks import check_run
 from runtime.facts import Node
+from runtime.grpo.job import Grpo
 from runtime.grpo.messages import Sampled
 from runtime.grpo.reward_worker import DistantRunner, RewardWorker
 from runtime.grpo.rewards import Rewards
@@ -20,7 +23,7 @@ from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import Share
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.jobs.tasks import Example
-from runtime.phases import set_session
+from runtime.phases import runtime_hook, set_session
 from tests.runtime.execution.conftest import Running, nodes, run
 from tests.runtime.grpo.here import Here, Worker
 from tests.runtime.grpo.test_job import job
@@ -108,24 +111,46 @@ def test_a_reward_begins_when_a_worker_is_free_and_behind_no_slow_one(tmp_path: 
         set_session(None)
 
 
+class _Gives(Here):
+    """Makes a file when a phase has given its nodes back."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+
+    @contextlib.contextmanager
+    def hold(self, job: Any, phase: str) -> Iterator[None]:
+        with super().hold(job, phase):
+            yield
+        self.file.touch()
+
+
+def test_a_rollout_gives_its_nodes_back_before_its_first_reward_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
+    set_session(_Gives(tmp_path / "go"))
+    made = Grpo(spec_of(slow(tmp_path, {"workers": 1, "timeout": PATIENCE_S}, after=0)))
+    runtime_hook.renew()
+    try:
+        made._roll_out()  # noqa: SLF001 (no training is needed)
+        assert runtime_hook.metrics["stopped_rewards"] == 0 and runtime_hook.metrics["reward_wait_s"] > 0
+        assert (tmp_path / "calls").stat().st_size == 4
+    finally:
+        made.close()
+        set_session(None)
+
+
 @pytest.mark.long
 def test_another_job_samples_while_a_rollout_waits_for_its_rewards(run: Running, tmp_path: Path) -> None:
-    """There is one rollout node. The rewards of our first rollout wait for a file that the other's first rollout writes."""
-    rewards = {"workers": 1, "timeout": 10 * PATIENCE_S}
-    ours = slow(tmp_path / "ours", rewards, after=4) | {"iterations": 2, "slo": 1e6}
-    other = {
-        "id": "b",
-        "class": "toy_jobs:Toucher",
-        "options": {"file": str(tmp_path / "ours" / "go")},
-        "iterations": 2,
-        "slo": 1e6,
-    }
-    outcome, record, _ = run([ours, other])
+    """There is one rollout node. The rewards of our first rollout wait for what the other's second one makes, and that for them."""
+    ours = slow(tmp_path / "ours", {"workers": 1, "timeout": PATIENCE_S}, after=4) | {"iterations": 2, "slo": 1e6}
+    files = {"waits_for": str(tmp_path / "ours" / "waits"), "makes": str(tmp_path / "ours" / "go")}
+    other = {"id": "b", "class": "toy_jobs:Helper", "options": files, "iterations": 2, "slo": 1e6}
+    outcome, record, _ = run([ours, other], dispatch="fifo")  # a round robin lets nobody in between the rollout and the training
     assert outcome == "done" and not record.failed
     check_run(record)
     assert all(done.metrics["stopped_rewards"] == 0 for done in record.iterations if done.job_id == "a")
-    slices = {(part.job_id, part.phase): part for part in record.phases if part.iteration == 0 and not part.profile}
-    assert slices["a", "rollout"].end_s <= slices["b", "rollout"].start_s < slices["a", "training"].start_s
+    slices = {(part.job_id, part.phase, part.iteration): part for part in record.phases if not part.profile}
+    assert slices["a", "rollout", 0].end_s <= slices["b", "rollout", 1].start_s < slices["a", "training", 0].start_s
 
 
 @pytest.mark.long

@@ -22,6 +22,7 @@ from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, REBALANCE, RESI
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollouts import ABORTED, FINISHED, RUNNING, WAITING
 from rollmux_env.rollout.job import play
+from rollmux_env.rollout.rewards import reward_ends
 from tests.rollmux_env.envs.playing import at_random_of, bytes_of, check_scalar
 
 ID = "RollMux/Rollout-v0"
@@ -54,7 +55,8 @@ def episode(env: RolloutVectorEnv, choose: Callable[[Any], Any], seeds: list[int
 
 
 def simulated(spec: str, case: Case) -> list[float]:
-    """Seconds of a job's rollouts by the simulator of the bench, as far as a data set without an end has the same prompts."""
+    """Seconds of a job's rollouts by the simulator of the bench, until the last reward that counts, as far as a data set without an
+    end has the same prompts."""
     rounds, control = make_rollout(spec).begin_job(case.setting)
     lengths, attempts, seconds = case.draw(), np.zeros(case.prompts, np.int64), []
     for _ in range(case.iterations):
@@ -65,13 +67,16 @@ def simulated(spec: str, case: Case) -> list[float]:
         attempts[list(due.prompts)] += 1
         fleet, complete = play(case.setting, control, due, np.array(rows)[:, None])
         rounds.done([due.prompts[place] for place in complete])
-        seconds.append(fleet.now_s)
+        counts = np.isin(fleet.finished // due.responses, complete)
+        ends = reward_ends(fleet.end_s[fleet.finished], case.setting.reward_s, case.setting.reward_nodes)
+        seconds.append(max(fleet.now_s, ends[counts].max()) if case.setting.reward_s else fleet.now_s)
     return seconds
 
 
+@pytest.mark.parametrize("rewards", [False, True])
 @pytest.mark.parametrize("spec", PUBLISHED)
-def test_a_policy_takes_as_long_as_in_the_bench(spec: str) -> None:
-    env = RolloutVectorEnv(4, RandomJobs(iterations=5), autoreset=False)
+def test_a_policy_takes_as_long_as_in_the_bench(spec: str, rewards: bool) -> None:
+    env = RolloutVectorEnv(4, RandomJobs(iterations=5, rewards=rewards), autoreset=False)
     _, info = episode(env, PolicyAgent(spec, env).actions, [1000, 1001, 1004, 1005])
     for e, seed in enumerate((1000, 1001, 1004, 1005)):
         seconds = simulated(spec, env.generator.case(seed))

@@ -1,0 +1,109 @@
+"""What reward workers gain for two real jobs with slow rewards that share one rollout node and one training node.
+
+python benchmarks/reward_workers.py [--quick] [--runs 3] [--iterations 12]
+
+Each reward sleeps, as one does that waits for a judge, so it needs no core. As many are computed at once by processes beside the
+engine, where a rollout keeps its node until the last one, as by reward workers. Runs of the two kinds take turns, with the same
+seed; a gain is of neighbours. Of each: seconds that a warm rollout holds its node, seconds from its end to its last reward, and
+trained samples per node-hour while both jobs are there and warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from asynchronous_jobs import nodes_here, run
+
+from rollmux_env.report.tables import make_table, show
+from runtime.jobs.spec import Jobs, parse_jobs
+from runtime.jobs.tasks import Echo, Example
+from runtime.record import RunRecord
+from runtime.report.figures import figures
+
+KINDS: dict[str, dict[str, int]] = {"processes": {"processes": 4}, "workers": {"workers": 4}}
+REWARD_S, PROMPTS, GROUP = 0.5, 4, 4
+_RUNS, _QUICK_RUNS, _ITERATIONS, _QUICK_ITERATIONS = 3, 1, 12, 6
+
+
+class Judged(Echo):
+    """The task `echo` with rewards that take their time."""
+
+    def reward(self, example: Example, response: str) -> float:
+        """See `Task`."""
+        time.sleep(REWARD_S)
+        return super().reward(example, response)
+
+
+class Seen(NamedTuple):
+    """What a run has shown.
+
+    Attributes:
+        samples: trained, per node-hour. rollout_s: mean over warm rollouts, of seconds that each held its node. wait_s: mean from
+            a rollout's end to its last reward.
+    """
+
+    samples: float
+    rollout_s: float
+    wait_s: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"{_QUICK_RUNS} run of each kind, {_QUICK_ITERATIONS} iterations")
+    parser.add_argument("--runs", type=int, help=f"of each kind, with a seed each; {_RUNS} where nothing is said")
+    parser.add_argument("--iterations", type=int, help=f"of a job; {_ITERATIONS} where nothing is said")
+    arguments = parser.parse_args()
+    seeds = range(arguments.runs or (_QUICK_RUNS if arguments.quick else _RUNS))
+    iterations = arguments.iterations or (_QUICK_ITERATIONS if arguments.quick else _ITERATIONS)
+    shown: dict[str, list[Seen]] = {kind: [] for kind in KINDS}
+    with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as cache:
+        os.environ["ROLLMUX_CACHE"] = cache  # profiles are of now
+        with nodes_here() as nodes:
+            for seed in seeds:
+                for kind in KINDS:
+                    jobs = jobs_of(kind, seed, iterations)
+                    shown[kind].append(look(run(jobs, nodes)))
+                    print(f"{kind}, seed {seed}: {shown[kind][-1]}", flush=True)
+    gains = [other.samples / one.samples for one, other in zip(*shown.values(), strict=True)]
+    table = make_table("rewards in", "rollout holds its node, s", "then waits, s", "samples per node-hour", "gain", left=1)
+    for kind, own in shown.items():
+        figures_of = ([one.rollout_s for one in own], 2), ([one.wait_s for one in own], 2), ([one.samples for one in own], 0)
+        table.add_row(kind, *(spread(*one) for one in figures_of), spread(gains, 2) if kind == "workers" else "")
+    show(table)
+
+
+def jobs_of(kind: str, seed: int, iterations: int) -> Jobs:
+    """Two jobs alike, with rewards of a kind."""
+    algorithm = {"prompts_per_iteration": PROMPTS, "group_size": GROUP, "max_tokens": 32, "learning_rate": 2e-3, "minibatches": 2}
+    shared = {"slo": 100.0, "iterations": iterations, "task": {"name": "reward_workers:Judged"}, "checkpoint": "none"}
+    shared |= {"model": {"name": "tiny", "hidden_size": 128, "layers": 3}, "rollout": {"engine": "torch"}}
+    shared |= {"algorithm": algorithm, "rewards": KINDS[kind]}
+    jobs = [{"id": f"job{k}", "seed": 2 * seed + k} for k in range(2)]
+    return parse_jobs({"version": 1, "defaults": shared, "jobs": jobs}, "pair", Path(__file__).parent)
+
+
+def look(record: RunRecord) -> Seen:
+    """What a run has shown."""
+    known: dict[str, Any] = figures(record)
+    (group,) = known["groups"]
+    samples = sum(PROMPTS * GROUP / seconds for seconds in group["iteration_s"].values()) * 3600 / len(record.nodes)
+    rollouts = [part.end_s - part.start_s for part in record.phases if part.phase == "rollout" and not (part.profile or part.cold)]
+    waits = [done.metrics.get("reward_wait_s", 0.0) for done in record.iterations]
+    return Seen(samples, fmean(rollouts), fmean(waits))
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Mean, least and most."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return f"{fmean(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+if __name__ == "__main__":
+    main()
