@@ -129,6 +129,7 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     """
     from policies.registry import make_runnable
     from rollmux_env.replay.admission import admit_all
+    from rollmux_env.report.job_shapes import placed_shapes
     from rollmux_env.report.tables import plan_tables
 
     with take_lock(folder / DRIVER_LOCK):
@@ -147,7 +148,8 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
             job.model_copy(update={"arrival_s": spec.arrival_s}) for job, spec in zip(profiled, jobs.jobs, strict=True)
         )
         scenario = Scenario(version=1, cluster=cluster, jobs=arriving)
-        show(plan_tables(policy, admit_all(scenario, make_runnable(policy, seed))))
+        admission = admit_all(scenario, make_runnable(policy, seed))
+        show(plan_tables(policy, admission), *placed_shapes(admission.decisions, arriving))
 
 
 def nodes_of(record: RunRecord, spec: JobSpec) -> tuple[Node, ...]:
