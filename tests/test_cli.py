@@ -422,3 +422,9 @@ def test_plan_and_explain_say_how_a_job_runs_in_its_shapes(command: Command, tmp
     assert status == 0
     assert "second 0 1 x rollout 1 x training 10.0 20.0 30.0 second 1 1 x rollout" in " ".join(out.split())
     assert "Shapes" not in command("explain", str(file), "--job", "first")[1]
+
+
+@pytest.mark.parametrize("name", ["two_jobs", "async_jobs", "shapes"])
+def test_a_job_file_is_named_as_one_where_a_scenario_is_wanted(command: Command, name: str) -> None:
+    status, _, err = command("plan", str(ROOT / "examples" / f"{name}.yaml"))
+    assert status == 2 and err.endswith("task is a key of job files, which `rollmux run` reads\n") and err.count("\n") == 1
