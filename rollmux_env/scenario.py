@@ -55,6 +55,7 @@ from rollmux_env.validation_errors import describe, field_error, field_of, forma
 
 MOST_SHAPES = 16
 STAYS = ("iterations", "duration_s")
+_KINDS_OF_JOB_FILES = ("task", "class", "attach", "command")
 Side = Literal["rollout", "training"]
 SIDES: tuple[Side, Side] = ("rollout", "training")
 ONE_DEVICE = "a device runs one phase after the other"
@@ -581,7 +582,15 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
         problem = str(error)
     except RecursionError:
         problem = "is nested too deeply"
-    raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}")
+    kind = next((key for key in _KINDS_OF_JOB_FILES if _has_key(data, key)), None)
+    hint = f"; {kind} is a key of job files, which `rollmux run` reads" if kind else ""
+    raise InputError(f"{one_line(source, 4096)}: {one_line(problem)}{hint}")
+
+
+def _has_key(data: dict[str, Any], key: str) -> bool:
+    """Whether a job of a file, or the defaults, has a key."""
+    jobs = data.get("jobs")
+    return any(isinstance(job, dict) and key in job for job in (*(jobs if isinstance(jobs, list) else ()), data.get("defaults")))
 
 
 def _has_models(data: dict[str, Any]) -> bool:

@@ -96,6 +96,10 @@ class RunRecord:
         """Jobs by id, as the policy saw them."""
         return {profiled.job.id: profiled.job for profiled in self.profiled}
 
+    def iterations_of(self, job_id: str) -> list[Iteration]:
+        """A job's iterations that count, in order."""
+        return [done for done in self.iterations if done.job_id == job_id]
+
     @property
     def over_budget(self) -> frozenset[str]:
         """Ids of the jobs that ended since their budget was spent."""

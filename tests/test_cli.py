@@ -403,3 +403,28 @@ def test_tail_batching_makes_jobs_with_models_cheaper(command: Command) -> None:
         assert (status, report["fidelity"]) == (0, "event")
         usd[policy] = report["results"][0]["usd_per_work_hour"]
     assert usd["tail-batching"] < 0.9 * usd["plain"]
+
+
+def test_plan_and_explain_say_how_a_job_runs_in_its_shapes(command: Command, tmp_path: Path) -> None:
+    """The second job fits beside the first one in its other shape, whose training is shorter."""
+    pool = {"gpus_per_node": 1, "usd_per_gpu_hour": 1}
+    job = {"arrival_s": 0, "iterations": 9, "slo": 1}
+    first = {"id": "first", "rollout": {"worst_case_s": 15}, "training": {"worst_case_s": 15}}
+    shapes = [{"rollout": {"worst_case_s": 14}, "training": {"worst_case_s": 15}}]
+    second = {"id": "second", "rollout": {"worst_case_s": 10}, "training": {"worst_case_s": 20}, "shapes": shapes}
+    file = tmp_path / "scenario.json"
+    jobs = [job | first, job | second]
+    file.write_text(json.dumps({"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": jobs}))
+    status, out, _ = command("plan", str(file))
+    assert status == 0 and "Chosen shapes" in out
+    assert "second 1 1 x rollout 1 x training 14.0 15.0 29.0" in " ".join(out.split())
+    status, out, _ = command("explain", str(file), "--job", "second")
+    assert status == 0
+    assert "second 0 1 x rollout 1 x training 10.0 20.0 30.0 second 1 1 x rollout" in " ".join(out.split())
+    assert "Shapes" not in command("explain", str(file), "--job", "first")[1]
+
+
+@pytest.mark.parametrize("name", ["two_jobs", "async_jobs", "shapes"])
+def test_a_job_file_is_named_as_one_where_a_scenario_is_wanted(command: Command, name: str) -> None:
+    status, _, err = command("plan", str(ROOT / "examples" / f"{name}.yaml"))
+    assert status == 2 and err.endswith("task is a key of job files, which `rollmux run` reads\n") and err.count("\n") == 1

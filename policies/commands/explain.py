@@ -27,10 +27,12 @@ def explain(
     from rollmux_env.report.results import to_json
     from rollmux_env.scenario import load_scenario
 
-    report = {"policy": policy, **explain_decision(load_scenario(file), make_runnable(policy, seed), job)}
+    scenario = load_scenario(file)
+    report = {"policy": policy, **explain_decision(scenario, make_runnable(policy, seed), job)}
     if format is TableOrJson.json:
         typer.echo(to_json(report), nl=False)
     else:
+        from rollmux_env.report.job_shapes import shapes_of_job
         from rollmux_env.report.tables import alternatives_table, show
 
-        show(alternatives_table(report, rows))
+        show(alternatives_table(report, rows), *shapes_of_job(next(one for one in scenario.jobs if one.id == job)))

@@ -40,6 +40,7 @@ def plan(
     elif format is Format.csv:
         typer.echo(plan_csv(admission.decisions), nl=False)
     else:
+        from rollmux_env.report.job_shapes import placed_shapes
         from rollmux_env.report.tables import plan_tables, show
 
-        show(plan_tables(policy, admission))
+        show(plan_tables(policy, admission), *placed_shapes(admission.decisions, scenario.jobs))

@@ -106,11 +106,11 @@ def make_work(model: str, staleness: int, settings: Iterable[str]) -> Work:
     try:
         return Work(model_shape(model), staleness=staleness, **values)
     except InputError as error:
-        raise InputError(_at_option(str(error), model)) from None
+        raise InputError(_at_option(str(error))) from None
 
 
-def _at_option(problem: str, model: str) -> str:
+def _at_option(problem: str) -> str:
     key = problem.partition(":")[0]
     if key in SETTINGS:
         return f"--set {problem}"
-    return f"--{problem}" if key == "staleness" else f"{describe(model)}: {problem}"
+    return f"--{problem}" if key == "staleness" else f"MODEL: {problem}"

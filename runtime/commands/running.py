@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,8 +104,7 @@ def _run_alone(plan: RunPlan, outcome: str) -> str:
     """Run each job of a run that is done on its own, or go on with that; how the last one ended."""
     record = read_run(Path(plan.folder))
     for spec in plan.specs:
-        names = {node.name for node in nodes_of(record, spec)}
-        own, folder = tuple(node for node in plan.nodes if node.name in names), Path(plan.folder) / "solo" / spec.id
+        own, folder = nodes_of(record, spec, plan.nodes), Path(plan.folder) / "solo" / spec.id
         if outcome != "done" or not own:
             continue
         solo = record.solo.get(spec.id)
@@ -129,6 +129,7 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
     """
     from policies.registry import make_runnable
     from rollmux_env.replay.admission import admit_all
+    from rollmux_env.report.job_shapes import placed_shapes
     from rollmux_env.report.tables import plan_tables
 
     with take_lock(folder / DRIVER_LOCK):
@@ -147,18 +148,16 @@ def run_dry(jobs: Jobs, policy: str, dispatch: str, seed: int, folder: Path, add
             job.model_copy(update={"arrival_s": spec.arrival_s}) for job, spec in zip(profiled, jobs.jobs, strict=True)
         )
         scenario = Scenario(version=1, cluster=cluster, jobs=arriving)
-        show(plan_tables(policy, admit_all(scenario, make_runnable(policy, seed))))
+        admission = admit_all(scenario, make_runnable(policy, seed))
+        show(plan_tables(policy, admission), *placed_shapes(admission.decisions, arriving))
 
 
-def nodes_of(record: RunRecord, spec: JobSpec) -> tuple[Node, ...]:
-    """The nodes that a job ran on, as many as it asks for; none of a job that has run no iteration."""
-    names: dict[str, None] = {}
-    for part in record.phases:
-        if part.job_id == spec.id and not part.profile and part.ok:
-            names |= dict.fromkeys(part.nodes)
-    by_name = record.nodes
-    matches = [by_name[name] for name in names]
-    return tuple(node for pool in POOLS for node in [node for node in matches if node.pool == pool][: getattr(spec, pool).nodes])
+def nodes_of(record: RunRecord, spec: JobSpec, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Of some nodes as many as a job asks for, those that it ran on before others; none of a job that has run no iteration."""
+    parts = [part for part in record.phases if part.job_id == spec.id and not part.profile and part.ok]
+    used = {name for part in parts for name in part.nodes}
+    first = sorted(nodes, key=lambda node: node.name not in used) if used else []
+    return tuple(node for pool in POOLS for node in [node for node in first if node.pool == pool][: getattr(spec, pool).nodes])
 
 
 def alone(plan: RunPlan, spec: JobSpec, nodes: tuple[Node, ...], folder: Path) -> RunPlan:

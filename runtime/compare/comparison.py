@@ -16,6 +16,7 @@ from policies.dispatch import make_dispatch
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.errors import InputError
 from rollmux_env.replay.event import Watch, replay_events
+from rollmux_env.report.job_shapes import shape_in_use
 from runtime.compare.cores import core_waits
 from runtime.compare.foretell import Foretold, foretell, seen_iterations, until_interrupted
 from runtime.compare.parts import (
@@ -28,6 +29,7 @@ from runtime.compare.parts import (
 )
 from runtime.compare.placements import Places, RecordedPlacements, places_of
 from runtime.record import RunRecord
+from runtime.stays import stay_at, stays_of
 
 _SEEDS = 32
 _WORTH = 0.01  # of an iteration, from which on a difference is told in words
@@ -44,8 +46,9 @@ def compare(record: RunRecord) -> dict[str, Any]:
     """Foretell a run from its beginning, and compare.
 
     Returns:
-        `jobs`: {id: {`predicted_s`, `measured_s`, `error`}} of iterations; `makespan`: the same three; `period_error`: the mean
-        of the jobs' |error|; `iterations_seen`: {id: how many}. An error is predicted over measured, less 1. Where cores were taken
+        `jobs`: {id: {`predicted_s`, `measured_s`, `error`}} of iterations, of a job with shapes besides `shapes`: a list of the
+        same three with `shape`, `nodes` and `iterations`; `makespan`: the same three; `period_error`: the mean of the jobs'
+        |error|; `iterations_seen`: {id: how many}. An error is predicted over measured, less 1. Where cores were taken
         for a hundredth of the phases' seconds, every error has `error_cores` and `error_ours`, which sum to it; `cores`: {`before`,
         `after`} shares of the phases' seconds without a core, or None. `groups`: a list of {`group`, `jobs`: {id: {`iterations`,
         `predicted_s`: {part: seconds}, `measured_s`: the same}}, `largest`: {`job`, `part`, `predicted_s`, `measured_s`}}.
@@ -55,7 +58,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
     """
     record = until_interrupted(record)
     places = places_of(record)
-    done = {job_id: [one for one in record.iterations if one.job_id == job_id] for job_id in places.first}
+    done = {job_id: record.iterations_of(job_id) for job_id in places.first}
     if not done:
         raise InputError("compare: no job was placed in this run")
     for job_id, iterations in done.items():
@@ -67,11 +70,13 @@ def compare(record: RunRecord) -> dict[str, Any]:
     cores = core_waits(record, prefix)
     again = _predict(record, places, prefix, foretell(record, places, prefix, True)) if cores and cores.is_much else None
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
-    jobs = {}
+    jobs: dict[str, dict[str, Any]] = {}
     for job_id, parts in measured.items():
         rest = slice(prefix[job_id], None)
         at_cores_s = _mean_s(again.parts[job_id][rest]) if again else None
         jobs[job_id] = _error(_mean_s(predicted.parts[job_id][rest]), _mean_s(parts[rest]), at_cores_s)
+        if record.jobs[job_id].shapes:
+            jobs[job_id]["shapes"] = _shapes(record, job_id, predicted.parts[job_id], parts, prefix[job_id])
     return {
         "jobs": jobs,
         "makespan": _error(predicted.makespan_s, makespan_s(ends_s, prefix), again.makespan_s if again else None),
@@ -91,7 +96,7 @@ def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foret
     """Replay what is foretold, with many seeds."""
     dispatch = make_dispatch(record.started.dispatch)
     begin_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
-    whole_s = {job_id: [one.end_s - one.start_s for one in record.iterations if one.job_id == job_id] for job_id in places.moves}
+    whole_s = {job_id: [one.end_s - one.start_s for one in record.iterations_of(job_id)] for job_id in places.moves}
     iteration_s = {job_id: fmean(seconds) for job_id, seconds in whole_s.items()}
     replayed: list[dict[str, list[Parts]]] = []
     makespans_s = []
@@ -102,6 +107,24 @@ def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foret
         makespans_s.append(makespan_s(ends_of(run), prefix))
     parts = {job_id: [mean_parts(own) for own in zip(*(one[job_id] for one in replayed), strict=True)] for job_id in foretold.fixed}
     return Prediction(parts, fmean(makespans_s))
+
+
+def _shapes(
+    record: RunRecord, job_id: str, predicted: Sequence[Parts], measured: Sequence[Parts], first: int
+) -> list[dict[str, Any]]:
+    """The iterations of a job from a first one on, by the shape and the nodes that they were done in."""
+    stays, job = stays_of(record)[job_id], record.jobs[job_id]
+    by_place: dict[tuple[int, int], list[int]] = {}
+    for number, done in enumerate(record.iterations_of(job_id)):
+        stay = stays[stay_at(stays, done.end_s)]
+        if number >= first:
+            by_place.setdefault((stay.shape, stay.training_nodes), []).append(number)
+    rows = []
+    for (shape, training_nodes), numbers in by_place.items():
+        seconds = (_mean_s([parts[number] for number in numbers]) for parts in (predicted, measured))
+        nodes = shape_in_use(job, shape, training_nodes).nodes
+        rows.append({"shape": shape, "nodes": nodes, "iterations": len(numbers), **_error(*seconds)})
+    return rows
 
 
 def _groups(
@@ -140,7 +163,7 @@ def _mean_s(parts: Sequence[Parts]) -> float:
     return fmean(sum(one) for one in parts)
 
 
-def _error(predicted_s: float, measured_s: float, at_cores_s: float | None) -> dict[str, float]:
+def _error(predicted_s: float, measured_s: float, at_cores_s: float | None = None) -> dict[str, Any]:
     error = {"predicted_s": predicted_s, "measured_s": measured_s, "error": predicted_s / measured_s - 1}
     if at_cores_s is not None:
         error |= {"error_cores": (predicted_s - at_cores_s) / measured_s, "error_ours": at_cores_s / measured_s - 1}

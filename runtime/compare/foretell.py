@@ -6,28 +6,26 @@ iteration took. Where a fifth says nothing of a phase, its profile stands in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.kernel.tables import Floats
-from rollmux_env.scenario import Actual, Drift, Job, Phase, Scenario, Switch, Training
+from rollmux_env.scenario import Job, Scenario
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
-from runtime.compare.cores import without_core_s
 from runtime.compare.parts import Fixed, measured_parts, slices_of
+from runtime.compare.phases import forecast_phases, waits
 from runtime.compare.placements import Places
-from runtime.facts import PhaseSlice
 from runtime.record import RunRecord
+from runtime.stays import stay_at, stays_of
 
 SHARE = 0.2  # of the iterations that the prediction sees
-_LEAST_S = 1e-6
-_FIXED_CV = 1e-3  # phases that vary less than this do not vary
 _WAITING = 0.05  # of the seconds before a tail moved, in which another rollout waited already
 _ANY_SLO = 1e9  # of a job that was moved: that it was allowed to is known
 
@@ -43,13 +41,6 @@ class Foretold(NamedTuple):
     scenario: Scenario
     tails: TailModel | None
     fixed: dict[str, Fixed]
-
-
-class _PhaseForecast(NamedTuple):
-    """A phase of the scenario, and what of it is a warm switch, seconds."""
-
-    phase: Phase
-    switch_s: float
 
 
 @dataclass(frozen=True)
@@ -87,28 +78,32 @@ def foretell(record: RunRecord, places: Places, prefix: Mapping[str, int], knows
             had none in it: of that alone, all of the run is known.
     """
     admitted_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
+    stays = stays_of(record)
     jobs: list[Job] = []
     fixed: dict[str, Fixed] = {}
     for job_id in sorted(prefix, key=lambda job_id: admitted_s[job_id]):
         job, moves = record.jobs[job_id], job_id in places.moves
         slices = slices_of(record, job_id)
-        parts = [part for number, own in slices.items() if number < prefix[job_id] for part in own]
-        rollout, training = (_phase(parts, name, getattr(job, name), moves, knows_cores) for name in ("rollout", "training"))
-        began = [part.cold for part in parts if part.phase == "rollout" and part.iteration == 0]
-        early_s = rollout.phase.switch.cold_s + training.phase.switch.cold_s if moves and not any(began) else 0.0
+        shapes = {number: stays[job_id][stay_at(stays[job_id], own[-1].end_s)].shape for number, own in slices.items()}
+        early = {number: own for number, own in slices.items() if number < prefix[job_id]}
+        forecast = forecast_phases(job, early, shapes, moves, knows_cores)
+        first = forecast[places.first[job_id].shape]
+        began = [part.cold for part in early.get(0, ()) if part.phase == "rollout"]
+        early_s = first.rollout.switch.cold_s + first.training.switch.cold_s if moves and not any(began) else 0.0
         beside = measured_parts(record, job_id)[: prefix[job_id]]
         beside = beside[1:] or beside
         sync_s = fmean(part.sync for part in beside)
         other_s = max(-sync_s, fmean(part.other for part in beside))
-        fixed[job_id] = Fixed(rollout.switch_s, training.switch_s, sync_s, other_s)
+        fixed[job_id] = Fixed(first.rollout_switch_s, first.training_switch_s, sync_s, other_s)
         after_s = jobs[-1].arrival_s if jobs else 0.0  # the order of arrivals stays
         values: dict[str, Any] = {
             "arrival_s": max(after_s, admitted_s[job_id] - early_s),
-            "iterations": sum(one.job_id == job_id for one in record.iterations),
-            "rollout": rollout.phase,
-            "training": training.phase,
+            "iterations": len(record.iterations_of(job_id)),
+            "rollout": forecast[0].rollout,
+            "training": forecast[0].training,
+            "shapes": tuple(one.shape for one in forecast[1:]),
             "sync_s": sync_s + other_s,
-            "drift": _waits(slices, rollout.phase, training.phase) if knows_cores else (),
+            "drift": waits(slices, {number: forecast[shape] for number, shape in shapes.items()}) if knows_cores else (),
         }
         if moves:
             values |= {"slo": _ANY_SLO, "movable": True}
@@ -118,39 +113,6 @@ def foretell(record: RunRecord, places: Places, prefix: Mapping[str, int], knows
     limits = {"migration_s": 0.0, "max_group_size": max(len(jobs), cluster.max_group_size)}
     cluster = cluster.with_pools(pools).model_copy(update=limits)
     return Foretold(Scenario(version=1, cluster=cluster, jobs=tuple(jobs)), _tails(record, prefix), fixed)
-
-
-def _phase(parts: Iterable[PhaseSlice], name: str, profiled: Phase, moves: bool, knows_cores: bool) -> _PhaseForecast:
-    """How long a phase holds its nodes, switches included; the cold start is what a first one took beyond that.
-
-    Args:
-        moves: the job has another cold start before it, for which the profile's stands in where the parts have none.
-        knows_cores: the seconds without a core are left out.
-    """
-    own = [part for part in parts if part.phase in (("init", name) if name == "rollout" else (name,))]
-    warm = [part for part in own if part.phase == name and not part.cold]
-    seconds = [part.end_s - part.start_s - (without_core_s(part) if knows_cores else 0.0) for part in warm]
-    switches = [part.end_s - part.start_s - (part.done_s - part.run_s) for part in warm]
-    mean_s = fmean(seconds) if warm else profiled.worst_case_s + profiled.switch.warm_s
-    cold_s = sum(part.end_s - part.start_s for part in own if part.cold)
-    cold_s = max(0.0, cold_s - mean_s, profiled.switch.cold_s if moves and not cold_s else 0.0)
-    cv = stdev(seconds) / mean_s if len(seconds) > 1 and mean_s > _LEAST_S else 0.0
-    actual = Actual(mean_fraction=1.0, cv=cv, cap=False) if cv > _FIXED_CV else None
-    values = {"worst_case_s": max(mean_s, _LEAST_S), "actual": actual, "switch": Switch(cold_s=cold_s)}
-    phase = (Training if name == "training" else Phase).model_validate({"nodes": profiled.nodes, **values})
-    return _PhaseForecast(phase, fmean(switches) if warm else profiled.switch.warm_s)
-
-
-def _waits(slices: Mapping[int, Sequence[PhaseSlice]], rollout: Phase, training: Phase) -> tuple[Drift, ...]:
-    """Factors on the seconds of each iteration's phases, for those in which they had no core."""
-    entries = []
-    for number in sorted(slices):
-        waited_s = {"rollout": 0.0, "training": 0.0, "init": 0.0}
-        for part in slices[number]:
-            waited_s[part.phase] += without_core_s(part)
-        factors = {phase: 1 + waited_s[phase] / own.worst_case_s for phase, own in (("rollout", rollout), ("training", training))}
-        entries.append(Drift(iteration=number, **factors))
-    return tuple(entries)
 
 
 def _tails(record: RunRecord, prefix: Mapping[str, int]) -> TailModel | None:

@@ -48,18 +48,18 @@ def slices_of(record: RunRecord, job_id: str) -> dict[int, list[PhaseSlice]]:
 def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
     """The iterations of a job in a run, in order."""
     slices, stale = slices_of(record, job_id), record.jobs[job_id].staleness > 0
-    warm: dict[str, list[float]] = defaultdict(list)
+    warm: dict[tuple[str, int], list[float]] = defaultdict(list)  # by phase and number of nodes
     for part in (part for own in slices.values() for part in own):
         if not part.cold:
-            warm[part.phase].append(part.done_s - part.run_s)
-    usual = {phase: fmean(seconds) for phase, seconds in warm.items()}
+            warm[part.phase, len(part.nodes)].append(part.done_s - part.run_s)
+    usual = {alike: fmean(seconds) for alike, seconds in warm.items()}
     syncs: dict[int, float] = defaultdict(float)
     for sync in record.syncs:
         if sync.job_id == job_id and not sync.profile:
             syncs[sync.iteration] += sync.end_s - sync.start_s
     parts = []
     since_s: float | None = None
-    for iteration in (one for one in record.iterations if one.job_id == job_id):
+    for iteration in record.iterations_of(job_id):
         begin_s = iteration.start_s if since_s is None else since_s
         since_s = iteration.end_s
         method = {"rollout": 0.0, "training": 0.0}
@@ -71,7 +71,7 @@ def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
             waiting_s += max(0.0, part.start_s - (begin_s if stale else max(part.asked_s, begin_s)))
             if part.phase != "init":
                 seconds = part.done_s - part.run_s
-                method[part.phase] += min(seconds, usual.get(part.phase, seconds)) if part.cold else seconds
+                method[part.phase] += min(seconds, usual.get((part.phase, len(part.nodes)), seconds)) if part.cold else seconds
         known = Parts(**method, sync=syncs[iteration.number], switch=holding_s - sum(method.values()), waiting=waiting_s)
         parts.append(known._replace(other=iteration.end_s - begin_s - sum(known)))
     return parts
@@ -80,7 +80,7 @@ def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
 def groups_of(record: RunRecord, job_id: str) -> list[int]:
     """The group in which each iteration of a job ended."""
     slices = slices_of(record, job_id)
-    return [slices[one.number][-1].group if slices[one.number] else -1 for one in record.iterations if one.job_id == job_id]
+    return [slices[one.number][-1].group if slices[one.number] else -1 for one in record.iterations_of(job_id)]
 
 
 class Fixed(NamedTuple):

@@ -17,12 +17,14 @@ _MOST_TICKS = 2000  # in a run
 
 
 class Seat(NamedTuple):
-    """A place in a run: the group's number there, the numbers of the job's rollout nodes, and the group's training nodes."""
+    """A place in a run: the group's number there, the numbers of the job's rollout nodes, the group's training nodes, and in which
+    shape."""
 
     group: int
     pins: tuple[int, ...]
     training_nodes: int
     colocated: bool
+    shape: int
 
 
 class Relocation(NamedTuple):
@@ -66,7 +68,7 @@ def places_of(record: RunRecord) -> Places:
 
 def _seat(state: State, job_id: str, placement: Placement) -> Seat:
     group = state.group_of(job_id)
-    return Seat(group.id, state.pins(job_id), group.training_nodes, placement.colocated)
+    return Seat(group.id, state.pins(job_id), group.training_nodes, placement.colocated, placement.shape)
 
 
 class RecordedPlacements:
@@ -113,7 +115,7 @@ class RecordedPlacements:
             if state.iterations_done(job_id) < due or placement is None:
                 continue
             self._moves[job_id] = moves[1:]
-            if placement.group != state.group_of(job_id).id:
+            if placement.group != state.group_of(job_id).id or placement.shape != state.shape(job_id):
                 self._placed = (job_id, seat)
                 return (Move(job_id, placement),)
         return ()
@@ -123,10 +125,10 @@ class RecordedPlacements:
         here = next((group for group in state.group_list() if group.id == self._groups.get(seat.group, -1)), None)
         there = {number for pin in seat.pins if (number := self._nodes.get((seat.group, pin), -1)) >= 0}
         if here is None:
-            placement = Placement(None, (), len(seat.pins), seat.training_nodes, seat.colocated)
+            placement = Placement(None, (), len(seat.pins), seat.training_nodes, seat.colocated, seat.shape)
         else:
             present = tuple(sorted(there & set(here.rollout_nodes)))
-            placement = Placement(here.id, present, len(seat.pins) - len(present))
+            placement = Placement(here.id, present, len(seat.pins) - len(present), shape=seat.shape)
         return placement if state.has_room({job_id: placement}) else None
 
     def _learn_numbers(self, state: State) -> None:

@@ -30,7 +30,7 @@ def check_kind(job: JobSpec) -> None:
     flags = {"task": job.task is not None, "class": job.job_class is not None, "attach": job.attach}
     kinds = [kind for kind, is_one in (flags | {"command": job.command is not None}).items() if is_one]
     if len(kinds) != 1:
-        which = "neither is given" if not kinds else f"{' and '.join(kinds)} are given"
+        which = "none is given" if not kinds else f"{' and '.join(kinds)} are given"
         raise field_error(f"needs exactly one of task, class, attach and command; {which}")
     if job.is_attached:
         _check_attached(job, kinds[0])

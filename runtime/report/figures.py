@@ -23,6 +23,7 @@ from rollmux_env.report.lanes import POOLS, Lane, follow, shares
 from runtime.facts import Iteration, PhaseSlice
 from runtime.journal import state_of
 from runtime.record import RunRecord
+from runtime.report.shapes_used import shapes_used
 
 PHASES = ("rollout", "training")
 REWARD, EVAL_REWARD = "reward", "eval_reward"
@@ -77,11 +78,6 @@ def _charged(record: RunRecord) -> dict[str, Any]:
     return {"usd_by_user": by_user, "usd_by_priority": by_priority}
 
 
-def iterations_of(record: RunRecord, job_id: str) -> list[Iteration]:
-    """A job's iterations in order."""
-    return [iteration for iteration in record.iterations if iteration.job_id == job_id]
-
-
 def warm(iterations: Sequence[Iteration]) -> Sequence[Iteration]:
     """All but the first, if there are more."""
     return iterations[1:] or iterations
@@ -96,7 +92,7 @@ def shared_times(record: RunRecord) -> list[Shared]:
     """The shared time of every group that has one: some are over before their last member begins."""
     times = []
     for group, jobs in _members(record).items():
-        own = {job_id: iterations_of(record, job_id) for job_id in jobs}
+        own = {job_id: record.iterations_of(job_id) for job_id in jobs}
         own = {job_id: iterations for job_id, iterations in own.items() if len(iterations) > 1}
         if own:
             from_s = max(iterations[0].end_s for iterations in own.values())
@@ -114,7 +110,7 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
     first admission to the end, starts and tails included. `bound` is what two phases on two nodes at once gain over one after the
     other, as measured in the same run.
     """
-    alone_s = {job_id: iteration_s(iterations_of(solo, job_id)) for job_id, solo in record.solo.items()}
+    alone_s = {job_id: iteration_s(solo.iterations_of(job_id)) for job_id, solo in record.solo.items()}
     ran = {iteration.job_id for iteration in record.iterations}
     if not ran or any(alone_s.get(job_id) is None for job_id in ran):
         return None
@@ -128,7 +124,7 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
         if all(job_id in worth for job_id in shared.jobs):
             done += sum(_progress(record, job_id, shared.from_s, shared.until_s) * worth[job_id] for job_id in shared.jobs)
             paid += _provisioned(lanes, shared.group, shared.from_s, shared.until_s)
-    whole = sum(len(iterations_of(record, job_id)) * worth.get(job_id, 0.0) for job_id in _job_ids(record))
+    whole = sum(len(record.iterations_of(job_id)) * worth.get(job_id, 0.0) for job_id in _job_ids(record))
     whole_solo = sum(_provisioned(follow(solo.started.cluster, solo.log)[0]) for solo in record.solo.values())
     paid_whole = _provisioned(lanes)
     alone = sum(sum(bound.alone_s) for bound in record.bounds)
@@ -166,15 +162,16 @@ def _span(record: RunRecord) -> tuple[float, float]:
 
 
 def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
-    job, iterations = record.jobs.get(job_id), iterations_of(record, job_id)
+    job, iterations = record.jobs.get(job_id), record.iterations_of(job_id)
     solo = record.solo.get(job_id)
-    alone_s = iteration_s(iterations_of(solo, job_id)) if solo else None
+    alone_s = iteration_s(solo.iterations_of(job_id)) if solo else None
     own_s = iteration_s(iterations)
     rewards, evaluations = (
         [iteration.metrics[name] for iteration in iterations if name in iteration.metrics] for name in (REWARD, EVAL_REWARD)
     )
     tenth = max(1, len(rewards) // 10)
     admitted = [event for event in record.log if isinstance(event, Admitted) and event.job_id == job_id]
+    shapes = shapes_used(record, job_id) if job and job.shapes and admitted else None
     return {
         "iterations": len(iterations),
         "of": job.iterations if job else None,
@@ -191,6 +188,7 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
         "slowdown": own_s / alone_s if own_s and alone_s else None,
         "slo": job.slo if job else None,
         **({"staleness": job.staleness, "staleness_max": _oldest(iterations)} if job and job.staleness else {}),
+        **({"shapes": shapes} if shapes else {}),
         "worst_case_s": {phase: getattr(job, phase).worst_case_s for phase in PHASES} if job else None,
         "phase_s": {phase: _mean(part.end_s - part.start_s for part in _warm_phases(record, job_id, phase)) for phase in PHASES},
         "waits_s": {phase: _mean(part.start_s - part.asked_s for part in _warm_phases(record, job_id, phase)) for phase in PHASES},
@@ -226,8 +224,8 @@ def _usd_solo(record: RunRecord) -> float:
     usd = 0.0
     for job_id, job in record.jobs.items():
         solo = record.solo.get(job_id)
-        alone_s = (iteration_s(iterations_of(solo, job_id)) if solo else None) or job.solo_s
-        usd += len(iterations_of(record, job_id)) * alone_s / 3600 * solo_usd_per_hour(job, record.started.cluster)
+        alone_s = (iteration_s(solo.iterations_of(job_id)) if solo else None) or job.solo_s
+        usd += len(record.iterations_of(job_id)) * alone_s / 3600 * solo_usd_per_hour(job, record.started.cluster)
     return usd
 
 
@@ -310,7 +308,7 @@ def _syncs(record: RunRecord) -> dict[str, Any]:
 def _progress(record: RunRecord, job_id: str, from_s: float, until_s: float) -> float:
     """Iterations that a job did between two times, with fractions."""
     done = 0.0
-    for iteration in iterations_of(record, job_id):
+    for iteration in record.iterations_of(job_id):
         inside = min(iteration.end_s, until_s) - max(iteration.start_s, from_s)
         if inside > 0:
             done += inside / (iteration.end_s - iteration.start_s)

@@ -28,7 +28,7 @@ def summary(figures: Mapping[str, Any]) -> RenderableType:
         for job_id, job in figures["jobs"].items()
         if job.get("staleness_max") is not None
     ]
-    parts += _sharing(figures)
+    parts += [*_shapes(figures), *_sharing(figures)]
     if users := figures.get("usd_by_user"):
         parts.append(Text("charged: " + ", ".join(f"{user or 'no user'} {usd:,.2f} $" for user, usd in users.items())))
     parts += [heading("Pools, shares of provisioned node time"), _pools(figures), heading("Switches"), _switches(figures)]
@@ -46,6 +46,22 @@ def _jobs(figures: Mapping[str, Any]) -> RenderableType:
             job_id, f"{job['iterations']}/{job['of'] or '?'}", rewards, *held_out, (job["strategy"] or "").replace("_", " ")
         )
     return table
+
+
+def _shapes(figures: Mapping[str, Any]) -> list[RenderableType]:
+    """The shapes that jobs were in, with what their phases took and may take there; nothing where no job has any."""
+    table = make_table(
+        "job", "shape", "nodes", "iterations", "rollout (planned)", "training (planned)", "iteration", "alone, planned"
+    )
+    for job_id, job in figures["jobs"].items():
+        for used in job.get("shapes", ()):
+            phases = (
+                f"{_seconds(used['phase_s'][phase])} ({used['worst_case_s'][phase]:.2f} s)".lstrip() for phase in used["phase_s"]
+            )
+            nodes = " + ".join(str(count) for count in used["nodes"].values())
+            whole = _seconds(used["iteration_s"]), _seconds(used["alone_s"])
+            table.add_row(job_id, str(used["shape"]), nodes, str(used["iterations"]), *phases, *whole)
+    return [heading("Shapes that jobs were in"), table] if table.row_count else []
 
 
 def _sharing(figures: Mapping[str, Any]) -> list[RenderableType]:

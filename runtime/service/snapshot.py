@@ -8,6 +8,8 @@ from math import isfinite
 from typing import Literal
 
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
+from rollmux_env.cluster.state import Group, State
+from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler.pace import Pace
 from rollmux_env.scheduler.preview import Waiting
@@ -210,15 +212,24 @@ def take_job_view(run: RunState, figures: Figures, handle: JobHandle, place: Wai
         at_risk=review is not None and job_id in review.late,
         usd=state.charged_usd(job_id) if state.knows(job_id) else 0.0,
         metrics={name: value if isfinite(value) else None for name, value in figures.reported.get(job_id, {}).items()},
-        profile=profile_of(job) if job is not None else None,
+        profile=_profile(job, state, group),
         problem=_problem(figures, handle),
     )
 
 
-def profile_of(job: Job) -> dict[str, float]:
-    """Seconds by which a job is planned: its worst case, and a whole iteration on nodes of its own."""
-    seconds = {"rollout_s": job.rollout.worst_case_s, "training_s": job.training.worst_case_s, "sync_s": job.sync_s}
-    return seconds | {"solo_s": job.solo_s}
+def profile_of(job: Job, shape: int = 0, training_nodes: int | None = None) -> dict[str, float]:
+    """Seconds by which a job is planned: its worst case in a shape, in a group with so many training nodes, by default with those
+    that it asks for; and a whole iteration, as the job is written, on nodes of its own. Of a job with shapes also which it is in.
+    """
+    planned = shape_in_use(job, shape, training_nodes)
+    seconds = {f"{phase}_s": worst_case_s for phase, worst_case_s in planned.worst_case_s.items()}
+    return seconds | {"sync_s": job.sync_s, "solo_s": job.solo_s, **({"shape": shape} if job.shapes else {})}
+
+
+def _profile(job: Job | None, state: State, group: Group | None) -> dict[str, float] | None:
+    if job is None or group is None:
+        return None if job is None else profile_of(job)
+    return profile_of(job, state.shape(job.id), group.training_nodes or None)
 
 
 def _reason(run: RunState, handle: JobHandle) -> str:

@@ -310,3 +310,10 @@ def test_a_group_that_breaks_its_slo_as_observed_is_split() -> None:
     assert moves(seeing) and not moves(blind)
     assert not np.isclose(metrics(seeing).cost_usd, metrics(blind).cost_usd)
     assert observed(metrics(seeing)) > observed(metrics(blind))
+
+
+def test_a_job_that_has_taken_another_shape_is_planned_by_that_one() -> None:
+    """Joining a group may change its shape, and with it the groups that it fits into an hour later."""
+    problem = workload("production", 5, jobs=12, shapes=True)
+    run = replay(problem, Regroup(), check=True)
+    assert metrics(run).slo_attainment == 1 and any(move.placement.shape for move in moves(run))

@@ -202,3 +202,43 @@ def test_a_recorded_service_with_a_move_and_three_groups(tmp_path: Path) -> None
     assert [group["group"] for group in found["groups"]] == [1, 2]
     moved = next(group["jobs"]["moved"] for group in found["groups"] if "moved" in group["jobs"])
     assert moved["iterations"] == 32 and sum(moved["measured_s"].values()) == pytest.approx(found["jobs"]["moved"]["measured_s"])
+
+
+class TakesTheSecondShape:
+    """A job alone on nodes of its own, which goes to its next shape when it has done ten iterations."""
+
+    keeps_slo = False
+    wakes_every_s = 200.0
+
+    def decide(self, state: State, event: Event) -> Plan:
+        if isinstance(event, Arrived):
+            return (Place(event.job.id, isolated(event.job)),)
+        return (Move("a", Placement(None, (), 1, 2, shape=1)),) if isinstance(event, Ticked) and event.at_s == 200 else ()
+
+
+def test_a_job_that_goes_to_another_shape_is_foretold_in_both(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its phases take four fifths of their worst cases in either shape; of the other one, the first fifth shows nothing."""
+    actual = {"mean_fraction": 0.8, "cv": 0}
+    job: dict[str, object] = {
+        "slo": 9,
+        "iterations": 30,
+        "rollout": {"worst_case_s": 15, "actual": actual},
+        "training": {"worst_case_s": 10, "actual": actual},
+        "shapes": [{"training": {"nodes": 2, "worst_case_s": 5}}],
+    }
+    scenario = scenario_of({"id": "a"} | job)
+    scenario = scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"migration_s": 0.0})})
+    found = compare(recorded(scenario, policy="tests.runtime.test_compare:TakesTheSecondShape"))
+    own, other = found["jobs"]["a"]["shapes"]
+    assert own == {
+        "shape": 0,
+        "nodes": {"rollout": 1, "training": 1},
+        "iterations": 4,
+        "predicted_s": pytest.approx(20),
+        "measured_s": pytest.approx(20),
+        "error": pytest.approx(0),
+    }
+    assert (other["shape"], other["nodes"], other["iterations"]) == (1, {"rollout": 1, "training": 2}, 20)
+    assert other["predicted_s"] == pytest.approx(16, abs=0.02) and other["measured_s"] == pytest.approx(16)
+    show(comparison_table(found))
+    assert "iteration of a, shape 1 (1 + 2 nodes)" in " ".join(capsys.readouterr().out.split())

@@ -67,6 +67,7 @@ class Regroup:
         self._observer = Observer(_LEAST_ITERATIONS) if observe else None
         self._fractions: dict[int, Fractions] = {}
         self._pool: ColumnPool | None = None
+        self._planned: dict[int, tuple[float, ...]] = {}  # by which figures of each job the columns were made
 
     def decide(self, state: State, event: Event) -> Plan:
         """Answer an arrival as Algorithm 1, and a tick with the moves that are worth it."""
@@ -163,14 +164,14 @@ class Regroup:
         pool = self._pool
         if pool is None:
             pool = self._pool = ColumnPool(view, all_periods=False, max_columns=_MAX_COLUMNS)
-        before, now = pool.state.jobs, view.jobs
-        same = {row for row in set(rows) & set(pool.active) if all(before[name][row] == now[name][row] for name in _PLANNED)}
-        for row in [row for row in pool.active if row not in same]:
+        planned = {row: tuple(float(view.jobs[name][row]) for name in _PLANNED) for row in rows}
+        for row in [row for row in pool.active if planned.get(row) != self._planned[row]]:
             pool.drop(row)
         pool.state = view
         for row in rows:
-            if row not in same:
+            if row not in pool.active:
                 pool.add(row)
+        self._planned = planned
         return pool
 
 

@@ -31,6 +31,8 @@ SUITE = Suite(
         "less where a job is stale.",
         f"A sync takes {SYNC_SHARE:.0%} of a job's rollout and training; without one all stalenesses from 1 on would be alike, as "
         "durations do not vary.",
+        "The paper (as Weave) says that nothing is left where jobs are fully asynchronous. From a staleness of 2 on that is so for "
+        "train-heavy jobs, and but for 1% for balanced ones. Rollout-heavy jobs still share training nodes.",
     ),
     seeds=3,
 )

@@ -117,7 +117,7 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         (("task: echo", "task: 3"), "jobs[0].task: must be a mapping, not 3"),
         (("task: echo", "task: 'a:b c'"), "jobs[0].task: must be module:Name, not 'a:b c'"),
         (("task: echo", "taks: echo"), "jobs[0].taks: is not a key of this file format"),
-        (("task: echo", "slo: 2"), "jobs[0]: needs exactly one of task, class, attach and command; neither is given"),
+        (("task: echo", "slo: 2"), "jobs[0]: needs exactly one of task, class, attach and command; none is given"),
         (("file: data.jsonl", "reward: 'a:b'"), "jobs[1].task.file: is missing; the task jsonl reads one"),
         (("data.jsonl", "none.jsonl"), "jobs[1].task: {folder}/none.jsonl: No such file or directory"),
         (("own:Job", "absent:Job"), "jobs[2].class: there is no module 'absent' in {folder}, or installed"),

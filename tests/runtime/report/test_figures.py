@@ -139,3 +139,24 @@ def test_syncs_and_permits_are_counted() -> None:
     assert found["syncs"] == {"count": 20, "mean_s": pytest.approx(2), "beside_others": 20}
     assert found["permit_ms"]["p50"] == pytest.approx(1)
     json.dumps(found, allow_nan=False)
+
+
+def test_a_job_that_changes_its_shape_has_figures_of_both(capsys: pytest.CaptureFixture[str]) -> None:
+    job: dict[str, object] = {
+        "slo": 9,
+        "rollout": {"worst_case_s": 15, "actual": {"mean_fraction": 0.8}},
+        "training": {"worst_case_s": 8},
+        "shapes": [{"training": {"nodes": 2, "worst_case_s": 4}}],
+    }
+    scenario = scenario_of({"id": "a"} | job)
+    scenario = scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"migration_s": 0.0})})
+    found = figures(recorded(scenario, policy="tests.runtime.test_compare:TakesTheSecondShape"))
+    own, other = found["jobs"]["a"]["shapes"]
+    assert [used["shape"] for used in (own, other)] == [0, 1] and own["iterations"] == other["iterations"] == 10
+    assert [used["nodes"] for used in (own, other)] == [{"rollout": 1, "training": 1}, {"rollout": 1, "training": 2}]
+    assert [used["worst_case_s"] for used in (own, other)] == [{"rollout": 15, "training": 8}, {"rollout": 15, "training": 4}]
+    assert own["phase_s"] == pytest.approx({"rollout": 12, "training": 8})
+    assert other["phase_s"] == pytest.approx({"rollout": 12, "training": 4})
+    assert [(used["iteration_s"], used["alone_s"]) for used in (own, other)] == [(pytest.approx(20), 23), (pytest.approx(16), 19)]
+    show(summary(found))
+    assert "a 1 1 + 2 10 12.00 s (15.00 s) 4.00 s (4.00 s) 16.00 s 19.00 s" in " ".join(capsys.readouterr().out.split())
