@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Literal
 
-from policies.rollout import make_rollout
+from policies.rollout import LEARNED, make_rollout
 from policies.rollout.learned import Learned
 from policies.rollout.tail_batching import TailBatching
 from policies.rollout.tail_migration import TailMigration
 from rollmux_env.envs.rollout.types import CHECKPOINTS, ETA
+from rollmux_env.envs.rollout.types import SIZES as LEARNED_SIZES
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
@@ -24,14 +25,11 @@ REFUSED: dict[tuple[str, Place], str] = {
     ("stream-trainer", "replay"): _TWO_POOLS,
     ("stream-trainer", "run"): _TWO_POOLS,
     ("tail-migration", "run"): "in a run the dispatch policy moves tails: rollmux run --dispatch round-robin,migrate=0.8",
-    (
-        "parallelism-planner",
-        "run",
-    ): "parallelism-planner chooses the size of engines, and those of a run have one, `tensor_parallel`",
 }
 """By name of a policy and place: why it is refused there."""
 SIZED = ("adaptive-parallelism", "parallelism-planner")
 """Policies that choose sizes: a replay needs a job with several, `model.sizes`."""
+_KINDS = "adaptive-parallelism, parallelism-planner and learned:default choose one"
 
 
 def make_at(spec: str, place: Place) -> RolloutPolicy:
@@ -72,6 +70,24 @@ def check_sizes(spec: str, scenarios: Iterable[Scenario]) -> None:
         if name in SIZED and not any(job.timing is not None and job.timing.sizes for one in scenarios for job in one.jobs):
             problem = f"{name} chooses the size of the replicas, and no job has several: `model.sizes` gives them"
             raise InputError(f"rollout policy '{spec}': {problem}{_elsewhere('replay')}")
+
+
+def why_not_sizes(spec: str, sizes: Collection[int]) -> str | None:
+    """Why a policy cannot choose among the sizes of engines of a job that really runs; None where it can.
+
+    Args:
+        spec: a policy that works in a run. sizes: all of them.
+    """
+    name = spec.partition(",")[0]
+    if len(sizes) > 1 and not (name in SIZED or name.startswith(LEARNED)):
+        return f"are of no use to the policy {name}, which keeps the size of the engines; {_KINDS}"
+    if name.startswith(LEARNED) and len(sizes) > 1 and not {*sizes} <= {*LEARNED_SIZES}:
+        return (
+            f"{name} has learned with engines of {', '.join(map(str, LEARNED_SIZES))}, and has no others, tensor_parallel included"
+        )
+    if name == "parallelism-planner" and len(sizes) < 2:
+        return "parallelism-planner chooses the size of the engines, and the job has one: `rollout.sizes` gives others"
+    return None
 
 
 def _elsewhere(place: Place) -> str:

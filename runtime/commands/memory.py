@@ -56,14 +56,13 @@ def memory_tables(expected: Sequence[Forecast], there: dict[Pool, Limits]) -> Re
             *_gb(one.on_node["training"] * max(peak.waiting, peak.host), peak.loading),
             _limit(there["training"].node_gb),
         )
-        engines = one.on_node["rollout"]
         rollouts.add_row(
             one.spec.id,
-            str(engines * one.spec.rollout.nodes),
+            str(one.engines * one.spec.rollout.nodes),
             _number(one.on_gpu["rollout"]),
             *_gb(sampling.weights, sampling.cache, sampling.device),
             _limit(there["rollout"].device_gb),
-            *_gb(engines * sampling.asleep, engines * sampling.staged),
+            *_gb(one.engines * sampling.asleep, one.engines * sampling.staged),
             _limit(there["rollout"].node_gb),
         )
     titles = (

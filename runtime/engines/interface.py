@@ -88,9 +88,11 @@ class Engine(Protocol):
 
     Attributes:
         version: of the weights it holds; 0 for those it was made with.
+        preemptions: how often a full KV cache has put a response back, to be read again later.
     """
 
     version: int
+    preemptions: int
 
     def generate(
         self,

@@ -36,6 +36,7 @@ class TorchEngine:
     def __init__(self, model_dir: Path, *, max_length: int, threads: int) -> None:
         torch.set_num_threads(threads)
         self.version = 0
+        self.preemptions = 0  # its cache grows as long as there is memory
         self._files: ModelFiles = read_model_files(model_dir)
         self._max_length = max_length
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

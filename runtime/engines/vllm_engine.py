@@ -69,6 +69,7 @@ class VllmEngine:
     ) -> None:
         options = options or {}
         self.version = 0
+        self.preemptions = 0
         self._files = read_model_files(model_dir)
         self._max_length = max_length
         self._gpu = torch.cuda.is_available()
@@ -155,6 +156,7 @@ class VllmEngine:
             return Response(row, tuple(tokens[row]), tuple(logprobs[row]), finished, self.version, before)
 
         finished: list[Response] = []
+        preempted = dict[str, int]()
         try:
             for row, (prompt, stream) in enumerate(zip(prompts, streams or range(len(prompts)), strict=True)):
                 name, before = str(next(self._requests)), tokens[row]
@@ -174,6 +176,7 @@ class VllmEngine:
                         del rows[output.request_id]
                         now.append(response(row, True))
                 finished += now
+                preempted |= self._preempted()
                 if ended is not None and now and (dropped := set(ended(now))):
                     names = [name for name, row in rows.items() if row in dropped]
                     engine.abort_request(names)
@@ -184,6 +187,7 @@ class VllmEngine:
                 if rows and stop is not None and stop():
                     break
         finally:
+            self.preemptions += sum(preempted.values())
             if rows:
                 engine.abort_request(list(rows))
             while engine.has_unfinished_requests():  # so that the next call finds nothing of this one
@@ -249,6 +253,11 @@ class VllmEngine:
         """What vLLM starts its processes with; None where it is in a process of its own, or closed."""
         core = getattr(getattr(self._llm, "llm_engine", None), "engine_core", None)
         return getattr(getattr(core, "engine_core", None), "model_executor", None)
+
+    def _preempted(self) -> dict[str, int]:
+        """How often each request that is under way has been preempted, of those that have been."""
+        requests = self._llm.llm_engine.engine_core.engine_core.scheduler.requests
+        return {name: request.num_preemptions for name, request in requests.items() if request.num_preemptions}
 
     def _footprint(self) -> Footprint:
         host = self._weight_bytes if self._level == 1 else 0

@@ -11,6 +11,7 @@ from runtime.engines.memory import SamplingMemory, sampling_memory
 from runtime.engines.model_files import read_model_files
 from runtime.execution.nodes import POOLS
 from runtime.facts import Node, Pool
+from runtime.grpo.seats import parts_of, seats_of
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import local_directory, tiny_config
 from runtime.jobs.spec import JobSpec
@@ -32,36 +33,44 @@ class Forecast(NamedTuple):
     """What one job will take.
 
     Attributes:
-        ranks: that train it. on_node: workers of each pool on a node: ranks, and engines.
+        ranks: that train it. on_node: workers of each pool on a node: ranks, and engines that sample together.
+        engines: that are built on a rollout node, of all sizes.
     """
 
     spec: JobSpec
     size: ModelSize
     ranks: int
     on_node: dict[Pool, int]
+    engines: int
     on_gpu: dict[Pool, bool]
     training: TrainingPeak
     sampling: SamplingMemory
 
 
 def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]:
-    """Of jobs of the built-in kind, on as many nodes as they ask for."""
+    """Of jobs of the built-in kind, on as many nodes as they ask for.
+
+    Raises:
+        InputError: a rollout node cannot be cut into a job's engines; one line.
+    """
     expected = []
     for spec in specs:
         if spec.task is None:
             continue
         first: dict[Pool, Node] = {pool: nodes_of(pool, nodes)[0] for pool in POOLS}
         on_gpu: dict[Pool, bool] = {pool: bool(node.gpus) for pool, node in first.items()}
-        parallel = spec.rollout.tensor_parallel if on_gpu["rollout"] else 1
-        on_node: dict[Pool, int] = {
-            "rollout": max(1, len(first["rollout"].gpus) // parallel),
-            "training": max(1, len(first["training"].gpus)),
-        }
+        try:
+            seats = seats_of((first["rollout"],), spec.rollout)
+        except InputError as error:
+            raise InputError(f"job {spec.id}: {error}") from None
+        parallel = min(spec.rollout.all_sizes) if on_gpu["rollout"] else 1
+        together = sum(seat.size == spec.rollout.tensor_parallel for seat in seats)
+        on_node: dict[Pool, int] = {"rollout": together, "training": len(parts_of(first["training"], 1))}
         size, ranks = _size(spec), spec.training.nodes * on_node["training"]
         peak = training_peak(size, spec.algorithm, ranks, on_gpu["training"], spec.training.cpu_offload)
         length = spec.algorithm.max_prompt_tokens + spec.algorithm.max_tokens
         sampling = sampling_memory(size, length, parallel, on_gpu["rollout"])
-        expected.append(Forecast(spec, size, ranks, on_node, on_gpu, peak, sampling))
+        expected.append(Forecast(spec, size, ranks, on_node, len(seats), on_gpu, peak, sampling))
     return expected
 
 
@@ -126,7 +135,7 @@ def _checks(one: Forecast, there: dict[Pool, Limits]) -> Iterator[_Check]:
     limit = there["rollout"]
     whole_gb = limit.device_gb if one.on_gpu["rollout"] else limit.machine_gb
     yield _Check("sampling", sampling.weights, sampling.device, limit.device_gb, whole_gb)
-    waiting = one.on_node["rollout"] * sampling.host
+    waiting = one.engines * sampling.host
     yield _Check("its weights in the host memory of a rollout node", waiting, waiting, limit.node_gb, limit.machine_gb)
 
 

@@ -240,8 +240,8 @@ class JobSession:
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
         parts: tuple[int, ...] = self.ask("parts")
         self._watch.renew()
-        if parts == self.parts:  # it has stopped for a `wake`
-            return parts
+        if not parts or parts == self.parts:  # it has all of its nodes, or these; it has stopped for a `wake`
+            return self.parts
         leave(tuple(part for part in self.parts if part not in parts))
         self.ask("left")
         self.parts = parts

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from policies.rollout.places import make_at
 from policies.rollout.rounds import Round
 from rollmux_env.kernel import rollouts as kernel
-from rollmux_env.rollout.observed import ObservedFleet
-from rollmux_env.rollout.policy import Control, Wake
+from rollmux_env.kernel.tables import Records
+from rollmux_env.rollout.observed import ObservedFleet, Orders
+from rollmux_env.rollout.policy import JobPolicy, Wake
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming
@@ -19,17 +21,30 @@ from runtime.grpo.shares import Share
 from runtime.jobs.spec import JobSpec
 
 ENGINE = ReplicaTiming(0.0, 1e-9, 0.0, 1.0, 0.0, 0.0, 0.0, 2**40)
-"""What forecasts take an engine for: a step of 30 sequences takes as long as one of a few, and the cache is never full. Policies
-compare forecasts with each other, so only ratios matter."""
+"""What forecasts take an engine for where all have one size: a step of 30 sequences takes as long as one of a few, and the cache is
+never full. Policies compare forecasts with each other, so only ratios matter."""
 
 
-def setting_of_run(spec: JobSpec, engines: int) -> Setting:
-    """The rollouts of a real job, as a policy knows them: as many engines of one size. Lengths are known by their cap alone."""
+class RunControl(NamedTuple):
+    """What decides inside the rollouts of a job, with its memory, and what it knows of the job."""
+
+    policy: JobPolicy
+    setting: Setting
+
+
+def setting_of_run(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTiming] | None = None) -> Setting:
+    """The rollouts of a real job, as a policy knows them. Lengths are known by their cap alone.
+
+    Args:
+        engines: of the configured size. timings: what an engine of each size costs; None: there is one size, and the policy counts
+            engines instead of GPUs.
+    """
     settings = spec.algorithm
+    parallel = spec.rollout.tensor_parallel if timings else 1
     return Setting(
-        timings=((1, ENGINE),),
-        gpus=engines,
-        parallel=1,
+        timings=tuple(timings.items()) if timings else ((1, ENGINE),),
+        gpus=engines * parallel,
+        parallel=parallel,
         prompts=settings.prompts_per_iteration,
         responses=settings.group_size,
         prompt_tokens=settings.max_prompt_tokens,
@@ -38,41 +53,42 @@ def setting_of_run(spec: JobSpec, engines: int) -> Setting:
     )
 
 
-def control_of(spec: JobSpec, engines: int) -> Control | None:
-    """What decides inside the rollouts of a job whose policy does; None where there is a single engine."""
-    if engines < 2:
+def control_of(spec: JobSpec, engines: int, timings: Mapping[int, ReplicaTiming] | None = None) -> RunControl | None:
+    """What decides inside the rollouts of a job whose policy does; None where there is a single engine. Arguments as above."""
+    if engines < 2 and not timings:
         return None
-    return make_at(spec.rollout.policy, "run").begin_job(setting_of_run(spec, engines)).control
+    setting = setting_of_run(spec, engines, timings)
+    return RunControl(make_at(spec.rollout.policy, "run").begin_job(setting), setting)
 
 
 class ControlledRollout:
     """One rollout.
 
     Args:
-        control: of the job. round: what is launched. engines: of the job. prompt_tokens: of every prompt.
+        own: of the job. round: what is launched.
 
     Attributes:
-        shares: one for each response, by place. where: the engine of each.
+        shares: one for each response, by place. where: the engine of each, counted among those of `size`.
+        size: of the engines in use. resizes: how often it has changed since the rollout began.
     """
 
-    def __init__(self, control: Control, round: Round, engines: int, prompt_tokens: int) -> None:
-        self._control, self._round, self._engines = control, round, engines
+    def __init__(self, own: RunControl, round: Round) -> None:
+        self._own, self._round = own, round
         self._wake = Wake()
+        self.size, self.resizes = own.setting.parallel, 0
         each = round.responses
         keys = [(prompt, k) for prompt in round.prompts for k in range(each)]
         alone = [Round(round.long, (prompt,), 1, 1, 1) for prompt, _ in keys]
         self.shares = [Share(place, alone[place], stream=prompt * each + number) for place, (prompt, number) in enumerate(keys)]
         self.where = [0] * len(keys)
         table = kernel.response_table(len(keys))
-        table["prompt"], table["group"] = prompt_tokens, np.arange(len(keys)) // each
-        replicas = kernel.replica_table(engines)
-        replicas["kv"] = ENGINE.kv_tokens
+        table["prompt"], table["group"] = own.setting.prompt_tokens, np.arange(len(keys)) // each
         self._tables = kernel.Rollout(
             responses=table,
-            replicas=replicas,
+            replicas=self._replicas(),
             groups=kernel.group_table(len(round.prompts), each),
             turns=np.zeros((len(keys), 1), np.int64),
-            batch=np.zeros((engines, len(keys)), np.int64),
+            batch=np.zeros((self._count, len(keys)), np.int64),
             order=np.zeros(len(keys) + 1, np.int64),
             counts=np.zeros(2, np.int64),
         )
@@ -82,11 +98,17 @@ class ControlledRollout:
         """The number of finished responses at which the policy is asked again; None: never."""
         return self._wake.finished
 
+    @property
+    def _count(self) -> int:
+        """Engines in use."""
+        return self._own.setting.gpus // self.size
+
     def begin(self) -> None:
-        """Let the policy launch every response."""
+        """Let the policy choose the size of the engines, and launch every response."""
+        self._own.policy.rounds.next()  # its own; a policy may decide about sizes there
         fleet = self._fleet(0.0)
-        self._wake = self._control.begin(fleet, self._round)
-        self._carry_out(fleet.orders.replica)
+        self._wake = self._own.policy.control.begin(fleet, self._round)
+        self._carry_out(fleet.orders)
 
     def act(self, statuses: Iterable[Status], now_s: float) -> dict[int, int]:
         """Ask the policy, if it is time to.
@@ -95,29 +117,55 @@ class ControlledRollout:
             statuses: of all responses. now_s: since the rollout began.
 
         Returns:
-            {place: engine} of the shares that are to go on at another engine.
+            {place: engine} of the shares that are to go on at another engine; of all that run, where the size changes.
         """
         self._observe(statuses)
         moved: dict[int, int] = {}
+        resized = False
         while self._wake.finished is not None and int(self._tables.order[-1]) >= self._wake.finished:
             fleet = self._fleet(now_s)
-            self._wake = self._control.act(fleet)
-            self._carry_out(fleet.orders.replica)
+            self._wake = self._own.policy.control.act(fleet)
+            if self._carry_out(fleet.orders):
+                resized = True
+                self.resizes += 1
             moved |= fleet.orders.replica
-        return moved
+        return {int(place): self.where[place] for place in self._running().nonzero()[0]} if resized else moved
 
-    def end(self, statuses: Iterable[Status], now_s: float) -> None:
-        """The rollout is over; the policy remembers what it will."""
+    def end(self, statuses: Iterable[Status], now_s: float, preemptions: int = 0) -> None:
+        """The rollout is over; the policy remembers what it will.
+
+        Args:
+            preemptions: times that a full cache put a response back.
+        """
         self._observe(statuses)
-        self._control.end(self._fleet(now_s))
+        self._tables.counts[1] = preemptions
+        self._own.policy.control.end(self._fleet(now_s))
+        rounds = self._own.policy.rounds
+        rounds.done(rounds.next().prompts)
 
     def _fleet(self, now_s: float) -> ObservedFleet:
-        return ObservedFleet(self._tables, self._engines, 1, now_s, sizes=False)
+        return ObservedFleet(self._tables, self._count, self.size, now_s, sizes=len(self._own.setting.timings) > 1)
 
-    def _carry_out(self, replica: dict[int, int]) -> None:
-        for place, engine in replica.items():
+    def _carry_out(self, orders: Orders) -> bool:
+        """Note what was ordered; whether engines of another size take the place of the others."""
+        resized = orders.size is not None and orders.size != self.size
+        if resized and orders.size is not None:
+            self.size = orders.size
+            batch = np.zeros((self._count, len(self.where)), np.int64)
+            self._tables = self._tables._replace(replicas=self._replicas(), batch=batch)
+        for place, engine in orders.replica.items():
             self.where[place] = engine
             self._tables.responses["replica"][place] = engine
+        return resized
+
+    def _replicas(self) -> Records:
+        replicas = kernel.replica_table(self._count)
+        replicas["kv"] = dict(self._own.setting.timings)[self.size].kv_tokens
+        return replicas
+
+    def _running(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        running: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = self._tables.responses["state"] == kernel.RUNNING
+        return running
 
     def _observe(self, statuses: Iterable[Status]) -> None:
         """Write what the engines say into the tables."""
@@ -132,6 +180,6 @@ class ControlledRollout:
         groups = np.bincount(table["group"][ended], minlength=len(self._tables.groups))
         self._tables.groups["finished"] = groups
         self._tables.counts[0] = int((groups >= self._round.needed).sum())
-        running = table["state"] == kernel.RUNNING
-        context = (table["prompt"] + table["sampled"]) * running
-        self._tables.replicas["context"] = np.bincount(table["replica"], context, self._engines).astype(np.int64)
+        context = (table["prompt"] + table["sampled"]) * self._running()
+        contexts = np.bincount(table["replica"], context, self._count)  # what has finished may have been at more engines
+        self._tables.replicas["context"] = contexts[: self._count].astype(np.int64)

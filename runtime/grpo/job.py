@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policies.rollout.rounds import Round
-from rollmux_env.rollout.policy import Control
 from runtime.facts import Node
 from runtime.grpo.messages import Kept, Rolled, Status
 from runtime.grpo.rewards import merged
+from runtime.grpo.seats import footprint_of, parts_of, seats_of
 from runtime.grpo.shares import Share, is_controlled, rounds_of
 from runtime.grpo.state import Data, read_data, write_data
 from runtime.jobs.spec import JobSpec
@@ -29,7 +30,7 @@ from runtime.sync.plan import make_plan
 from runtime.sync.wire import Transfer
 
 if TYPE_CHECKING:
-    from runtime.grpo.control import ControlledRollout
+    from runtime.grpo.control import ControlledRollout, RunControl
 
 _ROLLOUT = "runtime.grpo.rollout_worker:RolloutWorker"
 _TRAINING = "runtime.grpo.training_worker:TrainingWorker"
@@ -53,11 +54,13 @@ class Grpo:
         self._reward_workers: list[WorkerHandle] = []
         self._rolled = Rolled()
         self._machines: list[str] = []  # of the engines
+        self._sizes: list[int] = []  # of them
+        self._size = spec.rollout.tensor_parallel  # of those in use
         self._weights: list[Kept] = []
         self._checkpoint: Path | None = None
         self._rounds = rounds_of(spec)
         self._long = False  # the rollout in hand runs what earlier ones left
-        self._control: Control | None = None  # what decides inside its rollouts
+        self._control: RunControl | None = None  # what decides inside its rollouts
         self._anchors: dict[str, float] = {}  # of the rewards' timeout
         self._news: dict[str, float] = {}  # of them, what the last rollout has changed
         self._profiled = False  # what the ranks have trained since is to be forgotten
@@ -73,7 +76,7 @@ class Grpo:
         if phase == "rollout":
             if not self._engines:
                 self._start_engines()
-            self._stages([self._engines[part].call("restore") for part in runtime_hook.parts])
+            self._stages([self._engines[part].call("restore") for part in self._in_use()])
         else:
             if not self._ranks:
                 self._start_ranks()
@@ -90,10 +93,15 @@ class Grpo:
         return self._park(phase, "stay")
 
     def _park(self, phase: PhaseOfJob, method: str) -> Footprint:
-        workers = self._engines if phase == "rollout" else self._ranks
-        footprints = self._stages([worker.call(method) for worker in workers])
+        if phase == "rollout":
+            workers, sizes, size = self._engines, self._sizes, self._size
+        else:
+            workers, sizes, size = self._ranks, [1] * len(self._ranks), 1
+        calls = [worker.call(method if one == size else "offload") for worker, one in zip(workers, sizes, strict=True)]
+        footprints = self._stages(calls)
         share = len(workers) // len(runtime_hook.nodes(POOL_OF[phase]))  # workers of a node come one after the other
-        nodes = [sum(footprints[k : k + share], Footprint()) for k in range(0, len(footprints), share)]
+        places = [slice(k, k + share) for k in range(0, len(footprints), share)]
+        nodes = [footprint_of(footprints[place], sizes[place], size) for place in places]
         return max(nodes, key=lambda part: part.device + part.host)
 
     def _roll_out(self) -> None:
@@ -111,31 +119,40 @@ class Grpo:
         number, worst_case = max(runtime_hook.iteration, 0), runtime_hook.worst_case
         this_round = self._rounds.next()
         led = None if self._control is None or worst_case else self._led(this_round)
-        shares: list[tuple[Share, ...]]
+        for size in (*self._spec.rollout.sizes, self._spec.rollout.tensor_parallel) if led is None else (led.size,):
+            self._resize(size)  # of the worst case every change is a part
+        here = self._of_its_size()
         if led is None:
-            shares = [(Share(k, share),) for k, share in enumerate(this_round.shares(len(self._engines)))]
+            dealt: list[tuple[Share, ...]] = [(Share(k, share),) for k, share in enumerate(this_round.shares(len(here)))]
         else:
-            shares = [tuple(share for share in led.shares if led.where[share.place] == k) for k in range(len(self._engines))]
-        total = sum(len(one.round.prompts) * one.round.responses for own in shares for one in own if one.round.wanted)
-        beginnings = [self._engines[k].call("begin", number, worst_case, total, own, self._news) for k, own in enumerate(shares)]
-        whole = len(runtime_hook.parts) == len(self._engines)  # else beside a migrated tail
+            dealt = [tuple(share for share in led.shares if led.where[share.place] == k) for k in range(len(here))]
+        total = sum(len(one.round.prompts) * one.round.responses for own in dealt for one in own if one.round.wanted)
+        shares = dict(zip(here, dealt, strict=True))
+        beginnings = [
+            worker.call("begin", number, worst_case, total, shares.get(k, ()), self._news) for k, worker in enumerate(self._engines)
+        ]
+        whole = bool(self._spec.rollout.sizes) or len(runtime_hook.parts) == len(self._engines)  # else beside a migrated tail
         if not whole:
             self._hand_over(range(len(self._engines)), runtime_hook.parts)
         self._evaluate(number, worst_case)
-        parts, began_s = runtime_hook.parts, time.monotonic()
+        parts, began_s = self._in_use(), time.monotonic()
         runtime_hook.wake(led.wake if led is not None and whole else None)
         while any(runtime_hook.wait([*beginnings, *(self._engines[part].call("sample") for part in parts)])[len(beginnings) :]):
             beginnings, before = [], parts
-            parts = runtime_hook.regroup(self._leave)
+            runtime_hook.regroup(self._leave)
+            parts = self._in_use()
             if parts != before:  # what the dispatch policy has done to it, the rollout policy leaves as it is
                 whole = False
                 self._stages([self._engines[part].call("restore") for part in parts if part not in before])
                 self._hand_over(before, parts)
             elif led is not None and whole:
-                self._shift(led.act(self._statuses(), time.monotonic() - began_s))
+                moved = led.act(self._statuses(), time.monotonic() - began_s)
+                self._resize(led.size)
+                parts = self._in_use()
+                self._shift(moved)
             runtime_hook.wake(led.wake if led is not None and whole else None)
         if led is not None:
-            led.end(self._statuses(), time.monotonic() - began_s)
+            self._end(led, time.monotonic() - began_s)
         self._long = this_round.long
         if not self._reward_workers:
             self._take_results()
@@ -174,31 +191,56 @@ class Grpo:
         from runtime.grpo.control import ControlledRollout
 
         assert self._control is not None
-        led = ControlledRollout(self._control, this_round, len(self._engines), self._spec.algorithm.max_prompt_tokens)
+        led = ControlledRollout(self._control, this_round)
         led.begin()
         return led
+
+    def _end(self, led: ControlledRollout, seconds: float) -> None:
+        """The policy learns what has become of the rollout."""
+        preemptions = sum(runtime_hook.wait([worker.call("preemptions") for worker in self._engines]))
+        led.end(self._statuses(), seconds, preemptions)
+        if self._spec.rollout.sizes:
+            runtime_hook.report(engine_size=led.size, resizes=led.resizes, preemptions=preemptions)
+
+    def _of_its_size(self) -> Sequence[int]:
+        """Numbers of the engines of the size in use."""
+        if not self._spec.rollout.sizes:
+            return range(len(self._engines))
+        return [k for k, size in enumerate(self._sizes) if size == self._size]
+
+    def _in_use(self) -> tuple[int, ...]:
+        """Numbers of the engines that may sample now."""
+        return tuple(self._of_its_size()) if self._spec.rollout.sizes else runtime_hook.parts
+
+    def _resize(self, size: int) -> None:
+        """Let engines of a size take the place of those in use."""
+        if self._spec.rollout.sizes and size != self._size:
+            self._leave(self._in_use())
+            self._size = size
+            self._stages([self._engines[part].call("restore") for part in self._in_use()])
 
     def _statuses(self) -> list[Status]:
         return [one for own in runtime_hook.wait([worker.call("status") for worker in self._engines]) for one in own]
 
     def _shift(self, moved: Mapping[int, int]) -> None:
-        """Let shares go on at other engines."""
+        """Let shares go on at other engines, counted among those of the size in use."""
         if moved:
-            shares = [worker.call("leave", tuple(moved)) for worker in self._engines]
+            shares, here = [worker.call("leave", tuple(moved)) for worker in self._engines], self._of_its_size()
             for engine in sorted(set(moved.values())):
                 places = [place for place, to in moved.items() if to == engine]
-                runtime_hook.wait(self._engines[engine].call("join", places, *shares))
+                runtime_hook.wait(self._engines[here[engine]].call("join", places, *shares))
 
     def _evaluate(self, number: int, worst_case: bool) -> None:
         """Try the weights on held-out prompts, if it is time to: before sampling, so that no tail waits for it."""
-        evaluation, parts = self._spec.evaluation, runtime_hook.parts
+        evaluation, parts = self._spec.evaluation, self._in_use()
         if evaluation is None or not (worst_case or evaluation.is_due(number, self._spec.iterations)):
             return
         runtime_hook.wait([self._engines[part].call("evaluate", k, len(parts), worst_case) for k, part in enumerate(parts)])
 
     def parts(self) -> list[Node]:
-        """A part of the rollout nodes for each engine: some are enough for a rollout."""
-        return [part for node in runtime_hook.nodes("rollout") for part in _parts(node, self._spec.rollout.tensor_parallel)]
+        """A part of the rollout nodes for each engine: some are enough for a rollout. Engines of several sizes need all of them."""
+        rollout = self._spec.rollout
+        return [] if rollout.sizes else [seat.node for seat in seats_of(runtime_hook.nodes("rollout"), rollout)]
 
     def _leave(self, parts: Sequence[int]) -> None:
         """Take engines off their devices."""
@@ -302,20 +344,31 @@ class Grpo:
         self._engines, self._ranks, self._reward_workers = [], [], []
 
     def _start_engines(self) -> None:
-        parts = self.parts()
+        rollout = self._spec.rollout
+        seats = seats_of(runtime_hook.nodes("rollout"), rollout)
+        together = Counter(seat.size for seat in seats)
         with runtime_hook.stage("process"):
             self._reward_workers = self._start_reward_workers()
             self._engines = [
-                runtime_hook.start_worker(part, _ROLLOUT, self._spec, k, len(parts), part, self._reward_workers)
-                for k, part in enumerate(parts)
+                runtime_hook.start_worker(
+                    seat.node, _ROLLOUT, self._spec, k, len(seats), seat.node, self._reward_workers, together[seat.size]
+                )
+                for k, seat in enumerate(seats)
             ]
             runtime_hook.wait([worker.call("ready") for worker in self._engines])
-        self._machines = [part.machine for part in parts]
+        self._machines, self._sizes = [seat.node.machine for seat in seats], [seat.size for seat in seats]
+        timings = {}
+        for self._size in reversed(rollout.all_sizes):  # the configured one last: it stays on the devices
+            own = [self._engines[k] for k in self._of_its_size()]
+            self._stages([worker.call("open", self._source()) for worker in own])
+            if rollout.sizes:
+                timings[self._size] = runtime_hook.wait(own[0].call("timing"))
+            if self._size != rollout.tensor_parallel:
+                self._leave(self._in_use())
         if is_controlled(self._spec):
             from runtime.grpo.control import control_of
 
-            self._control = control_of(self._spec, len(parts))
-        self._stages([worker.call("open", self._source()) for worker in self._engines])
+            self._control = control_of(self._spec, together[rollout.tensor_parallel], timings)
 
     def _start_reward_workers(self) -> list[WorkerHandle]:
         """On the machines of the rollout nodes in turn, and there on whatever cores are idle."""
@@ -324,7 +377,7 @@ class Grpo:
         return [runtime_hook.start_worker(place, _REWARDS, self._spec) for place in places]
 
     def _start_ranks(self) -> None:
-        parts = [part for node in runtime_hook.nodes("training") for part in _parts(node, 1)]
+        parts = [part for node in runtime_hook.nodes("training") for part in parts_of(node, 1)]
         with runtime_hook.stage("process"):
             self._ranks = [
                 runtime_hook.start_worker(part, _TRAINING, self._spec, k, len(parts), part) for k, part in enumerate(parts)
@@ -347,15 +400,3 @@ class Grpo:
         for name, seconds in longest.items():
             runtime_hook.stages[name] = runtime_hook.stages.get(name, 0.0) + seconds
         return footprints
-
-
-def _parts(node: Node, gpus: int) -> list[Node]:
-    """A node cut into workers: one for so many of its GPUs, or one on a CPU node."""
-    count = len(node.gpus) // gpus
-    if count < 1:
-        return [node]
-    cores = len(node.cores) // count
-    return [
-        replace(node, gpus=node.gpus[k * gpus : (k + 1) * gpus], cores=node.cores[k * cores : (k + 1) * cores])
-        for k in range(count)
-    ]

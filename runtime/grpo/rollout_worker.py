@@ -24,6 +24,7 @@ from runtime.phases import WorkerHandle, runtime_hook
 from runtime.residency.footprint import Footprint
 
 if TYPE_CHECKING:
+    from rollmux_env.timing.replica import ReplicaTiming
     from runtime.sync.wire import Address, Transfer
 
 
@@ -32,11 +33,19 @@ class RolloutWorker:
 
     Args:
         spec: of the job. place, of: which of the job's engines it is, and how many there are. node: its own.
-        reward_workers: of the job, if it has any.
+        reward_workers: of the job, if it has any. together: engines of its size, which share a rollout; None: all of them.
     """
 
-    def __init__(self, spec: JobSpec, place: int, of: int, node: Node, reward_workers: Sequence[WorkerHandle] = ()) -> None:
-        self._spec, self._place, self._of, self._node = spec, place, of, node
+    def __init__(
+        self,
+        spec: JobSpec,
+        place: int,
+        of: int,
+        node: Node,
+        reward_workers: Sequence[WorkerHandle] = (),
+        together: int | None = None,
+    ) -> None:
+        self._spec, self._place, self._together, self._node = spec, place, together or of, node
         count = len(reward_workers)  # each engine begins with another one
         self._runners = [DistantRunner(reward_workers[(place * count // of + k) % count]) for k in range(count)]
         self._evaluated: list[Future[float]] = []
@@ -76,15 +85,21 @@ class RolloutWorker:
                 max_length=settings.max_prompt_tokens + settings.max_tokens,
                 seed=spec.seed,
                 threads=threads_of((self._node,)),
-                tensor_parallel=spec.rollout.tensor_parallel,
+                tensor_parallel=max(1, len(self._node.gpus)) if spec.rollout.sizes else spec.rollout.tensor_parallel,
                 options=spec.rollout.engine_options.values_set(),
             )
             self._staged = WeightStage(pinned=bool(self._node.gpus))
         with stage("warm-up"):  # a batch of an iteration's size: the first one of its shape takes longer than those after it
-            share = rounds_of(spec).next().shares(self._of)[self._place]
-            self._batch = max(1, len(share.prompts) * share.responses)
+            shares = rounds_of(spec).next().shares(self._together)
+            self._batch = max(1, max(len(share.prompts) * share.responses for share in shares))
             self._engine.generate([(0,)] * self._batch, Sampling(max_tokens=2, ignore_end=True))
             self._rewards.wait_until_ready()
+        if spec.rollout.sizes:
+            with stage("speed"):
+                from runtime.grpo.engine_speed import timing_of
+
+                lengths = settings.max_prompt_tokens, settings.max_tokens
+                self._timing = timing_of(self._engine, files.vocabulary, self._batch, *lengths)
         with stage("checkpoint"):
             if checkpoint is not None:
                 self._rewards.learn(read_data(Path(checkpoint)).anchors)
@@ -92,6 +107,10 @@ class RolloutWorker:
                 weights = {name.removeprefix("weights."): tensor for name, tensor in tensors.items()}
                 self._engine.update_weights(weights, int(info["updates"]))
         return Footprint(), stage.seconds
+
+    def timing(self) -> ReplicaTiming:
+        """What the engine costs, of a job with engines of several sizes."""
+        return self._timing
 
     def restore(self) -> Timed:
         """Bring the engine to its device, with the weights that were staged meanwhile."""
@@ -145,6 +164,7 @@ class RolloutWorker:
         self._rewards.learning = not worst_case
         self._worst_case = worst_case
         self._evaluated = []
+        self._preempted = self._engine.preemptions
         self._shares = [self._running(share) for share in shares]
 
     def sample(self) -> tuple[int, ...]:
@@ -205,6 +225,10 @@ class RolloutWorker:
     def status(self) -> tuple[Status, ...]:
         """Of the shares that are here, of one response each."""
         return tuple(Status(share.place, share.tokens_so_far(), share.end_s) for share in self._shares)
+
+    def preemptions(self) -> int:
+        """How often a full cache has put a response back since this round began."""
+        return self._engine.preemptions - self._preempted
 
     def leave(self, places: Collection[int] | None = None) -> tuple[Share, ...]:
         """Give up the shares that are not over; of those at some places."""

@@ -83,6 +83,11 @@ def _check_own(job: JobSpec) -> None:
         raise field_error(problem, "rollout", "engine_options", "max_model_len")
     if job.job_class is not None and job.rollout.policy != "plain":
         raise field_error("is a key of jobs with a task", "rollout", "policy")
+    if job.job_class is not None and job.rollout.sizes:
+        raise field_error("is a key of jobs with a task", "rollout", "sizes")
+    if job.rollout.sizes and job.staleness:
+        problem = "do not go with a staleness: the engines of another size would go on with weights that have come meanwhile"
+        raise field_error(problem, "rollout", "sizes")
     if job.job_class is not None and job.staleness:
         raise field_error("is a key of jobs with task, attach or command; a class trains on what it has just sampled", "staleness")
     if job.rollout.interruptible and not job.staleness:

@@ -78,7 +78,9 @@ class RolloutSpec(PhaseSpec):
     engine: Literal["auto", "vllm", "torch"] = "auto"
     """What samples; auto is vLLM where it is installed and works."""
     tensor_parallel: Count = 1
-    """GPUs of one copy of the model."""
+    """GPUs of one copy of the model; with `sizes`, on a node of CPU cores, the cores of one."""
+    sizes: Annotated[tuple[Count, ...], Field(strict=False, exclude_if=_unset)] = ()
+    """Built-in kind: other sizes of engines that a policy may choose; engines of all sizes are built beforehand."""
     engine_options: EngineOptions = EngineOptions()
     """Of vLLM."""
     policy: Annotated[str, AfterValidator(_of_a_run)] = "plain"
@@ -93,6 +95,22 @@ class RolloutSpec(PhaseSpec):
         if self.policy != "tail-batching" and "eta" in self.model_fields_set:
             raise field_error("goes with the policy tail-batching", "eta")
         return self
+
+    @model_validator(mode="after")
+    def _sizes_go_with_the_policy(self) -> RolloutSpec:
+        if len({self.tensor_parallel, *self.sizes}) <= len(self.sizes):
+            raise field_error(f"must be different, and others than tensor_parallel, {self.tensor_parallel}", "sizes")
+        if self.policy not in ("plain", "tail-batching") or self.sizes:
+            from policies.rollout.places import why_not_sizes
+
+            if problem := why_not_sizes(self.policy, self.all_sizes):
+                raise field_error(problem, "sizes" if self.sizes else "policy")
+        return self
+
+    @property
+    def all_sizes(self) -> tuple[int, ...]:
+        """Those of engines that are built, the configured one first."""
+        return (self.tensor_parallel, *self.sizes)
 
     @model_validator(mode="after")
     def _options_go_with_vllm(self) -> RolloutSpec:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+import numpy as np
 import pytest
 
+from policies.placement.policy_file import PolicyConfig, write_policy
+from rollmux_env.envs.rollout.observation import JOB_FEATURES, ROW_FEATURES, STATE_FEATURES
 from runtime.facts import Node, Pool
 from runtime.grpo.rollout_worker import RolloutWorker
+from runtime.grpo.seats import seats_of
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.phases import Paused
@@ -22,6 +27,7 @@ NODES: dict[Pool, Node] = {
     "rollout": Node("rollout-0", "rollout", "m", (0,), (), 4.0, "1 core"),
     "training": Node("training-0", "training", "m", (1,), (), 4.0, "1 core"),
 }
+TWO_CORES = Node("rollout-0", "rollout", "m", (0, 1), (), 4.0, "2 cores")
 
 
 @contextlib.contextmanager
@@ -31,12 +37,45 @@ def two_engines(algorithm: dict[str, int], cache: Path) -> Iterator[tuple[JobSpe
     Args:
         cache: folder for its model.
     """
+    with _engines(algorithm, cache, [NODES["rollout"]] * 2) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def engines_of_two_sizes(algorithm: dict[str, int], cache: Path, policy: str) -> Iterator[tuple[JobSpec, list[RolloutWorker]]]:
+    """On a node of two cores two engines of one core, and one of both, which sleeps; arguments and what it gives as above."""
+    with _engines(algorithm, cache, [TWO_CORES], policy=policy, sizes=[2]) as (spec, made):
+        made[2].offload()
+        yield spec, made
+
+
+def always_resizes(path: Path) -> str:
+    """A learned policy, in a file there, that goes to engines of another size whenever it is asked."""
+    config = PolicyConfig(
+        decides="rollout",
+        job_features=JOB_FEATURES,
+        candidate_features=ROW_FEATURES,
+        cluster_features=STATE_FEATURES,
+        widths=(1,),
+    )
+    weights = {name: np.zeros(shape, np.float32) for name, shape in config.shapes().items()}
+    weights["skip.weight"][0, ROW_FEATURES.index("resize")] = 1.0
+    write_policy(path, config, weights)
+    return f"learned:{path}"
+
+
+@contextlib.contextmanager
+def _engines(
+    algorithm: dict[str, int], cache: Path, nodes: Sequence[Node], **rollout: Any
+) -> Iterator[tuple[JobSpec, list[RolloutWorker]]]:
     model = {"name": "tiny", "hidden_size": 64, "layers": 1}
     job: dict[str, Any] = {"id": "a", "slo": 2, "iterations": 1, "task": "long-tail", "model": model, "algorithm": algorithm}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROLLMUX_CACHE", str(cache))
-        spec = parse_jobs({"version": 1, "jobs": [job | {"rollout": {"engine": "torch"}}]}, "test", Path()).jobs[0]
-        made = [RolloutWorker(spec, k, 2, Node(f"rollout-{k}", "rollout", "m", (0,), (), 4.0, "1 core")) for k in range(2)]
+        spec = parse_jobs({"version": 1, "jobs": [job | {"rollout": {"engine": "torch", **rollout}}]}, "test", Path()).jobs[0]
+        seats = seats_of(nodes, spec.rollout)
+        together = Counter(seat.size for seat in seats)
+        made = [RolloutWorker(spec, k, len(seats), seat.node, (), together[seat.size]) for k, seat in enumerate(seats)]
         for worker in made:
             worker.open(None)
     yield spec, made
