@@ -527,7 +527,7 @@ def apply(state: State, event: Event) -> None:
 
     Events are facts: whether a decision is allowed is `rollmux_env.cluster.plan.carry_out`'s to say.
     """
-    state.now_s = event.at_s
+    state.now_s = float(event.at_s)  # compiled code is made anew for a clock of whole numbers
     match event:
         case Arrived(job=job):
             state._add_job(job, isinstance(event, Requeued))

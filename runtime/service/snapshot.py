@@ -8,7 +8,8 @@ from math import isfinite
 from typing import Literal
 
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
-from rollmux_env.cluster.state import Group, State
+from rollmux_env.cluster.group import Group
+from rollmux_env.cluster.state import State
 from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler.pace import Pace
