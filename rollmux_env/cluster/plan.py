@@ -82,11 +82,11 @@ def plans_switches(policy: object) -> bool:
 
 def may_move(state: State, job_id: str) -> bool:
     """P7, P8: whether a running job can be moved, and would still meet its SLO on average if it left when the pause ends."""
-    row = state.row(job_id)
-    if not state.jobs.movable[row]:
+    row, jobs = state.row(job_id), state.view.jobs
+    if not jobs["movable"][row]:
         return False
-    stayed_s = state.now_s - float(state.jobs.admitted_s[row])
-    return bool(may_pause(stayed_s, state.cluster.migration_s, float(state.jobs.limit_s[row]), state.iterations_done(job_id)))
+    stayed_s = state.now_s - float(jobs["admitted_s"][row])
+    return bool(may_pause(stayed_s, state.cluster.migration_s, float(jobs["limit_s"][row]), state.iterations_done(job_id)))
 
 
 def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0) -> list[Event]:

@@ -49,8 +49,6 @@ from rollmux_env.kernel.tables import (
     group_table,
     job_table,
 )
-from rollmux_env.network.link import fair_level, slowed_s
-from rollmux_env.network_keys import own_rate_gbps
 from rollmux_env.scenario import SIDES, Cluster, Job, Phases
 
 
@@ -218,7 +216,8 @@ class State:
         if self.cluster.network is None:
             return False
         row = self._rows[job_id]
-        return link.crosses(self._jobs, row, self._models[row]) and (self.link_is_full or link.breaks_alone(self._jobs, row))
+        linked = link.Linked(self._jobs, self._groups, self._models, self.cluster.network)
+        return link.crosses(linked, row) and (self.link_is_full or link.breaks_alone(self._jobs, row))
 
     def iterations_done(self, job_id: str) -> float:
         """Iterations of a job so far: with fractions, but where they are observed only those that it has finished."""
@@ -428,31 +427,13 @@ class State:
         self._departs_s[group] = self._groups["departs_s"][group]
 
     def _share_link(self) -> None:
-        """Plan every sync as long as it takes when all running jobs sync at once, and with them the fastest of those that wait,
-        unless that would break an SLO."""
+        """Plan every sync as long as it takes on the link (`rollmux_env.cluster.link.share`)."""
         network = self.cluster.network
         assert network is not None
         present = self.order[self._groups["exclusive"][self.order] == 0].tolist()
-        members = [row for group in present for row in self._groups["members"][group, : self._groups["n_members"][group]].tolist()]
-        running, waiting = (
-            {row: own_rate_gbps(self._models[row], network) for row in rows if link.crosses(self._jobs, row, self._models[row])}
-            for rows in (members, map(self.row, self.waiting))
-        )
-        newcomer = [max(waiting.values())] if waiting else []
-        self._plan_syncs(running | waiting, fair_level([*running.values(), *newcomer], network.link_gbps))
-        self.link_is_full = bool(newcomer) and not link.keeps_all(self._jobs, self._groups, present)
-        if self.link_is_full:
-            self._plan_syncs(running, fair_level(running.values(), network.link_gbps))
-
-    def _plan_syncs(self, rates: dict[int, float], level: float) -> None:
-        """Let the syncs of jobs, by row, take what they do at a rate of at most `level`."""
-        for row, rate in rates.items():
-            job = self._models[row]
-            link.write_sync(self._jobs, row, job, slowed_s(job.sync_s, rate, level))
-            group = int(self._jobs["group"][row])
-            if group != NOWHERE and self._jobs["placed_sync_s"][row] != self._jobs["sync_s"][row]:
-                self._settle(group)
-                self._replan_member(row, group)
+        waiting = [self._rows[job_id] for job_id in self.waiting]
+        linked = link.Linked(self._jobs, self._groups, self._models, network)
+        self.link_is_full = link.share(linked, present, waiting, self._settle, self._replan_member)
 
     def _colocated_s(self, row: int) -> tuple[float, float]:
         """Seconds of a job's two phases where both run on training nodes."""

@@ -40,7 +40,7 @@ from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.groups import Group, Seat, guest_seating, join, seating_of
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.holding import Holding
-from rollmux_env.scheduler.keeping import keeping
+from rollmux_env.scheduler.keeping import job_keeping
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import INSTANT_S, Planner
 from rollmux_env.scheduler.review import Review
@@ -168,7 +168,7 @@ class Scheduler:
                 break
             again += (last := state.group_list()[-1].jobs)
             self.planner.leave(now_s, (), (), dict.fromkeys(last, False), ())
-        self._resize(settling)
+        settling.resize(self._resizes)
         self._resizes = bool(nodes.drained)
         settling.settle()
         for group in state.group_list():
@@ -378,8 +378,7 @@ class Scheduler:
 
         A job that goes says so between two iterations, when what it has done is kept: it fails and arrives again.
         """
-        seat = self.seats.get(job_id)
-        return seat is not None and not self.stopped and self._is_drained(seat) and not seat.moving
+        return job_id in self.seats and not self.stopped and self._is_to_move(job_id)
 
     def placements(self, now_s: float) -> Iterator[Command]:
         """Decide who goes where, then say it, one command after the other."""
@@ -406,9 +405,9 @@ class Scheduler:
                 self._resizes = True
             self._settling.settle()
             if self._resizes or self._settling.nodes.drained or planner.alone:
-                self._resize(self._settling)
-                hidden = self._settling.nodes.drained_groups()
-                planner.hidden = hidden | {self.state.group_of(job_id).id for job_id in self._alone()}
+                self._settling.resize(self._resizes)
+                self._resizes = False
+                planner.hidden = self._settling.hidden()
         asks = self.asks
         if asks and planner.hidden:
             self._relocate()
@@ -485,36 +484,18 @@ class Scheduler:
             if finding.risk is not None:
                 yield finding.risk if moves else finding.risk._replace(moved=False)
 
-    def _resize(self, settling: Settling) -> None:
-        """Let the state know how many nodes are in service."""
-        most, changed = settling.most(), self._resizes
-        self._resizes = False
-        cluster = self.state.cluster
-        if any(cluster.pools[side].max_nodes != most[side] for side in cluster.sides):
-            self.planner.resize(self.now_s, most["rollout"], most["training"])
-        elif changed:
-            self.planner.wake()
+    def _is_to_move(self, job_id: str) -> bool:
+        """Whether a job is on a drained node, or disturbs one that is to be alone, and can be moved."""
+        seat = self.seats[job_id]
+        return self._settling is not None and not seat.moving and self._settling.is_drained(seat)
 
     def _relocate(self) -> None:
         """Move jobs from drained nodes, as far as there is room."""
-        going = [job_id for job_id, seat in self.seats.items() if self._is_drained(seat) and not seat.moving]
+        going = [job_id for job_id in self.seats if self._is_to_move(job_id)]
         if going:
             policy = self._make_policy() if self._make_policy is not None else self.planner.policy
             for move in other_places(self.state, going, self.planner.hidden, policy):
                 self.planner.note(move)
-
-    def _is_drained(self, seat: Seat) -> bool:
-        """Whether a job has a drained node, or shares its group with one that is to be alone, and can be moved."""
-        if self.nodes is None or seat.guest or seat.failed:
-            return False
-        disturbs = any(other != seat.job_id and self.seats[other].group is seat.group for other in self._alone())
-        if not disturbs and not seat.nodes() & self.nodes.drained:
-            return False
-        return self.state.job(seat.job_id).movable and not self.state.is_paused(seat.job_id)
-
-    def _alone(self) -> list[str]:
-        """Jobs in groups that are to be alone there."""
-        return [job_id for job_id in self.planner.alone if job_id in self.seats and self.state.is_running(job_id)]
 
     def _lend(self, settling: Settling) -> Iterator[Command]:
         """Let the next jobs be profiled, if there are nodes for it."""
@@ -588,7 +569,7 @@ class Scheduler:
 
     def _keeps(self, job_id: str, phase: PhaseName, device_gb: float) -> None:
         """Where a job keeps more on GPUs than is planned, plan with that, as far as there is memory: nobody else gets it."""
-        known = keeping(self.state, job_id, phase, device_gb)
+        known = job_keeping(self.state, job_id, phase, device_gb)
         if known is not None:
             self.state.now_s = self.now_s
             self.planner.note(Reprofiled(self.now_s, known))

@@ -10,7 +10,7 @@ from rollmux_env.scenario import Job, Phase, Side
 _CHANGE = 0.01  # of what a job keeps on a GPU; less is how exactly that is measured
 
 
-def keeping(state: State, job_id: str, phase: Side, device_gb: float) -> Job | None:
+def job_keeping(state: State, job_id: str, phase: Side, device_gb: float) -> Job | None:
     """A running job with what one of its phases has been seen to keep, as far as there is memory; None: as is known already."""
     job, shape = state.job(job_id), state.shape(job_id)
     part: Phase = getattr(job.phases(shape), phase)

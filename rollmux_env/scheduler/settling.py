@@ -1,4 +1,4 @@
-"""Which nodes the places of groups and of guests have, where nodes have names: those that the state says, and no others."""
+"""Which nodes the places of groups and of guests have, where nodes have names: those that the state says, of those in service."""
 
 from __future__ import annotations
 
@@ -43,6 +43,31 @@ class Settling:
         """Nodes of each pool that the state may provision."""
         there = {pool: self.nodes.in_service(pool) for pool in POOLS}
         return {pool: min(there[pool], self._caps.get(pool) or there[pool]) for pool in POOLS}
+
+    def resize(self, changed: bool) -> None:
+        """Let the state know how many nodes are in service.
+
+        Args:
+            changed: there are others than before, perhaps as many.
+        """
+        most, cluster = self.most(), self._state.cluster
+        if any(cluster.pools[side].max_nodes != most[side] for side in cluster.sides):
+            self._planner.resize(self._state.now_s, most["rollout"], most["training"])
+        elif changed:
+            self._planner.wake()
+
+    def hidden(self) -> set[int]:
+        """Groups that nobody is to enter: those with drained nodes, and those of jobs that are to be alone."""
+        return self.nodes.drained_groups() | {self._state.group_number(job_id) for job_id in self._alone()}
+
+    def is_drained(self, seat: Seat) -> bool:
+        """Whether a job has a drained node, or shares its group with one that is to be alone, and can be moved."""
+        if seat.guest or seat.failed:
+            return False
+        disturbs = any(other != seat.job_id and self._seats[other].group is seat.group for other in self._alone())
+        if not disturbs and not seat.nodes() & self.nodes.drained:
+            return False
+        return self._state.job(seat.job_id).movable and not self._state.is_paused(seat.job_id)
 
     def unsettle(self, number: int) -> None:
         """The nodes of a group, or lent ones, may be others' than the state and the seats say."""
@@ -91,6 +116,10 @@ class Settling:
         """
         self._caps = _caps(cluster)
         self._assignments += self.nodes.take_back(self._places(self._all()), (), self._state.now_s)
+
+    def _alone(self) -> list[str]:
+        """Jobs in groups that are to be alone there."""
+        return [job_id for job_id in self._planner.alone if job_id in self._seats and self._state.is_running(job_id)]
 
     def _all(self) -> list[int]:
         return [LEASE, *self._state.group_numbers()]
