@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 
 from policies.dispatch import DISPATCH, make_dispatch
+from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.placement.scorer import random_weights
 from rollmux_env.envs.dispatch.generator import RandomGroups
+from rollmux_env.envs.dispatch.observation import ON_POLICY
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.dispatcher import Dispatcher, PhaseName
@@ -56,6 +59,26 @@ def test_a_damaged_policy_file_is_an_error(tmp_path: Path) -> None:
     file.write_bytes(b"\x10\0\0\0\0\0\0\0 not a policy at all")
     with pytest.raises(InputError, match="is not a policy file, or damaged"):
         make_dispatch(f"learned:{file}")
+
+
+def test_a_policy_file_that_knows_nothing_of_staleness_refuses_stale_jobs(tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    config = PolicyConfig(
+        decides="dispatch",
+        job_features=ON_POLICY.job,
+        candidate_features=ON_POLICY.candidates,
+        cluster_features=ON_POLICY.cluster,
+        widths=(8,),
+    )
+    write_policy(file, config, random_weights(len(ON_POLICY.job), len(ON_POLICY.candidates), len(ON_POLICY.cluster), (8,), 0))
+    dispatcher = Dispatcher(make_dispatch(f"learned:{file}"))
+    dispatcher.joined("a", (0,), 2, 1)
+    dispatcher.ready("a", "rollout")
+    assert dispatcher.permits() == [("a", "rollout")]
+    dispatcher.joined("b", (1,), 2, 1, staleness=1)
+    dispatcher.ready("b", "rollout")
+    with pytest.raises(InputError, match=r"^job b: staleness: .*policy\.safetensors was trained without stale jobs$"):
+        dispatcher.permits()
 
 
 @pytest.mark.parametrize(
