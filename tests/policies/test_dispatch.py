@@ -273,11 +273,13 @@ def test_the_learned_policy_knows_groups_of_more_nodes_than_an_integer_has_bits(
     assert len(dispatcher.permits()) == 2
 
 
-@pytest.mark.parametrize("dispatch", ["learned:default", "round-robin,migrate=0.8"])
-def test_groups_of_the_papers_kinds_are_not_slower_than_in_strict_round_robin(dispatch: str) -> None:
+@pytest.mark.parametrize(
+    ("dispatch", "stale"), [("learned:default", 0.0), ("learned:default", 1.0), ("round-robin,migrate=0.8", 0.0)]
+)
+def test_groups_of_the_papers_kinds_are_not_slower_than_in_strict_round_robin(dispatch: str, stale: float) -> None:
     for shape in ("shared", "spatial"):
         usd = []
         for name in ("round-robin", dispatch):
-            groups = [RandomGroups(shape, 0.5, rounds=10).group(seed) for seed in range(6)]
+            groups = [RandomGroups(shape, 0.5, rounds=10, stale=stale).group(seed) for seed in range(6)]
             usd.append(sum(figures(group, replay_group(group, make_dispatch(name)))["usd_per_work_hour"] for group in groups))
         assert usd[1] < usd[0]
