@@ -2,6 +2,7 @@
 
     python benchmarks/dispatch.py                       all policies, held-out seeds 100 to 139
     python benchmarks/dispatch.py --seeds 10 --first 2000 learned:best.safetensors "fifo,migrate=0.8"
+    python benchmarks/dispatch.py --stale               the same groups with stale members
     python benchmarks/dispatch.py --streams --seeds 3   whole streams of 100 jobs, placed by `rollmux`
 
 Every figure is from the event replay of the group under the policy that `--dispatch` makes. The first column of a policy is its
@@ -59,6 +60,7 @@ def main() -> None:
     options.add_argument("--first", type=int, default=100)
     options.add_argument("--seeds", type=int, default=40)
     options.add_argument("--streams", action="store_true")
+    options.add_argument("--stale", action="store_true")
     arguments = options.parse_args()
     names = [BASE, *arguments.policies]
     seeds = range(arguments.first, arguments.first + arguments.seeds)
@@ -69,11 +71,12 @@ def main() -> None:
     every: dict[str, list[Found]] = {name: [] for name in names}
     policies = {name: Timed(make_dispatch(name)) for name in names}
     for policy in policies.values():  # what is compiled at the first call does not count
-        _play(policy, SHAPES[0], SKEWS[0], range(1))
+        _play(policy, RandomGroups(SHAPES[0], SKEWS[0]), range(1))
         policy.seconds, policy.calls = 0.0, 0
     for shape in SHAPES:
         for skew in SKEWS:
-            outcomes = {name: _play(policies[name], shape, skew, seeds) for name in names}
+            generator = RandomGroups(shape, skew, stale=float(arguments.stale))
+            outcomes = {name: _play(policies[name], generator, seeds) for name in names}
             table.add_row(shape, f"{skew:g}", *_row(outcomes, arguments.policies))
             for name in names:
                 every[name].append(outcomes[name])
@@ -85,9 +88,8 @@ def main() -> None:
     show(table)
 
 
-def _play(dispatch: DispatchPolicy, shape: str, skew: float, seeds: range) -> Found:
+def _play(dispatch: DispatchPolicy, generator: RandomGroups, seeds: range) -> Found:
     """Figures of a policy by name, one a seed."""
-    generator = RandomGroups(shape, skew)
     outcomes = []
     for seed in seeds:
         group = generator.group(seed)

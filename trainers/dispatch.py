@@ -16,7 +16,7 @@ from policies.dispatch import make_dispatch
 from policies.placement.policy_file import PolicyConfig
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv
 from rollmux_env.envs.dispatch.generator import RandomGroups
-from rollmux_env.envs.dispatch.observation import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
+from rollmux_env.envs.dispatch.observation import ON_POLICY, STALE
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Reference, Work
 from trainers.config import Settings
@@ -34,6 +34,8 @@ class DispatchProblem(Settings):
     """Coefficient of variation of the phases, from 0 to 3; null: 0, 0.25, 0.5 and 1."""
     rounds: Annotated[int, Field(ge=1, le=40)] = 25
     """Length of an episode, in planned periods."""
+    stale: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the groups that have stale members."""
     reference: Reference | None = None
     """Reward the work gained over this rule on the same group instead of the work."""
     slo_penalty: Annotated[float, Field(ge=0)] = 1.0
@@ -48,7 +50,7 @@ class DispatchProblem(Settings):
     @cached_property
     def generator(self) -> RandomGroups:
         """The generator of groups."""
-        return RandomGroups(self.shape, self.skew, self.rounds)
+        return RandomGroups(self.shape, self.skew, self.rounds, self.stale)
 
     def training(self, streams: int) -> DispatchVectorEnv:
         """See `Problem`."""
@@ -83,11 +85,12 @@ class DispatchProblem(Settings):
 
     def policy_config(self, widths: tuple[int, ...], provenance: dict[str, str | int | float]) -> PolicyConfig:
         """See `Problem`."""
+        names = STALE if self.generator.stale else ON_POLICY
         return PolicyConfig(
             decides="dispatch",
-            job_features=GROUP_FEATURES,
-            candidate_features=ROW_FEATURES,
-            cluster_features=STATE_FEATURES,
+            job_features=names.job,
+            candidate_features=names.candidates,
+            cluster_features=names.cluster,
             widths=widths,
             provenance=provenance,
         )

@@ -39,6 +39,7 @@ _ADDED: dict[str, str | int] = {
     "first_shape": _ROW,
     "alone_s": "solo_s",
     **dict.fromkeys(("rollout_device_gb", "training_device_gb", "node_device_gb"), 0),
+    **dict.fromkeys(("beside_waits", "beside_number", "beside_overtaken", "beside_runs", "beside_since_s"), 0),
     **dict.fromkeys(("stays_limit_s", "enters_limit_s", "follows_limit_s", "joined_limit_s"), "limit_s"),
     **dict.fromkeys(("reward_s", "reward_nodes"), 0),
     "plain_held_s": "plain_s",
@@ -74,9 +75,12 @@ def load_state(environment: object, arrays: Arrays, plain: dict[str, Any]) -> No
         table, _, last = name.rpartition(".")
         if last == "nodes" and name not in arrays and f"{table}.clock" in arrays:
             arrays[name] = _nodes_by_pool(arrays[f"{table}.clock"], leaves[f"{table}.clock"])
-    if different := sorted(set(leaves) ^ (set(arrays) | set(plain))):
+    empty = {name for name, value in leaves.items() if isinstance(value, np.ndarray) and not value.size}
+    if different := sorted((set(leaves) ^ (set(arrays) | set(plain))) - empty):
         raise InputError(f"environment.{different[0]}: is in only one of the saved environment and this one")
     for name, value in leaves.items():
+        if name in empty and name not in arrays:  # an earlier version had no such array, and there is nothing in it
+            continue
         if isinstance(value, np.ndarray):
             saved = arrays.get(name)
             if value.dtype.fields and saved is not None:

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 
 from policies.dispatch import DISPATCH, make_dispatch
+from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.placement.scorer import random_weights
 from rollmux_env.envs.dispatch.generator import RandomGroups
+from rollmux_env.envs.dispatch.observation import ON_POLICY
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.dispatcher import Dispatcher, PhaseName
@@ -56,6 +59,26 @@ def test_a_damaged_policy_file_is_an_error(tmp_path: Path) -> None:
     file.write_bytes(b"\x10\0\0\0\0\0\0\0 not a policy at all")
     with pytest.raises(InputError, match="is not a policy file, or damaged"):
         make_dispatch(f"learned:{file}")
+
+
+def test_a_policy_file_that_knows_nothing_of_staleness_refuses_stale_jobs(tmp_path: Path) -> None:
+    file = tmp_path / "policy.safetensors"
+    config = PolicyConfig(
+        decides="dispatch",
+        job_features=ON_POLICY.job,
+        candidate_features=ON_POLICY.candidates,
+        cluster_features=ON_POLICY.cluster,
+        widths=(8,),
+    )
+    write_policy(file, config, random_weights(len(ON_POLICY.job), len(ON_POLICY.candidates), len(ON_POLICY.cluster), (8,), 0))
+    dispatcher = Dispatcher(make_dispatch(f"learned:{file}"))
+    dispatcher.joined("a", (0,), 2, 1)
+    dispatcher.ready("a", "rollout")
+    assert dispatcher.permits() == [("a", "rollout")]
+    dispatcher.joined("b", (1,), 2, 1, staleness=1)
+    dispatcher.ready("b", "rollout")
+    with pytest.raises(InputError, match=r"^job b: staleness: .*policy\.safetensors was trained without stale jobs$"):
+        dispatcher.permits()
 
 
 @pytest.mark.parametrize(
@@ -250,11 +273,13 @@ def test_the_learned_policy_knows_groups_of_more_nodes_than_an_integer_has_bits(
     assert len(dispatcher.permits()) == 2
 
 
-@pytest.mark.parametrize("dispatch", ["learned:default", "round-robin,migrate=0.8"])
-def test_groups_of_the_papers_kinds_are_not_slower_than_in_strict_round_robin(dispatch: str) -> None:
+@pytest.mark.parametrize(
+    ("dispatch", "stale"), [("learned:default", 0.0), ("learned:default", 1.0), ("round-robin,migrate=0.8", 0.0)]
+)
+def test_groups_of_the_papers_kinds_are_not_slower_than_in_strict_round_robin(dispatch: str, stale: float) -> None:
     for shape in ("shared", "spatial"):
         usd = []
         for name in ("round-robin", dispatch):
-            groups = [RandomGroups(shape, 0.5, rounds=10).group(seed) for seed in range(6)]
+            groups = [RandomGroups(shape, 0.5, rounds=10, stale=stale).group(seed) for seed in range(6)]
             usd.append(sum(figures(group, replay_group(group, make_dispatch(name)))["usd_per_work_hour"] for group in groups))
         assert usd[1] < usd[0]

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.recfunctions import repack_fields
 
 from policies.dispatch import make_dispatch
 from rollmux_env.envs.dispatch.replay import figures, replay_group
+from rollmux_env.envs.dispatch.types import MEMBER
 from rollmux_env.errors import InputError
 from tests.trainers.going_on import check_going_on
 from trainers.config import check_config, read_config
+from trainers.env_state import Arrays
 from trainers.evaluation import find_references
 from trainers.problem import make_problem
 from trainers.train import BEST, Run, train
@@ -46,6 +49,27 @@ def test_a_short_run_beats_round_robin_and_its_file_does_so_in_the_event_replay(
 def test_an_environment_goes_on_exactly_from_its_saved_state() -> None:
     problem = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin"}, "small")
     check_going_on(lambda: problem.training(4), lambda mask: mask.argmax(1), 70, 150)
+    stale = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin", "stale": 0.5}, "small")
+    check_going_on(lambda: stale.training(4), lambda mask: mask.shape[1] - 1 - mask[:, ::-1].argmax(1), 70, 150)
+
+
+def test_a_state_from_before_there_were_stale_members_goes_on() -> None:
+    """Groups had no tables of theirs, and members no columns."""
+    problem = make_problem({"name": "dispatch", "rounds": 3, "reference": "round-robin"}, "small")
+    former = [name for name in MEMBER.names or () if name != "staleness" and not name.startswith("beside")]
+
+    def earlier(arrays: Arrays) -> Arrays:
+        members = np.frombuffer(arrays["_groups.members"].tobytes(), dtype=MEMBER).reshape(4, -1)
+        assert not members["staleness"].any()
+        old = repack_fields(members[former])
+        as_bytes = np.frombuffer(old.tobytes(), dtype=np.uint8).reshape(*old.shape, old.dtype.itemsize)
+        return {
+            name: as_bytes if name == "_groups.members" else array
+            for name, array in arrays.items()
+            if name not in ("_groups.pipelines", "_groups.syncs")
+        }
+
+    check_going_on(lambda: problem.training(4), lambda mask: mask.argmax(1), 70, 150, earlier)
 
 
 def test_the_preset_can_be_read() -> None:
@@ -54,7 +78,7 @@ def test_the_preset_can_be_read() -> None:
 
 
 def test_what_does_not_fit_is_said_in_a_line() -> None:
-    for wrong in ({"rounds": 0}, {"colour": 1}, {"shape": "round"}, {"skew": 9.0}):
+    for wrong in ({"rounds": 0}, {"colour": 1}, {"shape": "round"}, {"skew": 9.0}, {"stale": 2}):
         with pytest.raises(InputError, match=r"^small: environment") as error:
             make_problem({"name": "dispatch", **wrong}, "small")
         assert "\n" not in str(error.value)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.envs.dispatch.actions import nodes_of
-from rollmux_env.envs.dispatch.types import NOTHING, ROLLOUT, SYNC, TAIL, TRAINING, TRAINING_POOL, Groups, TailParameters
+from rollmux_env.envs.dispatch.phases import THRESHOLD, finish, go_on, migrate, start, wake
+from rollmux_env.envs.dispatch.types import MOST_AHEAD, NOTHING, ROLLOUT, SYNC, TRAINING, Groups, TailParameters
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.tables import Records
 
 INSTANT_S = 1e-6  # times this close are one instant, as in every replay
-_THRESHOLD = 5  # what comes next for a rollout that is not past it
 
 
 @compiled(arrays=False)
@@ -39,6 +37,8 @@ def begin(groups: Groups, e: int) -> None:
     for k in range(len(groups.members[e])):
         groups.members[e, k].waits = NOTHING
         groups.members[e, k].runs = NOTHING
+        groups.members[e, k].beside_waits = 0
+        groups.members[e, k].beside_runs = 0
     for k in range(group.n):
         m, r = groups.members[e, k], groups.progress[e, k]
         m.turn_rollout = 0
@@ -46,6 +46,7 @@ def begin(groups: Groups, e: int) -> None:
         m.runs = NOTHING
         m.passed = 0
         m.since_s = 0.0
+        m.beside_since_s = 0.0
         m.joined_s = 0.0
         m.own_s = 0.0
         m.rollout_s = m.planned_rollout_s
@@ -61,244 +62,162 @@ def begin(groups: Groups, e: int) -> None:
         r.solo_s = 0.0
         r.ended_s = 0.0
         r.behind_s = 0.0
+        if m.staleness > 0:
+            p = groups.pipelines[e, k]
+            p.sampled = 0
+            p.trained = 0
+            p.until_s = np.inf
+            p.sampled_s = 0.0
+            p.trained_s = 0.0
         _ready(groups, e, k, ROLLOUT)
 
 
 @compiled(arrays=False)
 def _ready(groups: Groups, e: int, k: int, phase: int) -> None:
     m, clock = groups.members[e, k], groups.clocks[e]
-    m.waits = phase
-    m.number = clock.requests
-    m.overtaken = 0
+    if phase == TRAINING and m.staleness > 0:
+        m.beside_waits = 1
+        m.beside_number = clock.requests
+        m.beside_overtaken = 0
+    else:
+        m.waits = phase
+        m.number = clock.requests
+        m.overtaken = 0
     clock.requests += 1
 
 
 @compiled(arrays=False)
-def _wake(groups: Groups, e: int, k: int, at_s: float, what: int) -> None:
-    clock, r = groups.clocks[e], groups.progress[e, k]
-    clock.stamps += 1
-    r.stamp = clock.stamps
-    r.until_s = at_s
-    r.next = what
+def _tell(groups: Groups, e: int, k: int) -> bool:
+    """What a stale member could begin now is ready: the training of what is sampled, and a rollout with weights that are fresh
+    enough. Returns whether there is such a thing."""
+    before, m, p = groups.clocks[e].requests, groups.members[e, k], groups.pipelines[e, k]
+    if m.beside_waits == 0 and m.beside_runs == 0 and p.trained < p.sampled:
+        _ready(groups, e, k, TRAINING)
+    if m.waits == NOTHING and m.runs == NOTHING and p.sampled <= groups.progress[e, k].iteration + m.staleness:
+        _ready(groups, e, k, ROLLOUT)
+    return bool(groups.clocks[e].requests > before)
 
 
 @compiled(arrays=False)
-def _span(groups: Groups, e: int, k: int, what: int, share: float, nodes: int, now_s: float) -> None:
-    """Keep what a phase held until now."""
-    if nodes == 0:
-        return
-    clock, r = groups.clocks[e], groups.progress[e, k]
-    span = groups.history[e, clock.spans % groups.history.shape[1]]
-    clock.spans += 1
-    span.member = k
-    span.what = what
-    span.iteration = r.iteration
-    span.nodes = nodes
-    span.start_s = r.start_s
-    span.end_s = now_s
-    span.switch_s = min(r.switch_s, now_s - r.start_s)
-    span.share = share
-
-
-@compiled(arrays=False)
-def _close(groups: Groups, e: int, k: int, tails: int, now_s: float, share: float) -> None:
-    """The shares of the nodes that a member's phase holds change now, or it is over; `tails` have been there until now."""
+def _end(groups: Groups, e: int, k: int, what: int, now_s: float, tails: TailParameters) -> bool:
+    """What a member waited for is over; returns whether a dispatcher is told of it."""
     m, r = groups.members[e, k], groups.progress[e, k]
-    if m.runs == TRAINING:
-        _span(groups, e, k, TRAINING, 1.0, TRAINING_POOL, now_s)
-    elif m.runs == TAIL:
-        _span(groups, e, k, TAIL, share, m.nodes, now_s)
-    else:
-        _span(groups, e, k, ROLLOUT, 1.0, m.nodes & ~tails, now_s)
-        _span(groups, e, k, ROLLOUT, 1 - share, m.nodes & tails, now_s)
-    r.switch_s -= min(r.switch_s, now_s - r.start_s)
-    r.start_s = now_s
-
-
-@compiled(arrays=False)
-def _go_on(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
-    """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
-    m, r = groups.members[e, k], groups.progress[e, k]
-    r.rate = tails.rate if m.nodes & groups.groups[e].tails != 0 else 1.0
-    part_s = max(0.0, r.left_s - (0.0 if m.passed == 1 else r.tail_s))
-    _wake(groups, e, k, r.went_s + part_s / r.rate, ROLLOUT if m.passed == 1 else _THRESHOLD)
-
-
-@compiled(arrays=False)
-def _advance(r: Records, now_s: float) -> None:
-    r.left_s -= max(0.0, now_s - r.went_s) * r.rate
-    r.went_s = max(r.went_s, now_s)
-
-
-@compiled(arrays=False)
-def _switch_s(groups: Groups, e: int, k: int, phase: int) -> float:
-    """Seconds of the switch that a phase begins with; its nodes now run its job."""
-    nodes, r = nodes_of(groups.members[e, k], phase), groups.progress[e, k]
-    switched = False
-    for node in range(groups.last.shape[1]):
-        if nodes & (1 << node) != 0:
-            last = groups.last[e, node]
-            switched = switched or (last != k and last != -1)
-            groups.last[e, node] = k
-    if phase == ROLLOUT:
-        cold = r.rollout_is_cold == 1
-        r.rollout_is_cold = 0
-        return r.rollout_cold_s if cold else (r.rollout_warm_s if switched else 0.0)
-    cold = r.training_is_cold == 1
-    r.training_is_cold = 0
-    return r.training_cold_s if cold else (r.training_warm_s if switched else 0.0)
-
-
-@compiled(arrays=False)
-def _start(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
-    """The phase that a member waits for has its permit."""
-    group, m, r = groups.groups[e], groups.members[e, k], groups.progress[e, k]
-    phase, now_s = m.waits, group.now_s
-    nodes = nodes_of(m, phase)
-    m.waits = NOTHING
-    for j in range(group.n):
-        o = groups.members[e, j]
-        if o.waits != NOTHING and o.number < m.number and nodes_of(o, o.waits) & nodes != 0:
-            o.overtaken += 1
-    group.busy |= nodes
-    m.runs = phase
-    m.passed = 0
-    m.since_s = now_s
-    switch_s = _switch_s(groups, e, k, phase)
-    r.began_s = now_s
-    r.start_s = now_s
-    r.switch_s = switch_s
-    durations = groups.durations[e, k]
-    if phase == TRAINING:
-        _wake(groups, e, k, now_s + (switch_s + r.base_training_s * durations[1, r.iteration]), TRAINING)
-    else:
-        r.went_s = now_s + switch_s
-        r.left_s = r.base_rollout_s * durations[0, r.iteration]
-        r.tail_s = r.left_s * (1 - durations[2, r.iteration])
-        _go_on(groups, e, k, tails)
-
-
-@compiled(arrays=False)
-def _migrate(groups: Groups, e: int, k: int, tails: TailParameters) -> None:
-    """The tail of a member's rollout leaves its nodes but for a share."""
-    group, m, r = groups.groups[e], groups.members[e, k], groups.progress[e, k]
-    now_s = group.now_s
-    _advance(r, now_s)
-    _close(groups, e, k, group.tails, now_s, tails.share)
-    group.busy &= ~m.nodes
-    group.tails |= m.nodes
-    m.runs = TAIL
-    m.since_s = now_s
-    m.turn_rollout += 1
-    groups.clocks[e].migrations += 1
-    _wake(groups, e, k, now_s + tails.move_s + max(0.0, r.left_s) * groups.durations[e, k, 3, r.iteration], ROLLOUT)
-
-
-@compiled(arrays=False)
-def _finish(groups: Groups, e: int, k: int, phase: int, now_s: float, tails: TailParameters) -> None:
-    """A phase is over and its nodes are free."""
-    group, clock, m, r = groups.groups[e], groups.clocks[e], groups.members[e, k], groups.progress[e, k]
-    tail = m.runs == TAIL
-    seconds = now_s - r.began_s
-    _close(groups, e, k, group.tails, now_s, tails.share)
-    before = group.tails
-    if tail:
-        group.tails &= ~m.nodes
-    else:
-        group.busy &= ~nodes_of(m, phase)
-        if phase == ROLLOUT:
-            m.turn_rollout += 1
-        else:
-            m.turn_training += 1
-    m.runs = NOTHING
-    m.passed = 0
-    if phase == ROLLOUT:
-        r.sum_rollout_s += seconds
-        r.rollouts_done += 1
-        m.rollout_s = r.sum_rollout_s / r.rollouts_done
-    else:
-        r.sum_training_s += seconds
-        r.trainings_done += 1
-        m.training_s = r.sum_training_s / r.trainings_done
-    m.own_s = r.sum_rollout_s + r.sum_training_s
-    clock.work_s += m.planned_rollout_s if phase == ROLLOUT else m.planned_training_s + m.sync_s
-    if tail:
-        for j in range(group.n):
-            if groups.members[e, j].runs == ROLLOUT and groups.members[e, j].nodes & m.nodes != 0:
-                _advance(groups.progress[e, j], now_s)
-                _close(groups, e, j, before, now_s, tails.share)
-                _go_on(groups, e, j, tails)
-
-
-@compiled(arrays=False)
-def _end(groups: Groups, e: int, k: int, now_s: float, tails: TailParameters) -> None:
-    """What a member waited for is over."""
-    m, r = groups.members[e, k], groups.progress[e, k]
-    what = r.next
-    r.until_s = np.inf
-    if what == _THRESHOLD:
+    stale = m.staleness > 0
+    if what in (ROLLOUT, THRESHOLD) or not stale:
+        r.until_s = np.inf
+    if what == THRESHOLD:
         r.left_s = r.tail_s
         r.went_s = now_s
         m.passed = 1
-        _go_on(groups, e, k, tails)
-        return
+        go_on(groups, e, k, tails)
+        return True
     if what == ROLLOUT:
-        _finish(groups, e, k, ROLLOUT, now_s, tails)
-        _ready(groups, e, k, TRAINING)
-        return
+        finish(groups, e, k, ROLLOUT, now_s, tails)
+        if stale:
+            groups.pipelines[e, k].sampled += 1
+            _tell(groups, e, k)
+        else:
+            _ready(groups, e, k, TRAINING)
+        return True
     if what == TRAINING:
-        _finish(groups, e, k, TRAINING, now_s, tails)
+        finish(groups, e, k, TRAINING, now_s, tails)
+        if m.sync_s > 0 and stale:
+            clock = groups.clocks[e]
+            clock.stamps += 1
+            sync = groups.syncs[e, k, (groups.pipelines[e, k].trained - 1) % MOST_AHEAD]
+            sync[0] = now_s + m.sync_s
+            sync[1] = clock.stamps
+            _tell(groups, e, k)
+            return True
         if m.sync_s > 0:
-            _wake(groups, e, k, now_s + m.sync_s, SYNC)
-            return
-    durations = groups.durations[e, k]
-    first = r.iteration == 0
-    r.solo_s += (r.rollout_cold_s if first else 0.0) + r.base_rollout_s * durations[0, r.iteration]
-    r.solo_s += (r.training_cold_s if first else 0.0) + r.base_training_s * durations[1, r.iteration]
-    r.solo_s += m.sync_s
+            wake(groups, e, k, now_s + m.sync_s, SYNC)
+            return True
+    return _iterate(groups, e, k, now_s) or what == TRAINING
+
+
+@compiled(arrays=False)
+def _iterate(groups: Groups, e: int, k: int, now_s: float) -> bool:
+    """An iteration is over, with its sync; returns whether the member could begin something now."""
+    m, r = groups.members[e, k], groups.progress[e, k]
+    durations, number = groups.durations[e, k], r.iteration
+    first, stale = number == 0, m.staleness > 0
+    rollout_s = (r.rollout_cold_s if first else 0.0) + r.base_rollout_s * durations[0, number]
+    training_s = (r.training_cold_s if first else 0.0) + r.base_training_s * durations[1, number]
+    if stale:
+        p, syncs = groups.pipelines[e, k], groups.syncs[e, k]
+        fresh_s = syncs[(number - 1 - m.staleness) % MOST_AHEAD, 2] if number > m.staleness else 0.0
+        p.sampled_s = max(p.sampled_s, fresh_s) + rollout_s
+        p.trained_s = max(p.trained_s, p.sampled_s) + training_s
+        syncs[number % MOST_AHEAD, 2] = p.trained_s + m.sync_s
+        r.solo_s = p.trained_s + m.sync_s
+    else:
+        r.solo_s += rollout_s
+        r.solo_s += training_s
+        r.solo_s += m.sync_s
     r.iteration += 1
     r.ended_s = now_s
     behind_s = max(0.0, now_s - m.slo * r.solo_s)
     groups.clocks[e].behind_s += behind_s - r.behind_s
     r.behind_s = behind_s
+    if stale:
+        return _tell(groups, e, k)
     _ready(groups, e, k, ROLLOUT)
+    return True
+
+
+@compiled(arrays=False)
+def _next_beside(groups: Groups, e: int, k: int) -> tuple[float, int, int]:
+    """What comes first of a stale member's training and syncs: when, its stamp, and what it is."""
+    p, iteration = groups.pipelines[e, k], groups.progress[e, k].iteration
+    if iteration < p.trained:  # so many syncs are on their way, the oldest ends first
+        sync = groups.syncs[e, k, iteration % MOST_AHEAD]
+        if sync[0] < p.until_s or (sync[0] == p.until_s and sync[1] < p.stamp):
+            return sync[0], int(sync[1]), SYNC
+    return p.until_s, p.stamp, TRAINING
 
 
 @compiled(arrays=False)
 def _pass_instant(groups: Groups, e: int, tails: TailParameters) -> None:
-    """Go to the next time at which something ends, and end it; or to the end of the episode."""
-    group, clock = groups.groups[e], groups.clocks[e]
-    first_s = np.inf
-    for k in range(group.n):
-        first_s = min(first_s, groups.progress[e, k].until_s)
-    if first_s > clock.horizon_s:
-        group.now_s = clock.horizon_s
-        clock.over = 1
-        return
-    now_s = max(first_s, group.now_s)
-    until_s = now_s + INSTANT_S
-    while True:
-        best = -1
+    """Go to the next time at which something ends that a dispatcher is told of, and end it; or to the end of the episode."""
+    group, clock, news = groups.groups[e], groups.clocks[e], False
+    while not news:
+        first_s = np.inf
         for k in range(group.n):
-            r = groups.progress[e, k]
-            if r.until_s <= until_s:
-                b = groups.progress[e, max(best, 0)]
-                if best < 0 or r.until_s < b.until_s or (r.until_s == b.until_s and r.stamp < b.stamp):
-                    best = k
-        if best < 0:
-            break
-        end_s = groups.progress[e, best].until_s
-        now_s = max(now_s, end_s)
-        _end(groups, e, best, end_s, tails)
-    group.now_s = now_s
+            first_s = min(first_s, groups.progress[e, k].until_s)
+            if groups.members[e, k].staleness > 0:
+                first_s = min(first_s, _next_beside(groups, e, k)[0])
+        if first_s > clock.horizon_s:
+            group.now_s = clock.horizon_s
+            clock.over = 1
+            return
+        now_s = max(first_s, group.now_s)
+        until_s = now_s + INSTANT_S
+        while True:
+            best, best_s, best_stamp, what = -1, np.inf, 0, NOTHING
+            for k in range(group.n):
+                r = groups.progress[e, k]
+                if r.until_s <= until_s and (r.until_s < best_s or (r.until_s == best_s and r.stamp < best_stamp)):
+                    best, best_s, best_stamp, what = k, r.until_s, r.stamp, r.next
+                if groups.members[e, k].staleness > 0:
+                    at_s, stamp, beside = _next_beside(groups, e, k)
+                    if at_s <= until_s and (at_s < best_s or (at_s == best_s and stamp < best_stamp)):
+                        best, best_s, best_stamp, what = k, at_s, stamp, beside
+            if best < 0:
+                break
+            now_s = max(now_s, best_s)
+            news = _end(groups, e, best, what, best_s, tails) or news
+        group.now_s = now_s
 
 
 @compiled(arrays=False)
 def carry_out(groups: Groups, e: int, row: int, tails: TailParameters) -> None:
     """Do what a row says: wait until something ends, start a phase, or migrate a tail."""
+    members = groups.members[e]
     if row == 0:
         _pass_instant(groups, e, tails)
-    elif groups.members[e, row - 1].waits != NOTHING:
-        _start(groups, e, row - 1, tails)
+    elif row > len(members):
+        start(groups, e, row - 1 - len(members), TRAINING, tails)
+    elif members[row - 1].waits != NOTHING:
+        start(groups, e, row - 1, members[row - 1].waits, tails)
     else:
-        _migrate(groups, e, row - 1, tails)
+        migrate(groups, e, row - 1, tails)

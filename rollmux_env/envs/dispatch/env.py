@@ -18,6 +18,7 @@ from rollmux_env.envs.dispatch.types import MIGRATION, Group, Groups, TailParame
 from rollmux_env.envs.dispatch.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.replay.sampling import Durations
+from rollmux_env.scenario import Job
 from rollmux_env.timing.tail import TailModel
 
 
@@ -47,12 +48,12 @@ class DispatchVectorEnv(BaseVectorEnv):
             raise InputError(f"num_envs: must be at least 1, not {num_envs}")
         self.generator: Generator = RandomGroups() if generator is None else generator
         self.reward: Reward = Work() if reward is None else reward
-        rows = self.generator.members + 1
-        super().__init__(num_envs, observation_table(num_envs, rows), observation_space(rows), render_mode, autoreset)
+        shown = self.generator.members, self.generator.stale
+        super().__init__(num_envs, observation_table(num_envs, *shown), observation_space(*shown), render_mode, autoreset)
         self._model = TailModel() if tails is None else tails
         self._tails = TailParameters(MIGRATION.share, self._model.rate(MIGRATION.share), self._model.move_s)
         sizes = self.generator.members, self.generator.nodes + 1, self.generator.iterations
-        self._groups = group_table(num_envs, *sizes)
+        self._groups = group_table(num_envs, *sizes, self.generator.stale)
         self._reference_rate = np.zeros(num_envs)  # seconds of work a second
 
     @property
@@ -127,7 +128,7 @@ def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
     """Write a group and all its sampled durations into row `e`.
 
     Raises:
-        InputError: more members, nodes or iterations than the tables hold, or a stale job.
+        InputError: more members, nodes or iterations than the tables hold, or a stale job where they hold none.
     """
     room, nodes, most = groups.members.shape[1], groups.last.shape[1], groups.durations.shape[3]
     if len(group.jobs) > room or group.rollout_nodes >= nodes:
@@ -135,22 +136,29 @@ def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
     groups.groups["n"][e] = len(group.jobs)
     groups.clocks["horizon_s"][e], groups.clocks["usd_per_hour"][e] = group.horizon_s, group.usd_per_hour
     for k, (job, pins) in enumerate(zip(group.jobs, group.pins, strict=True)):
-        if job.staleness:
-            raise InputError(f"job {job.id}: staleness: the dispatch environment has jobs of a staleness of 0 alone")
+        if job.staleness and not groups.pipelines.size:
+            raise InputError(f"group: {job.id} is stale, and the generator says that no job is")
         training_s = job.training_s(group.training_nodes)
         member, progress = groups.members[e, k], groups.progress[e, k]
         member["nodes"] = sum(1 << (node + 1) for node in pins)
         member["planned_rollout_s"], member["planned_training_s"] = job.rollout.worst_case_s, training_s
-        member["sync_s"], member["slo"] = job.sync_s, job.slo
+        member["sync_s"], member["slo"], member["staleness"] = job.sync_s, job.slo, job.staleness
         progress["base_rollout_s"], progress["base_training_s"] = job.rollout.worst_case_s, training_s
         for name, switch in (("rollout", job.rollout.switch), ("training", job.training.switch)):
             progress[f"{name}_warm_s"], progress[f"{name}_cold_s"] = switch.warm_s, switch.cold_s
         durations = Durations(job, group.seed, model, MIGRATION)
-        alone_s = 0.0
-        while alone_s < group.horizon_s and len(durations.rollout) < most:
+        while not (enough := _last_until(job, training_s, durations, group.horizon_s)) and len(durations.rollout) < most:
             durations.extend()
-            alone_s = sum(durations.rollout) * job.rollout.worst_case_s + sum(durations.training) * training_s
-        if alone_s < group.horizon_s:
+        if not enough:
             raise InputError(f"group: {job.id} can do more than the generator's {most} iterations until the horizon")
         columns = durations.rollout, durations.training, durations.threshold, durations.stretch
         groups.durations[e, k, :, : min(most, len(durations.rollout))] = [column[:most] for column in columns]
+
+
+def _last_until(job: Job, training_s: float, durations: Durations, horizon_s: float) -> bool:
+    """Whether a job cannot do all the iterations that were drawn until a time: a stale one trains what it sampled before, so that
+    only one of its two phases counts."""
+    if not job.staleness:
+        return sum(durations.rollout) * job.rollout.worst_case_s + sum(durations.training) * training_s >= horizon_s
+    whole = max(0, len(durations.rollout) - 1 - job.staleness)
+    return max(sum(durations.rollout[:whole]) * job.rollout.worst_case_s, sum(durations.training[:whole]) * training_s) >= horizon_s

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.envs.dispatch.actions import in_turn, nodes_of, round_robin, write_mask
+from rollmux_env.envs.dispatch.actions import in_turn, nodes_of, number_of, round_robin, waits_for, write_mask
+from rollmux_env.envs.dispatch.expected import beside_left_s, left_s, sampled, slack_s, until_s
+from rollmux_env.envs.dispatch.observation import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
 from rollmux_env.envs.dispatch.types import NOTHING, ROLLOUT, TAIL, TRAINING, TRAINING_POOL
 from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.tables import Records
 
 Array = NDArray[np.float32]
+
+_GROUP, _ROW, _STATE = len(GROUP_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES)  # the first columns of stale members
 
 
 @compiled(arrays=False)
@@ -30,39 +33,6 @@ def _bits(mask: int) -> int:
 
 
 @compiled(arrays=False)
-def _left(m: Records, now_s: float) -> Any:
-    """Expected seconds until what a member runs is over; 0 where it runs nothing."""
-    if m.runs == NOTHING:
-        return 0.0
-    expected_s = m.training_s if m.runs == TRAINING else m.rollout_s
-    if m.runs == TAIL:
-        return max(0.1 * expected_s, 0.6 * expected_s - (now_s - m.since_s))
-    return max(0.02 * expected_s, expected_s - (now_s - m.since_s))
-
-
-@compiled(arrays=False)
-def _until(m: Records, phase: int, now_s: float, training_free_s: float) -> Any:
-    """Expected seconds until a member wants its next phase of a kind, if nobody is in its way; infinite while it waits for it."""
-    if m.waits == phase:
-        return np.inf
-    left_s = _left(m, now_s)
-    if phase == TRAINING:
-        if m.runs == TRAINING:
-            return left_s + m.sync_s + m.rollout_s
-        return left_s if m.runs != NOTHING else m.rollout_s
-    if m.runs == TRAINING:
-        return left_s + m.sync_s
-    if m.runs != NOTHING:
-        return left_s + m.training_s + m.sync_s
-    return training_free_s + m.sync_s if m.waits == TRAINING else m.sync_s
-
-
-@compiled(arrays=False)
-def _slack(m: Records, now_s: float) -> Any:
-    return min(m.slo, 100.0) * m.own_s - (now_s - m.joined_s)
-
-
-@compiled(arrays=False)
 def write_observation(group: Records, members: Records, job: Array, rows: Array, cluster: Array, mask: NDArray[np.int8]) -> int:
     """Write an observation: the mask, and the features in the order of their names; returns what `write_mask` does."""
     count = write_mask(group, members, mask)
@@ -76,23 +46,26 @@ def write_observation(group: Records, members: Records, job: Array, rows: Array,
     training_free_s, training_left_s, next_s = 0.0, 0.0, np.inf
     for k in range(n):
         m = members[k]
-        planned_s = m.planned_rollout_s + m.planned_training_s + m.sync_s
-        expected_s = m.rollout_s + m.training_s + m.sync_s
+        planned_s = own_period(m.planned_rollout_s, m.planned_training_s, m.sync_s, float(m.staleness))
+        expected_s = own_period(m.rollout_s, m.training_s, m.sync_s, float(m.staleness))
         unit_s = max(unit_s, planned_s)
         every |= nodes_of(m, ROLLOUT) & ~TRAINING_POOL
         training_load += m.training_s
         cycle_s = max(cycle_s, expected_s)
         against += min(2.0, expected_s / planned_s) / (2 * n)
-        slack_s = _slack(m, now_s)
-        least = min(least, slack_s)
-        slacks += slack_s / n
-        if m.waits == TRAINING:
+        slack = slack_s(m, now_s)
+        least = min(least, slack)
+        slacks += slack / n
+        if waits_for(m, TRAINING):
             training_free_s += m.training_s
         if m.runs != NOTHING:
-            left_s = _left(m, now_s)
-            next_s = min(next_s, left_s)
+            rest_s = left_s(m, now_s)
+            next_s = min(next_s, rest_s)
             if m.runs == TRAINING:
-                training_left_s = left_s
+                training_left_s = rest_s
+        if m.beside_runs != 0:
+            training_left_s = beside_left_s(m, now_s)
+            next_s = min(next_s, training_left_s)
     training_free_s += training_left_s
     rollout_load = 0.0
     for node in range(1, 63):
@@ -113,38 +86,49 @@ def write_observation(group: Records, members: Records, job: Array, rows: Array,
     job[4] = against
     for k in range(n):
         cluster[0] += (members[k].waits == ROLLOUT) / n
-        cluster[1] += (members[k].waits == TRAINING) / n
+        cluster[1] += waits_for(members[k], TRAINING) / n
     cluster[2] = _squash(training_left_s / unit_s)
     cluster[3] = _bits(group.busy & every) / n_nodes
     cluster[4] = _bits(group.tails & every) / n_nodes
     cluster[5] = _squash(least / unit_s)
     cluster[6] = _squash(slacks / unit_s)
     cluster[7] = _squash(next_s / unit_s) if next_s < np.inf else 1.0
+    if len(job) > _GROUP:
+        for k in range(n):
+            m = members[k]
+            job[_GROUP] += (m.staleness > 0) / n
+            cluster[_STATE] += _samples(m) / n
     chosen = round_robin(group, members, True)
     rows[chosen, 5] = 1.0
     rows[0, 0] = 1.0
     rows[0, 6] = cluster[7]
     for k in range(n):
+        m, beside = members[k], len(members) + k + 1
         if mask[k + 1] == 1:
-            _write_row(group, members, k, rows[k + 1], unit_s, training_free_s, n_nodes)
+            _write_row(group, members, k, m.waits if m.waits != NOTHING else TAIL, rows[k + 1], unit_s, training_free_s, n_nodes)
+        if m.beside_waits != 0 and mask[beside] == 1:
+            _write_row(group, members, k, TRAINING, rows[beside], unit_s, training_free_s, n_nodes)
     return count
 
 
 @compiled(arrays=False)
-def _write_row(group: Records, members: Records, k: int, row: Array, unit_s: float, training_free_s: float, n_nodes: int) -> None:
+def _write_row(
+    group: Records, members: Records, k: int, phase: int, row: Array, unit_s: float, training_free_s: float, n_nodes: int
+) -> None:
     m, n, now_s = members[k], group.n, group.now_s
-    phase = m.waits if m.waits != NOTHING else TAIL
     nodes = nodes_of(m, phase)
     row[phase] = 1.0
-    row[4] = 1.0 if phase != TAIL and in_turn(group, members, k, False) else 0.0
-    seconds = _left(m, now_s) if phase == TAIL else (m.training_s if phase == TRAINING else m.rollout_s)
-    slack_s = _slack(m, now_s)
+    row[4] = 1.0 if phase != TAIL and in_turn(group, members, k, phase, False) else 0.0
+    seconds = left_s(m, now_s) if phase == TAIL else (m.training_s if phase == TRAINING else m.rollout_s)
+    slack = slack_s(m, now_s)
     row[6] = _squash(seconds / unit_s)
     row[7] = _squash((m.rollout_s if phase == TRAINING else m.training_s) / unit_s)
-    row[8] = _squash(slack_s / unit_s)
-    row[9] = _squash(slack_s / (min(m.slo, 100.0) * m.own_s + unit_s))
-    row[10] = min(1.0, m.overtaken / n) if phase != TAIL else 0.0
+    row[8] = _squash(slack / unit_s)
+    row[9] = _squash(slack / (min(m.slo, 100.0) * m.own_s + unit_s))
+    overtaken = m.beside_overtaken if phase == TRAINING and m.staleness > 0 else m.overtaken
+    row[10] = min(1.0, overtaken / n) if phase != TAIL else 0.0
     kind = TRAINING if phase == TRAINING else ROLLOUT
+    number = number_of(m, kind)
     rivals_s, shortest_s, least, next_in, next_for, next_slack, behind = 0.0, np.inf, np.inf, np.inf, 0.0, 0.0, 0
     for j in range(n):
         o = members[j]
@@ -152,16 +136,16 @@ def _write_row(group: Records, members: Records, k: int, row: Array, unit_s: flo
             continue
         other_s = o.training_s if kind == TRAINING else o.rollout_s
         behind = max(behind, (m.turn_training - o.turn_training) if kind == TRAINING else (m.turn_rollout - o.turn_rollout))
-        if o.waits == kind:
+        if waits_for(o, kind):
             rivals_s += other_s
             shortest_s = min(shortest_s, other_s)
-            least = min(least, _slack(o, now_s))
-            if phase != TAIL and o.number < m.number:
+            least = min(least, slack_s(o, now_s))
+            if phase != TAIL and number_of(o, kind) < number:
                 row[11] += 1 / n
         else:
-            until_s = _until(o, kind, now_s, training_free_s)
-            if until_s < next_in:
-                next_in, next_for, next_slack = until_s, other_s, _slack(o, now_s)
+            wants_s = until_s(o, kind, now_s, training_free_s)
+            if wants_s < next_in:
+                next_in, next_for, next_slack = wants_s, other_s, slack_s(o, now_s)
     row[12] = _squash(rivals_s / unit_s)
     row[13] = _squash(shortest_s / unit_s) if rivals_s > 0 else 1.0
     row[14] = _squash(least / unit_s) if rivals_s > 0 else 1.0
@@ -173,3 +157,19 @@ def _write_row(group: Records, members: Records, k: int, row: Array, unit_s: flo
     row[20] = 1.0 if nodes & group.tails != 0 else 0.0
     row[21] = _squash(behind / 1.0)
     row[22] = min(1.0, (now_s - m.since_s) / (2 * m.rollout_s)) if phase == TAIL else 0.0
+    if len(row) > _ROW:
+        row[_ROW] = m.staleness / (1 + m.staleness)
+        row[_ROW + 1] = _samples(m)
+        row[_ROW + 3] = 1.0
+        if m.staleness > 0 and kind == TRAINING:
+            row[_ROW + 2] = _squash(left_s(m, now_s) / unit_s)
+            row[_ROW + 3] = 1.0 if m.runs == NOTHING and m.waits == NOTHING else 0.0
+        elif m.staleness > 0:
+            row[_ROW + 2] = _squash(beside_left_s(m, now_s) / unit_s)
+            row[_ROW + 3] = 1.0 if m.beside_runs == 0 and m.beside_waits == 0 else 0.0
+
+
+@compiled(arrays=False)
+def _samples(m: Records) -> float:
+    """Rollouts of a member that are over whose trainings are not, over 1 + its staleness; 0 on-policy."""
+    return min(1.0, max(0, sampled(m)) / (1 + m.staleness)) if m.staleness > 0 else 0.0

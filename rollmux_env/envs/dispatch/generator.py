@@ -10,11 +10,13 @@ from rollmux_env.envs.dispatch.types import Group
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.period import PHASES, exact_period, period_bound
 from rollmux_env.scenario import Actual, Job, Phase, Training
+from rollmux_env.timing.alone import alone_s
 from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads.catalogue import memory_gb, paper_cluster, switches
 
 SHAPES = ("temporal", "shared", "rollout-heavy", "spatial", "multi-node")
 SKEWS = (0.0, 0.25, 0.5, 1.0)
+STALENESSES = (0, 1, 2, 4)
 
 
 class Generator(Protocol):
@@ -22,6 +24,7 @@ class Generator(Protocol):
 
     Attributes:
         members: most members of a group. nodes: most rollout nodes. iterations: most that a member may do until the horizon.
+        stale: whether members may be stale: the environment's rows and features are more then.
     """
 
     @property
@@ -30,6 +33,8 @@ class Generator(Protocol):
     def nodes(self) -> int: ...
     @property
     def iterations(self) -> int: ...
+    @property
+    def stale(self) -> bool: ...
 
     def group(self, seed: int) -> Group:
         """The group of a seed, the same every time."""
@@ -50,6 +55,7 @@ class Fixed:
             raise InputError("generator: needs at least one group")
         self.members = max(len(group.jobs) for group in groups)
         self.nodes = max(group.rollout_nodes for group in groups)
+        self.stale = any(job.staleness for group in groups for job in group.jobs)
         self._groups = groups
 
     def group(self, seed: int) -> Group:
@@ -72,25 +78,33 @@ class RandomGroups:
     worst cases, and 1.5 times that. A phase takes on average a share U(0.35, 0.9) of its worst case, its own for every member and
     phase, with a coefficient of variation that is the skew: lognormal, capped at the worst case.
 
+    A share of the groups has stale members, and else the same phases as without: the staleness of each is one of `STALENESSES`,
+    that of one of them above 0.
+
     Args:
         shape: one of `SHAPES`, or None: drawn.
         skew: coefficient of variation, or None: one of `SKEWS`, drawn.
         rounds: of round robin's planned period until the horizon.
+        stale: share of the groups that have stale members.
 
     Raises:
         InputError: no such shape, or numbers out of range.
     """
 
-    members, nodes, iterations = 4, 3, 1024
+    members, nodes = 4, 3
 
-    def __init__(self, shape: str | None = None, skew: float | None = None, rounds: int = 25) -> None:
+    def __init__(self, shape: str | None = None, skew: float | None = None, rounds: int = 25, stale: float = 0.0) -> None:
         if shape is not None and shape not in SHAPES:
             raise InputError(f"generator.shape: {not_one_of(shape, SHAPES)}")
         if skew is not None and not 0 <= skew <= 3:
             raise InputError(f"generator.skew: must be between 0 and 3, not {describe(skew)}")
         if not 1 <= rounds <= 40:
             raise InputError(f"generator.rounds: must be between 1 and 40, not {describe(rounds)}")
-        self._shape, self._skew, self._rounds = shape, skew, rounds
+        if not 0 <= stale <= 1:
+            raise InputError(f"generator.stale: must be between 0 and 1, not {describe(stale)}")
+        self.stale = stale > 0
+        self.iterations = 2048 if stale else 1024
+        self._shape, self._skew, self._rounds, self._share = shape, skew, rounds, stale
         self._cluster = paper_cluster()
 
     def group(self, seed: int) -> Group:
@@ -101,7 +115,8 @@ class RandomGroups:
         pins, times_s = _draw_shape(shape, rng)
         slos = rng.uniform(1.0, 1.5, len(pins))
         fractions = rng.uniform(0.35, 0.9, (len(pins), 2))
-        period_s = _period_s(times_s, pins)
+        staleness = _draw_staleness(seed, len(pins), self._share)
+        period_s = _period_s(times_s, pins, staleness)
         rollout_gb, training_gb = memory_gb(7)
         rollout_switch, training_switch = switches(7)
         jobs = []
@@ -111,7 +126,7 @@ class RandomGroups:
                 id=f"{shape}-{k}",
                 arrival_s=0.0,
                 duration_s=self._rounds * period_s,
-                slo=float(slos[k] * period_s / (rollout_s + training_s)),
+                slo=float(slos[k] * period_s / alone_s(rollout_s, training_s, 0.0, staleness[k])),
                 rollout=Phase(
                     nodes=len(pins[k]),
                     worst_case_s=rollout_s,
@@ -120,6 +135,7 @@ class RandomGroups:
                     switch=rollout_switch,
                 ),
                 training=Training(worst_case_s=training_s, host_memory_gb=training_gb, actual=actual[1], switch=training_switch),
+                staleness=staleness[k],
             )
             jobs.append(job)
         return Group(self._cluster, tuple(jobs), pins, 1, self._rounds * period_s, seed)
@@ -152,10 +168,22 @@ def _draw_shape(shape: str, rng: np.random.Generator) -> tuple[tuple[tuple[int, 
     return tuple(pins), [(between(80, 250), between(40, 150)) for _ in range(n)]
 
 
-def _period_s(times_s: list[tuple[float, float]], pins: tuple[tuple[int, ...], ...]) -> float:
+def _draw_staleness(seed: int, members: int, share: float) -> list[int]:
+    """The staleness of each member; of draws of its own, so that the rest of a group is the same at any share."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(8,)))
+    if rng.random() >= share:
+        return [0] * members
+    staleness = [int(rng.choice(STALENESSES)) for _ in range(members)]
+    one = int(rng.integers(members))
+    staleness[one] = staleness[one] or 1
+    return staleness
+
+
+def _period_s(times_s: list[tuple[float, float]], pins: tuple[tuple[int, ...], ...], staleness: list[int]) -> float:
     """Period of strict round robin at worst cases, seconds."""
     n, nodes = len(pins), 1 + max(max(own) for own in pins)
     phases = np.zeros((PHASES, n))
     phases[:2] = np.array(times_s).T
+    phases[3] = staleness
     pinned = np.array([[int(node in own) for node in range(nodes)] for own in pins])
     return float(exact_period(phases, pinned, n, nodes, period_bound(phases, pinned, n, nodes)))

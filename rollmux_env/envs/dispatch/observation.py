@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gymnasium import spaces
 
 from rollmux_env.envs.observations import Widths, space_of, table_of
 from rollmux_env.kernel.feature_tables import Observations
 
 # Seconds are in units of the longest member's planned iteration, as x / (1 + |x|). "Its nodes": those of the row's phase.
+# Iterations are those of a member alone: of a stale one, T_solo.
 GROUP_FEATURES = (
     "members",  # as n / (1 + n)
     "training load",  # expected trainings over the largest of all loads and iterations
@@ -50,20 +53,42 @@ STATE_FEATURES = (
     "mean slack",
     "next end",  # expected seconds until a running phase ends; 1 where nothing runs
 )
+# Where members may be stale, after the others of their kind.
+STALE_GROUP_FEATURES = ("stale members",)  # their share
+STALE_ROW_FEATURES = (
+    "staleness",  # as e / (1 + e)
+    "sampled",  # rollouts that are over whose trainings are not, over 1 + e
+    "other left",  # expected seconds of what the member runs on the other side
+    "holds up",  # the member neither runs nor waits for anything on the other side; so it is on-policy
+)
+STALE_STATE_FEATURES = ("sampled",)  # the members' mean
 
 
-def observation_space(rows: int) -> spaces.Dict:
-    """The space of one group's observations with so many rows of choices."""
-    return space_of(_widths(rows))
+class Names(NamedTuple):
+    """The columns of an observation: of the group, of a row, and of the state."""
+
+    job: tuple[str, ...]
+    candidates: tuple[str, ...]
+    cluster: tuple[str, ...]
 
 
-def observation_table(envs: int, rows: int) -> Observations:
-    """Arrays for E observations of A rows: row 0 waits, row k + 1 does what member k wants.
+ON_POLICY = Names(GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES)
+STALE = Names(GROUP_FEATURES + STALE_GROUP_FEATURES, ROW_FEATURES + STALE_ROW_FEATURES, STATE_FEATURES + STALE_STATE_FEATURES)
+
+
+def observation_space(members: int, stale: bool) -> spaces.Dict:
+    """The space of one group's observations, of so many members at most, any of which may be stale or none."""
+    return space_of(_widths(members, stale))
+
+
+def observation_table(envs: int, members: int, stale: bool) -> Observations:
+    """Arrays for E observations of A rows, 1 + members or, where members may be stale, 1 + 2 * members: `actions` says of what.
 
     job: (E, Fj) of the group. candidates: (E, A, Fc). cluster: (E, Fk) of its state. mask: (E, A) int8.
     """
-    return table_of(envs, _widths(rows))
+    return table_of(envs, _widths(members, stale))
 
 
-def _widths(rows: int) -> Widths:
-    return Widths(rows, len(GROUP_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES))
+def _widths(members: int, stale: bool) -> Widths:
+    names = STALE if stale else ON_POLICY
+    return Widths(1 + members * (1 + stale), len(names.job), len(names.candidates), len(names.cluster))

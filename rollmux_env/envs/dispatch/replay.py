@@ -11,6 +11,7 @@ from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
+from rollmux_env.timing.alone import alone_s
 from rollmux_env.timing.tail import TailModel
 
 
@@ -36,12 +37,14 @@ def figures(group: Group, run: Run) -> dict[str, float]:
             ended[phase.job_id, name, phase.iteration] = phase
     work_s, over_slo = 0.0, []
     for job in group.jobs:
-        training_s = job.training_s(group.training_nodes) + job.sync_s
+        rollout_s, training_s = job.rollout.worst_case_s, job.training_s(group.training_nodes) + job.sync_s
+        if job.staleness:  # an iteration counts when its training is over, for as long as it takes alone
+            rollout_s, training_s = 0.0, alone_s(rollout_s, training_s - job.sync_s, job.sync_s, job.staleness)
         whole, last_s = 0, 0.0
         for (job_id, name, _), phase in ended.items():
             if job_id != job.id or phase.end_s > group.horizon_s:
                 continue
-            work_s += training_s if name == "training" else job.rollout.worst_case_s
+            work_s += training_s if name == "training" else rollout_s
             if name == "training" and phase.end_s + job.sync_s <= group.horizon_s:
                 whole, last_s = whole + 1, max(last_s, phase.end_s + job.sync_s)
         durations = Durations(job, group.seed)

@@ -23,12 +23,13 @@ class DispatchEnv(BaseEnv):
 
     ## Action Space
 
-    `Discrete(members + 1)`: members in order of admission.
+    `Discrete(members + 1)`: members in order of admission. Where the generator may draw stale members, `Discrete(2 * members + 1)`.
 
     | Action | What |
     |---|---|
     | 0 | wait until something else ends |
     | k + 1 | start the phase that member k waits for; or, where it runs a rollout past the threshold, migrate its tail |
+    | members + k + 1 | start the training of member k, if it is stale: its rollout has the row above |
 
     `action_masks()`, also `observation["mask"]`, tells which may be chosen: a phase whose nodes are all free; a tail whose
     nodes hold no other tail and are waited for by a rollout; waiting while something runs. A phase that was overtaken as often
@@ -47,15 +48,19 @@ class DispatchEnv(BaseEnv):
     | `cluster` | (8,) | who waits, what runs and for how long, the least and the mean slack |
     | `mask` | (members + 1,), int8 | 1 where a choice may be made |
 
+    Where members may be stale there are as many rows as actions, 27 columns of each, 6 of `job` and 9 of `cluster`: how stale each
+    may be, what it has sampled and not trained, what it runs on its other side, and whether that waits for this phase.
+
     Expected seconds are means of what the member's phases took so far, worst cases before there is one. Nothing is observed of
     durations that have not happened, nor of the horizon.
 
     ## Rewards
 
-    `rollmux_env.envs.dispatch.reward.Work()`: T_solo seconds of the phases that ended since the last decision, less the seconds
-    that members fell behind their SLOs, over the horizon. So the return is how many jobs the group runs as if each were alone,
-    and dollars per work-hour are the group's $/h over it (where SLOs are kept). `Work(reference="round-robin")` takes off what
-    strict round robin does in as much time of the same group. A masked action costs 0.01.
+    `rollmux_env.envs.dispatch.reward.Work()`: T_solo seconds of the phases that ended since the last decision (of a stale member:
+    of the iterations whose trainings ended), less the seconds that members fell behind their SLOs, over the horizon. So the return
+    is how many jobs the group runs as if each were alone, and dollars per work-hour are the group's $/h over it (where SLOs are
+    kept). `Work(reference="round-robin")` takes off what strict round robin does in as much time of the same group. A masked action
+    costs 0.01.
 
     ## Starting State
 

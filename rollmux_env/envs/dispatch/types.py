@@ -18,6 +18,8 @@ from rollmux_env.timing.migration import Migration
 NOTHING, ROLLOUT, TRAINING, TAIL, SYNC = 0, 1, 2, 3, 4
 TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
 MOST_NODES = 61
+ABSENT = 1 << 62  # turn of a member that has no rollout to come, as in `rollmux_env.scheduler.dispatcher`
+MOST_AHEAD = 65  # iterations of a stale member that may be on their way: 1 + the largest staleness
 MIGRATION = Migration()  # of the tails that an agent may have moved
 
 
@@ -80,10 +82,13 @@ def _record(whole: str, real: str) -> np.dtype[Any]:
 #   waits: NOTHING, ROLLOUT or TRAINING        number, overtaken: of the phase that waits
 #   runs: NOTHING, ROLLOUT, TRAINING or TAIL   since_s: when that began   passed: its rollout is past the threshold
 #   rollout_s, training_s: expected, seconds   planned_rollout_s, planned_training_s: worst cases
-#   sync_s, slo, joined_s                      own_s: seconds of its finished phases
+#   sync_s, slo, joined_s                      own_s: seconds that its finished phases take alone
+# Of a member of a staleness above 0 these are about its rollouts; its trainings go on beside them:
+#   beside_waits, beside_runs: 1 where one does   beside_number, beside_overtaken, beside_since_s: as above
 MEMBER = _record(
-    "nodes turn_rollout turn_training waits number overtaken runs passed",
-    "since_s rollout_s training_s planned_rollout_s planned_training_s sync_s slo joined_s own_s",
+    "nodes turn_rollout turn_training waits number overtaken runs passed staleness "
+    "beside_waits beside_number beside_overtaken beside_runs",
+    "since_s rollout_s training_s planned_rollout_s planned_training_s sync_s slo joined_s own_s beside_since_s",
 )
 
 # A group as a dispatch policy may see it: members, nodes that run a full phase, nodes of which a tail holds a share, the clock.
@@ -102,6 +107,11 @@ PROGRESS = _record(
     "went_s began_s start_s switch_s sum_rollout_s sum_training_s solo_s ended_s behind_s",
 )
 
+# A stale member as the simulation runs it, beside its rollouts.
+#   sampled, trained: rollouts and trainings that are over   until_s, stamp: when its training ends, as above
+#   began_s, switch_s: of the training   sampled_s, trained_s: when those of its last iteration would have ended alone
+PIPELINE = _record("stamp sampled trained", "until_s began_s switch_s sampled_s trained_s")
+
 # A group as the simulation runs it.
 #   over: 1 at the end of the episode, horizon_s   stamps, requests, spans: counters   invalid: the last action was masked
 #   work_s, behind_s: T_solo seconds done, and lost against SLOs, in the interval since the last decision at since_s
@@ -116,12 +126,15 @@ SPAN = _record("member what iteration nodes", "start_s end_s switch_s share")
 
 
 class Groups(NamedTuple):
-    """E groups side by side, of at most M members on N nodes (the training nodes count as one), K iterations and L spans.
+    """E groups side by side, of at most M members on N nodes (the training nodes count as one), K iterations and L spans. S is M
+    where members may be stale, else 0.
 
     Attributes:
         groups, clocks: (E,). members, progress: (E, M). last: (E, N) the member that each node last ran, or -1.
         durations: (E, M, 4, K) sampled for each iteration: factors of rollout and training, threshold, stretch.
         history: (E, L) the latest spans, a ring.
+        pipelines: (E, S). syncs: (E, S, MOST_AHEAD, 3) of the latest iterations, a ring: when the sync ends, its stamp, and when it
+            would have ended alone.
     """
 
     groups: Records
@@ -131,10 +144,12 @@ class Groups(NamedTuple):
     last: NDArray[np.int64]
     durations: NDArray[np.float64]
     history: Records
+    pipelines: Records
+    syncs: NDArray[np.float64]
 
 
-def group_table(envs: int, members: int, nodes: int, iterations: int, spans: int = 128) -> Groups:
-    """Empty tables."""
+def group_table(envs: int, members: int, nodes: int, iterations: int, stale: bool, spans: int = 128) -> Groups:
+    """Empty tables; `stale` where members may be."""
     return Groups(
         groups=np.zeros(envs, dtype=GROUP),
         clocks=np.zeros(envs, dtype=CLOCK),
@@ -143,6 +158,8 @@ def group_table(envs: int, members: int, nodes: int, iterations: int, spans: int
         last=np.zeros((envs, nodes), dtype=np.int64),
         durations=np.zeros((envs, members, 4, iterations)),
         history=np.zeros((envs, spans), dtype=SPAN),
+        pipelines=np.zeros((envs, members * stale), dtype=PIPELINE),
+        syncs=np.zeros((envs, members * stale, MOST_AHEAD, 3)),
     )
 
 

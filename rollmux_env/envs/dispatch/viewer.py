@@ -43,6 +43,8 @@ def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
             bars.append(Bar(k, TRAINING, TRAINING_POOL, start_s, now_s, 1.0))
         elif member["runs"] == TAIL:
             bars.append(Bar(k, TAIL, nodes, start_s, now_s, share))
+        if member["beside_runs"]:
+            bars.append(Bar(k, TRAINING, TRAINING_POOL, float(groups.pipelines["began_s"][e, k]), now_s, 1.0))
     return [bar for bar in bars if bar.nodes and bar.end_s > max(since_s, bar.start_s)]
 
 
@@ -68,6 +70,7 @@ def title_of(groups: Groups, e: int) -> str:
     clock, now_s = groups.clocks[e], float(groups.groups["now_s"][e])
     members = groups.members[e, : groups.groups["n"][e]]
     waits = [f"{_name(k)} for its {_PHASES[int(m['waits'])]}" for k, m in enumerate(members) if m["waits"] != NOTHING]
+    waits += [f"{_name(k)} for its training" for k, m in enumerate(members) if m["beside_waits"]]
     jobs = clock["all_work_s"] / now_s if now_s > 0 else 0.0
     hours = f"{now_s / 3600:.2f} h of {clock['horizon_s'] / 3600:.2f} h"
     return f"{hours}, so far the work of {jobs:.2f} jobs; waiting: {', '.join(waits) or 'nobody'}"

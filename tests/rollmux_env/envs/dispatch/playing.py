@@ -31,7 +31,8 @@ def replayed(group: Group, dispatch: DispatchPolicy) -> list[Span]:
 
 def loaded(group: Group) -> Groups:
     """The group as row 0 of its own tables, with room for all its spans, begun."""
-    groups = group_table(1, len(group.jobs), group.rollout_nodes + 1, 1024, spans=ROOM)
+    stale = any(job.staleness for job in group.jobs)
+    groups = group_table(1, len(group.jobs), group.rollout_nodes + 1, 1024, stale, spans=ROOM)
     load_group(groups, 0, group, MODEL)
     begin(groups, 0)
     return groups
@@ -39,7 +40,7 @@ def loaded(group: Group) -> Groups:
 
 def with_room(env: DispatchVectorEnv, spans: int = ROOM) -> DispatchVectorEnv:
     """The environment with another room for the spans of its history; before its first reset."""
-    history = group_table(env.num_envs, 1, 1, 1, spans).history
+    history = group_table(env.num_envs, 1, 1, 1, stale=False, spans=spans).history
     env._groups = env.groups._replace(history=history)  # noqa: SLF001 (no user needs more than pictures show)
     return env
 

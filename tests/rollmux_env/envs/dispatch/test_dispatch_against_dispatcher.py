@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numpy.lib.recfunctions import structured_to_unstructured
 
-from policies.dispatch.learned import observe
+from policies.dispatch.learned import choice_of, observe
 from rollmux_env.envs.dispatch.actions import write_mask
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv
 from rollmux_env.envs.dispatch.generator import Fixed
 from rollmux_env.envs.dispatch.replay import figures, replay_group
-from rollmux_env.envs.dispatch.types import MEMBER, MIGRATION, NOTHING, Group
+from rollmux_env.envs.dispatch.types import MEMBER, MIGRATION, NOTHING, TAIL, Group
 from rollmux_env.kernel.tables import Records
 from rollmux_env.scenario import Actual, Job, Phase, Switch, Training
 from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
@@ -31,6 +31,8 @@ HORIZON_S = 90.0
 NAMES = MEMBER.names or ()
 _WAITING = [NAMES.index(name) for name in ("number", "overtaken")]  # columns that say something only of who waits, or runs
 _RUNNING = [NAMES.index("since_s")]
+_BESIDE_WAITING = [NAMES.index(name) for name in ("beside_number", "beside_overtaken")]
+_BESIDE_RUNNING = [NAMES.index("beside_since_s")]
 
 
 class Decision(NamedTuple):
@@ -51,8 +53,8 @@ class Scripted:
         self._left = [*decisions]
 
     def choose(self, group: Dispatcher) -> Request | Member | None:
-        record, _, members = observe(group)
-        mask = np.zeros(len(members) + 1, dtype=np.int8)
+        record, _, members = observe(group, stale=True)
+        mask = np.zeros(2 * len(members) + 1, dtype=np.int8)
         count = write_mask(record[0], members, mask)
         if count == 0:
             return None
@@ -66,8 +68,7 @@ class Scripted:
             row = decision.row
         if row == 0:
             return None
-        member = list(group.members)[row - 1]
-        return next((request for request in group.waiting if request.member is member), member)
+        return choice_of(group, row)
 
     def check_all_made(self) -> None:
         assert not self._left
@@ -79,12 +80,15 @@ def compare(members: Records, expected: Records) -> None:
     says = np.ones(values.shape, dtype=np.bool_)
     says[np.ix_(members["waits"] == NOTHING, _WAITING)] = False
     says[np.ix_(members["runs"] == NOTHING, _RUNNING)] = False
+    says[np.ix_(members["beside_waits"] == 0, _BESIDE_WAITING)] = False
+    says[np.ix_(members["beside_runs"] == 0, _BESIDE_RUNNING)] = False
     same = (values == wanted) | (np.abs(values - wanted) <= 1e-9 * (1 + np.abs(wanted))) | ~says
     assert same.all(), [(int(k), NAMES[c], values[k, c], wanted[k, c]) for k, c in np.argwhere(~same)]
 
 
 def random_group(rng: np.random.Generator, seed: int) -> Group:
-    members, fine = int(rng.integers(1, 5)), rng.random() < 0.3
+    """Up to four members; in three groups of four any of them may be stale."""
+    members, fine, stale = int(rng.integers(1, 5)), rng.random() < 0.3, rng.random() < 0.75
     pins: list[tuple[int, ...]] = []
     for _ in range(members):
         known = 1 + max((node for own in pins for node in own), default=-1)
@@ -106,7 +110,8 @@ def random_group(rng: np.random.Generator, seed: int) -> Group:
             slo=float(rng.choice([1, 1.5, 2, 4])),
             rollout=Phase(nodes=len(own), worst_case_s=float(rng.integers(1, 9)), actual=actual(), switch=switch()),
             training=Training(worst_case_s=float(rng.integers(1, 6)), actual=actual(), switch=switch()),
-            sync_s=float(rng.choice([0, 0, 1, 2])),
+            sync_s=float(rng.choice([0, 0, 1, 2, 9])),
+            staleness=int(rng.choice([0, 1, 2, 5])) if stale else 0,
         )
         for k, own in enumerate(pins)
     )
@@ -122,11 +127,12 @@ def play(env: DispatchVectorEnv, rng: np.random.Generator) -> list[list[Decision
         mask = observation["mask"]
         weights = rng.random(mask.shape)
         weights[:, 0] *= 0.5
-        actions = (weights * mask).argmax(1)
+        actions, room = (weights * mask).argmax(1), env.groups.members.shape[1]
         for e in np.flatnonzero(~over).tolist():
-            n = int(env.groups.groups["n"][e])
+            n, row = int(env.groups.groups["n"][e]), int(actions[e])
             now_s = float(env.groups.groups["now_s"][e])
-            decisions[e].append(Decision(now_s, mask[e, : n + 1].tolist(), env.groups.members[e, :n].copy(), int(actions[e])))
+            seen = [*mask[e, : n + 1].tolist(), *mask[e, room + 1 : room + n + 1].tolist()]  # without members that are not there
+            decisions[e].append(Decision(now_s, seen, env.groups.members[e, :n].copy(), row - (room - n) * (row > room)))
         observation, _, over, _, _ = env.step(actions)
     return decisions
 
@@ -136,6 +142,7 @@ def hold_to_the_dispatcher(seed: int) -> Counter[str]:
     rng = np.random.default_rng(seed)
     groups = [random_group(rng, seed * BATCH + k) for k in range(BATCH)]
     env = with_room(DispatchVectorEnv(BATCH, Fixed(*groups), autoreset=False), SPANS)
+    assert env.generator.stale
     happened: Counter[str] = Counter()
     all_decisions = play(env, rng)
     ours = env._figures()  # noqa: SLF001 (a group without a decision ends before its first step)
@@ -154,6 +161,11 @@ def hold_to_the_dispatcher(seed: int) -> Counter[str]:
                 "phases that end together": len(ends) - len(set(ends)),
                 "waits": sum(decision.row == 0 for decision in decisions),
                 "overdue phases": sum(bool((d.members["overtaken"] >= len(d.members)).any()) for d in decisions),
+                "rollouts beside trainings": sum(bool((d.members["runs"] * d.members["beside_runs"]).any()) for d in decisions),
+                "tails beside trainings": sum(
+                    bool(((d.members["runs"] == TAIL) & (d.members["beside_runs"] == 1)).any()) for d in decisions
+                ),
+                "rollouts ahead": sum(bool((d.members["turn_rollout"] - d.members["turn_training"] > 2).any()) for d in decisions),
             }
         )
     return happened
@@ -161,10 +173,10 @@ def hold_to_the_dispatcher(seed: int) -> Counter[str]:
 
 def test_groups_go_as_in_the_dispatcher() -> None:
     happened = total(hold_to_the_dispatcher(seed) for seed in range(2))
-    assert len(happened) == 5, happened
+    assert len(happened) == 8, happened
 
 
 @pytest.mark.long
 def test_ten_thousand_groups_go_as_in_the_dispatcher() -> None:
     happened = total(hold_to_the_dispatcher(seed) for seed in range(1000, 1000 + 10_000 // BATCH))
-    assert len(happened) == 5 and min(happened.values()) >= 1000, happened
+    assert len(happened) == 8 and min(happened.values()) >= 1000, happened

@@ -19,15 +19,19 @@ from policies.dispatch.learned import Learned
 from policies.placement.policy_file import PolicyConfig, write_policy
 from policies.placement.scorer import random_weights, score
 from rollmux_env.envs.dispatch import viewer
+from rollmux_env.envs.dispatch.actions import round_robin
+from rollmux_env.envs.dispatch.dynamics import carry_out
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv, figures_of
+from rollmux_env.envs.dispatch.features import write_observation
 from rollmux_env.envs.dispatch.generator import SHAPES, Fixed, RandomGroups
-from rollmux_env.envs.dispatch.observation import GROUP_FEATURES, ROW_FEATURES, STATE_FEATURES
+from rollmux_env.envs.dispatch.observation import ON_POLICY, ROW_FEATURES, STALE, observation_table
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Work
 from rollmux_env.envs.dispatch.step import follow_round_robin
 from rollmux_env.envs.dispatch.types import NOTHING, Group
 from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
+from rollmux_env.scenario import Switch
 from tests.rollmux_env.envs.dispatch.playing import ROOM, TAILS, loaded, replayed, spans_of, with_room
 from tests.rollmux_env.envs.playing import at_random_of, bytes_of, check_scalar
 
@@ -54,33 +58,34 @@ def test_check_env_without_a_warning(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_round_robin_is_the_event_replays_phase_for_phase(shape: str, migrates: bool) -> None:
     dispatch = make_dispatch("round-robin,migrate=0.8" if migrates else "round-robin")
-    for seed, skew in enumerate((0.0, 0.5, 1.0)):
-        group = RandomGroups(shape, skew, rounds=8).group(seed)
+    for seed, (skew, stale) in enumerate([(0.0, 0.0), (0.5, 1.0), (1.0, 0.0), (0.25, 1.0)]):
+        group = RandomGroups(shape, skew, rounds=8, stale=stale).group(seed)
         groups = loaded(group)
         follow_round_robin(groups, 0, migrates, TAILS)
         spans = spans_of(group, groups)
         assert spans == replayed(group, dispatch)
-        assert migrates == any(span[1] == "tail" for span in spans) or shape == "rollout-heavy"
+        assert migrates == any(span[1] == "tail" for span in spans) or shape == "rollout-heavy" or stale
         ours, theirs = figures_of(groups), figures(group, replay_group(group, dispatch))
         assert {name: ours[name][0] for name in theirs} == pytest.approx(theirs)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape: str, tmp_path: Path) -> None:
-    dims = len(GROUP_FEATURES), len(ROW_FEATURES), len(STATE_FEATURES)
-    for seed in range(3):
-        weights = random_weights(*dims, (16, 16), seed)
+    for seed, (names, stale) in enumerate([(ON_POLICY, 0.0), (STALE, 0.0), (STALE, 1.0), (STALE, 1.0)]):
+        weights = random_weights(len(names.job), len(names.candidates), len(names.cluster), (16, 16), seed)
         config = PolicyConfig(
             decides="dispatch",
-            job_features=GROUP_FEATURES,
-            candidate_features=ROW_FEATURES,
-            cluster_features=STATE_FEATURES,
+            job_features=names.job,
+            candidate_features=names.candidates,
+            cluster_features=names.cluster,
             widths=(16, 16),
         )
         write_policy(tmp_path / "policy.safetensors", config, weights)
-        group = RandomGroups(shape, 0.5, rounds=6).group(seed)
-        env = with_room(DispatchVectorEnv(1, Fixed(group), autoreset=False))
-        observation, _ = env.reset(seed=0, options={"stream_seed": 0})
+        generator = RandomGroups(shape, 0.5, rounds=6, stale=0.5 if names is STALE else 0.0)
+        seed = next(k for k in range(seed, 99) if any(job.staleness for job in generator.group(k).jobs) == stale)
+        group = generator.group(seed)
+        env = with_room(DispatchVectorEnv(1, generator, autoreset=False))
+        observation, _ = env.reset(seed=0, options={"stream_seed": seed})
         over = False
         while not over:
             rows = np.flatnonzero(observation["mask"][0])
@@ -90,9 +95,55 @@ def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape: str,
         assert spans_of(group, env.groups) == replayed(group, Learned(str(tmp_path / "policy.safetensors")))
 
 
+def test_rows_and_columns_of_stale_members_change_nothing_of_groups_without() -> None:
+    """Half of the groups of a share of 0.5 are those of a share of 0, and are seen and go the same."""
+    env = DispatchVectorEnv(6, RandomGroups(rounds=4, stale=0.5), autoreset=False)
+    seeds = [k for k in range(40) if env.generator.group(k) == SHORT.group(k)][:6]
+    plain, n = DispatchVectorEnv(6, SHORT, autoreset=False), SHORT.members + 1
+    both = [one.reset(seed=0, options={"stream_seed": seeds})[0] for one in (plain, env)]
+    choose, over = at_random_of(0), np.zeros(6, dtype=bool)
+    while not over.all():
+        first, second = both
+        assert (first["mask"] == second["mask"][:, :n]).all() and not second["mask"][:, n:].any()
+        for name in ("job", "cluster"):
+            width = first[name].shape[1]
+            assert (first[name] == second[name][:, :width]).all() and not second[name][:, width:].any()
+        assert (first["candidates"] == second["candidates"][:, :n, : len(ROW_FEATURES)]).all()
+        actions = choose(first["mask"])
+        (one, gained, over, *_), (other, rewards, *_) = plain.step(actions), env.step(actions)
+        both = [one, other]
+        assert (gained == rewards).all()
+
+
+def test_what_is_seen_of_a_stale_member() -> None:
+    """Alone, a staleness of 1, rollouts of 10 s and trainings of 25 s: the second rollout runs beside the first training, and the
+    third waits for its weights."""
+    group = RandomGroups("temporal", 0.0).group(0)
+    phase, training = group.jobs[0].rollout, group.jobs[0].training
+    phase = phase.model_copy(update={"worst_case_s": 10.0, "actual": None, "switch": Switch()})
+    training = training.model_copy(update={"worst_case_s": 25.0, "actual": None, "switch": Switch()})
+    own = {"rollout": phase, "training": training, "staleness": 1, "slo": 2.0}
+    jobs = tuple(job.model_copy(update=own) for job in group.jobs[:1])
+    groups = loaded(Group(group.cluster, jobs, ((0,),), 1, 100.0, 0))
+    seen = []
+    while not groups.clocks["over"][0]:
+        record, members, out = groups.groups[0], groups.members[0], observation_table(1, 1, stale=True)
+        write_observation(record, members, out.job[0], out.candidates[0], out.cluster[0], out.mask[0])
+        of_row = [dict(zip(STALE.candidates, row.tolist(), strict=True)) for row in out.candidates[0]]
+        seen += [
+            (float(record["now_s"]), row, of_row[row]["sampled"], of_row[row]["other left"], of_row[row]["holds up"])
+            for row in (1, 2)
+            if out.mask[0, row]
+        ]
+        carry_out(groups, 0, round_robin(record, members, False), TAILS)
+    later = [((at_s, 1, 0.5, 0.0, 0.0), (at_s, 2, 0.5, 0.0, 0.0), (at_s, 1, 0.5, 0.5, 0.0)) for at_s in (10.0, 35.0, 60.0, 85.0)]
+    assert seen == [(0.0, 1, 0.0, 0.0, 1.0), *(row for rows in later for row in rows)]
+
+
 def test_random_choices_keep_every_invariant() -> None:
-    """No node does more than its whole, every iteration is a rollout and then a training, and nobody starves."""
-    env = with_room(DispatchVectorEnv(40, RandomGroups(rounds=12), autoreset=False))
+    """No node does more than its whole, every iteration is a rollout and then a training, nobody starves, and no sample is older
+    than it may be."""
+    env = with_room(DispatchVectorEnv(40, RandomGroups(rounds=12, stale=0.5), autoreset=False))
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(40))})
     choose, over = at_random_of(1), np.zeros(40, dtype=bool)
     while not over.all():
@@ -101,6 +152,7 @@ def test_random_choices_keep_every_invariant() -> None:
         members = env.groups.members
         assert (env.groups.groups["now_s"] >= now_s).all() and not info["invalid_action"][~over].any()
         assert (members["overtaken"][members["waits"] != NOTHING] <= 2 * 4).all()
+        assert (members["beside_overtaken"][members["beside_waits"] == 1] <= 2 * 4).all()
         over |= ended
     for e in range(40):
         group, spans = env.generator.group(e), env.groups.history[e, : env.groups.clocks["spans"][e]]
@@ -118,6 +170,8 @@ def test_random_choices_keep_every_invariant() -> None:
             for training in trainings:
                 rollouts = own[(own["iteration"] == training["iteration"]) & (own["what"] != 2)]
                 assert len(rollouts) and rollouts["end_s"].max() <= training["start_s"] + 1e-6
+                later = own[(own["iteration"] > training["iteration"] + group.jobs[k].staleness) & (own["what"] != 2)]
+                assert not len(later) or training["end_s"] <= later["start_s"].min() + 1e-6
 
 
 def test_a_group_in_which_nobody_waits_long_is_as_fast_as_its_jobs_alone() -> None:
@@ -250,6 +304,7 @@ def test_a_picture_begins_where_the_history_does() -> None:
         lambda: RandomGroups("round"),
         lambda: RandomGroups(skew=-1),
         lambda: RandomGroups(rounds=0),
+        lambda: RandomGroups(stale=1.5),
         Fixed,
         lambda: Group(SHORT.group(0).cluster, SHORT.group(0).jobs[:1], ((1,),), 1, 100.0, 0),
     ],
