@@ -368,7 +368,8 @@ class Grpo:
         if is_controlled(self._spec):
             from runtime.grpo.control import control_of
 
-            self._control = control_of(self._spec, together[rollout.tensor_parallel], timings)
+            ordered = {size: timings[size] for size in rollout.all_sizes if size in timings}
+            self._control = control_of(self._spec, together[rollout.tensor_parallel], ordered)
 
     def _start_reward_workers(self) -> list[WorkerHandle]:
         """On the machines of the rollout nodes in turn, and there on whatever cores are idle."""

@@ -20,7 +20,8 @@ from tests.runtime.grpo.test_reward_workers import slow
 __all__ = ["nodes", "run"]
 
 pytestmark = pytest.mark.long
-ALGORITHM = {**SMALL["algorithm"], "max_tokens": 64, "max_prompt_tokens": 16}
+ALGORITHM = {**SMALL["algorithm"], "max_tokens": 192, "max_prompt_tokens": 16}
+MODEL = {"name": "tiny", "hidden_size": 256, "layers": 2}  # whose rollouts take longer than the way of a call to stop
 
 
 def learned(record: RunRecord) -> list[dict[str, float]]:
@@ -35,7 +36,7 @@ def the_same(one: dict[str, float], other: dict[str, float]) -> None:
         assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
 
 
-def test_a_run_whose_engines_change_their_size_in_every_rollout_and_die_once_samples_the_same(
+def test_a_run_whose_engines_change_their_size_within_rollouts_and_die_once_samples_the_same(
     run: Running, nodes: tuple[Node, ...], tmp_path: Path
 ) -> None:
     """On two cores: two engines of one, and one of both, at every step of the policy. An engine is killed in the third rollout."""
@@ -44,11 +45,13 @@ def test_a_run_whose_engines_change_their_size_in_every_rollout_and_die_once_sam
     policy = always_resizes(tmp_path / "policy")
     sized = {"engine": "torch", "policy": policy, "sizes": [2]}
     found = []
-    for name, rollout, kill_after in (
-        ("plain", SMALL["rollout"], -1),
-        ("sized", sized, 16 * 3 + 5),
-    ):  # the first 16 are the profile's
-        given = slow(tmp_path / f"{name}_calls", {}, kill_after=kill_after) | {"rollout": rollout, "algorithm": ALGORITHM}
+    kinds = ("plain", SMALL["rollout"], -1), ("sized", sized, 16 * 3 + 5)  # rewards; the first 16 are the profile's
+    for name, rollout, kill_after in kinds:
+        given = slow(tmp_path / f"{name}_calls", {}, kill_after=kill_after) | {
+            "rollout": rollout,
+            "algorithm": ALGORITHM,
+            "model": MODEL,
+        }
         outcome, record, lines = run([given], on=wide, folder=tmp_path / name)
         assert outcome == "done" and not record.failed, lines
         check_run(record)
@@ -57,7 +60,8 @@ def test_a_run_whose_engines_change_their_size_in_every_rollout_and_die_once_sam
     assert len(found[0]) == len(found[1]) == 4
     for one, other in zip(*found, strict=True):
         the_same(one, other)
-        assert other["resizes"] >= 2 and other["engine_size"] in (1, 2)
+        assert other["engine_size"] in (1, 2)
+    assert sum(other["resizes"] for other in found[1]) > 0  # some ended within the step in which they were to be asked
 
 
 def test_responses_move_between_the_engines_of_two_nodes_from_the_first_rollout_on(run: Running, nodes: tuple[Node, ...]) -> None:
