@@ -166,6 +166,16 @@ def test_it_beats_algorithm_1(stays: Any, known_stays: bool) -> None:
     assert ours.usd_per_work_hour < 0.95 * theirs.usd_per_work_hour
 
 
+def test_stays_are_learned_as_well_where_exposure_is_counted_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a cluster where thousands run."""
+    stream = make_workload("production", WorkloadOptions(jobs=40, seed=3))
+    every_time = metrics(replay(stream, Consolidate(budget=600, known_stays=False)))
+    monkeypatch.setattr("policies.placement.consolidate.stays._SHARE", 4)
+    now_and_then = metrics(replay(stream, Consolidate(budget=600, known_stays=False), check=True))
+    assert now_and_then.slo_attainment == 1.0
+    assert now_and_then.usd_per_work_hour == pytest.approx(every_time.usd_per_work_hour, rel=0.03)
+
+
 def test_the_same_stream_gives_the_same_events() -> None:
     stream = make_workload("mixed", WorkloadOptions(jobs=50))
     logs = [replay(stream, Consolidate(budget=1000)).log for _ in range(2)]

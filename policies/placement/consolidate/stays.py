@@ -9,6 +9,7 @@ iteration) for jobs with a number of iterations. The kind of a job's stay counts
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from rollmux_env.kernel.tables import NOWHERE, Floats, Ints
 _PRIOR_H = 24.0
 _EDGES_H = np.array([0.0, *(2.0**k for k in range(9))])  # 0, 1, 2, 4, ..., 256
 _WIDTH_H = np.append(np.diff(_EDGES_H), np.inf)
+_BUCKETS_H: list[tuple[float, float]] = [*zip(_EDGES_H.tolist(), (_EDGES_H + _WIDTH_H).tolist(), strict=True)]
+_SHARE = 1000  # running jobs whose exposure is worth counting for one decision
 
 
 def is_fixed(state: State, rows: Ints) -> NDArray[np.bool_]:
@@ -56,10 +59,14 @@ class LearnedStays:
     def __init__(self) -> None:
         self._exposure_h = np.zeros((2, _EDGES_H.size))  # of those that have left; 0: iterations, 1: fixed
         self._departures = np.zeros((2, _EDGES_H.size))
+        self._running_h = np.zeros((2, _EDGES_H.size))  # exposure of those that ran when it was last counted
+        self._uncounted = 0  # decisions since then
         self._previous_rows = np.zeros(0, np.int64)  # rows when last looked
 
     def look(self, state: State, rows: Ints, horizon_h: float) -> tuple[Floats, Floats]:
         """Learn from the jobs that have left since the last time, and estimate.
+
+        Where thousands run, their exposure so far is counted at every n-th decision alone, n a thousandth of their number.
 
         Args:
             rows: of running jobs, and of one that waits.
@@ -78,15 +85,18 @@ class LearnedStays:
         there = runs.copy()
         there[rows] = True
         self._previous_rows = present = np.flatnonzero(there)
-        ages_h, fixed = np.where(runs[present], _ages_h(state, present), 0.0), is_fixed(state, present)
-        hazards = []
-        for kind in (0, 1):
-            exposure_h = self._exposure_h[kind] + _exposure_h(ages_h[fixed == bool(kind)])
-            hazards.append((self._departures[kind] + 1) / (exposure_h + _PRIOR_H))
-        at = np.searchsorted(present, rows)
-        left_h = np.array([_expected_h(hazards[int(fixed[k])], ages_h[k], horizon_h) for k in at])
-        stay_h = np.where(fixed[at], left_h, np.inf)
-        return stay_h, np.where(fixed[at], np.inf, left_h * 3600 / state.view.jobs["solo_s"][rows])
+        self._uncounted += 1
+        if self._uncounted >= present.size // _SHARE:
+            self._uncounted = 0
+            ages_h, fixed = np.where(runs[present], _ages_h(state, present), 0.0), is_fixed(state, present)
+            for kind in (0, 1):
+                self._running_h[kind] = _exposure_h(ages_h[fixed == bool(kind)])
+        hazards = ((self._departures + 1) / (self._exposure_h + self._running_h + _PRIOR_H)).tolist()
+        ages_h, fixed = np.where(runs[rows], _ages_h(state, rows), 0.0), is_fixed(state, rows)
+        ages = zip(fixed.tolist(), ages_h.tolist(), strict=True)
+        left_h = np.array([_expected_h(hazards[is_time], age_h, horizon_h) for is_time, age_h in ages])
+        stay_h = np.where(fixed, left_h, np.inf)
+        return stay_h, np.where(fixed, np.inf, left_h * 3600 / state.view.jobs["solo_s"][rows])
 
 
 def _ages_h(state: State, rows: Ints) -> Floats:
@@ -101,12 +111,14 @@ def _exposure_h(ages_h: Floats) -> Floats:
     return np.asarray(np.clip(ages_h[:, None] - _EDGES_H, 0.0, _WIDTH_H).sum(axis=0))
 
 
-def _expected_h(hazard: Floats, age_h: float, horizon_h: float) -> float:
+def _expected_h(hazard: Sequence[float], age_h: float, horizon_h: float) -> float:
     """The stay L with discounted length horizon * (1 - exp(-L / horizon)) as expected of a job of that age, hours."""
     discounted, reaches = 0.0, 1.0
-    for k in range(int(np.searchsorted(_EDGES_H, age_h, side="right")) - 1, _EDGES_H.size):
-        rate = float(hazard[k]) + 1 / horizon_h
-        falls = -math.expm1(-rate * (_EDGES_H[k] + _WIDTH_H[k] - max(age_h, float(_EDGES_H[k]))))
+    for (edge_h, end_h), departures in zip(_BUCKETS_H, hazard, strict=True):
+        if end_h <= age_h:
+            continue
+        rate = departures + 1 / horizon_h
+        falls = -math.expm1(-rate * (end_h - max(age_h, edge_h)))
         discounted += reaches * falls / rate
         reaches *= 1 - falls
     share = discounted / horizon_h
