@@ -8,7 +8,6 @@ from math import isfinite
 from typing import Literal
 
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
-from rollmux_env.cluster.group import Group
 from rollmux_env.cluster.state import State
 from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.scenario import Job
@@ -213,7 +212,7 @@ def take_job_view(run: RunState, figures: Figures, handle: JobHandle, place: Wai
         at_risk=review is not None and job_id in review.late,
         usd=state.charged_usd(job_id) if state.knows(job_id) else 0.0,
         metrics={name: value if isfinite(value) else None for name, value in figures.reported.get(job_id, {}).items()},
-        profile=_profile(job, state, group),
+        profile=_profile(job, state, group.training_nodes if group is not None else None),
         problem=_problem(figures, handle),
     )
 
@@ -227,10 +226,11 @@ def profile_of(job: Job, shape: int = 0, training_nodes: int | None = None) -> d
     return seconds | {"sync_s": job.sync_s, "solo_s": job.solo_s, **({"shape": shape} if job.shapes else {})}
 
 
-def _profile(job: Job | None, state: State, group: Group | None) -> dict[str, float] | None:
-    if job is None or group is None:
+def _profile(job: Job | None, state: State, training_nodes: int | None) -> dict[str, float] | None:
+    """Of a job in a group with so many training nodes; None: it is in none."""
+    if job is None or not training_nodes:
         return None if job is None else profile_of(job)
-    return profile_of(job, state.shape(job.id), group.training_nodes or None)
+    return profile_of(job, state.shape(job.id), training_nodes)
 
 
 def _reason(run: RunState, handle: JobHandle) -> str:
