@@ -20,8 +20,8 @@ from tests.runtime.grpo.test_reward_workers import slow
 __all__ = ["nodes", "run"]
 
 pytestmark = pytest.mark.long
-ALGORITHM = {**SMALL["algorithm"], "max_tokens": 192, "max_prompt_tokens": 16}
-MODEL = {"name": "tiny", "hidden_size": 256, "layers": 2}  # whose rollouts take longer than the way of a call to stop
+ALGORITHM = {**SMALL["algorithm"], "max_tokens": 128, "max_prompt_tokens": 16}
+MODEL = {"name": "tiny", "hidden_size": 128, "layers": 2}  # whose rollouts take longer than the way of a call to stop
 
 
 def learned(record: RunRecord) -> list[dict[str, float]]:
@@ -30,8 +30,9 @@ def learned(record: RunRecord) -> list[dict[str, float]]:
 
 
 def the_same(one: dict[str, float], other: dict[str, float]) -> None:
-    for name in ("reward", "response_tokens", "cut_off", "tokens"):
-        assert one[name] == other[name], name
+    assert one["tokens"] == other["tokens"]
+    for name in ("reward", "response_tokens", "cut_off"):  # means of the engines' means
+        assert one[name] == pytest.approx(other[name], rel=1e-12), name
     for name in ("loss", "grad_norm", "entropy"):
         assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
 
