@@ -66,6 +66,12 @@ def joined(parts: Sequence[Labels]) -> Labels:
     return Labels(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
+def widened(labels: Labels, columns: int) -> Labels:
+    """The same with so many columns of rows: those of shapes, which streams without shapes do not show, are 0."""
+    missing = columns - labels.candidates.shape[2]
+    return labels._replace(candidates=np.pad(labels.candidates, ((0, 0), (0, 0), (0, missing))))
+
+
 LOOKAHEAD, WORTH = "lookahead", "worth"
 ROWS_MOST = 32  # of a decision, as in the environment
 
@@ -100,7 +106,16 @@ class Recipe:
     reluctance: float = 0.0
 
 
-_FIXED, _TIGHT, _LOOSE = {"stays": "fixed"}, {"slo": (1.0, 1.5)}, {"slo": (1.5, 3.0)}
+_FIXED, _TIGHT, _LOOSE, _SHAPES = {"stays": "fixed"}, {"slo": (1.0, 1.5)}, {"slo": (1.5, 3.0)}, {"shapes": True}
+_WORTH: dict[str, Any] = {
+    "teacher": WORTH,
+    "rounds": 2,
+    "share": 0.5,
+    "exploration": 0.02,
+    "epochs": 25,
+    "learning_rate": 2e-3,
+    "reluctance": 0.03,
+}
 RECIPES = {
     "admission": Recipe(
         moves=False,
@@ -111,19 +126,30 @@ RECIPES = {
             Source("production", 12, _LOOSE),
         ),
     ),
+    "admission-shapes": Recipe(
+        moves=False,
+        sources=(
+            Source("production", 8, _SHAPES),
+            *(Source("production", 4, {**_SHAPES, **options}) for options in (_FIXED, _TIGHT, _LOOSE)),
+        ),
+        rounds=3,
+        share=0.5,
+    ),
     "moves": Recipe(
         moves=True,
         sources=(
             *(Source(name, 8, options) for name in ("production", "mixed") for options in ({}, _FIXED)),
             *(Source("production", 4, options) for options in (_TIGHT, {**_TIGHT, **_FIXED}, _LOOSE)),
         ),
-        teacher=WORTH,
-        rounds=2,
-        share=0.5,
-        exploration=0.02,
-        epochs=25,
-        learning_rate=2e-3,
-        reluctance=0.03,
+        **_WORTH,
+    ),
+    "moves-shapes": Recipe(
+        moves=True,
+        sources=(
+            *(Source("production", 8, {**_SHAPES, **options}) for options in ({}, _FIXED)),
+            *(Source("production", 4, {**_SHAPES, **options}) for options in (_TIGHT, _LOOSE)),
+        ),
+        **_WORTH,
     ),
     **{
         teacher: Recipe(
@@ -176,7 +202,7 @@ def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rn
             action = rng.choice(allowed[:6]) if rng.random() < recipe.exploration else player.choose(0)
             observation, _, ended, _, _ = env.step(np.array([action]))
             over = bool(ended[0])
-    return joined(parts)
+    return widened(joined(parts), len(candidate_names(recipe.moves, shapes=True)))
 
 
 def _imitated(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
@@ -193,7 +219,7 @@ def _imitated(source: Source, recipe: Recipe, weights: dict[str, Array] | None, 
         rows[k, :count], mask[k, :count], values[k, :count] = inputs.candidates[:, :width], 1, 0
         values[k, choice] = 1
     job, cluster = (np.array([getattr(inputs, name) for inputs, _ in examples]) for name in ("job", "cluster"))
-    return Labels(job, rows, cluster, mask, values)
+    return widened(Labels(job, rows, cluster, mask, values), len(candidate_names(recipe.moves, shapes=True)))
 
 
 def fit(
@@ -262,7 +288,7 @@ def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int],
     began = perf_counter()
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    names = tuple(JOB_FEATURES), tuple(candidate_names(recipe.moves)), tuple(CLUSTER_FEATURES)
+    names = tuple(JOB_FEATURES), tuple(candidate_names(recipe.moves, shapes=True)), tuple(CLUSTER_FEATURES)
     network = Scorer(len(names[0]), len(names[1]), len(names[2]), WIDTHS)
     weights: dict[str, Array] | None = None
     rounds: list[Labels] = []

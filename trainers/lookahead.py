@@ -44,8 +44,8 @@ class Net(NamedTuple):
     skip: Array
 
 
-def net_of(weights: dict[str, Array]) -> Net:
-    """The weights of a policy file."""
+def net_of(weights: dict[str, Array], columns: int) -> Net:
+    """The weights of a policy file, for rows of which only the first columns are shown: the others, those of shapes, are 0."""
 
     def turned(name: str) -> Array:
         return np.ascontiguousarray(weights[name].T)
@@ -53,7 +53,7 @@ def net_of(weights: dict[str, Array]) -> Net:
     return Net(
         turned("enter.weight"),
         weights["enter.bias"],
-        turned("row.0.weight"),
+        turned("row.0.weight")[:columns],
         weights["row.0.bias"],
         turned("context.0.weight"),
         turned("pool.0.weight"),
@@ -62,7 +62,7 @@ def net_of(weights: dict[str, Array]) -> Net:
         weights["row.1.bias"],
         turned("context.1.weight"),
         np.ascontiguousarray(weights["score.weight"][0]),
-        np.ascontiguousarray(weights["skip.weight"][0]),
+        np.ascontiguousarray(weights["skip.weight"][0, :columns]),
     )
 
 
@@ -148,7 +148,7 @@ def work_so_far(streams: Streams, s: int, limits: Limits, out: Floats) -> None:
 
 @compiled
 def copy_stream(streams: Streams, s: int, to: Streams, t: int) -> None:
-    """Make stream t of `to` the same as stream s."""
+    """Make stream t of `to` the same as stream s; but for the rows of shapes, which stay as they are."""
     c = streams.clock[s]
     to.clock[t] = c
     to.nodes[t] = streams.nodes[s]
@@ -250,7 +250,7 @@ class Player:
         space = env.single_observation_space
         job, row, cluster = (space[name].shape[-1] for name in ("job", "candidates", "cluster"))  # type: ignore[index]
         self._env = env
-        self._net = net_of(weights or random_weights(job, row, cluster, (8, 8), 0))
+        self._net = net_of(weights or random_weights(job, row, cluster, (8, 8), 0), row)
         self._learned = weights is not None
         made = env.generator
         sizes = len(made.cluster.pools), made.jobs, made.cluster.max_group_size, made.nodes, made.steps, made.shapes
@@ -278,6 +278,8 @@ class Player:
         env = self._env
         out = np.zeros((len(self._rows), 1, 3))
         wanted = np.ones(len(self._rows), dtype=np.bool_)
+        jobs = env._streams.order.shape[1]
+        self._copy.streams.jobs[0, jobs:] = env._streams.jobs[0, jobs:]  # shapes: they never change
         base = Base(self._net, self._learned, np.array([horizon_h]), 2.5 * horizon_h)
         look_ahead(env._streams, 0, env._rules._replace(prune=False), env._choices, wanted, base, self._copy, out)
         return out[:, 0]

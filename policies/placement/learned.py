@@ -135,8 +135,7 @@ class Learned:
         rows = regroupings(state, _first_s(state), self.config.known_stays)
         if len(rows.plans) == 1:
             return rows.plans, np.zeros(1, dtype=np.float32)
-        wide = np.pad(rows.candidates, ((0, 0), (0, len(SHAPE_FEATURES))))
-        scores = self._scores(rows.job, wide, rows.cluster)
+        scores = self._scores(rows.job, rows.candidates, rows.cluster)
         return rows.plans, scores - scores[0]
 
     def _scores(self, job: NDArray[np.float32], rows: NDArray[np.float32], cluster: NDArray[np.float32]) -> NDArray[np.float32]:

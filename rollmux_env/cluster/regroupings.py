@@ -12,12 +12,21 @@ from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Plan
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.feature_tables import features_of_moves
-from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, cluster_features
+from rollmux_env.kernel.features import (
+    CANDIDATE_FEATURES,
+    CLUSTER_FEATURES,
+    JOB_FEATURES,
+    MOVE_FEATURES,
+    SHAPE_FEATURES,
+    cluster_features,
+)
 from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.enumerate import choose_groups
-from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST, MOVES_MOST, NEW_GROUP, PLACE, choice_type, make_scratch
+from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST, MOVES_MOST, NEW_GROUP, choice_type, make_scratch
 from rollmux_env.kernel.tables import Records, copy_into, group_table, group_width, job_table
 from rollmux_env.kernel.valuation import make_valuation, present_rates, work_price
+
+_COLUMNS = len(CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES)
 
 
 class Regroupings(NamedTuple):
@@ -25,7 +34,8 @@ class Regroupings(NamedTuple):
 
     Attributes:
         plans: of each row, its moves; the first row is `stop`, with none.
-        job, candidates, cluster: (F,), (A, F) and (F,) features, as `rollmux_env.kernel.features` names them.
+        job, candidates, cluster: (F,), (A, F) and (F,) features, as `rollmux_env.kernel.features` names them, those of
+            shapes last.
         feasible: (A,) whether a row keeps every SLO; with `shield` all do.
         truncated: whether there were more rows.
     """
@@ -58,7 +68,7 @@ def regroupings(state: State, first_s: float, known_stays: bool = True, limit: i
     view = whole._replace(jobs=jobs, groups=groups, order=np.arange(looked.size))
     nodes = jobs.dtype["pins"].shape[0]
     choices = np.zeros(limit, dtype=choice_type(nodes))
-    candidates = np.zeros((limit, len(CANDIDATE_FEATURES) + len(MOVE_FEATURES)), dtype=np.float32)
+    candidates = np.zeros((limit, _COLUMNS), dtype=np.float32)
     cluster = np.zeros(len(CLUSTER_FEATURES), dtype=np.float32)
     cluster_features(whole, first_s, True, cluster)
     rates = present_rates(whole)
@@ -79,7 +89,7 @@ def placements(choice: Records, jobs: Records, groups: Records) -> Iterator[tupl
     """Job rows of a choice's moves, and where they go, in order."""
     for k in range(int(choice["n_moves"])):
         job, group, new_nodes = (int(choice[name][k]) for name in ("job", "group", "new_nodes"))
-        row = job if choice["kind"] != PLACE else shape_row(jobs[job], job, int(choice["of_shape"]))
+        row = shape_row(jobs[job], job, int(choice["of_shape"][k]))
         if group == NEW_GROUP:
             yield job, Placement(None, (), new_nodes, int(jobs["training_nodes"][row]), shape=int(jobs["of_shape"][row]))
         else:
@@ -88,17 +98,22 @@ def placements(choice: Records, jobs: Records, groups: Records) -> Iterator[tupl
 
 
 def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records, NDArray[np.int64]]:
-    """Tables of these groups and their members, and the members' rows in the state."""
+    """Tables of these groups and their members, behind these their shapes, and the members' rows in the state."""
     parts = [state.groups.members[row, : state.groups.n_members[row]] for row in looked]
     rows = np.concatenate([*parts, np.zeros(0, dtype=np.int64)])
     table = state.view
     widest = int(table.jobs["rollout_nodes"][rows].max(initial=1))
     members = min(state.limits.group_size_max, max((len(part) for part in parts), default=1) + MOVES_MOST)
-    jobs = job_table(max(1, rows.size), table.jobs["pins"].shape[1], table.jobs["rescale_s"].shape[1])
+    counts = (1 + table.jobs["more_shapes"][rows]) * (table.jobs["more_shapes"][rows] > 0)
+    starts = rows.size + np.cumsum(counts) - counts
+    shapes = np.repeat(table.jobs["first_shape"][rows] - starts, counts) + np.arange(rows.size, rows.size + counts.sum())
+    widest = max(widest, int(table.jobs["rollout_nodes"][shapes].max(initial=1)))
+    jobs = job_table(max(1, rows.size + shapes.size), table.jobs["pins"].shape[1], table.jobs["rescale_s"].shape[1])
     width, long = group_width(members, widest)
     groups = group_table(max(1, looked.size), width, max(long, int(table.groups["n_nodes"][looked].max(initial=1))))
-    copy_into(jobs, table.jobs[rows])
-    jobs["more_shapes"] = 0  # who moves keeps its shape
+    copy_into(jobs, table.jobs[np.concatenate([rows, shapes])])
+    jobs["first_shape"][: rows.size] = np.where(counts > 0, starts, np.arange(rows.size))
+    jobs["first_shape"][rows.size : rows.size + shapes.size] = np.repeat(starts, counts)
     for name in groups.dtype.names:
         values = table.groups[name][looked]
         if values.ndim == 1:

@@ -6,23 +6,25 @@ from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.features import (
     CANDIDATE_FEATURES,
     IS_ROW,
+    MOVE_FEATURES,
     NEW_GROUP,
     NEW_NODES,
     PLACE_FEATURES,
     PRICE,
     STRETCH,
     Out,
+    shape_features,
     signed,
     squash,
     unit,
 )
-from rollmux_env.kernel.membership import departure_s
+from rollmux_env.kernel.membership import departure_s, shape_row
 from rollmux_env.kernel.neighbourhood.table import EXCHANGE, MERGER, MOVE, MOVES_MOST
 from rollmux_env.kernel.neighbourhood.table import NEW_GROUP as IN_NEW_GROUP
 from rollmux_env.kernel.tables import Floats, Records, View
 from rollmux_env.kernel.valuation import HORIZONS_H, N_HORIZONS
 
-_VALUES = len(PLACE_FEATURES)
+_VALUES, _ROWS = len(PLACE_FEATURES), len(CANDIDATE_FEATURES + MOVE_FEATURES)
 (
     _GAIN,
     _HELD,
@@ -57,7 +59,7 @@ def value_features(before: Floats, more: Floats, unit_usd: float, work_usd: floa
 
 @compiled(arrays=False)
 def move_features(view: View, known_stays: bool, unit_usd: float, work_usd: float, choice: Records, out: Out) -> None:
-    """Write `CANDIDATE_FEATURES` and `MOVE_FEATURES` of a row of moves.
+    """Write `CANDIDATE_FEATURES` and `MOVE_FEATURES` of a row of moves, and where there is room `SHAPE_FEATURES` of the first move.
 
     Args:
         unit_usd: mean price of the running jobs' own nodes, $/h. work_usd: worth of a work-hour, $.
@@ -72,7 +74,8 @@ def move_features(view: View, known_stays: bool, unit_usd: float, work_usd: floa
     new = asked = 0
     for k in range(choice.n_moves):
         new += choice.new_nodes[k]
-        asked += view.jobs[choice.job[k]].rollout_nodes
+        moved = choice.job[k]
+        asked += view.jobs[shape_row(view.jobs[moved], moved, choice.of_shape[k])].rollout_nodes
         if choice.group[k] == IN_NEW_GROUP:
             out[NEW_GROUP] = 1.0
     row = choice.job[0]
@@ -97,3 +100,5 @@ def move_features(view: View, known_stays: bool, unit_usd: float, work_usd: floa
     out[_ROLLOUT_NODES] = squash(job.rollout_nodes, 4.0)
     left_s = max(0.0, departure_s(view.jobs, view.groups, row) - view.clock.now_s)
     out[_REMAINING] = squash(left_s / 3600.0, 24.0) if known_stays else 0.0
+    if out.shape[0] > _ROWS:
+        shape_features(view, shape_row(job, row, choice.of_shape[0]), out, _ROWS)

@@ -29,7 +29,7 @@ def _write(choice: Records, job: int, row: Records, usable: bool) -> None:
     choice.kind = PLACE
     choice.n_moves = 1
     choice.job[0] = job
-    choice.of_shape = row.of_shape
+    choice.of_shape[0] = row.of_shape
     choice.group[0] = row.group
     choice.new_nodes[0] = row.new_nodes
     for k in range(row.nodes.shape[0]):

@@ -135,8 +135,8 @@ def admit(streams: Streams, s: int, job: int, shape: int, group: int, there: int
 
 
 @compiled(arrays=False)
-def move(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: int, migration_s: float) -> None:
-    """Move a running job, which keeps its shape; arguments as in `admit`.
+def move(streams: Streams, s: int, job: int, shape: int, group: int, there: int, new_nodes: int, migration_s: float) -> None:
+    """Move a running job, to another group or another shape; arguments as in `admit`.
 
     It pauses for `migration_s`; so long the nodes that it leaves are paid for.
     """
@@ -157,6 +157,7 @@ def move(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: 
     reservation.job = job
     jobs[job].paused_until_s = c.now_s + migration_s
     jobs[job].leaves_s += migration_s
+    wear(jobs, job, shape)
     _enter(streams, s, job, group, there, new_nodes)
 
 

@@ -63,9 +63,9 @@ def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: in
             streams.jobs[s, job].pins[there] = choice.nodes[k, there]
             there += 1
         if c.asks == ADMIT:
-            admit(streams, s, job, choice.of_shape, choice.group[k], there, choice.new_nodes[k])
+            admit(streams, s, job, choice.of_shape[k], choice.group[k], there, choice.new_nodes[k])
         else:
-            move(streams, s, job, choice.group[k], there, choice.new_nodes[k], rules.migration_s)
+            move(streams, s, job, choice.of_shape[k], choice.group[k], there, choice.new_nodes[k], rules.migration_s)
     if c.asks == ADMIT and rules.moves:
         look_for_moves(streams, s)
 
@@ -87,9 +87,9 @@ def _observe_places(
         choice = choices[k]
         group = choice.group[0]
         row = out.candidates[s, k]
-        shaped = shape_row(asks, job, choice.of_shape)
+        shaped = shape_row(asks, job, choice.of_shape[0])
         new = k == 0 or choices[k - 1].group[0] != group
-        if new or choices[k - 1].of_shape != choice.of_shape:
+        if new or choices[k - 1].of_shape[0] != choice.of_shape[0]:
             shared_features(view, known, stay_s, shaped, group, shared)
         if new and scratch is not None:
             begin_group(view, group, workspace)

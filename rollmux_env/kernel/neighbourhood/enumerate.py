@@ -1,12 +1,12 @@
 """Moves of running jobs that are looked at after an event: single moves, exchanges, and mergers.
 
-    move      a job goes to its best place in another group, or to a group of its own
+    move      a job goes to its best place in another group, or to a group of its own, or gets another shape where it is
     exchange  a job takes the place of one of another group, which goes to the first one's group (a swap), or to its best place in
               any third group, or to a group of its own
     merger    all members of a small group go elsewhere one after the other, the longest T_solo first, each to its best place
 
-The best place is the one that costs least at the shortest horizon (`net_usd`). A row's gain is what the groups that it changes
-cost less, minus its price: the nodes that the movers leave are paid for until their pauses end.
+The best place is the one that costs least at the shortest horizon (`net_usd`), in whichever shape of the job. A row's gain is what
+the groups that it changes cost less, minus its price: the nodes that the movers leave are paid for until their pauses end.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import may_pause
+from rollmux_env.kernel.membership import may_pause, shape_row
 from rollmux_env.kernel.neighbourhood.exchange import offer_exchanges
-from rollmux_env.kernel.neighbourhood.insertion import best_place, copy_group, may_join, place_alone
+from rollmux_env.kernel.neighbourhood.insertion import best_place, copy_group, place_alone
 from rollmux_env.kernel.neighbourhood.merge import offer_merger
 from rollmux_env.kernel.neighbourhood.table import (
     JOBS_MOST,
@@ -109,6 +109,8 @@ def _prepare(view: View, valuation: Valuation, scratch: Scratch) -> int:
             if m == JOBS_MOST or not _may_move(view, migration_h * 3600.0, job):
                 continue
             scratch.movers[m] = job
+            for shape in range(1 + jobs[job].more_shapes):
+                valuation.stays[shape_row(jobs[job], job, shape)] = valuation.stays[job]
             scratch.home[m] = f
             copy = first + m
             copy_group(jobs, groups, group, job, copies, copy)
@@ -128,26 +130,26 @@ def _prepare(view: View, valuation: Valuation, scratch: Scratch) -> int:
 
 @compiled(arrays=False)
 def _single_moves(view: View, valuation: Valuation, m: int, scratch: Scratch) -> None:
-    """Find the best place of every job in every other group and in one of its own, and offer the moves there."""
+    """Find the best place of every job in every other group, in its own in another shape, and in a new one, and offer those."""
     jobs, groups, looked = view.jobs, view.groups, view.order
-    shield = valuation.terms[0].shield == 1
+    cut = View(jobs, scratch.copies, looked, view.limits, view.clock)
+    migration_h = valuation.terms[0].migration_h
     for k in range(m):
         job, a = scratch.movers[k], scratch.home[k]
         saved = scratch.saved[k]
-        alone = scratch.alone[k]
-        place_alone(view, valuation, job, alone)
-        for b in range(looked.shape[0]):
-            if b == a:
-                continue
-            place = scratch.joins[k, b]
-            place.ok = 0
-            if may_join(groups[looked[b]], jobs[job], view.limits, shield):
-                best_place(view, valuation, looked[b], job, scratch.base[b], place)
-            if place.ok == 1 and not falls_short(scratch, saved - place.usd):
-                _move(view, valuation.terms[0].migration_h, k, b, place, scratch)
+        alone, now = scratch.alone[k], jobs[job].of_shape
         several = groups[looked[a]].n_members > 1
-        if alone.ok == 1 and several and not falls_short(scratch, saved - alone.usd):
-            _move(view, valuation.terms[0].migration_h, k, NOWHERE, alone, scratch)
+        place_alone(view, valuation, job, NOWHERE if several else now, alone)
+        for b in range(looked.shape[0]):
+            place = scratch.joins[k, b]
+            if b == a:
+                best_place(cut, valuation, groups.shape[0] + k, job, now, scratch.cut[k], place)
+            else:
+                best_place(view, valuation, looked[b], job, NOWHERE, scratch.base[b], place)
+            if place.ok == 1 and not falls_short(scratch, saved - place.usd):
+                _move(view, migration_h, k, b, place, scratch)
+        if alone.ok == 1 and not falls_short(scratch, saved - alone.usd):
+            _move(view, migration_h, k, NOWHERE, alone, scratch)
 
 
 @compiled(arrays=False)
@@ -160,8 +162,8 @@ def _move(view: View, migration_h: float, k: int, b: int, place: Records, scratc
     begin_row(row, MOVE)
     leave_nodes(row, view.jobs[job], view.limits, migration_h, scratch.freed[k, 0], scratch.freed[k, 1])
     change_group(row, scratch.base[scratch.home[k]], scratch.cut[k])
-    add_move(row, view.jobs[job], view.limits, job, NEW_GROUP if b < 0 else view.order[b], place)
-    if b >= 0:
+    add_move(row, view.jobs, view.limits, job, NEW_GROUP if b < 0 else view.order[b], place)
+    if b >= 0 and b != scratch.home[k]:
         keep_group(row, scratch.base[b])
 
 

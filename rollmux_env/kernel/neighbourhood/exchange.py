@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.neighbourhood.insertion import best_place, may_join
+from rollmux_env.kernel.membership import shape_row
+from rollmux_env.kernel.neighbourhood.insertion import best_place
 from rollmux_env.kernel.neighbourhood.table import (
     EXCHANGE,
     GROUPS_MOST,
@@ -49,15 +50,11 @@ def offer_exchanges(view: View, valuation: Valuation, m: int, scratch: Scratch) 
     joins, home, movers, saved = scratch.joins, scratch.home, scratch.movers, scratch.saved
     there = View(jobs, copies, view.order, view.limits, view.clock)
     first = view.groups.shape[0]
-    shield = valuation.terms[0].shield == 1
     for k in range(m):
         for other in range(m):
             if home[k] == home[other]:
                 continue
-            place = joins[k, GROUPS_MOST + other]
-            place.ok = 0
-            if may_join(copies[first + other], jobs[movers[k]], view.limits, shield):
-                best_place(there, valuation, first + other, movers[k], scratch.cut[other], place)
+            best_place(there, valuation, first + other, movers[k], NOWHERE, scratch.cut[other], joins[k, GROUPS_MOST + other])
     _find_nearest(view.order.shape[0], m, scratch)
     nearest, alone = scratch.nearest, scratch.alone
     migration_h = valuation.terms[0].migration_h
@@ -69,7 +66,7 @@ def offer_exchanges(view: View, valuation: Valuation, m: int, scratch: Scratch) 
                 continue
             left = saved[k] + saved[other]
             back = joins[other, GROUPS_MOST + k]
-            both = k < other and back.ok == 1 and _are_nodes(view, jobs[movers[k]], place, jobs[movers[other]], back, NO)
+            both = k < other and back.ok == 1 and _are_nodes(view, movers[k], place, movers[other], back, NO)
             if both and not falls_short(scratch, left - place.usd - back.usd):
                 _exchange(view, migration_h, k, other, a, back, scratch)
             away = nearest[other, 1] if nearest[other, 0] == a else nearest[other, 0]
@@ -83,15 +80,16 @@ def offer_exchanges(view: View, valuation: Valuation, m: int, scratch: Scratch) 
                 to = joins[other, away]
             else:
                 continue
-            enough = _are_nodes(view, jobs[movers[k]], place, jobs[movers[other]], to, new_group)
+            enough = _are_nodes(view, movers[k], place, movers[other], to, new_group)
             if enough and not falls_short(scratch, left - place.usd - to.usd):
                 _exchange(view, migration_h, k, other, away, to, scratch)
 
 
 @compiled(arrays=False)
-def _are_nodes(view: View, job: Records, place: Records, other: Records, to: Records, new_group: bool) -> bool:
-    """Whether the cluster has the nodes that the places of two jobs, records, add; the other's may be a new group."""
-    pools, nodes = view.limits.pools, view.clock.nodes
+def _are_nodes(view: View, one: int, place: Records, two: int, to: Records, new_group: bool) -> bool:
+    """Whether the cluster has the nodes that the places of two jobs, rows, add; the second one's may be a new group."""
+    pools, nodes, jobs = view.limits.pools, view.clock.nodes, view.jobs
+    job, other = jobs[shape_row(jobs[one], one, place.of_shape)], jobs[shape_row(jobs[two], two, to.of_shape)]
     training = other.training_nodes if new_group else 0
     for p in range(nodes.shape[0]):
         more = place.new_nodes if job.rollout_pool == p else 0
@@ -117,7 +115,7 @@ def _exchange(view: View, migration_h: float, k: int, other: int, c: int, to: Re
     change_group(row, scratch.base[a], scratch.cut[k])
     leave_nodes(row, view.jobs[first], view.limits, migration_h, scratch.freed[other, 0], scratch.freed[other, 1])
     change_group(row, scratch.base[b], scratch.cut[other])
-    add_move(row, view.jobs[first], view.limits, first, NEW_GROUP if c < 0 else view.order[c], to)
-    add_move(row, view.jobs[second], view.limits, second, view.order[b], place)
+    add_move(row, view.jobs, view.limits, first, NEW_GROUP if c < 0 else view.order[c], to)
+    add_move(row, view.jobs, view.limits, second, view.order[b], place)
     if c >= 0 and c != a:
         keep_group(row, scratch.base[c])

@@ -1,4 +1,4 @@
-"""The best place of a running job in one group, at what it makes the group cost from now on."""
+"""The best place and shape of a running job in one group, at what it makes the group cost from now on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import numpy as np
 
 from rollmux_env.kernel.candidates import complete, entry_limit, next_subset, period_with
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import keeps_alone, refresh, rollout_memory_fits, training_memory_fits, training_seconds
+from rollmux_env.kernel.membership import (
+    keeps_alone,
+    refresh,
+    rollout_memory_fits,
+    shape_row,
+    training_memory_fits,
+    training_seconds,
+)
 from rollmux_env.kernel.pools import has_room, is_same
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Floats, Ints, Limits, Records, View
 from rollmux_env.kernel.valuation import N_VALUES, Valuation, net_usd, value_group, value_members
@@ -19,11 +26,13 @@ _TIE_USD = 1e-9
 def place_type(nodes: int) -> np.dtype[Any]:
     """A place of a job with at most so many rollout nodes.
 
-    ok: 1 where there is one; breaks: 1 where it breaks an SLO. new_nodes: rollout nodes to add; nodes: numbers of the group's
-    nodes, padded with -1. period_s: of the group with the job. more: what it adds to the group's values; usd: `net_usd` of that.
+    ok: 1 where there is one; breaks: 1 where it breaks an SLO. of_shape: number of the job's shape there. new_nodes: rollout nodes
+    to add; nodes: numbers of the group's nodes, padded with -1. period_s: of the group with the job. more: what it adds to the
+    group's values; usd: `net_usd` of that.
     """
     floats = [("period_s", "f8"), ("usd", "f8"), ("more", "f8", (N_VALUES,))]
-    return np.dtype([("ok", "i8"), ("breaks", "i8"), ("new_nodes", "i8"), ("nodes", "i8", (nodes,)), *floats])
+    ints = [(name, "i8") for name in ("ok", "breaks", "of_shape", "new_nodes")]
+    return np.dtype([*ints, ("nodes", "i8", (nodes,)), *floats])
 
 
 @compiled(arrays=False)
@@ -37,7 +46,7 @@ def _loads_fit(group: Records, job: Records, limits: Limits, chosen: Ints, size:
 
 
 @compiled(arrays=False)
-def may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool:
+def _may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool:
     """Whether a job, a record as the group is, might have a place there: what is known without its training seconds there."""
     if shield and group.period_s > entry_limit(job, group) * (1.0 + TOLERANCE):
         return False
@@ -51,15 +60,27 @@ def may_join(group: Records, job: Records, limits: Limits, shield: bool) -> bool
 
 
 @compiled(arrays=False)
-def best_place(view: View, valuation: Valuation, group: int, job: int, before: Floats, best: Records) -> None:
-    """Find the place in a group where a running job of another group costs least; call it where `may_join`.
+def best_place(view: View, valuation: Valuation, group: int, job: int, barred: int, before: Floats, best: Records) -> None:
+    """Find the place in a group, and the shape, where a running job costs least.
 
     Args:
+        group: row of a group that the job is not in.
+        barred: number of a shape that is left out, negative for none.
         before: (N_VALUES,) what the group comes to without the job.
         best: out: a record of `place_type`.
     """
     best.ok = 0
     best.usd = np.inf
+    asks, shield = view.jobs[job], valuation.terms[0].shield == 1
+    for shape in range(1 + asks.more_shapes):
+        row = shape_row(asks, job, shape)
+        if shape != barred and _may_join(view.groups[group], view.jobs[row], view.limits, shield):
+            _look(view, valuation, group, row, before, best)
+
+
+@compiled(arrays=False)
+def _look(view: View, valuation: Valuation, group: int, job: int, before: Floats, best: Records) -> None:
+    """Look at the places in a group of the job, or the shape of one, in a row, and keep what costs less than `best`."""
     g, j = view.groups[group], view.jobs[job]
     limits, terms, place = view.limits, valuation.terms[0], valuation.place[0]
     training_s = training_seconds(view.jobs, job, g.training_nodes)
@@ -92,6 +113,7 @@ def best_place(view: View, valuation: Valuation, group: int, job: int, before: F
                     if usd < best.usd - _TIE_USD:
                         best.ok = 1
                         best.breaks = 1 if period > limit else 0
+                        best.of_shape = j.of_shape
                         best.usd = usd
                         best.period_s = period
                         best.new_nodes = new
@@ -103,22 +125,32 @@ def best_place(view: View, valuation: Valuation, group: int, job: int, before: F
 
 
 @compiled(arrays=False)
-def place_alone(view: View, valuation: Valuation, job: int, best: Records) -> None:
+def place_alone(view: View, valuation: Valuation, job: int, barred: int, best: Records) -> None:
     """The place of a running job in a new group; arguments as in `best_place`."""
-    limits, clock, place, values = view.limits, view.clock, valuation.place[0], valuation.values
-    n = view.jobs[job].rollout_nodes
-    fits = has_room(view.jobs[job], n, view.jobs[job].training_nodes, limits, clock) and keeps_alone(view.jobs[job])
-    best.ok = 1 if fits else 0
-    best.breaks = 0
-    best.new_nodes = place.new_nodes = n
-    for k in range(best.nodes.shape[0]):
-        best.nodes[k] = -1
-    best.period_s = place.period_s = view.jobs[job].alone_s
-    value_members(view, valuation, NOWHERE, place.period_s)
-    value_group(view, valuation, NOWHERE, job, place, values)
-    best.usd = net_usd(values) if fits else np.inf
-    for k in range(values.shape[0]):
-        best.more[k] = values[k]
+    place, values = valuation.place[0], valuation.values
+    best.ok = 0
+    best.usd = np.inf
+    for shape in range(1 + view.jobs[job].more_shapes):
+        row = shape_row(view.jobs[job], job, shape)
+        asks = view.jobs[row]
+        n = asks.rollout_nodes
+        fits = shape != barred and keeps_alone(asks) and has_room(asks, n, asks.training_nodes, view.limits, view.clock)
+        if not fits:
+            continue
+        place.new_nodes, place.period_s = n, asks.alone_s
+        value_members(view, valuation, NOWHERE, place.period_s)
+        value_group(view, valuation, NOWHERE, row, place, values)
+        usd = net_usd(values)
+        if best.ok == 1 and usd >= best.usd - _TIE_USD:
+            continue
+        best.ok = 1
+        best.breaks = 0
+        best.of_shape = shape
+        best.usd, best.new_nodes, best.period_s = usd, n, place.period_s
+        for k in range(best.nodes.shape[0]):
+            best.nodes[k] = -1
+        for k in range(values.shape[0]):
+            best.more[k] = values[k]
 
 
 @compiled(arrays=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import attach
-from rollmux_env.kernel.neighbourhood.insertion import best_place, copy_group, may_join
+from rollmux_env.kernel.membership import attach, shape_row, wear
+from rollmux_env.kernel.neighbourhood.insertion import best_place, copy_group
 from rollmux_env.kernel.neighbourhood.table import (
     JOBS_MOST,
     MERGER,
@@ -56,9 +56,7 @@ def _find_place(view: View, valuation: Valuation, k: int, a: int, touched: int, 
             to, usd = b, joins[k, b].usd
     for t in range(touched):
         place = scratch.alone[k]  # not of use any more once the mergers are looked at
-        place.ok = 0
-        if may_join(scratch.copies[first + t], view.jobs[job], view.limits, valuation.terms[0].shield == 1):
-            best_place(copies, valuation, first + t, job, scratch.sums[t], place)
+        best_place(copies, valuation, first + t, job, NOWHERE, scratch.sums[t], place)
         if place.ok == 1 and (place.usd < usd or (place.usd == usd and scratch.touched[t] < to)):
             to, usd, among = scratch.touched[t], place.usd, t
             scratch.merged[0] = place
@@ -92,7 +90,8 @@ def offer_merger(view: View, valuation: Valuation, from_k: int, n: int, scratch:
             trial[placed] = scratch.merged[0]
         else:
             trial[placed] = scratch.joins[ks[placed], to]
-        if not has_room(groups[group], new + best.new_nodes, ZERO, limits, view.clock):
+        there = jobs[shape_row(jobs[job], job, best.of_shape)]
+        if not has_room(there, new + best.new_nodes, ZERO, limits, view.clock):  # `new` may be of several pools: then too few
             break
         goes[placed] = to
         usd += best.usd
@@ -111,6 +110,7 @@ def offer_merger(view: View, valuation: Valuation, from_k: int, n: int, scratch:
             for v in range(sums.shape[1]):
                 sums[at, v] += best.more[v]
             was_jobs[placed], was_stays[placed] = jobs[job], stays[job]
+            wear(jobs, job, best.of_shape)
             taken = jobs[job].rollout_nodes - best.new_nodes
             for v in range(taken):
                 jobs[job].pins[v] = best.nodes[v]
@@ -138,7 +138,7 @@ def offer_merger(view: View, valuation: Valuation, from_k: int, n: int, scratch:
     change_group(row, scratch.base[a], valuation.values)
     for i in range(n):
         job = movers[ks[i]]
-        add_move(row, jobs[job], limits, job, looked[goes[i]], trial[i])
+        add_move(row, jobs, limits, job, looked[goes[i]], trial[i])
         again = False
         for j in range(i):
             again = again or goes[j] == goes[i]

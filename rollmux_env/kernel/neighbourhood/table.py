@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.insertion import place_type
 from rollmux_env.kernel.pools import nodes_usd, rollout_usd
 from rollmux_env.kernel.tables import Floats, Ints, Limits, Records, constant
@@ -18,7 +19,7 @@ GROUPS_MOST = 24  # that are looked at
 JOBS_MOST = 96  # that may move
 
 NEW_GROUP = constant(-1)
-_PER_MOVE = ("job", "group", "new_nodes")
+_PER_MOVE = ("job", "of_shape", "group", "new_nodes")
 
 
 class Scratch(NamedTuple):
@@ -30,7 +31,8 @@ class Scratch(NamedTuple):
         base: (F, N_VALUES) the groups' values; cut: (M, N_VALUES) of each job's group without it.
         movers: (M,) job rows; home: (M,) which of the F groups; freed: (M, 2) rollout and training nodes that a job leaves.
         saved: (M,) what each one's leaving saves, $. nearest: (M, 2) the two of the other groups where it costs least.
-        joins: (M, F + M) places in the groups, then in those without one member; alone: (M,) in a group of its own.
+        joins: (M, F + M) places in the groups, then in those without one member; that in the job's own group is in another shape.
+        alone: (M,) places in a group of its own.
         trial: (K,) places of a merger; merged: (1,) one that is looked at; was_jobs, was_stays: (K,) rows that it changes;
             touched: (K,) which of the F groups; sums: (K, N_VALUES) their values.
         rows: (R,) choices, unsorted; serial: (R,) when each was found; rank: (R,). counts: (3,) see `offer`.
@@ -62,15 +64,15 @@ class Scratch(NamedTuple):
 def choice_type(nodes: int) -> np.dtype[Any]:
     """One choice.
 
-    kind: as above. n_moves: jobs that get a place, in this order: job: (K,) their rows; group: (K,) rows of the groups, NEW_GROUP
-    for a new one; new_nodes: (K,) rollout nodes to add; nodes: (K, N) numbers of the groups' nodes, padded with -1.
-    of_shape: number of the shape that a waiting job gets; who moves keeps its own.
+    kind: as above. n_moves: jobs that get a place, in this order: job: (K,) their rows; of_shape: (K,) numbers of the shapes that
+    they get; group: (K,) rows of the groups, NEW_GROUP for a new one; new_nodes: (K,) rollout nodes to add; nodes: (K, N) numbers
+    of the groups' nodes, padded with -1.
     feasible: 1 where it breaks nothing; allowed: 1 where it may be chosen.
     usd: what it adds to the cluster's $/h, after the pauses. period_s: of the first job's group with it.
     gain: see above; price: of the nodes that are left, $. before, more: (N_VALUES,) of the groups that it changes, and the change.
     """
     ints = [
-        *((name, "i8") for name in ("kind", "n_moves", "of_shape", "feasible", "allowed")),
+        *((name, "i8") for name in ("kind", "n_moves", "feasible", "allowed")),
         *((n, "i8", (MOVES_MOST,)) for n in _PER_MOVE),
     ]
     floats = [
@@ -182,11 +184,13 @@ def change_group(row: Records, before: Floats, after: Floats) -> None:
 
 
 @compiled(arrays=False)
-def add_move(row: Records, job: Records, limits: Limits, number: int, group: int, place: Records) -> None:
-    """Write that a job, a record, takes a place; `number` is its row."""
+def add_move(row: Records, jobs: Records, limits: Limits, number: int, group: int, place: Records) -> None:
+    """Write that a job takes a place; `number` is its row."""
+    job = jobs[shape_row(jobs[number], number, place.of_shape)]
     at = row.n_moves
     row.n_moves += 1
     row.job[at] = number
+    row.of_shape[at] = place.of_shape
     row.group[at] = group
     row.new_nodes[at] = place.new_nodes
     for k in range(place.nodes.shape[0]):
@@ -213,7 +217,7 @@ def keep_group(row: Records, values: Floats) -> None:
 def clear_unused_moves(row: Records) -> None:
     """Zero what earlier rows left behind the last move: a row is a function of its decision alone, which exact resume relies on."""
     for k in range(row.n_moves, row.job.shape[0]):
-        row.job[k] = row.group[k] = row.new_nodes[k] = 0
+        row.job[k] = row.of_shape[k] = row.group[k] = row.new_nodes[k] = 0
         for v in range(row.nodes.shape[1]):
             row.nodes[k, v] = 0
 

@@ -111,8 +111,9 @@ class Watching(Replayed):
         shown = None
         if isinstance(event, Arrived):
             table = candidates(state, event.job.id)
-            rows = [len(table) - 1, *(k for k in range(len(table) - 1) if not table.is_group[k])]
-            shown = (features(state, table, self._first_s, self._known_stays, np.array(rows)), table.feasible[rows])
+            rows = table.own_first()
+            rows = rows[~table.is_group[rows]]
+            shown = (features(state, table, self._first_s, self._known_stays, rows), table.feasible[rows])
         plan = super().decide(state, event)
         if shown is not None and isinstance(plan[0], Place):
             self.places.append(shown)

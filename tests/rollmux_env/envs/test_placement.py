@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.alone import Solo
+from rollmux_env.cluster.events import Admitted, Moved
+from rollmux_env.cluster.plan import Move
 from rollmux_env.cluster.regroupings import Regroupings
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Fixed, Toy, Workload
 from rollmux_env.envs.placement.observation import candidate_names
 from rollmux_env.envs.placement.reward import Dollars
 from rollmux_env.envs.placement.stream import Generator
-from rollmux_env.kernel.features import CANDIDATE_FEATURES
+from rollmux_env.kernel.features import CANDIDATE_FEATURES, MOVE_FEATURES
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario, parse_scenario
@@ -108,7 +110,10 @@ def check_rows(scenario: Scenario, episode: Episode, known_stays: bool, limit: i
     for theirs, (ours, feasible) in zip(asked, policy.places, strict=True):
         rows, columns = ours.candidates.shape
         if rows <= limit:
-            assert np.array_equal(theirs["mask"][:rows], feasible) and not theirs["candidates"][:, columns:].any()
+            whole = columns + len(MOVE_FEATURES)
+            assert np.array_equal(theirs["mask"][:rows], feasible) and not theirs["candidates"][:, columns:whole].any()
+            shapes = theirs["candidates"][:rows, whole:]
+            np.testing.assert_allclose(shapes, ours.shapes[:, : shapes.shape[1]], rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(theirs["candidates"][:rows, :columns], ours.candidates, rtol=1e-5, atol=1e-6)
     shown = [seen for seen in episode.seen if seen["cluster"][0] == 1]
     assert len(shown) == len(policy.moves)
@@ -117,7 +122,9 @@ def check_rows(scenario: Scenario, episode: Episode, known_stays: bool, limit: i
         assert theirs["mask"][:rows].all() and not theirs["mask"][rows:].any() and table.feasible.all()
         for name in ("job", "cluster"):
             np.testing.assert_allclose(theirs[name], getattr(table, name), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(theirs["candidates"][:rows], table.candidates, rtol=1e-5, atol=1e-6)
+        columns = theirs["candidates"].shape[1]
+        np.testing.assert_allclose(theirs["candidates"][:rows], table.candidates[:, :columns], rtol=1e-5, atol=1e-6)
+        assert not table.candidates[:, columns:].any()
     return policy.moves
 
 
@@ -132,6 +139,26 @@ def test_rows_of_every_kind_come_up_and_cost_what_the_replay_says(stays: str) ->
     assert episode.info["cost_usd"] == pytest.approx(expected.cost_usd, rel=1e-9)
     assert episode.info["work_h"] == pytest.approx(expected.work_h, rel=1e-9)
     assert episode.info["migrations"] == expected.migrations > 50
+
+
+def test_rows_change_shapes_within_a_group_and_on_the_way_to_another() -> None:
+    generator = Workload("production", jobs=14, shapes=True)
+    episode = play(alone(generator, moves=True), at_random(0), 1)
+    moves = [move for _, plan in episode.plans for move in plan if isinstance(move, Move)]
+    assert {move.placement.shape for move in moves} >= {0, 1, 2}
+    run = replay(generator.scenario(1), Replayed(episode), check=True)
+    assert metrics(run).slo_attainment == 1
+    assert metrics(run).migrations == episode.info["migrations"]
+    homes: dict[str, tuple[int | None, int]] = {}
+    changes = set()
+    for event in run.log:
+        if isinstance(event, Admitted | Moved):
+            group, shape = homes.get(event.job_id, (None, 0))
+            if isinstance(event, Moved):
+                changes.add((group is not None and event.placement.group == group, event.placement.shape == shape))
+            homes[event.job_id] = event.placement.group, event.placement.shape
+    assert changes == {(True, False), (False, True), (False, False)}
+    check_rows(generator.scenario(1), episode, True, ROOM)
 
 
 def test_moves_can_save_what_admission_cannot() -> None:
