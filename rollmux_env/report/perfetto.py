@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Resumed
@@ -64,7 +64,12 @@ def trace_json(
     records = _names(gpus, processes, threads)
     from_s, until_s = window_s or (float("-inf"), float("inf"))
     records += _counters(cluster, lanes, zero_s, from_s, until_s)
-    records += [record for event in log if from_s <= event.at_s <= until_s for record in _instants(event, zero_s)]
+    shaped: set[str] = set()  # jobs that may be in several shapes
+    for event in log:
+        if isinstance(event, Arrived) and event.job.shapes:
+            shaped.add(event.job.id)
+        if from_s <= event.at_s <= until_s:
+            records += _instants(event, zero_s, shaped)
     inside = [phase for phase in phases if phase.start_s < until_s and phase.end_s > from_s]
     records += _slices(inside, processes, threads, zero_s)
     beside = [job_slice for job_slice in job_slices if job_slice.start_s < until_s and job_slice.end_s > from_s]
@@ -108,7 +113,8 @@ def _counters(cluster: Cluster, lanes: Sequence[Lane], zero_s: float, from_s: fl
     return records
 
 
-def _instants(event: Event, zero_s: float) -> list[_Record]:
+def _instants(event: Event, zero_s: float, shaped: Collection[str]) -> list[_Record]:
+    """What happened to a job's place; of a job with shapes also in which it is then."""
     match event:
         case Arrived(job=job):
             name, job_id = "arrived", job.id
@@ -122,8 +128,11 @@ def _instants(event: Event, zero_s: float) -> list[_Record]:
             name = "departed"
         case _:
             return []  # nothing happened to a job's place
+    args: _Record = {"job": job_id}
+    if isinstance(event, Admitted | Moved) and job_id in shaped:
+        name, args["shape"] = f"{name}, shape {event.placement.shape}", event.placement.shape
     head = {"ph": "i", "s": "t", "pid": _CLUSTER, "tid": _CLUSTER, "ts": _us(event.at_s, zero_s)}
-    return [{**head, "name": f"{job_id} {name}", "cat": "placement", "args": {"job": job_id}}]
+    return [{**head, "name": f"{job_id} {name}", "cat": "placement", "args": args}]
 
 
 def _slices(

@@ -124,3 +124,13 @@ def test_names_of_jobs_that_differ_in_digits_alone_get_a_letter() -> None:
 def test_the_same_run_is_the_same_bytes(run: Run) -> None:
     again = replay_events(run.scenario, make_runnable("rollmux"), make_dispatch("fifo"), 0, Watch(keep_phases=True))
     assert trace_of(run) == trace_of(again)
+
+
+def test_the_shape_of_a_job_that_has_several_is_said_where_it_gets_its_place() -> None:
+    scenario = make_workload("production", WorkloadOptions(seed=1, jobs=2, shapes=True))
+    first, second = scenario.jobs
+    scenario = scenario.model_copy(update={"jobs": (first, second.model_copy(update={"shapes": ()}))})
+    run = replay_events(scenario, make_runnable("solo"), make_dispatch("fifo"), 0, Watch(keep_phases=True))
+    admitted = [record for record in trace_of(run) if record["ph"] == "i" and "admitted" in record["name"]]
+    assert [record["name"] for record in admitted] == [f"{first.id} admitted, isolated, shape 0", f"{second.id} admitted, isolated"]
+    assert [record["args"].get("shape") for record in admitted] == [0, None]

@@ -11,7 +11,9 @@ from rollmux_env.scheduler.preview import Preview
 from runtime.facts import Span
 from runtime.service.figures import Usage
 from runtime.service.queue_tables import preview_table
+from runtime.service.snapshot import profile_of
 from runtime.service.tables import status_tables
+from tests.runtime.report.replayed import scenario_of
 
 JOB = {
     "id": "a",
@@ -129,3 +131,11 @@ def test_utilization_counts_a_shared_node_by_the_parts_that_are_held() -> None:
     beside = [Span("rollout-0", 4.0, 8.0, 0.75, False)]
     assert usage.share("rollout", 1, beside, 8.0) == 1.0 and usage.share("rollout", 2, [], 10.0) == 5.0 / 20.0
     assert usage.share("training", 1, [], 8.0) == 0.0
+
+
+def test_the_profile_of_a_job_is_that_of_the_shape_and_the_nodes_that_it_has() -> None:
+    shape = {"training": {"nodes": 2, "worst_case_s": 6, "by_nodes": {"4": 4}}}
+    shaped, plain = scenario_of({"id": "a", "shapes": [shape]}, {"id": "b"}).jobs
+    assert profile_of(shaped, 1, 3) == {"rollout_s": 10, "training_s": 6, "sync_s": 0, "solo_s": 20, "shape": 1}
+    assert profile_of(shaped, 1, 4)["training_s"] == 4
+    assert profile_of(plain) == {"rollout_s": 10, "training_s": 10, "sync_s": 0, "solo_s": 20}
