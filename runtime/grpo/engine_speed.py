@@ -8,7 +8,7 @@ from rollmux_env.timing.replica import ReplicaTiming
 from runtime.calibration import Grid, Measurer, clock, fit, measure
 from runtime.engines.interface import Engine
 
-_ROUNDS = 3
+_ROUNDS = 2
 _MOST = 16  # sequences of a measured batch; larger ones are extrapolated
 _NEVER_FULL = 2**40  # tokens of the cache
 
