@@ -126,15 +126,6 @@ RECIPES = {
             Source("production", 12, _LOOSE),
         ),
     ),
-    "admission-shapes": Recipe(
-        moves=False,
-        sources=(
-            Source("production", 8, _SHAPES),
-            *(Source("production", 4, {**_SHAPES, **options}) for options in (_FIXED, _TIGHT, _LOOSE)),
-        ),
-        rounds=3,
-        share=0.5,
-    ),
     "moves": Recipe(
         moves=True,
         sources=(

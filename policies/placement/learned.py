@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,23 +27,34 @@ SHIPPED = Path(__file__).parent / "weights"
 _ROWS = CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES
 
 
+class _Network(NamedTuple):
+    """Weights, and which of the features of job, rows and cluster that are computed here they read, in their order."""
+
+    weights: dict[str, NDArray[np.float32]]
+    of_job: list[int]
+    of_row: list[int]
+    of_cluster: list[int]
+
+
 class Learned:
     """Place an arriving job where a trained network's score is highest, of all feasible candidates. Then, and after departures,
     carry out the moves with the highest score, row after row, until `stop` has it. Other rows to begin with are tried out too.
 
     Args:
         path: of a policy file; `default` is what comes with this package; `random` the same network before it has learned anything.
+            `default` has another network where a row's shape is another than the job's own.
         seed: of the weights of `random`.
-        moves: move running jobs too, if the network was trained to. `default` has a network of its own for each.
+        moves: move running jobs too, if the network was trained to. `default` has networks of their own for each.
         known_stays: read when jobs will leave, if the network was trained to; else they are expected to stay as
             `rollmux_env.kernel.valuation` has it.
         tries: rows, `stop` among them, that the moves may begin with; 1 is what the network does in the environment.
 
     Attributes:
-        config: what the file says of the network, and whether stays are read here. weights: the network.
+        config: what the file says of the network, and whether stays are read here. weights: the network, that of jobs as written.
 
     Raises:
-        InputError: no policy file, a damaged one, or one that reads features which this version does not know.
+        InputError: no policy file, a damaged one, or one that reads features which this version does not know; `default` without
+            moves and known stays.
     """
 
     keeps_slo = True
@@ -53,12 +65,17 @@ class Learned:
                 raise InputError(f"{name}: must be true or false, not {describe(value)}")
         if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
             raise InputError(f"tries: must be a whole number, 1 or more, not {describe(tries)}")
-        shipped = SHIPPED / ("moves.safetensors" if moves else "admission.safetensors")
-        config, weights = read_policy(shipped if path in ("default", "random") else path)
-        self._columns = _columns(path, config)
+        if path == "default" and not moves and not known_stays:
+            raise InputError("known_stays: without moves, learned:default must read when jobs leave; use rollmux,prune=false")
+        shipped = "moves" if moves else "admission"
+        config, weights = read_policy(SHIPPED / f"{shipped}.safetensors" if path in ("default", "random") else path)
+        columns = _columns(path, config)
         if path == "random":
-            of_job, of_row, of_cluster = self._columns
-            weights = random_weights(len(of_job), len(of_row), len(of_cluster), config.widths, seed)
+            weights = random_weights(*(len(read) for read in columns), config.widths, seed)
+        self._network = self._of_shapes = _Network(weights, *columns)
+        if path == "default":
+            config_of_shapes, of_shapes = read_policy(SHIPPED / f"{shipped}-shapes.safetensors")
+            self._of_shapes = _Network(of_shapes, *_columns(path, config_of_shapes))
         self.config = config.model_copy(update={"known_stays": known_stays and config.known_stays})
         self.tries = tries
         self.weights = weights
@@ -139,8 +156,8 @@ class Learned:
         return rows.plans, scores - scores[0]
 
     def _scores(self, job: NDArray[np.float32], rows: NDArray[np.float32], cluster: NDArray[np.float32]) -> NDArray[np.float32]:
-        of_job, of_row, of_cluster = self._columns
-        return score(self.weights, job[of_job], rows[:, of_row], cluster[of_cluster])
+        network = self._of_shapes if rows[:, -len(SHAPE_FEATURES) :].any() else self._network
+        return score(network.weights, job[network.of_job], rows[:, network.of_row], cluster[network.of_cluster])
 
 
 def _after(state: State, plan: Plan) -> State:

@@ -54,6 +54,16 @@ def test_bench_decides_as_the_environment(spec: str, name: str, stays: str) -> N
     assert found.cost_usd == pytest.approx(played(generator, 3, policy), rel=1e-9)
 
 
+@pytest.mark.parametrize("spec", ["learned:default,tries=1", "learned:default,moves=false"])
+def test_jobs_of_several_shapes_have_a_network_of_their_own(spec: str) -> None:
+    """Which is the one to choose: on streams with shapes the other one costs more."""
+    scenario = Workload("production", jobs=60, shapes=True).scenario(1000)
+    name = "admission" if "moves=false" in spec else "moves"
+    other = spec.replace("default", str(SHIPPED / f"{name}.safetensors"))
+    usd = [outcome(replay(scenario, make_runnable(one), check=True)).metrics.usd_per_work_hour for one in (spec, other)]
+    assert usd[0] < 0.97 * usd[1]
+
+
 def test_jobs_wait_where_nothing_fits() -> None:
     scenario = Workload("mixed", jobs=30).scenario(0)
     training = scenario.cluster.pools["training"].model_copy(update={"max_nodes": 3})
@@ -85,6 +95,8 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
     with pytest.raises(InputError, match="has no option 'x'"):
         make_runnable("learned:default,x=1")
+    with pytest.raises(InputError, match="known_stays: without moves, learned:default must read when jobs leave"):
+        make_runnable("learned:default,moves=false,known_stays=false")
 
 
 def test_the_shipped_files_are_small() -> None:

@@ -1,0 +1,22 @@
+"""Policy search for jobs of several shapes: a small run writes a policy that places as the network that it tried."""
+
+from pathlib import Path
+
+import pytest
+
+from policies.registry import make_runnable
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import metrics
+from trainers import shaped_places
+from trainers.shaped_places import stream, train
+
+
+def test_a_small_run_writes_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"JOBS": 12, "PAIRS": 1, "SEARCHED": 1, "EPOCHS": 2}.items():
+        monkeypatch.setattr(shaped_places, name, value)
+    lines: list[str] = []
+    train(tmp_path, 0, 0, [1000], lines.append, streams=2)
+    policy = make_runnable(f"learned:{tmp_path / 'admission-shapes.safetensors'}")
+    found = metrics(replay(stream(1000, fixed=False), policy))
+    assert lines == [f"step 0, $/work-h {found.usd_per_work_hour:.3f}"]
+    assert found.slo_attainment == 1 and found.migrations == 0

@@ -1,0 +1,176 @@
+"""Learns where to place jobs of several shapes, without moves, by policy search on common streams.
+
+    python -m trainers.shaped_places --out DIR
+
+A network is first fitted to the value at the longest horizon that the observation gives each place, which has no noise. Then
+evolution strategies (Salimans et al. 2017) change its last layer: in every step, pairs of opposite perturbations play the same
+streams, so that what the streams differ by cancels, and the reward is the difference of the logarithms of their dollars per
+work-hour. A stream takes a tenth of a second, where one decision's lookahead takes as long.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from policies.placement.learned import Learned
+from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.placement.scorer import score
+from rollmux_env.bench.streams import workload
+from rollmux_env.held_out import FIRST_DRAWN_SEED
+from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, SHAPE_FEATURES
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import metrics
+from rollmux_env.scenario import Scenario
+from trainers.imitation import ROWS_MOST, WIDTHS, Labels, fit
+from trainers.network import Scorer
+
+Array = NDArray[np.float32]
+Weights = dict[str, Array]
+
+JOBS, STREAMS = 100, 16  # of a stream; to fit to
+SEARCHED, PAIRS = 4, 8  # streams and pairs of perturbations of a step of the search
+EPOCHS, LEARNING_RATE, EXPLORATION = 40, 3e-3, 0.1
+SHARPNESS = 5.0  # of what is fitted, so that the loss, linear above 1, sees small differences
+STEP, MOMENTUM = 0.21, 0.7
+_LAST = ("score.weight", "skip.weight")
+_NAMES = tuple(JOB_FEATURES), tuple(CANDIDATE_FEATURES + SHAPE_FEATURES), tuple(CLUSTER_FEATURES)
+_FIRST_SHAPE = len(CANDIDATE_FEATURES + MOVE_FEATURES)
+_COLUMNS = [*range(len(CANDIDATE_FEATURES)), *range(_FIRST_SHAPE, _FIRST_SHAPE + len(SHAPE_FEATURES))]
+
+
+def stream(seed: int, fixed: bool) -> Scenario:
+    """Production jobs of several shapes."""
+    return workload("production", seed, jobs=JOBS, shapes=True, stays="fixed" if fixed else "iterations")
+
+
+def worth(rows: Array) -> Array:
+    """(R,) what places are worth at the longest horizon, as observed, over the price of the job's own nodes for so long."""
+    work, more = (rows[:, CANDIDATE_FEATURES.index(name)] for name in ("work_24h", "more_24h"))
+    return np.asarray(work / (1 - np.minimum(np.abs(work), 0.9999)) - more / (1 - np.minimum(np.abs(more), 0.9999)))
+
+
+class Scored(Learned):
+    """Places jobs where a network scores highest, without moves."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__(moves=False)
+        self._weights = weights
+
+    def _scores(self, job: Array, rows: Array, cluster: Array) -> Array:
+        return score(self._weights, job, rows[:, _COLUMNS], cluster)
+
+
+class Worth(Learned):
+    """Places jobs where they are worth most, but for some explored, and records the decisions."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        super().__init__(moves=False)
+        self.examples: list[tuple[NDArray[np.generic], ...]] = []
+        self._rng = rng
+
+    def _scores(self, job: Array, rows: Array, cluster: Array) -> Array:
+        values = worth(rows)
+        if len(rows) > 1:
+            kept = np.arange(len(rows))
+            if len(rows) > ROWS_MOST:
+                best, half = np.argsort(-values), ROWS_MOST // 2
+                kept = np.sort(np.concatenate([best[:half], self._rng.choice(best[half:], half, replace=False)]))
+            columns = np.zeros((ROWS_MOST, len(_COLUMNS)), dtype=np.float32)
+            columns[: kept.size] = rows[kept][:, _COLUMNS]
+            wanted = np.full(ROWS_MOST, np.nan, dtype=np.float32)
+            wanted[: kept.size] = np.clip(values[kept], -6, 6) * SHARPNESS
+            mask = (np.arange(ROWS_MOST) < kept.size).astype(np.int8)
+            self.examples.append((job.copy(), columns, cluster.copy(), mask, wanted))
+        return self._rng.random(len(rows)).astype(np.float32) if self._rng.random() < EXPLORATION else values
+
+
+def fitted(rng: np.random.Generator, streams: int) -> Weights:
+    """Weights of a network that places jobs where they are worth most at the longest horizon."""
+    examples = []
+    for k, seed in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, streams).tolist()):
+        policy = Worth(rng)
+        replay(stream(seed, fixed=k % 4 == 3), policy)
+        examples += policy.examples
+    labels = Labels(*(np.array(column) for column in zip(*examples, strict=True)))
+    network = Scorer(len(_NAMES[0]), len(_COLUMNS), len(_NAMES[2]), WIDTHS)
+    fit(network, labels, EPOCHS, LEARNING_RATE, 0)
+    return {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
+
+
+def price(weights: Weights, scenario: Scenario) -> float:
+    """Dollars per work-hour."""
+    return metrics(replay(scenario, Scored(weights))).usd_per_work_hour
+
+
+def train(out: Path, seed: int, steps: int, seeds: Sequence[int], tell: Callable[[str], None], streams: int = STREAMS) -> None:
+    """Fit and search, and write OUT/admission-shapes.safetensors whenever it is better on the streams of `seeds`.
+
+    Raises:
+        InputError: a folder that cannot be written.
+    """
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    weights = fitted(rng, streams)
+    tried = [stream(number, fixed=False) for number in seeds]
+    last = np.concatenate([weights[name].ravel() for name in _LAST]).astype(np.float64)
+    scale = np.concatenate([np.full(weights[name].size, 0.3 * np.abs(weights[name]).mean() + 0.02) for name in _LAST])
+    direction, least = np.zeros(last.size), np.inf
+    for step in range(steps + 1):
+        if step % 4 == 0:
+            usd = float(np.mean([price(_with(weights, last), scenario) for scenario in tried]))
+            tell(f"step {step}, $/work-h {usd:.3f}")
+            if usd < least:
+                least = usd
+                _write(out, _with(weights, last), seed, step)
+        scenarios = [
+            stream(number, fixed=k == 3) for k, number in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, SEARCHED).tolist())
+        ]
+        gradient = np.zeros(last.size)
+        for _ in range(PAIRS):
+            noise = rng.standard_normal(last.size)
+            there, back = (_with(weights, last + sign * scale * noise) for sign in (1, -1))
+            gradient += np.mean([np.log(price(back, one)) - np.log(price(there, one)) for one in scenarios]) * noise
+        direction = MOMENTUM * direction + (1 - MOMENTUM) * gradient / (np.linalg.norm(gradient) + 1e-9)
+        last += STEP * scale * direction * np.sqrt(last.size)
+
+
+def _with(weights: Weights, last: NDArray[np.float64]) -> Weights:
+    """The same network with other numbers in its last layer."""
+    changed, at = dict(weights), 0
+    for name in _LAST:
+        size = weights[name].size
+        changed[name] = last[at : at + size].reshape(weights[name].shape).astype(np.float32)
+        at += size
+    return changed
+
+
+def _write(out: Path, weights: Weights, seed: int, steps: int) -> None:
+    config = PolicyConfig(
+        job_features=_NAMES[0],
+        candidate_features=_NAMES[1],
+        cluster_features=_NAMES[2],
+        widths=WIDTHS,
+        provenance={"command": f"python -m trainers.shaped_places --seed {seed}", "steps": steps},
+    )
+    write_policy(out / "admission-shapes.safetensors", config, weights)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="an existing folder")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=40, help="of the search")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    train(arguments.out, arguments.seed, arguments.steps, range(1000, 1004), lambda line: print(line, flush=True))
+
+
+if __name__ == "__main__":
+    main()
