@@ -170,6 +170,8 @@ def _draw_shape(shape: str, rng: np.random.Generator) -> tuple[tuple[tuple[int, 
 
 def _draw_staleness(seed: int, members: int, share: float) -> list[int]:
     """The staleness of each member; of draws of its own, so that the rest of a group is the same at any share."""
+    if share == 0:
+        return [0] * members
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(8,)))
     if rng.random() >= share:
         return [0] * members
