@@ -59,9 +59,7 @@ class LearnedStays:
     def __init__(self) -> None:
         self._exposure_h = np.zeros((2, _EDGES_H.size))  # of those that have left; 0: iterations, 1: fixed
         self._departures = np.zeros((2, _EDGES_H.size))
-        self._running_h = np.zeros(
-            (2, _EDGES_H.size)
-        )  # exposure of those that ran when it was last counted, and how many decisions ago
+        self._running_h = np.zeros((2, _EDGES_H.size))  # of those that ran when it was last counted
         self._decisions_since = 0
         self._previous_rows = np.zeros(0, np.int64)  # rows when last looked
 
