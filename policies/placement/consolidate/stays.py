@@ -59,8 +59,8 @@ class LearnedStays:
     def __init__(self) -> None:
         self._exposure_h = np.zeros((2, _EDGES_H.size))  # of those that have left; 0: iterations, 1: fixed
         self._departures = np.zeros((2, _EDGES_H.size))
-        self._running_h = np.zeros((2, _EDGES_H.size))  # exposure of those that ran when it was last counted
-        self._uncounted = 0  # decisions since then
+        self._running_h = np.zeros((2, _EDGES_H.size))  # of those that ran when it was last counted
+        self._decisions_since = 0
         self._previous_rows = np.zeros(0, np.int64)  # rows when last looked
 
     def look(self, state: State, rows: Ints, horizon_h: float) -> tuple[Floats, Floats]:
@@ -85,9 +85,9 @@ class LearnedStays:
         there = runs.copy()
         there[rows] = True
         self._previous_rows = present = np.flatnonzero(there)
-        self._uncounted += 1
-        if self._uncounted >= present.size // _SHARE:
-            self._uncounted = 0
+        self._decisions_since += 1
+        if self._decisions_since >= present.size // _SHARE:
+            self._decisions_since = 0
             ages_h, fixed = np.where(runs[present], _ages_h(state, present), 0.0), is_fixed(state, present)
             for kind in (0, 1):
                 self._running_h[kind] = _exposure_h(ages_h[fixed == bool(kind)])
