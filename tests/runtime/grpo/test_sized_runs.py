@@ -20,8 +20,8 @@ from tests.runtime.grpo.test_reward_workers import slow
 __all__ = ["nodes", "run"]
 
 pytestmark = pytest.mark.long
-ALGORITHM = {**SMALL["algorithm"], "max_tokens": 128, "max_prompt_tokens": 16}
-MODEL = {"name": "tiny", "hidden_size": 128, "layers": 2}  # whose rollouts take longer than the way of a call to stop
+ALGORITHM = {**SMALL["algorithm"], "max_tokens": 192, "max_prompt_tokens": 16}
+MODEL = {"name": "tiny", "hidden_size": 256, "layers": 2}  # whose rollouts take longer than the way of a call to stop
 
 
 def learned(record: RunRecord) -> list[dict[str, float]]:
