@@ -23,6 +23,7 @@ from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
 from rollmux_env.validation_errors import describe
 
 _PART = 256  # groups; of a cluster with more, so many are looked at for a place: fewer for a job of several shapes
+_SHAPED_GROUPS = 8  # of them, that are looked at for moves where jobs have shapes
 SHIPPED = Path(__file__).parent / "weights"
 _ROWS = CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES
 
@@ -139,7 +140,8 @@ class Learned:
         """The best-scored row of those that can be carried out beside what the plan has begun with, without a copy of the state."""
         placed = {action.job_id: action.placement for action in begun if not isinstance(action, Wait)}
         taken = {placement.group for placement in placed.values()} - {None}
-        plans, worths = self._rows(state)
+        shaped = bool((state.view.jobs["more_shapes"][: state.rows] > 0).any())
+        plans, worths = self._rows(state, _SHAPED_GROUPS if shaped else GROUPS_MOST)
         for k in np.argsort(-worths, kind="stable").tolist():
             moves = {action.job_id: action.placement for action in plans[k] if not isinstance(action, Wait)}
             changed = {state.group_number(job_id) for job_id in moves} | {placement.group for placement in moves.values()}
@@ -147,9 +149,9 @@ class Learned:
                 return plans[k]
         return ()
 
-    def _rows(self, state: State) -> tuple[tuple[Plan, ...], NDArray[np.float32]]:
+    def _rows(self, state: State, groups_most: int = GROUPS_MOST) -> tuple[tuple[Plan, ...], NDArray[np.float32]]:
         """What may be done now, `stop` first, and how far each row's score is above that of `stop`."""
-        rows = regroupings(state, _first_s(state), self.config.known_stays)
+        rows = regroupings(state, _first_s(state), self.config.known_stays, groups_most=groups_most)
         if len(rows.plans) == 1:
             return rows.plans, np.zeros(1, dtype=np.float32)
         scores = self._scores(rows.job, rows.candidates, rows.cluster)

@@ -48,7 +48,9 @@ class Regroupings(NamedTuple):
     truncated: bool
 
 
-def regroupings(state: State, first_s: float, known_stays: bool = True, limit: int = 32, shield: bool = True) -> Regroupings:
+def regroupings(
+    state: State, first_s: float, known_stays: bool = True, limit: int = 32, shield: bool = True, groups_most: int = GROUPS_MOST
+) -> Regroupings:
     """The rows with the greatest gain, and `stop`.
 
     All running jobs are looked at, or in a large cluster those of the groups that
@@ -60,9 +62,10 @@ def regroupings(state: State, first_s: float, known_stays: bool = True, limit: i
         known_stays: whether it is known when jobs leave.
         limit: most rows, `stop` included.
         shield: rows that break an SLO are left out.
+        groups_most: groups that are looked at, GROUPS_MOST at the most, which is what the environments look at.
     """
     whole = state.view
-    looked = np.zeros(GROUPS_MOST, dtype=np.int64)
+    looked = np.zeros(groups_most, dtype=np.int64)
     looked = looked[: choose_groups(whole, looked)]
     jobs, groups, rows = _excerpt(state, looked)
     view = whole._replace(jobs=jobs, groups=groups, order=np.arange(looked.size))
