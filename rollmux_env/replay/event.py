@@ -49,7 +49,8 @@ from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Grant, Move, Place
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
+from rollmux_env.scheduler.members import PhaseName
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.timing.tail import TailModel
 
