@@ -28,7 +28,8 @@ from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.report.tables import show
-from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, Member, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy
+from rollmux_env.scheduler.members import Member, Request
 from rollmux_env.timing.migration import migration_of
 
 BASE = "round-robin,migrate=0.8"

@@ -21,7 +21,8 @@ from rollmux_env.envs.dispatch.types import GROUP, MEMBER, MIGRATION, MOST_NODES
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.tables import Records
-from rollmux_env.scheduler.dispatcher import Dispatcher, Member, PhaseName, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler.members import Member, PhaseName, Request
 from rollmux_env.timing.alone import alone_s
 
 _RUNS = {None: NOTHING, "rollout": ROLLOUT, "tail": TAIL}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rollmux_env.scheduler.dispatcher import Dispatcher, Member
+from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler.members import Member
 from rollmux_env.timing.alone import alone_s
 from rollmux_env.timing.migration import SHARE, Migration
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from policies.dispatch.migration import Tails
-from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler.members import Member, Request
 
 
 class RoundRobin:

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from math import inf
 from typing import cast
 
@@ -42,20 +41,21 @@ from rollmux_env.network.link import SharedLink
 from rollmux_env.network_keys import own_rate_gbps
 from rollmux_env.replay.checks import check_sample, check_state
 from rollmux_env.replay.failures import NEVER, AbsentScheduler, Failure, FailureLog, Failures, FailureTimes, Loss
-from rollmux_env.replay.replayed import PHASES, TRAINING_POOL, ReplayedGroup, ReplayedJob
-from rollmux_env.replay.run import Arrivals, PhaseRun, Run, placements, waits_for_ever
+from rollmux_env.replay.replayed import TRAINING_POOL, ReplayedGroup, ReplayedJob
+from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
+from rollmux_env.replay.running_phases import RunningPhases
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Grant, Move, Place
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.dispatcher import DispatchPolicy, PhaseName
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
+from rollmux_env.scheduler.members import PhaseName
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.timing.tail import TailModel
 
 MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # of a replay, and of one that keeps them: a minute or two, 1.5 GB
 _TOLD = 1 << 16  # phases between two words about them
-_MOVABLE_ENDS = ("threshold", "rollout")  # those that come sooner or later where nodes are shared with tails
 _SHORTEST_S = 1e-3  # stay of a job that dies in an iteration that it has begun when its stay was not yet over
 
 
@@ -102,7 +102,7 @@ def replay_events(
     least = sum(2 * (job.iterations or 1) for job in scenario.jobs)
     if least > most:
         raise too_many(f"the jobs have {least:,} phases", most)
-    replaying = _Replay(scenario, policy, dispatch, seed, tails or TailModel(), rollout, failures)
+    replaying = _Replay(scenario, policy, dispatch, seed, tails or TailModel(), rollout, failures, watch.keep_phases)
     return replaying.play(watch, most)
 
 
@@ -121,22 +121,20 @@ class _Replay:
         tails: TailModel,
         rollout: RolloutPolicy | None,
         failures: Failures | None,
+        keeps: bool,
     ) -> None:
         self.run = Run(scenario, State(scenario.cluster, True, plans_switches(policy)), solo_s={})
         self.scheduler = Scheduler(self.run.state, policy, dispatch)
         self.run.decision_s = self.scheduler.planner.decision_s
         self.policy = policy
         self.seed = seed
-        self.keep_phases = False
         self.tails = tails
-        self.tail_share = self.scheduler.migration.share if self.scheduler.migration else 0.0
         self.rollout = rollout
         self.failures = failures
         self.jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
         self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))
-        self.heap: list[tuple[float, int, ReplayedJob, str]] = []  # (end, stamp, whose, what)
-        self.stamps = 0
+        self.phases = RunningPhases(self.run, self.scheduler.migration, keeps)
         self.begun = 0  # phases, and instants at which placements may have changed
         self.running: dict[str, ReplayedJob] = {}
         self.groups: dict[int, ReplayedGroup] = {}
@@ -152,13 +150,12 @@ class _Replay:
         self.again: dict[str, ReplayedJob] = {}  # jobs that have died and have no place yet, as they were
 
     def play(self, watch: Watch, most_phases: int) -> Run:
-        state, heap, arrivals, scheduler, times = self.run.state, self.heap, self.arrivals, self.scheduler, self.times
+        state, phases, arrivals, scheduler, times = self.run.state, self.phases, self.arrivals, self.scheduler, self.times
         link = self.link
-        self.keep_phases = watch.keep_phases
         look = min(_TOLD, most_phases + 1)
         fixed_s = arrivals.next_s  # of the next instant that no phase brings about
         while state.departed - self.restarts < len(self.run.scenario.jobs):
-            now_s = min(heap[0][0], fixed_s) if heap else fixed_s
+            now_s = min(phases.next_s, fixed_s)
             if times is not None:
                 now_s = min(now_s, self.back_s)
             if link is not None:
@@ -174,12 +171,11 @@ class _Replay:
                 look = min(self.begun + _TOLD, most_phases + 1)
             now_s = max(now_s, state.now_s)
             until_s = now_s + INSTANT_S
-            while heap and heap[0][0] <= until_s:
-                end_s, stamp, job_run, what = heappop(heap)
-                if stamp == job_run.stamp or (stamp > job_run.void and what not in _MOVABLE_ENDS):
-                    now_s = max(now_s, end_s)
-                    if self._end(job_run, what, end_s):
-                        self.departing.append(job_run)
+            while (ended := phases.next_ended(until_s)) is not None:
+                end_s, job_run, what = ended
+                now_s = max(now_s, end_s)
+                if self._end(job_run, what, end_s):
+                    self.departing.append(job_run)
             if link is not None:
                 now_s = max(now_s, self._synced(link, until_s))
             is_due = bool(self.departing) or fixed_s <= until_s
@@ -198,11 +194,11 @@ class _Replay:
                 if isinstance(command, Grant):
                     self._start(job_run, cast("PhaseName", command.phase), now_s)
                 else:
-                    self._migrate(job_run, now_s)
+                    self.phases.migrate(job_run, now_s)
         return self.run
 
     def _start(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> None:
-        """A phase has its permit: switch, then run."""
+        """A phase has its permit."""
         self.begun += 1
         if phase == "rollout":
             if job_run.sampled >= len(job_run.durations.rollout):
@@ -211,102 +207,27 @@ class _Replay:
                 job_run.versions.append(job_run.weights)
         elif job_run.staleness:
             check_sample(job_run.job, job_run.trained, job_run.versions.popleft())
-        switched = False
-        last = job_run.group.last
-        for key in job_run.keys[phase]:
-            if last.get(key, job_run) is not job_run:
-                switched = True
-            last[key] = job_run
-        switch_s = 0.0
-        if switched or job_run.cold[phase]:
-            switch = job_run.switch[phase]
-            switch_s = switch.cold_s if job_run.cold[phase] else switch.warm_s
-            job_run.cold[phase] = False
-        job_run.runs[phase] = (now_s, switch_s)
-        if self.scheduler.migration is None or phase == "training" or not job_run.mask:
-            self._wake(job_run, now_s + (switch_s + job_run.phase_s(phase)), phase)
-            return
-        job_run.began_s, job_run.since_s = now_s, now_s + switch_s
-        job_run.left_s = job_run.phase_s(phase)
-        job_run.tail_s = job_run.left_s * (1 - job_run.durations.threshold[job_run.sampled])
-        job_run.passed = False
-        job_run.group.rollouts[job_run] = None
-        self._share(job_run)
-
-    def _share(self, job_run: ReplayedJob) -> None:
-        """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
-        tails = job_run.group.tails
-        shared = tuple(node for node, bit in job_run.mask.items() if bit & tails)
-        job_run.nodes_by_share = {1.0: tuple(node for node in job_run.mask if node not in shared), 1 - self.tail_share: shared}
-        job_run.rate = job_run.durations.rate[job_run.sampled] if shared else 1.0
-        part_s = max(0.0, job_run.left_s - (0.0 if job_run.passed else job_run.tail_s))
-        self._wake(job_run, job_run.since_s + part_s / job_run.rate, "rollout" if job_run.passed else "threshold")
-
-    def _advance(self, job_run: ReplayedJob, now_s: float) -> None:
-        """Account for what a rollout has done since it last changed its speed."""
-        job_run.left_s -= max(0.0, now_s - job_run.since_s) * job_run.rate
-        job_run.since_s = max(job_run.since_s, now_s)
-
-    def _migrate(self, job_run: ReplayedJob, now_s: float) -> None:
-        """The tail of a rollout goes on with a share of its nodes, at a speed of its own."""
-        self._advance(job_run, now_s)
-        self._span(job_run, now_s)
-        del job_run.group.rollouts[job_run]
-        job_run.group.tails |= job_run.bits
-        job_run.nodes_by_share = {self.tail_share: tuple(job_run.mask)}
-        rest_s = max(0.0, job_run.left_s) * job_run.durations.stretch[job_run.sampled]
-        self._wake(job_run, now_s + job_run.durations.move_s + rest_s, "rollout")
-
-    @staticmethod
-    def _is_tail(job_run: ReplayedJob) -> bool:
-        return bool(job_run.nodes_by_share) and job_run not in job_run.group.rollouts
-
-    def _after_tail(self, gone: ReplayedJob, now_s: float) -> None:
-        """A tail is over: rollouts that shared nodes with it have them to themselves."""
-        gone.group.tails &= ~gone.bits
-        for job_run in sorted(gone.group.rollouts, key=lambda one: one.row):  # those that end together do so in this order
-            if job_run.mask.keys() & gone.mask.keys():
-                self._advance(job_run, now_s)
-                self._span(job_run, now_s)
-                self._share(job_run)
-
-    def _span(self, job_run: ReplayedJob, now_s: float) -> None:
-        """Account for the nodes that a rollout has held since this last changed, and begin anew."""
-        start_s, switches_s = job_run.runs["rollout"]
-        switch_s = min(switches_s, now_s - start_s)
-        phase = "rollout" if job_run in job_run.group.rollouts else "tail"
-        for share, nodes in job_run.nodes_by_share.items():
-            job_run.busy_s["rollout"] += max(0.0, now_s - start_s - switch_s) * len(nodes) * share
-            if self.keep_phases and nodes and now_s > start_s:
-                place = (job_run.sampled, job_run.group.number, "rollout", nodes)
-                self.run.phases.append(PhaseRun(job_run.job.id, phase, *place, start_s, now_s, switch_s, share))
-        job_run.runs["rollout"] = (now_s, switches_s - switch_s)
-
-    def _wake(self, job_run: ReplayedJob, at_s: float, what: str) -> None:
-        self.stamps += 1
-        if not job_run.staleness or what in _MOVABLE_ENDS:
-            job_run.stamp = self.stamps
-        heappush(self.heap, (at_s, self.stamps, job_run, what))
+        self.phases.start(job_run, phase, now_s)
 
     def _end(self, job_run: ReplayedJob, what: str, now_s: float) -> bool:
         """What a job waited for is over; whether the job leaves now."""
         job_id = job_run.job.id
         match what:
             case "rollout":
-                frees = bool(job_run.nodes_by_share) and self._is_tail(job_run)
-                self.listener.finished(job_id, "rollout", self._book(job_run, "rollout", now_s))
+                frees = bool(job_run.nodes_by_share) and self.phases.is_tail(job_run)
+                self.listener.finished(job_id, "rollout", self.phases.book(job_run, "rollout", now_s))
                 if frees:
-                    self._after_tail(job_run, now_s)
+                    self.phases.after_tail(job_run, now_s)
                 if (rewarding_s := job_run.durations.rewarding_s(job_run.sampled, frees)) > 0.0:
                     job_run.rewarding = True
-                    self._wake(job_run, now_s + rewarding_s, "rewards")
+                    self.phases.wake(job_run, now_s + rewarding_s, "rewards")
                 else:
                     self._rewarded(job_run)
             case "rewards":
                 job_run.rewarding = False
                 self._rewarded(job_run)
             case "training":
-                self.listener.finished(job_id, "training", self._book(job_run, "training", now_s))
+                self.listener.finished(job_id, "training", self.phases.book(job_run, "training", now_s))
                 job_run.trained += 1
                 if job_run.sync_s > 0.0:
                     self._sync(job_run, now_s)
@@ -317,9 +238,8 @@ class _Replay:
             case "sync":
                 return self._iterate(job_run, now_s)
             case "threshold":
-                job_run.left_s, job_run.since_s, job_run.passed = job_run.tail_s, now_s, True
                 self.listener.threshold(job_id)
-                self._share(job_run)
+                self.phases.pass_threshold(job_run, now_s)
             case "checkpoint":
                 self._save(job_run)
                 self._tell(job_run)
@@ -340,7 +260,7 @@ class _Replay:
     def _sync(self, job_run: ReplayedJob, now_s: float) -> None:
         """New weights are ready to go."""
         if self.link is None or not job_run.crosses:
-            self._wake(job_run, now_s + job_run.sync_s, "sync")
+            self.phases.wake(job_run, now_s + job_run.sync_s, "sync")
         elif job_run in self.link:
             job_run.unsent += 1
         else:
@@ -392,7 +312,7 @@ class _Replay:
                 return False
             job_run.writes = job_run.iteration
             if self.failures.write_s > 0.0:
-                self._wake(job_run, now_s + self.failures.write_s, "checkpoint")
+                self.phases.wake(job_run, now_s + self.failures.write_s, "checkpoint")
                 if job_run.staleness:
                     self._tell(job_run)
                 return False
@@ -470,36 +390,10 @@ class _Replay:
 
     def _stop(self, job_run: ReplayedJob, now_s: float) -> None:
         """A job does not end what it does, and loses what it has sampled and not trained."""
-        frees = self._is_tail(job_run)
-        for phase in PHASES:
-            if phase in job_run.runs:
-                self._book(job_run, phase, now_s)
-        job_run.stamp, job_run.void = -1, self.stamps
+        self.phases.cut(job_run, now_s)
         if self.link is not None:
             self.link.drop(job_run, now_s)
-        if frees:
-            self._after_tail(job_run, now_s)
         job_run.drop()
-
-    def _book(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> float:
-        """Account for a phase that a job runs, up to now; returns the seconds that it held its nodes."""
-        if phase == "rollout" and job_run.nodes_by_share:
-            self._span(job_run, now_s)
-            del job_run.runs[phase]
-            job_run.nodes_by_share = {}
-            if job_run in job_run.group.rollouts:
-                del job_run.group.rollouts[job_run]
-            return now_s - job_run.began_s
-        start_s, switch_s = job_run.runs.pop(phase)
-        pool = "training" if job_run.keys[phase][0] == TRAINING_POOL else "rollout"
-        job_run.busy_s[pool] += max(0.0, now_s - start_s - switch_s) * job_run.nodes[phase]
-        if self.keep_phases:
-            nodes = tuple(range(job_run.nodes[phase])) if pool == "training" else job_run.keys[phase]
-            group = job_run.group.number
-            span = (start_s, now_s, min(switch_s, now_s - start_s))
-            number = job_run.sampled if phase == "rollout" else job_run.trained
-            self.run.phases.append(PhaseRun(job_run.job.id, phase, number, group, pool, nodes, *span))
-        return now_s - start_s
 
     def _place(self, now_s: float) -> None:
         """Departures, pauses that end, the queue and arrivals, as in every replay."""
@@ -519,7 +413,7 @@ class _Replay:
                     if self.times is not None:
                         self.times.begin(job_id, seating, now_s)
                     if begins_again:
-                        self._wake(job_run, now_s + run.scenario.cluster.migration_s, "restart")
+                        self.phases.wake(job_run, now_s + run.scenario.cluster.migration_s, "restart")
                     else:
                         self._tell(job_run)
                 case Move(job_id=job_id):

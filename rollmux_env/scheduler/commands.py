@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.dispatcher import HoldName
+from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import PoolNode
 
 

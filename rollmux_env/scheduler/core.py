@@ -33,7 +33,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.scenario import Cluster, Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
-from rollmux_env.scheduler.dispatcher import DispatchPolicy, HoldName, PhaseName
+from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.scheduler.draining import other_places
 from rollmux_env.scheduler.estimates import PhaseOfShape
 from rollmux_env.scheduler.facts import Fact
@@ -41,6 +41,7 @@ from rollmux_env.scheduler.groups import Group, Seat, guest_seating, join, seati
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.holding import Holding
 from rollmux_env.scheduler.keeping import job_keeping
+from rollmux_env.scheduler.members import HoldName, PhaseName
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import INSTANT_S, Planner
 from rollmux_env.scheduler.review import Review

@@ -22,121 +22,11 @@ nodes are then free for the next rollout, on what the tail leaves of them. A nod
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Literal, NamedTuple, Protocol
+from typing import Protocol
 
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.scheduler.asking import raised
-
-PhaseName = Literal["rollout", "training"]
-HoldName = Literal["rollout", "training", "sync"]
-
-_TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
-_ABSENT = 1 << 62  # turn of a member that has not been ready yet, or is absent: it is in nobody's way
-
-
-class Permit(NamedTuple):
-    """A phase may run, now, on all its nodes.
-
-    Attributes:
-        job_id: the member.
-        phase: `rollout`, `training` or `sync`.
-    """
-
-    job_id: str
-    phase: HoldName
-
-
-class Member:
-    """A job in the group, as a dispatch policy may see it.
-
-    Attributes:
-        job_id: the job.
-        order: its place in the order of admission; not consecutive.
-        nodes: {phase: the nodes that the phase needs, a bit each}; a sync needs those of both phases.
-        turn: {phase: meta-iteration of the member's next phase of the kind that has neither finished nor given up its nodes}.
-        begun: the rollout that its next training needs has had its permit.
-        rolls: whether it runs a rollout: `rollout`, or `tail` for one that was migrated, or None. trains: it runs a training.
-        syncs: it runs a sync on all its nodes, and no phase beside it.
-        since_s: {phase or sync: when the last one that it has run began, by `Dispatcher.now_s`}.
-        passed: its rollout has reached the threshold of migration.
-        worst_case_s: {phase: seconds that were planned}.
-        sync_s: seconds of its sync. staleness: in versions. slo: multiple of its T_solo. joined_s: when it joined, by
-            `Dispatcher.now_s`.
-        served: {phase: which permit of the group its last one was; 0 of none}.
-        observed_s, observed: {phase: summed seconds of, and number of, its finished phases in this group}.
-        leaving: it goes when the iteration in hand is over.
-    """
-
-    __slots__ = (
-        "begun",
-        "job_id",
-        "joined_s",
-        "leaving",
-        "nodes",
-        "observed",
-        "observed_s",
-        "order",
-        "passed",
-        "rolls",
-        "served",
-        "since_s",
-        "slo",
-        "staleness",
-        "sync_s",
-        "syncs",
-        "trains",
-        "turn",
-        "worst_case_s",
-    )
-
-    def __init__(self, job_id: str, order: int, nodes: dict[HoldName, int], worst_case_s: dict[HoldName, float]) -> None:
-        self.job_id = job_id
-        self.order = order
-        self.nodes = nodes
-        self.turn: dict[HoldName, int] = {"rollout": _ABSENT, "training": _ABSENT}
-        self.begun = False
-        self.rolls: Literal["rollout", "tail"] | None = None
-        self.trains = self.syncs = False
-        self.since_s: dict[HoldName, float] = {"rollout": 0.0, "training": 0.0}
-        self.joined_s = 0.0
-        self.passed = False
-        self.worst_case_s = worst_case_s
-        self.sync_s = 0.0
-        self.staleness = 0
-        self.slo = float("inf")
-        self.served: dict[HoldName, int] = {"rollout": 0, "training": 0}
-        self.observed_s: dict[HoldName, float] = {"rollout": 0.0, "training": 0.0}
-        self.observed: dict[HoldName, int] = {"rollout": 0, "training": 0}
-        self.leaving = False
-
-    def expected_s(self, phase: HoldName) -> float:
-        """Mean seconds of the phase so far; what was planned until one has finished."""
-        return self.observed_s[phase] / self.observed[phase] if self.observed[phase] else self.worst_case_s[phase]
-
-    def last_served(self, nodes: int) -> int:
-        """Which permit of the group was its last one for any of these nodes; 0 where it has had none."""
-        return max((number for phase, number in self.served.items() if self.nodes[phase] & nodes), default=0)
-
-
-class Request:
-    """A phase that waits for its permit.
-
-    Attributes:
-        member: whose.
-        phase: `rollout` or `training`; of `Dispatcher.syncs` `sync`.
-        nodes: the nodes that it needs, a bit each.
-        number: requests are numbered in the order in which they became ready.
-        overtaken: permits given on any of its nodes to phases that became ready later.
-    """
-
-    __slots__ = ("member", "nodes", "number", "overtaken", "phase")
-
-    def __init__(self, member: Member, phase: HoldName, number: int) -> None:
-        self.member = member
-        self.phase = phase
-        self.nodes = member.nodes[phase]
-        self.number = number
-        self.overtaken = 0
+from rollmux_env.scheduler.members import ABSENT, TRAINING_POOL, HoldName, Member, Permit, Request
 
 
 class DispatchPolicy(Protocol):
@@ -221,8 +111,8 @@ class Dispatcher:
         """
         if job_id in self._members:
             raise ValueError(f"job {job_id} is a member already")
-        pins = sum(1 << (node + 1) for node in set(rollout_nodes)) or _TRAINING_POOL
-        nodes: dict[HoldName, int] = {"rollout": pins, "training": _TRAINING_POOL, "sync": pins | _TRAINING_POOL}
+        pins = sum(1 << (node + 1) for node in set(rollout_nodes)) or TRAINING_POOL
+        nodes: dict[HoldName, int] = {"rollout": pins, "training": TRAINING_POOL, "sync": pins | TRAINING_POOL}
         member = self._members[job_id] = Member(job_id, self._joined, nodes, {"rollout": rollout_s, "training": training_s})
         member.sync_s, member.staleness, member.slo, member.joined_s = sync_s, staleness, slo, self.now_s
         self._joined += 1
@@ -244,7 +134,7 @@ class Dispatcher:
                 return False
             if member.rolls is not None:
                 raise ValueError(f"a rollout of job {job_id} runs already")
-            if member.turn["rollout"] == _ABSENT:
+            if member.turn["rollout"] == ABSENT:
                 self._enter(member)
         (self.syncs if phase == "sync" else self.waiting).append(Request(member, phase, self._requests))
         self._requests += 1
@@ -252,7 +142,7 @@ class Dispatcher:
 
     def sampled(self, job_id: str) -> None:
         """A stale member has run its last rollout: its turns on rollout nodes are skipped. It trains what is left."""
-        self._members[job_id].turn["rollout"] = _ABSENT
+        self._members[job_id].turn["rollout"] = ABSENT
 
     def absent(self, job_id: str) -> None:
         """A member between two iterations is in nobody's way until it is ready for a rollout; then it comes after the others. A
@@ -263,14 +153,14 @@ class Dispatcher:
         self._end_rollout(member)
         self._drop(member)
         member.begun = False
-        member.turn = {"rollout": _ABSENT, "training": _ABSENT}
+        member.turn = {"rollout": ABSENT, "training": ABSENT}
 
     def threshold(self, job_id: str) -> None:
         """So many of the responses of a member's rollout are done that the rest may be migrated."""
         member = self._members[job_id]
         if member.rolls != "rollout":
             raise ValueError(f"the rollout of job {job_id} does not run on all of its nodes")
-        member.passed = bool(member.nodes["rollout"] & ~_TRAINING_POOL)
+        member.passed = bool(member.nodes["rollout"] & ~TRAINING_POOL)
 
     def continued(self, job_id: str, phase: HoldName, runs: bool, sampled: int | None = None) -> None:
         """A new member has an iteration in hand: one that it began before this dispatcher was there.
@@ -280,13 +170,13 @@ class Dispatcher:
             sampled: rollouts that are over, and their trainings not, beyond those of which this was told; None: as the others say.
         """
         member = self._members[job_id]
-        if member.turn["training"] == _ABSENT:
+        if member.turn["training"] == ABSENT:
             self._enter(member)
         if sampled is None:
             sampled = int(phase == "training" or (phase == "rollout" and not runs))
         if phase != "sync":
             member.begun = True
-        if member.nodes["rollout"] != _TRAINING_POOL:
+        if member.nodes["rollout"] != TRAINING_POOL:
             member.turn["rollout"] += sampled
         if runs:
             self._begin(member, phase)
@@ -305,9 +195,9 @@ class Dispatcher:
             self._end_sync(member)
             return
         turn = member.turn
-        pinned = member.nodes["rollout"] != _TRAINING_POOL  # else nobody comes between a rollout and its training
+        pinned = member.nodes["rollout"] != TRAINING_POOL  # else nobody comes between a rollout and its training
         if phase == "training":
-            self.busy &= ~_TRAINING_POOL
+            self.busy &= ~TRAINING_POOL
             member.trains = False
             turn["training"] += 1
             turn["rollout"] += not pinned
@@ -342,7 +232,7 @@ class Dispatcher:
         """A member is no longer there. What it runs is over and its nodes are free."""
         member = self._members.pop(job_id)
         if member.trains:
-            self.busy &= ~_TRAINING_POOL
+            self.busy &= ~TRAINING_POOL
         self._end_sync(member)
         self._end_rollout(member)
         self._drop(member)
@@ -449,7 +339,7 @@ class Dispatcher:
         The members in front may be in it already, never those behind: of two moves into a group the second may end its pause first.
         """
         turn = 0
-        present = [other for other in self._members.values() if other.turn["training"] != _ABSENT]
+        present = [other for other in self._members.values() if other.turn["training"] != ABSENT]
         if present:
             turn = min(other.turn["training"] for other in present)
             turn += any(other.begun or other.turn["training"] > turn for other in present)

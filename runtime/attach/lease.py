@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rollmux_env.scheduler.dispatcher import HoldName
+from rollmux_env.scheduler.members import HoldName
 from runtime.execution.job_handle import JobHandle
 from runtime.execution.messages import End
 from runtime.lease_facts import OwnProcess

@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any
 
 from rollmux_env.errors import InputError
-from rollmux_env.scheduler.dispatcher import HoldName
+from rollmux_env.scheduler.members import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.attach.attaching import Attaching
 from runtime.attach.ending import Ending

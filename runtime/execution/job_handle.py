@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rollmux_env.cluster.events import Progress
 from rollmux_env.scenario import Job
 from rollmux_env.scheduler.commands import Seating
-from rollmux_env.scheduler.dispatcher import HoldName
+from rollmux_env.scheduler.members import HoldName
 from runtime.execution.messages import End, Nodes, Order, Report
 from runtime.execution.profiles import Measured
 from runtime.facts import Node, PhaseSlice, Pool, Span

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal
 
-from rollmux_env.scheduler.dispatcher import Dispatcher, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler.members import Request
 from runtime.facts import Bound, Pool
 
 Mode = Literal["alone", "paired"]

@@ -23,7 +23,7 @@ from rollmux_env.scenario import ONE_DEVICE, Job
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Entry, Scheduler
-from rollmux_env.scheduler.dispatcher import HoldName
+from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.validation_errors import one_line
 from runtime.execution.job_handle import PROFILE, Asked, Hold, JobHandle

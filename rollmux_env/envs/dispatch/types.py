@@ -18,7 +18,7 @@ from rollmux_env.timing.migration import Migration
 NOTHING, ROLLOUT, TRAINING, TAIL, SYNC = 0, 1, 2, 3, 4
 TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
 MOST_NODES = 61
-ABSENT = 1 << 62  # turn of a member that has no rollout to come, as in `rollmux_env.scheduler.dispatcher`
+ABSENT = 1 << 62  # turn of a member that has no rollout to come, as in `rollmux_env.scheduler.members`
 MOST_AHEAD = 65  # iterations of a stale member that may be on their way: 1 + the largest staleness
 MIGRATION = Migration()  # of the tails that an agent may have moved
 
@@ -77,7 +77,7 @@ def _record(whole: str, real: str) -> np.dtype[Any]:
     return np.dtype([(name, np.int64) for name in whole.split()] + [(name, np.float64) for name in real.split()])
 
 
-# A member as a dispatch policy may see it; rows are in order of admission. `rollmux_env.scheduler.dispatcher` has the same.
+# A member as a dispatch policy may see it; rows are in order of admission. `rollmux_env.scheduler.members` has the same.
 #   nodes: its rollout nodes, a bit each       turn_rollout, turn_training: meta-iteration of the next phase of the kind
 #   waits: NOTHING, ROLLOUT or TRAINING        number, overtaken: of the phase that waits
 #   runs: NOTHING, ROLLOUT, TRAINING or TAIL   since_s: when that began   passed: its rollout is past the threshold

@@ -24,7 +24,8 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
-from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler.members import Member, Request
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 from tests.oracle import draw

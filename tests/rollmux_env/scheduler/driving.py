@@ -9,7 +9,8 @@ from typing import NamedTuple, cast
 
 from hypothesis import strategies as st
 
-from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy, Member, PhaseName, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher, DispatchPolicy
+from rollmux_env.scheduler.members import Member, PhaseName, Request
 
 POOL = "training pool"
 

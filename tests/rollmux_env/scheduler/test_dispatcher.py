@@ -9,8 +9,9 @@ from hypothesis import given
 from policies.dispatch import DISPATCH, make_dispatch
 from policies.dispatch.round_robin import RoundRobin
 from rollmux_env.errors import PlanError
-from rollmux_env.scheduler.dispatcher import Dispatcher, Permit, Request
-from rollmux_env.scheduler.dispatcher import Member as GroupMember
+from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler.members import Member as GroupMember
+from rollmux_env.scheduler.members import Permit, Request
 from tests.oracle import period
 from tests.oracle.draw import Member, examples, group_members
 from tests.rollmux_env.scheduler.driving import Player, Ran, Watched, drive, lively_groups

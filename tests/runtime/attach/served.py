@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from rollmux_env.scenario import Cluster
 from rollmux_env.scenario import Pool as PoolSpec
-from rollmux_env.scheduler.dispatcher import HoldName
+from rollmux_env.scheduler.members import HoldName
 from runtime.attach.leases import Leases
 from runtime.audit import audit
 from runtime.execution.driver import RunDriver

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollmux_env.scheduler.dispatcher import HoldName
+from rollmux_env.scheduler.members import HoldName
 from runtime.facts import Iteration, PhaseSlice
 from runtime.service.refusals import Conflict
 from tests.runtime.attach.served import Served, job, plan_of, served

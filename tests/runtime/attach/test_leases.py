@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.scheduler.dispatcher import HoldName
+from rollmux_env.scheduler.members import HoldName
 from runtime.facts import Attached, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
 from runtime.record import RunRecord
 from runtime.service.refusals import Conflict, NotFound

@@ -20,7 +20,8 @@ from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.types import MEMBER, MIGRATION, NOTHING, TAIL, Group
 from rollmux_env.kernel.tables import Records
 from rollmux_env.scenario import Actual, Job, Phase, Switch, Training
-from rollmux_env.scheduler.dispatcher import Dispatcher, Member, Request
+from rollmux_env.scheduler.dispatcher import Dispatcher
+from rollmux_env.scheduler.members import Member, Request
 from rollmux_env.workloads.catalogue import paper_cluster
 from tests.rollmux_env.envs.dispatch.playing import replayed, spans_of, with_room
 from tests.rollmux_env.envs.playing import total

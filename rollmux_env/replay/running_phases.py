@@ -1,0 +1,162 @@
+"""The phases that run in an event replay: their switches, when they end, and what they did on which nodes.
+
+How fast a rollout goes on beside a migrated tail, and the tail itself, is here too; `rollmux_env.replay.event` has the rules.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import inf
+
+from rollmux_env.replay.replayed import PHASES, TRAINING_POOL, ReplayedJob
+from rollmux_env.replay.run import PhaseRun, Run
+from rollmux_env.scheduler.members import PhaseName
+from rollmux_env.timing.migration import Migration
+
+_MOVABLE_ENDS = ("threshold", "rollout")  # those that come sooner or later where nodes are shared with tails
+
+
+class RunningPhases:
+    """What jobs run, and the instants at which something of a job ends: a phase, a sync, a checkpoint.
+
+    Args:
+        run: its `phases` are filled. migration: of the dispatch policy, if it migrates tails. keeps: whether they are filled.
+    """
+
+    def __init__(self, run: Run, migration: Migration | None, keeps: bool) -> None:
+        self._run = run
+        self._migrates = migration is not None
+        self._tail_share = migration.share if migration else 0.0
+        self._keeps = keeps
+        self._heap: list[tuple[float, int, ReplayedJob, str]] = []  # (end, stamp, whose, what)
+        self._stamps = 0
+
+    @property
+    def next_s(self) -> float:
+        """The next such instant; infinite where there is none. It may be one that no longer counts."""
+        return self._heap[0][0] if self._heap else inf
+
+    def next_ended(self, until_s: float) -> tuple[float, ReplayedJob, str] | None:
+        """Take out what ends next, if it does so by `until_s`: when, whose and what."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            end_s, stamp, job_run, what = heappop(heap)
+            if stamp == job_run.stamp or (stamp > job_run.void and what not in _MOVABLE_ENDS):
+                return end_s, job_run, what
+        return None
+
+    def start(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> None:
+        """A phase has its permit: switch, then run."""
+        switched = False
+        last = job_run.group.last
+        for key in job_run.keys[phase]:
+            if last.get(key, job_run) is not job_run:
+                switched = True
+            last[key] = job_run
+        switch_s = 0.0
+        if switched or job_run.cold[phase]:
+            switch = job_run.switch[phase]
+            switch_s = switch.cold_s if job_run.cold[phase] else switch.warm_s
+            job_run.cold[phase] = False
+        job_run.runs[phase] = (now_s, switch_s)
+        if not self._migrates or phase == "training" or not job_run.mask:
+            self.wake(job_run, now_s + (switch_s + job_run.phase_s(phase)), phase)
+            return
+        job_run.began_s, job_run.since_s = now_s, now_s + switch_s
+        job_run.left_s = job_run.phase_s(phase)
+        job_run.tail_s = job_run.left_s * (1 - job_run.durations.threshold[job_run.sampled])
+        job_run.passed = False
+        job_run.group.rollouts[job_run] = None
+        self._share(job_run)
+
+    def _share(self, job_run: ReplayedJob) -> None:
+        """A rollout goes on with what tails leave of its nodes, to its threshold or to its end."""
+        tails = job_run.group.tails
+        shared = tuple(node for node, bit in job_run.mask.items() if bit & tails)
+        job_run.nodes_by_share = {1.0: tuple(node for node in job_run.mask if node not in shared), 1 - self._tail_share: shared}
+        job_run.rate = job_run.durations.rate[job_run.sampled] if shared else 1.0
+        part_s = max(0.0, job_run.left_s - (0.0 if job_run.passed else job_run.tail_s))
+        self.wake(job_run, job_run.since_s + part_s / job_run.rate, "rollout" if job_run.passed else "threshold")
+
+    def _advance(self, job_run: ReplayedJob, now_s: float) -> None:
+        """Account for what a rollout has done since it last changed its speed."""
+        job_run.left_s -= max(0.0, now_s - job_run.since_s) * job_run.rate
+        job_run.since_s = max(job_run.since_s, now_s)
+
+    def pass_threshold(self, job_run: ReplayedJob, now_s: float) -> None:
+        """So much of a rollout is done that the rest may be migrated."""
+        job_run.left_s, job_run.since_s, job_run.passed = job_run.tail_s, now_s, True
+        self._share(job_run)
+
+    def migrate(self, job_run: ReplayedJob, now_s: float) -> None:
+        """The tail of a rollout goes on with a share of its nodes, at a speed of its own."""
+        self._advance(job_run, now_s)
+        self._span(job_run, now_s)
+        del job_run.group.rollouts[job_run]
+        job_run.group.tails |= job_run.bits
+        job_run.nodes_by_share = {self._tail_share: tuple(job_run.mask)}
+        rest_s = max(0.0, job_run.left_s) * job_run.durations.stretch[job_run.sampled]
+        self.wake(job_run, now_s + job_run.durations.move_s + rest_s, "rollout")
+
+    @staticmethod
+    def is_tail(job_run: ReplayedJob) -> bool:
+        """Whether its rollout is a tail that was migrated."""
+        return bool(job_run.nodes_by_share) and job_run not in job_run.group.rollouts
+
+    def after_tail(self, gone: ReplayedJob, now_s: float) -> None:
+        """A tail is over: rollouts that shared nodes with it have them to themselves."""
+        gone.group.tails &= ~gone.bits
+        for job_run in sorted(gone.group.rollouts, key=lambda one: one.row):  # those that end together do so in this order
+            if job_run.mask.keys() & gone.mask.keys():
+                self._advance(job_run, now_s)
+                self._span(job_run, now_s)
+                self._share(job_run)
+
+    def _span(self, job_run: ReplayedJob, now_s: float) -> None:
+        """Account for the nodes that a rollout has held since this last changed, and begin anew."""
+        start_s, switches_s = job_run.runs["rollout"]
+        switch_s = min(switches_s, now_s - start_s)
+        phase = "rollout" if job_run in job_run.group.rollouts else "tail"
+        for share, nodes in job_run.nodes_by_share.items():
+            job_run.busy_s["rollout"] += max(0.0, now_s - start_s - switch_s) * len(nodes) * share
+            if self._keeps and nodes and now_s > start_s:
+                place = (job_run.sampled, job_run.group.number, "rollout", nodes)
+                self._run.phases.append(PhaseRun(job_run.job.id, phase, *place, start_s, now_s, switch_s, share))
+        job_run.runs["rollout"] = (now_s, switches_s - switch_s)
+
+    def wake(self, job_run: ReplayedJob, at_s: float, what: str) -> None:
+        """Something of a job ends then."""
+        self._stamps += 1
+        if not job_run.staleness or what in _MOVABLE_ENDS:
+            job_run.stamp = self._stamps
+        heappush(self._heap, (at_s, self._stamps, job_run, what))
+
+    def book(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> float:
+        """Account for a phase that a job runs, up to now; returns the seconds that it held its nodes."""
+        if phase == "rollout" and job_run.nodes_by_share:
+            self._span(job_run, now_s)
+            del job_run.runs[phase]
+            job_run.nodes_by_share = {}
+            if job_run in job_run.group.rollouts:
+                del job_run.group.rollouts[job_run]
+            return now_s - job_run.began_s
+        start_s, switch_s = job_run.runs.pop(phase)
+        pool = "training" if job_run.keys[phase][0] == TRAINING_POOL else "rollout"
+        job_run.busy_s[pool] += max(0.0, now_s - start_s - switch_s) * job_run.nodes[phase]
+        if self._keeps:
+            nodes = tuple(range(job_run.nodes[phase])) if pool == "training" else job_run.keys[phase]
+            group = job_run.group.number
+            span = (start_s, now_s, min(switch_s, now_s - start_s))
+            number = job_run.sampled if phase == "rollout" else job_run.trained
+            self._run.phases.append(PhaseRun(job_run.job.id, phase, number, group, pool, nodes, *span))
+        return now_s - start_s
+
+    def cut(self, job_run: ReplayedJob, now_s: float) -> None:
+        """A job does not end what it does: it is accounted for up to now, and nothing on the heap counts."""
+        frees = self.is_tail(job_run)
+        for phase in PHASES:
+            if phase in job_run.runs:
+                self.book(job_run, phase, now_s)
+        job_run.stamp, job_run.void = -1, self._stamps
+        if frees:
+            self.after_tail(job_run, now_s)
