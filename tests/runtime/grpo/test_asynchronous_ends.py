@@ -144,7 +144,7 @@ def test_a_migrated_tail_of_a_job_that_trains_beside_it(
     short = {"rollout_s": 0.05, "journal": str(tmp_path / "x" / JOURNAL), "other": "a"}  # it waits for most of the other's rollouts
     other = {"id": "b", "class": "waiting_jobs:TailedBeside", "options": short, "rollout": {"nodes": 2}, "iterations": 12}
     jobs = [stale("a", task="long-tail", rollout=rollout, algorithm=algorithm), {**other, "slo": 1000.0}]
-    outcome, record, _ = run(jobs, on=on, dispatch="fifo,migrate=0.5", folder=tmp_path / "x")
+    outcome, record, _ = run(jobs, policy="rollmux,prune=false", on=on, dispatch="fifo,migrate=0.5", folder=tmp_path / "x")
     assert outcome == "done" and not record.failed
     check_run(record)
     check_versions(record, "a", 1, 8)
