@@ -72,7 +72,8 @@ class Learned:
         config, weights = read_policy(SHIPPED / f"{shipped}.safetensors" if path in ("default", "random") else path)
         columns = _columns(path, config)
         if path == "random":
-            weights = random_weights(*(len(read) for read in columns), config.widths, seed)
+            of_job, of_row, of_cluster = columns
+            weights = random_weights(len(of_job), len(of_row), len(of_cluster), config.widths, seed)
         self._network = self._of_shapes = _Network(weights, *columns)
         if path == "default":
             config_of_shapes, of_shapes = read_policy(SHIPPED / f"{shipped}-shapes.safetensors")
