@@ -77,15 +77,15 @@ class Worth(Learned):
     def _scores(self, job: Array, rows: Array, cluster: Array) -> Array:
         values = worth(rows)
         if len(rows) > 1:
-            shown = np.arange(len(rows))
+            chosen = np.arange(len(rows))
             if len(rows) > ROWS_MOST:
                 best, half = np.argsort(-values), ROWS_MOST // 2
-                shown = np.sort(np.concatenate([best[:half], self._rng.choice(best[half:], half, replace=False)]))
+                chosen = np.sort(np.concatenate([best[:half], self._rng.choice(best[half:], half, replace=False)]))
             columns = np.zeros((ROWS_MOST, len(_COLUMNS)), dtype=np.float32)
-            columns[: shown.size] = rows[shown][:, _COLUMNS]
+            columns[: chosen.size] = rows[chosen][:, _COLUMNS]
             wanted = np.full(ROWS_MOST, np.nan, dtype=np.float32)
-            wanted[: shown.size] = np.clip(values[shown], -6, 6) * SHARPNESS
-            mask = (np.arange(ROWS_MOST) < shown.size).astype(np.int8)
+            wanted[: chosen.size] = np.clip(values[chosen], -6, 6) * SHARPNESS
+            mask = (np.arange(ROWS_MOST) < chosen.size).astype(np.int8)
             self.examples.append((job.copy(), columns, cluster.copy(), mask, wanted))
         return self._rng.random(len(rows)).astype(np.float32) if self._rng.random() < EXPLORATION else values
 
