@@ -10,9 +10,12 @@ from typing import Any
 
 from policies.registry import make_runnable, observed_state
 from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase, Training
 from rollmux_env.replay.fluid import replay
-from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
+from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.attach.confining import problem_of_names
 from runtime.attach.leases import Leases
