@@ -21,6 +21,7 @@ from runtime.attach.confining import problem_of_names
 from runtime.attach.leases import Leases
 from runtime.attach.ledger import Ledger
 from runtime.attach.resuming import continue_leases, recall_leases
+from runtime.execution.iteration_ends import IterationEnds
 from runtime.execution.job_calls import JobCalls
 from runtime.execution.job_handle import how_far
 from runtime.execution.kinds import ProcessesByKind
@@ -75,11 +76,12 @@ class RunDriver:
             self.run.observer, log.observe = observer, observer.on_entries
         self.lifecycle = JobLifecycle(self.run, by_kind, stays)
         self.profiling = Profiling(self.run, self.lifecycle)
-        self.calls = JobCalls(self.run, self.lifecycle, self.profiling)
+        ends = IterationEnds(self.run, self.lifecycle, self.profiling)
+        self.calls = JobCalls(self.run, self.lifecycle, self.profiling, ends)
         self._ledger = Ledger(self.run)
         self.commands = by_kind.commands
         by_kind.attached.ledger = by_kind.commands.ledger = self._ledger
-        self.leases = Leases(self.run, self.lifecycle, self.calls, self._ledger)
+        self.leases = Leases(self.run, self.lifecycle, ends, self._ledger)
         by_kind.commands.ending = self.leases.ending
 
     def _begin(self) -> None:
