@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import typer
 
     from rollmux_env.errors import InputError, PlanError
-    from rollmux_env.scenario import Job, Scenario, load_scenario
+    from rollmux_env.job_keys import Job
+    from rollmux_env.scenario import Scenario, load_scenario
     from runtime.phases import phase, runtime_hook
 
 __all__ = ["InputError", "Job", "PlanError", "Scenario", "load_scenario", "main", "phase", "runtime_hook"]
@@ -25,7 +26,7 @@ __all__ = ["InputError", "Job", "PlanError", "Scenario", "load_scenario", "main"
 _HOME = {
     "InputError": "rollmux_env.errors",
     "PlanError": "rollmux_env.errors",
-    "Job": "rollmux_env.scenario",
+    "Job": "rollmux_env.job_keys",
     "Scenario": "rollmux_env.scenario",
     "load_scenario": "rollmux_env.scenario",
     "phase": "runtime.phases",

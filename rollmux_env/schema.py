@@ -11,7 +11,8 @@ import copy
 import json
 from typing import Any
 
-from rollmux_env.scenario import STAYS, Scenario
+from rollmux_env.job_keys import STAYS
+from rollmux_env.scenario import Scenario
 
 _MERGED = (
     "Job",

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rollmux_env.cluster.events import Event
-from rollmux_env.scenario import Cluster, Job
+from rollmux_env.cluster_keys import Cluster
+from rollmux_env.job_keys import Job
 from rollmux_env.scheduler.nodes import LEASE as LEASE
 from rollmux_env.scheduler.nodes import Assigned as Assigned
 from rollmux_env.scheduler.nodes import PoolName

@@ -12,8 +12,9 @@ from functools import cache
 from typing import get_args, get_origin, get_type_hints
 
 from rollmux_env.cluster.events import Event, OverBudget
+from rollmux_env.cluster_keys import Cluster, Pool
+from rollmux_env.job_keys import Job
 from rollmux_env.replay.run import PhaseRun
-from rollmux_env.scenario import Cluster, Job, Pool
 from runtime.facts import (
     LEASE,
     Absent,

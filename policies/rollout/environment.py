@@ -14,7 +14,7 @@ from rollmux_env.envs.rollout.dynamics import rollout_of
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.types import KEEP, REBALANCE, RESIZE, SIZES, SPARE, TAIL, Jobs, empty_rollout
 from rollmux_env.kernel.feature_tables import Observations
-from rollmux_env.kernel.rollouts import NEW, response_table
+from rollmux_env.kernel.rollout_records import NEW, response_table
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.rollout.observed import ObservedFleet, Orders
 from rollmux_env.rollout.policy import JobPolicy, RolloutPolicy, Wake

@@ -38,7 +38,7 @@ from rollmux_env.envs.rollout.types import (
 )
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Observations
-from rollmux_env.kernel.rollouts import Rollout
+from rollmux_env.kernel.rollout_records import Rollout
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.moves import deal
 from rollmux_env.rollout.policy import JobPolicy, Wake

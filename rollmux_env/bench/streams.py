@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollmux_env.errors import InputError
-from rollmux_env.scenario import Actual, Job, Scenario
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Actual
+from rollmux_env.scenario import Scenario
 from rollmux_env.timing.drift import FACTORS, drift
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.draws import uniform

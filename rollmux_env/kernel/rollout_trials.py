@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.rollouts import AWAY, NONE, PREFILL, PREFILL_TOKEN, PREFILL_TOKEN2, RUNNING, WAITING, Rollout, decode_s
+from rollmux_env.kernel.replicas import decode_s
+from rollmux_env.kernel.rollout_records import AWAY, NONE, PREFILL, PREFILL_TOKEN, PREFILL_TOKEN2, RUNNING, WAITING, Rollout
 from rollmux_env.kernel.tables import Floats, Ints
 
 _GOLDEN = 0.6180339887498949
@@ -211,7 +212,7 @@ def rest_s(cost: Floats, context: Ints, ahead: Ints, where: Ints, moved: Ints, r
     """Forecast seconds until so many of some responses have finished, all of which decode at once; no cache is ever full.
 
     Args:
-        cost: (7,) of a replica, as in `rollmux_env.kernel.rollouts`. context, ahead: (n,) tokens so far, and to come.
+        cost: (7,) of a replica, as in `rollmux_env.kernel.rollout_records`. context, ahead: (n,) tokens so far, and to come.
         where: (n,) the replica of each, or NONE: it is no more. moved: (n,) 1 where it is prefilled first.
     """
     ends = np.empty(ahead.size)

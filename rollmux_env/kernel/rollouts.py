@@ -1,299 +1,18 @@
-"""Rollout replicas with continuous batching, from one completion to the next.
+"""Rollouts on replicas with continuous batching, from one completion to the next: launches, abortions, and what ends.
 
-Between two events of a replica nothing but its context grows, by one token a sequence and step, so the seconds of n steps have a
-closed form. An event is a turn that ends or begins, or a cache that is full. Shapes: R responses of at most T turns, G groups of
-responses (a group is a prompt), K replicas.
-
-The rules, which the token loop of the tests follows too: a replica takes waiting responses in their order while it has fewer than
-`most` and room in the cache for their context and a token of every sequence; each is prefilled, one after the other, and decoding
-waits. A full cache puts the response that was taken last back at the head of the queue, to be prefilled with what it has sampled.
-Between two turns a response is away; what it has in the cache stays there until the room is needed, the oldest goes first, and when
-it is back it waits like a new one, to be prefilled with what is not there.
-What comes from outside (launches, abortions) takes effect at the end of the decode step in progress.
+An event is a turn that ends or begins, or a cache that is full; `rollmux_env.kernel.replicas` follows a replica from one to the
+next. The rules of both are those of the token loop of the tests. What comes from outside (launches, abortions) takes effect at the
+end of the decode step in progress.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.tables import Floats, Ints, Records
-
-NEW, WAITING, RUNNING, FINISHED, ABORTED, AWAY = range(6)
-NONE = -1
-TIE_S = 1e-9  # apart; so that rounding does not say who comes first
-STEP, WEIGHTS, KV, SEQUENCE, PREFILL_TOKEN, PREFILL_TOKEN2, PREFILL = range(7)  # as the fields of ReplicaTiming
-
-
-# Columns of the table of responses.
-_RESPONSE = np.dtype(
-    [
-        ("prompt", "i8"),  # tokens, of the turns so far
-        ("length", "i8"),  # tokens that it is going to have
-        ("group", "i8"),  # whose it is
-        ("turn", "i8"),  # its present one, from 0
-        ("until", "i8"),  # tokens that it has when that is through
-        ("reads", "i8"),  # tokens of the prompt of each further turn
-        ("away_s", "f8"),  # before that
-        ("back_s", "f8"),  # when it was or will be back
-        ("cached", "i8"),  # tokens of it in the cache of its replica while it is away or waits
-        ("sampled", "i8"),  # tokens, as of when it last entered or left a replica's batch
-        ("state", "i8"),  # NEW to AWAY
-        ("replica", "i8"),  # where it waits or runs, or last did, or NONE
-        ("ends", "i8"),  # step of that replica at which its turn is through
-        ("end_s", "f8"),  # when it finished or was aborted
-        ("refill_s", "f8"),  # seconds in place of its prefill, where its cache is brought; negative: it is prefilled
-        ("after", "i8"),  # neighbours in the queue where it waits, or NONE
-        ("before", "i8"),
-    ],
-    align=True,
-)
-
-# Columns of the table of replicas.
-_REPLICA = np.dtype(
-    [
-        ("cost", "f8", (7,)),  # seconds, by STEP to PREFILL
-        ("kv", "i8"),  # tokens of the cache
-        ("most", "i8"),  # sequences of a batch
-        ("clock_s", "f8"),  # up to when it was followed
-        ("next_s", "f8"),  # its next event, or infinite
-        ("back_s", "f8"),  # when the next response is back, or infinite
-        ("cached", "i8"),  # tokens of those that are away or wait
-        ("ahead", "i8"),  # decode steps until its next event
-        ("steps", "i8"),  # decode steps done
-        ("context", "i8"),  # tokens of its batch
-        ("busy_s", "f8"),  # when it last had something to do
-        ("running", "i8"),  # responses in its batch
-        ("head", "i8"),  # its queue, and how long that is
-        ("tail", "i8"),
-        ("waiting", "i8"),
-    ],
-    align=True,
-)
-
-_GROUP = np.dtype([("finished", "i8"), ("needed", "i8")], align=True)  # responses that finished, and how many complete it
-
-
-class Rollout(NamedTuple):
-    """A rollout: its responses, and the replicas that they are on.
-
-    Attributes:
-        responses: (R,) records of `_RESPONSE`. replicas: (K,) records of `_REPLICA`. groups: (G,) records of `_GROUP`.
-        turns: (R, T) tokens that a response has when each of its turns is through.
-        batch: (K, R) the running responses of each replica in the order in which they were taken.
-        order: (R + 1,) responses in the order in which they finished, and at the end how many did.
-        counts: (2,) groups that are complete, preemptions.
-    """
-
-    responses: Records
-    replicas: Records
-    groups: Records
-    turns: Ints
-    batch: Ints
-    order: Ints
-    counts: Ints
-
-
-def response_table(rows: int) -> Records:
-    """(rows,) responses that are new, without tokens."""
-    table = np.zeros(rows, _RESPONSE)
-    table["replica"] = table["after"] = table["before"] = NONE
-    table["back_s"], table["end_s"], table["refill_s"] = -np.inf, np.inf, -1.0
-    return table
-
-
-def replica_table(rows: int) -> Records:
-    """(rows,) replicas with nothing to do."""
-    table = np.zeros(rows, _REPLICA)
-    table["next_s"] = table["back_s"] = np.inf
-    table["head"] = table["tail"] = NONE
-    return table
-
-
-def group_table(rows: int, needed: int) -> Records:
-    """(rows,) groups of which nothing has finished."""
-    table = np.zeros(rows, _GROUP)
-    table["needed"] = needed
-    return table
-
-
-@compiled
-def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
-    """Seconds of n decode steps of a batch whose context is so many tokens before the first."""
-    arithmetic = cost[SEQUENCE] * running
-    memory = cost[WEIGHTS] + cost[KV] * context
-    growth = cost[KV] * running
-    bound = n if memory < arithmetic else 0  # steps that are bound by arithmetic: the first ones
-    if bound and growth > 0:
-        bound = min(float(n), np.ceil((arithmetic - memory) / growth))
-    rest = n - bound
-    return float(n * cost[STEP] + bound * arithmetic + rest * memory + growth * (bound + n - 1) * rest / 2)
-
-
-@compiled(arrays=False)
-def _advance(replica: Records, n: int) -> None:
-    """A replica does n decode steps."""
-    replica.clock_s += decode_s(replica.cost, replica.running, replica.context, n)
-    replica.steps += n
-    replica.ahead -= n
-    replica.context += n * replica.running
-
-
-@compiled(arrays=False)
-def _catch_up(replica: Records, now_s: float) -> None:
-    """Follow a replica to the end of the step that it is in at `now_s`."""
-    if replica.running == 0:
-        replica.clock_s = max(replica.clock_s, now_s)
-        return
-    low, high = 0, replica.ahead
-    while low < high:
-        middle = (low + high) // 2
-        if replica.clock_s + decode_s(replica.cost, replica.running, replica.context, middle) >= now_s:
-            high = middle
-        else:
-            low = middle + 1
-    if low:
-        _advance(replica, low)
-
-
-@compiled(arrays=False)
-def _queue(rollout: Rollout, r: int, k: int, first: bool) -> None:
-    """A response waits at a replica, first or last in the queue."""
-    responses, response, replica = rollout.responses, rollout.responses[r], rollout.replicas[k]
-    response.state, response.replica = WAITING, k
-    response.after = response.before = NONE
-    if replica.waiting == 0:
-        replica.head = replica.tail = r
-    elif first:
-        response.after = replica.head
-        responses[replica.head].before = r
-        replica.head = r
-    else:
-        response.before = replica.tail
-        responses[replica.tail].after = r
-        replica.tail = r
-    replica.waiting += 1
-
-
-@compiled(arrays=False)
-def _dequeue(rollout: Rollout, r: int) -> None:
-    response = rollout.responses[r]
-    replica = rollout.replicas[response.replica]
-    if response.before == NONE:
-        replica.head = response.after
-    else:
-        rollout.responses[response.before].after = response.after
-    if response.after == NONE:
-        replica.tail = response.before
-    else:
-        rollout.responses[response.after].before = response.before
-    replica.waiting -= 1
-
-
-@compiled(arrays=False)
-def _leave(rollout: Rollout, r: int) -> None:
-    """A response leaves the batch of its replica, with what it has sampled."""
-    response = rollout.responses[r]
-    k = response.replica
-    replica = rollout.replicas[k]
-    response.sampled = response.until - (response.ends - replica.steps)
-    replica.context -= response.prompt + response.sampled
-    n = replica.running
-    at = 0
-    while rollout.batch[k, at] != r:
-        at += 1
-    for j in range(at, n - 1):
-        rollout.batch[k, j] = rollout.batch[k, j + 1]
-    replica.running = n - 1
-
-
-@compiled(arrays=False)
-def _forget(rollout: Rollout, r: int) -> int:
-    """What a response holds in the cache is no longer there as such; how much it was."""
-    response = rollout.responses[r]
-    tokens = response.cached
-    rollout.replicas[response.replica].cached -= tokens
-    response.cached = 0
-    return int(tokens)
-
-
-@compiled(arrays=False)
-def _make_room(rollout: Rollout, k: int, tokens: int, but: int) -> bool:
-    """Whether so many tokens more fit, when the cache of those who are away is given up as far as it must be, but for one's."""
-    responses, replica = rollout.responses, rollout.replicas[k]
-    if replica.context + tokens > replica.kv:
-        return False
-    while replica.context + replica.cached + tokens - (responses[but].cached if but != NONE else 0) > replica.kv:
-        oldest = NONE
-        for r in range(responses.size):
-            response = responses[r]
-            if response.cached == 0 or response.replica != k or r == but:
-                continue
-            if oldest == NONE or response.back_s < responses[oldest].back_s:
-                oldest = r
-        _forget(rollout, oldest)
-    return True
-
-
-@compiled(arrays=False)
-def _go_away(rollout: Rollout, r: int, k: int) -> None:
-    """A response is away until its `back_s`, and belongs to a replica meanwhile."""
-    response, replica = rollout.responses[r], rollout.replicas[k]
-    response.state, response.replica = AWAY, k
-    replica.back_s = min(replica.back_s, response.back_s)
-
-
-@compiled(arrays=False)
-def _come_back(rollout: Rollout, k: int, now_s: float) -> None:
-    """Responses of a replica that are back wait there."""
-    replica = rollout.replicas[k]
-    _catch_up(replica, now_s - TIE_S if replica.running else now_s)
-    due_s, replica.back_s = replica.back_s + TIE_S, np.inf
-    for r in range(rollout.responses.size):
-        response = rollout.responses[r]
-        if response.state == AWAY and response.replica == k:
-            if response.back_s <= due_s:
-                _queue(rollout, r, k, False)
-            else:
-                replica.back_s = min(replica.back_s, response.back_s)
-    if replica.running == 0 or replica.ahead > 0:  # else its next event is at the end of this step, and settles
-        settle(rollout, k)
-
-
-@compiled(arrays=False)
-def settle(rollout: Rollout, k: int) -> None:
-    """Take what waits and fits, then find the replica's next event."""
-    replica, cost = rollout.replicas[k], rollout.replicas[k].cost
-    while replica.waiting > 0 and replica.running < replica.most:
-        r, n = replica.head, replica.running
-        response = rollout.responses[r]
-        tokens = response.prompt + response.sampled
-        if not _make_room(rollout, k, tokens + n + 1, r):
-            break
-        _dequeue(rollout, r)
-        cached_tokens = _forget(rollout, r)
-        more, more2 = tokens - cached_tokens, tokens * tokens - cached_tokens * cached_tokens
-        fill_s = cost[PREFILL] + cost[PREFILL_TOKEN] * more + cost[PREFILL_TOKEN2] * more2
-        replica.clock_s += fill_s if response.refill_s < 0 else response.refill_s
-        response.refill_s = -1.0
-        response.state = RUNNING
-        response.ends = replica.steps + response.until - response.sampled
-        rollout.batch[k, n] = r
-        replica.running = n + 1
-        replica.context += tokens
-    n = replica.running
-    replica.busy_s = max(replica.busy_s, replica.clock_s)
-    if n == 0:
-        replica.ahead, replica.next_s = 0, np.inf
-        return
-    first = rollout.responses[rollout.batch[k, 0]].ends
-    for j in range(1, n):
-        first = min(first, rollout.responses[rollout.batch[k, j]].ends)
-    _make_room(rollout, k, n, NONE)
-    replica.ahead = min(first - replica.steps, (replica.kv - replica.context - replica.cached) // n)
-    replica.next_s = replica.clock_s + decode_s(cost, n, replica.context, replica.ahead)
+from rollmux_env.kernel.replicas import advance, catch_up, come_back, dequeue, enqueue, forget, go_away, leave, settle
+from rollmux_env.kernel.rollout_records import ABORTED, AWAY, FINISHED, NONE, RUNNING, TIE_S, WAITING, Rollout
+from rollmux_env.kernel.tables import Ints
 
 
 @compiled
@@ -301,11 +20,11 @@ def launch(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
     """Responses, new or taken off other replicas, wait at these."""
     touched = np.zeros(rollout.replicas.size, np.bool_)
     for r, k in zip(which, where):  # noqa: B905 (the compiler knows no strict)
-        _catch_up(rollout.replicas[k], now_s)
+        catch_up(rollout.replicas[k], now_s)
         if rollout.responses[r].back_s > now_s:
-            _go_away(rollout, r, k)
+            go_away(rollout, r, k)
         else:
-            _queue(rollout, r, k, False)
+            enqueue(rollout, r, k, False)
         touched[k] = True
     for k in range(touched.size):
         if touched[k]:
@@ -318,13 +37,13 @@ def _take(rollout: Rollout, r: int, now_s: float, state: int) -> int:
     response = rollout.responses[r]
     k = response.replica
     if response.state == RUNNING:
-        _catch_up(rollout.replicas[k], now_s)
-        _leave(rollout, r)
+        catch_up(rollout.replicas[k], now_s)
+        leave(rollout, r)
     elif response.state == WAITING:
-        _dequeue(rollout, r)
-        _forget(rollout, r)
+        dequeue(rollout, r)
+        forget(rollout, r)
     elif response.state == AWAY:
-        _forget(rollout, r)
+        forget(rollout, r)
     else:
         return NONE
     response.state = state
@@ -350,7 +69,7 @@ def observe(rollout: Rollout, now_s: float) -> None:
     """Bring what the running responses have sampled up to date."""
     for k in range(rollout.replicas.size):
         replica = rollout.replicas[k]
-        _catch_up(replica, now_s)
+        catch_up(replica, now_s)
         for j in range(replica.running):
             response = rollout.responses[rollout.batch[k, j]]
             response.sampled = response.until - (response.ends - replica.steps)
@@ -368,7 +87,7 @@ def _finish(rollout: Rollout, k: int, now_s: float) -> None:
         if response.ends > replica.steps:
             j += 1
             continue
-        _leave(rollout, r)
+        leave(rollout, r)
         response.end_s = now_s
         group = rollout.groups[response.group]
         if group.finished == group.needed:
@@ -381,7 +100,7 @@ def _finish(rollout: Rollout, k: int, now_s: float) -> None:
             response.until = rollout.turns[r, response.turn]
             response.prompt += response.reads
             response.back_s = now_s + response.away_s
-            _go_away(rollout, r, k)
+            go_away(rollout, r, k)
             continue
         response.state = FINISHED
         order[order[-1]] = r
@@ -430,16 +149,16 @@ def run(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: 
             return until_s
         now_s = max(now_s, at_s)
         if comes_back:
-            _come_back(rollout, returns, now_s)
+            come_back(rollout, returns, now_s)
             continue
-        _advance(replica, replica.ahead)
+        advance(replica, replica.ahead)
         replica.clock_s = at_s  # to the last bit, however many parts these steps were followed in
         before, complete, n = order[-1], counts[0], replica.running
         _finish(rollout, k, now_s)
         if replica.running == n and replica.context + n > replica.kv:  # nobody's turn is through: the cache is full
             last = rollout.batch[k, n - 1]
-            _leave(rollout, last)
-            _queue(rollout, last, k, True)
+            leave(rollout, last)
+            enqueue(rollout, last, k, True)
             counts[1] += 1
         if counts[0] > complete and counts[0] < groups:
             for done in range(before, order[-1]):

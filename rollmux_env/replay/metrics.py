@@ -11,10 +11,11 @@ import numpy as np
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
+from rollmux_env.job_keys import Job
 from rollmux_env.portable import dot
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.run import Run
-from rollmux_env.scenario import Job, Scenario
+from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.planner import INSTANT_S
 
 STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.cluster.state import State
+from rollmux_env.job_keys import Job
 from rollmux_env.replay.failures import FailureLog
-from rollmux_env.scenario import Job, Scenario
+from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.planner import INSTANT_S

@@ -16,11 +16,12 @@ from typing import Literal
 
 import numpy as np
 
+from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Floats
+from rollmux_env.phase_keys import Actual
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.profile import RolloutProfile, rollout_profiles
 from rollmux_env.rollout.setting import setting_of
-from rollmux_env.scenario import Actual, Job
 from rollmux_env.timing.jobs import padded_training_s
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel

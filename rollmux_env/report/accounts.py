@@ -10,9 +10,10 @@ from rich.text import Text
 
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.job_keys import Job
 from rollmux_env.replay.metrics import Metrics
 from rollmux_env.report.tables import heading, make_table
-from rollmux_env.scenario import Job, Scenario
+from rollmux_env.scenario import Scenario
 
 _KEYS: dict[str, tuple[Callable[[Metrics], Mapping[str, float] | None], Callable[[Job], str]]] = {
     "user": (lambda figures: figures.usd_by_user, lambda job: job.user),

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from rich.console import RenderableType
 from rich.table import Table
 
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase, Training
 from rollmux_env.replay.admission import Decision
 from rollmux_env.report.tables import heading, make_table
-from rollmux_env.scenario import Job, Phase, Training
 from rollmux_env.timing.alone import alone_s
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from rollmux_env.cluster.events import Admitted, Departed, Event, Moved, Resumed
 from rollmux_env.cluster.group import Group
 from rollmux_env.cluster.state import State, apply
+from rollmux_env.cluster_keys import Cluster
 from rollmux_env.replay.run import PhaseRun
-from rollmux_env.scenario import Cluster
 
 POOLS = ("rollout", "training")
 

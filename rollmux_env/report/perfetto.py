@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Resumed
+from rollmux_env.cluster_keys import Cluster
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.report.lanes import POOLS, Lane, node_steps
-from rollmux_env.scenario import Cluster
 
 _CLUSTER = 1  # process and thread of what concerns all groups
 _Record = dict[str, Any]

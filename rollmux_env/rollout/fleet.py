@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
+from rollmux_env.kernel import rollout_records as records
 from rollmux_env.kernel import rollouts as kernel
 from rollmux_env.kernel.tables import Floats, Ints, Records
 from rollmux_env.timing.replica import ReplicaTiming
@@ -54,14 +55,14 @@ class Fleet:
         if lengths.min() < 1:
             raise InputError("rollout: a response must have at least one token in each turn")
         ends = np.cumsum(lengths.astype(np.int64), axis=1)
-        table = kernel.response_table(count)
+        table = records.response_table(count)
         table["prompt"] = table["reads"] = prompt_tokens
         table["length"], table["until"] = ends[:, -1], ends[:, 0]
         table["group"], table["away_s"] = groups, away_s
-        self._rollout = kernel.Rollout(
+        self._rollout = records.Rollout(
             responses=table,
-            replicas=kernel.replica_table(0),
-            groups=kernel.group_table(int(groups.max()) + 1, needed),
+            replicas=records.replica_table(0),
+            groups=records.group_table(int(groups.max()) + 1, needed),
             turns=ends,
             batch=np.zeros((0, count), np.int64),
             order=np.zeros(count + 1, np.int64),
@@ -72,7 +73,7 @@ class Fleet:
         self.add(replicas, gpus)
 
     @property
-    def tables(self) -> kernel.Rollout:
+    def tables(self) -> records.Rollout:
         """The rollout as the kernel has it, lengths included: for compiled code that forecasts from what `sampled` brings up to
         date. Nothing that decides may read what is to come."""
         return self._rollout
@@ -100,7 +101,7 @@ class Fleet:
     @property
     def open(self) -> Ints:
         """(n,) the responses that wait or run, or are away between two turns."""
-        return np.flatnonzero(np.isin(self._rollout.responses["state"], (kernel.RUNNING, kernel.WAITING, kernel.AWAY)))
+        return np.flatnonzero(np.isin(self._rollout.responses["state"], (records.RUNNING, records.WAITING, records.AWAY)))
 
     @property
     def state(self) -> Ints:
@@ -150,7 +151,7 @@ class Fleet:
         n, first = len(replicas), self.size
         self.gpus = np.concatenate([self.gpus, np.full(n, gpus)])
         rows = [astuple(replica) for replica in replicas]
-        new = kernel.replica_table(n)
+        new = records.replica_table(n)
         new["cost"], new["kv"] = [row[:-1] for row in rows], [row[-1] for row in rows]
         new["most"], new["clock_s"] = self._most, self.now_s if from_s is None else from_s
         new["busy_s"] = new["clock_s"]
@@ -163,7 +164,7 @@ class Fleet:
 
     def launch(self, responses: Ints, replicas: Ints, refill_s: Floats | None = None) -> None:
         """Queue new responses at replicas, one replica per response; `refill_s` as in `migrate`."""
-        if (self._rollout.responses["state"][responses] != kernel.NEW).any() or np.unique(responses).size != responses.size:
+        if (self._rollout.responses["state"][responses] != records.NEW).any() or np.unique(responses).size != responses.size:
             raise ValueError("a response is launched once")
         if refill_s is not None:
             self._rollout.responses["refill_s"][responses] = refill_s
@@ -178,7 +179,7 @@ class Fleet:
         """
         if not np.isin(responses, self.open).all() or np.unique(responses).size != responses.size:
             raise ValueError("only a response that waits or runs can migrate")
-        kernel.take_off(self._rollout, responses, self.now_s, kernel.NEW)
+        kernel.take_off(self._rollout, responses, self.now_s, records.NEW)
         self._rollout.responses["end_s"][responses] = np.inf
         if refill_s is not None:
             self._rollout.responses["refill_s"][responses] = refill_s
@@ -189,7 +190,7 @@ class Fleet:
 
     def abort(self, responses: Ints) -> None:
         """End waiting or running responses."""
-        kernel.take_off(self._rollout, responses, self.now_s, kernel.ABORTED)
+        kernel.take_off(self._rollout, responses, self.now_s, records.ABORTED)
 
     def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> None:
         """Run until a time, a total number of finished responses or complete prompts, or until nothing runs."""

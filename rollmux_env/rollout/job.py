@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.rollouts import FINISHED
+from rollmux_env.kernel.rollout_records import FINISHED
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
 from rollmux_env.rollout.fleet import Fleet

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollmux_env.errors import InputError
-from rollmux_env.kernel import rollouts as kernel
+from rollmux_env.kernel import rollout_records as records
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.timing.replica import ReplicaTiming
@@ -39,7 +39,7 @@ class ObservedFleet(Fleet):
         orders: since it was made.
     """
 
-    def __init__(self, rollout: kernel.Rollout, replicas: int, gpus: int, now_s: float, sizes: bool) -> None:
+    def __init__(self, rollout: records.Rollout, replicas: int, gpus: int, now_s: float, sizes: bool) -> None:
         self._rollout = rollout
         self._count, self._sizes = replicas, sizes
         self.now_s = now_s

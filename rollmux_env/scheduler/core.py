@@ -20,18 +20,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import (
-    Admitted,
-    Event,
-    Moved,
-    Progress,
-    Reprofiled,
-    Resumed,
-    Ticked,
-)
+from rollmux_env.cluster.events import Admitted, Event, Moved, Progress, Reprofiled, Resumed, Ticked
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.scenario import Cluster, Job
+from rollmux_env.cluster_keys import Cluster
+from rollmux_env.job_keys import Job
 from rollmux_env.scheduler.commands import Command, Evict, Grant, Lend, Move, Place, Seating, Shrink, Wait
 from rollmux_env.scheduler.dispatcher import DispatchPolicy
 from rollmux_env.scheduler.draining import other_places

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import fmean, median
 
+from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import TOLERANCE
-from rollmux_env.scenario import Job
 from rollmux_env.timing.alone import alone_s
 
 WINDOW = 8  # of the last iterations that are looked at

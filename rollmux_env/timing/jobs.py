@@ -7,7 +7,7 @@ A job's `timing` and `lengths` hold everything needed, whatever the model and th
 from __future__ import annotations
 
 from rollmux_env.errors import InputError
-from rollmux_env.scenario import Job
+from rollmux_env.job_keys import Job
 from rollmux_env.timing.described import Lengths as LengthsOfFile
 from rollmux_env.timing.described import ReplicaSize, Timing
 from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, quantiles_of

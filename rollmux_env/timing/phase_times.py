@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollmux_env.cluster_keys import Cluster
 from rollmux_env.errors import InputError
-from rollmux_env.scenario import Cluster, Phase
+from rollmux_env.phase_keys import Phase
 from rollmux_env.timing.hardware import hardware
 from rollmux_env.timing.parallel import Nodes, Parallelism, PhaseTime, parallelisms
 

@@ -17,7 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rollmux_env.errors import InputError
-from rollmux_env.scenario import Job, Phase, Scenario, Training
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase, Training
+from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import memory_gb, paper_cluster

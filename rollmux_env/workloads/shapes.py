@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollmux_env.scenario import Job, Phase, PhaseShape, Shape, TrainingShape
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase
+from rollmux_env.shape_keys import PhaseShape, Shape, TrainingShape
 
 FIXED = {"rollout": 0.25, "training": 0.15}  # parts of a phase that more nodes do not shorten; assumed
 

@@ -6,7 +6,7 @@ from rollmux_env.scheduler import facts
 from runtime.attach.lease import Ask, Lease
 from runtime.attach.ledger import Ledger
 from runtime.attach.measuring import measure, measured
-from runtime.execution.job_calls import JobCalls
+from runtime.execution.iteration_ends import IterationEnds
 from runtime.execution.job_handle import Asked, busy_s
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import Done, Report
@@ -19,14 +19,14 @@ class Iterations:
     """Tells the scheduler and the journal what owners do.
 
     Args:
-        ledger: of the leases. calls, lifecycle: of the run.
+        ledger: of the leases. ends, lifecycle: of the run.
     """
 
-    def __init__(self, ledger: Ledger, calls: JobCalls, lifecycle: JobLifecycle) -> None:
+    def __init__(self, ledger: Ledger, ends: IterationEnds, lifecycle: JobLifecycle) -> None:
         self._lifecycle = lifecycle
         self._ledger = ledger
         self._run = ledger.run
-        self._calls = calls
+        self._ends = ends
 
     def ask(self, lease: Lease, ask: Ask) -> None:
         """An owner wants a permit, and is in for it unless its budget is spent; raises as `Lease.check_turn`."""
@@ -116,7 +116,7 @@ class Iterations:
         handle = lease.handle
         metrics = lease.metrics.pop(handle.iteration, {})
         lease.notify()
-        iterated, notes = self._calls.record(handle, Done(metrics, movable=handle.spec.movable))
+        iterated, notes = self._ends.record(handle, Done(metrics, movable=handle.spec.movable))
         if iterated is None:
             measured(self._run, self._lifecycle, lease, notes)
             return

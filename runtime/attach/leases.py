@@ -26,7 +26,7 @@ from runtime.attach.lease import Ask, Lease
 from runtime.attach.ledger import Ledger, described
 from runtime.attach.owner import boot_of, own_processes
 from runtime.attach.watch import LeaseWatch
-from runtime.execution.job_calls import JobCalls
+from runtime.execution.iteration_ends import IterationEnds
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.run_state import RunState
 from runtime.service.refusals import Conflict
@@ -38,16 +38,16 @@ class Leases:
     """Answers owners.
 
     Args:
-        run: whose jobs they have. lifecycle, calls: of it. ledger: of the leases.
+        run: whose jobs they have. lifecycle, ends: of it. ledger: of the leases.
 
     Attributes:
         ending: how leases end. watch: of those without a sign of life.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle, calls: JobCalls, ledger: Ledger) -> None:
+    def __init__(self, run: RunState, lifecycle: JobLifecycle, ends: IterationEnds, ledger: Ledger) -> None:
         self._run = run
         self._ledger = ledger
-        self._iterations = Iterations(ledger, calls, lifecycle)
+        self._iterations = Iterations(ledger, ends, lifecycle)
         self.ending = Ending(ledger, lifecycle, self._iterations)
         self.watch = LeaseWatch(ledger, lifecycle)
         self._attaching = Attaching(ledger, lifecycle, self.ending, self.watch)

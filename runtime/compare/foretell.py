@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollmux_env.cluster.events import Admitted
+from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Floats
-from rollmux_env.scenario import Job, Scenario
+from rollmux_env.scenario import Scenario
 from rollmux_env.timing.migration import Migration
 from rollmux_env.timing.tail import TailModel
 from runtime.compare.parts import Fixed, measured_parts, slices_of

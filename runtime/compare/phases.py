@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from rollmux_env.scenario import Actual, Drift, Job, Phase, PhaseShape, Shape, Switch, Training, TrainingShape
+from rollmux_env.job_keys import Drift, Job
+from rollmux_env.phase_keys import Actual, Phase, Switch, Training
+from rollmux_env.shape_keys import PhaseShape, Shape, TrainingShape
 from runtime.compare.cores import without_core_s
 from runtime.facts import PhaseSlice
 

@@ -10,14 +10,18 @@ from typing import Any
 
 from policies.registry import make_runnable, observed_state
 from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase, Training
 from rollmux_env.replay.fluid import replay
-from rollmux_env.scenario import Cluster, Job, Phase, Pool, Scenario, Training
+from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.attach.confining import problem_of_names
 from runtime.attach.leases import Leases
 from runtime.attach.ledger import Ledger
 from runtime.attach.resuming import continue_leases, recall_leases
+from runtime.execution.iteration_ends import IterationEnds
 from runtime.execution.job_calls import JobCalls
 from runtime.execution.job_handle import how_far
 from runtime.execution.kinds import ProcessesByKind
@@ -72,11 +76,12 @@ class RunDriver:
             self.run.observer, log.observe = observer, observer.on_entries
         self.lifecycle = JobLifecycle(self.run, by_kind, stays)
         self.profiling = Profiling(self.run, self.lifecycle)
-        self.calls = JobCalls(self.run, self.lifecycle, self.profiling)
+        ends = IterationEnds(self.run, self.lifecycle, self.profiling)
+        self.calls = JobCalls(self.run, self.lifecycle, self.profiling, ends)
         self._ledger = Ledger(self.run)
         self.commands = by_kind.commands
         by_kind.attached.ledger = by_kind.commands.ledger = self._ledger
-        self.leases = Leases(self.run, self.lifecycle, self.calls, self._ledger)
+        self.leases = Leases(self.run, self.lifecycle, ends, self._ledger)
         by_kind.commands.ending = self.leases.ending
 
     def _begin(self) -> None:

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from rollmux_env.cluster_keys import Cluster
 from rollmux_env.errors import InputError
 from rollmux_env.fields import FileModel
 from rollmux_env.reading import read_mapping
-from rollmux_env.scenario import Cluster
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.execution.nodes import POOLS, find_nodes
 from runtime.facts import Node, Pool

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 from rollmux_env.scheduler import facts
-from runtime.execution.job_handle import PROFILE, Asked, JobHandle, busy_s, how_far
-from runtime.execution.job_log import SHOWN
+from runtime.execution.iteration_ends import IterationEnds
+from runtime.execution.job_handle import PROFILE, Asked, busy_s, how_far
 from runtime.execution.lifecycle import JobLifecycle
 from runtime.execution.messages import MOST_WARNINGS, Checkpoint, Done, End, Order, Report, Stopped
 from runtime.execution.profiling import Profiling
 from runtime.execution.room import wait_for_room
 from runtime.execution.run_state import RunState
-from runtime.facts import Absent, Checkpointed, Continued, Fact, Iteration, Node, Offloaded, Pool, SyncSlice
+from runtime.facts import Absent, Continued, Node, Offloaded, Pool, SyncSlice
 from runtime.machine import boot_id
 from runtime.phases import Paused
 
@@ -22,13 +22,14 @@ class JobCalls:
     """Answers jobs. Every method is called by a job's processes, with the job's id first.
 
     Args:
-        run: whose jobs they are. lifecycle, profiling: of it.
+        run: whose jobs they are. lifecycle, profiling, ends: of it.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling) -> None:
+    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, ends: IterationEnds) -> None:
         self._run = run
         self._lifecycle = lifecycle
         self._profiling = profiling
+        self._ends = ends
 
     async def clock(self, job_id: str) -> tuple[str, float]:
         """Which machine's clock this is, and its reading at time 0."""
@@ -48,7 +49,7 @@ class JobCalls:
         handle.since_s, handle.has_come = None, True
         await self._run.written()
         if done is not None and self._run.present(handle):
-            self._completed(handle, done)
+            self._ends.completed(handle, done)
         if self._run.stopping or handle.resting:
             raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
         if handle.next is None:
@@ -259,23 +260,7 @@ class JobCalls:
         handle = run.handles[job_id]
         if handle.gone or checkpoint.iterations > handle.iteration:
             return False  # of processes that the job had before
-        notes = self._recorded(handle, checkpoint, run.log.now())
-        leaves = handle.leaving and checkpoint.iterations == handle.iteration and handle.end is None and run.present(handle)
-        if leaves and handle.over_budget:
-            self._over_budget(handle, (), notes)
-        elif leaves and handle.moving:
-            handle.leaving = False
-            handle.give_up()
-            run.tell(facts.Vacated(job_id), facts.Resumed(job_id), notes=notes)  # its new place says when it goes on
-        elif leaves:
-            handle.leaving = False
-            run.log.write(*notes)
-            if run.scheduler.is_to_go(job_id):
-                self._lifecycle.make_room(handle)
-            else:
-                run.order(handle)
-        else:
-            run.log.write(*notes)
+        self._ends.checkpointed(handle, checkpoint)
         await run.written()
         return run.log.problem is None
 
@@ -284,15 +269,7 @@ class JobCalls:
         run, handle = self._run, self._run.handles[job_id]
         await run.written()
         if handle.leaving and handle.over_budget and handle.end is None and run.present(handle):
-            self._over_budget(handle, (), ())
-
-    def _recorded(self, handle: JobHandle, checkpoint: Checkpoint, at_s: float) -> tuple[Fact, ...]:
-        """The fact of a checkpoint, which the job goes on from after a restart."""
-        if handle.full is not None:
-            self._run.log.say(f"{handle.id}: its checkpoint is written")
-        handle.full, handle.checkpoint, handle.keeping_s = None, checkpoint.folder, checkpoint.seconds
-        handle.recorded.add(checkpoint.iterations)
-        return (Checkpointed(at_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),)
+            self._ends.over_budget(handle, (), ())
 
     async def full(self, job_id: str, problem: str) -> None:
         """There is no room for a job's checkpoint: wait until it may be tried again. Until then the job is in nobody's way.
@@ -325,82 +302,3 @@ class JobCalls:
         problem = f"{node} has {gb:.2f} GB of host memory; a node has {limit_gb:.2f} GB for jobs"
         where = handle.phase or "step"
         await self._lifecycle.fail(handle, End("failed", where, problem), again=False)
-
-    def _completed(self, handle: JobHandle, done: Done) -> None:
-        """A job has carried out its order."""
-        if handle.iteration == PROFILE:
-            handle.movable = done.movable
-            handle.began_s.clear()
-            handle.passes -= 1
-            if handle.passes:
-                self._run.order(handle)
-            else:
-                profile_over = handle.profile_over
-                more = self._profiling.next_round()
-                handle.stand()
-                self._run.tell(facts.Profiled(handle.id), *more)
-                if profile_over is not None and not profile_over.done():
-                    profile_over.set_result(None)
-                if self._profiling.is_crowded:
-                    self._lifecycle.rest(handle)
-            return
-        self._iterated(handle, done)
-
-    def record(self, handle: JobHandle, done: Done) -> tuple[facts.Iterated | None, tuple[Fact, ...]]:
-        """An iteration is over and counts; what the scheduler (but of a guest) and the journal are to be told of it."""
-        run, number, now_s = self._run, handle.iteration, self._run.log.now()
-        began_s = handle.began_s.pop(number, 0.0 if handle.spec.staleness else now_s)
-        if handle.spec.staleness:
-            began_s, handle.follows_s = max(began_s, handle.follows_s), now_s
-        interrupted, handle.interrupted = handle.interrupted, False
-        notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics, interrupted),)
-        if done.checkpoint is not None:
-            notes += self._recorded(handle, done.checkpoint, now_s)
-        shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in SHOWN if name in done.metrics)
-        run.log.say(f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}")
-        for line in done.warnings:
-            run.log.say(f"{handle.id}: WARNING: {line}")
-        handle.iteration = number + 1
-        if handle.iteration > handle.done:
-            handle.done, handle.deaths = handle.iteration, 0
-        if handle.job is None:
-            return None, notes
-        progress = handle.so_far(run.scheduler.state.job(handle.id).iterations)
-        return facts.Iterated(progress, None if interrupted else now_s - began_s, done.movable), notes
-
-    def _iterated(self, handle: JobHandle, done: Done) -> None:
-        """An iteration is over: the job goes on, moves, or is done."""
-        run = self._run
-        iterated, notes = self.record(handle, done)
-        assert iterated is not None
-        if handle.iteration == handle.spec.iterations:
-            handle.gone = True
-            handle.stand()
-            run.tell(iterated, facts.Left(handle.id), notes=notes)
-            handle.tell(None, run.log.now())
-        elif run.scheduler.state.is_over_budget(handle.id, run.log.now()):
-            if done.keeps or handle.spec.staleness:  # it ends when it has written its last checkpoint, and nothing is under way
-                run.tell(iterated, notes=notes)
-                handle.over_budget = handle.leaving = True
-                if handle.end is None:
-                    run.order(handle)
-            else:
-                self._over_budget(handle, (iterated,), notes)
-        elif handle.moving and done.movable and not done.keeps:  # its new place says when it goes on
-            run.tell(iterated, facts.Vacated(handle.id), facts.Resumed(handle.id), notes=notes)
-        else:
-            leaves = handle.moving and done.movable
-            run.tell(iterated, notes=notes)
-            goes = done.keeps and done.movable and run.scheduler.is_to_go(handle.id)
-            handle.leaving = (leaves and handle.moving) or goes
-            if handle.end is None:
-                run.order(handle)
-
-    def _over_budget(self, handle: JobHandle, news: tuple[facts.Fact, ...], notes: tuple[Fact, ...]) -> None:
-        """A job ends, since its budget is spent."""
-        run = self._run
-        run.log.say(f"{handle.id}: its budget is spent after {handle.iteration} of {handle.spec.iterations} iterations; it ends")
-        handle.gone = True
-        handle.stand()
-        run.tell(*news, facts.Left(handle.id, over_budget=True), notes=notes)
-        handle.tell(None, run.log.now())

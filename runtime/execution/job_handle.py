@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rollmux_env.cluster.events import Progress
-from rollmux_env.scenario import Job
+from rollmux_env.job_keys import Job
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.members import HoldName
 from runtime.execution.messages import End, Nodes, Order, Report

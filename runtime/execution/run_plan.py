@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rollmux_env.scenario import Cluster
+from rollmux_env.cluster_keys import Cluster
 from runtime.facts import Node
 from runtime.jobs.spec import JobSpec
 

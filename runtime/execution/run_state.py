@@ -17,9 +17,10 @@ from policies.registry import make_runnable
 from rollmux_env.cluster.demand import demand_of
 from rollmux_env.cluster.events import Admitted, Moved, Reprofiled
 from rollmux_env.cluster.state import State
+from rollmux_env.cluster_keys import ONE_DEVICE
 from rollmux_env.errors import InputError, InvariantError, PlanError
+from rollmux_env.job_keys import Job
 from rollmux_env.queue_keys import beyond_quota
-from rollmux_env.scenario import ONE_DEVICE, Job
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Entry, Scheduler

@@ -9,7 +9,7 @@ import numpy as np
 
 from policies.rollout.places import make_at
 from policies.rollout.rounds import Round
-from rollmux_env.kernel import rollouts as kernel
+from rollmux_env.kernel import rollout_records as records
 from rollmux_env.kernel.tables import Records
 from rollmux_env.rollout.observed import ObservedFleet, Orders
 from rollmux_env.rollout.policy import JobPolicy, Wake
@@ -81,12 +81,12 @@ class ControlledRollout:
         alone = [Round(round.long, (prompt,), 1, 1, 1) for prompt, _ in keys]
         self.shares = [Share(place, alone[place], stream=prompt * each + number) for place, (prompt, number) in enumerate(keys)]
         self.where = [0] * len(keys)
-        table = kernel.response_table(len(keys))
+        table = records.response_table(len(keys))
         table["prompt"], table["group"] = own.setting.prompt_tokens, np.arange(len(keys)) // each
-        self._tables = kernel.Rollout(
+        self._tables = records.Rollout(
             responses=table,
             replicas=self._replicas(),
-            groups=kernel.group_table(len(round.prompts), each),
+            groups=records.group_table(len(round.prompts), each),
             turns=np.zeros((len(keys), 1), np.int64),
             batch=np.zeros((self._count, len(keys)), np.int64),
             order=np.zeros(len(keys) + 1, np.int64),
@@ -159,12 +159,12 @@ class ControlledRollout:
         return resized
 
     def _replicas(self) -> Records:
-        replicas = kernel.replica_table(self._count)
+        replicas = records.replica_table(self._count)
         replicas["kv"] = dict(self._own.setting.timings)[self.size].kv_tokens
         return replicas
 
     def _running(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        running: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = self._tables.responses["state"] == kernel.RUNNING
+        running: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = self._tables.responses["state"] == records.RUNNING
         return running
 
     def _observe(self, statuses: Iterable[Status]) -> None:
@@ -173,7 +173,7 @@ class ControlledRollout:
         ended = [one.place for one in known if one.end_s is not None]
         for one in known:
             table["sampled"][one.place] = one.tokens
-            table["state"][one.place] = kernel.RUNNING if one.end_s is None else kernel.FINISHED
+            table["state"][one.place] = records.RUNNING if one.end_s is None else records.FINISHED
             table["end_s"][one.place] = np.inf if one.end_s is None else one.end_s
         self._tables.order[: len(ended)] = ended
         self._tables.order[-1] = len(ended)

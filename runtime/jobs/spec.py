@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
+from rollmux_env.cluster_keys import ONE_DEVICE, SIDES, Cluster
 from rollmux_env.errors import InputError
 from rollmux_env.fields import (
     AtLeastOne,
@@ -31,7 +32,7 @@ from rollmux_env.fields import (
 )
 from rollmux_env.queue_keys import Budget, beyond_quota
 from rollmux_env.reading import merge_defaults, only_in_defaults, read_mapping
-from rollmux_env.scenario import ONE_DEVICE, SIDES, Cluster, Shape
+from rollmux_env.shape_keys import Shape
 from rollmux_env.validation_errors import describe, field_error, field_of, format_error, one_line, problems
 from runtime.jobs.attached_spec import NodeNames, ProfileSpec, Word, fill_attached
 from runtime.jobs.grpo_spec import TINY, Algorithm, EvaluationSpec, ModelSpec, Named, RewardsSpec, SyncSpec, TaskSpec

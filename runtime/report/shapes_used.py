@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import Any
 
 from rollmux_env.cluster.events import Reprofiled
+from rollmux_env.job_keys import Job
 from rollmux_env.report.job_shapes import shape_in_use
-from rollmux_env.scenario import Job
 from runtime.record import RunRecord
 from runtime.stays import stay_at, stays_of
 

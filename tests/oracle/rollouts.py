@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from rollmux_env.kernel.rollouts import TIE_S
+from rollmux_env.kernel.rollout_records import TIE_S
 from rollmux_env.timing.replica import ReplicaTiming
 
 

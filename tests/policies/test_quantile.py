@@ -18,11 +18,12 @@ from rollmux_env.cluster.events import Admitted, Arrived, Event
 from rollmux_env.cluster.plan import Plan, Policy, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
+from rollmux_env.phase_keys import Actual
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.run import Run
-from rollmux_env.scenario import Actual, Scenario, parse_scenario
+from rollmux_env.scenario import Scenario, parse_scenario
 from tests.oracle.draw import examples, scenarios
 from tests.rollmux_env.cluster.twin import CLUSTER, Twin, make_job, twins
 

@@ -19,11 +19,12 @@ from rollmux_env.cluster.events import Admitted, Arrived, Event, Moved, Placemen
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out, may_move
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InputError
+from rollmux_env.job_keys import Job
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import Metrics, metrics
 from rollmux_env.replay.run import Run
-from rollmux_env.scenario import Job, Scenario, parse_scenario
+from rollmux_env.scenario import Scenario, parse_scenario
 from tests.oracle.draw import examples, scenarios
 from tests.rollmux_env.cluster.twin import CLUSTER, make_job
 from tests.rollmux_env.replay.restless import cost_of_log

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Placement
-from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
+from rollmux_env.cluster_keys import Cluster, Pool
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase, Training
 from runtime.audit import audit
 from runtime.facts import (
     Assigned,

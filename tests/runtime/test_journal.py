@@ -21,8 +21,10 @@ from rollmux_env.cluster.events import (
     Ticked,
     Withdrawn,
 )
+from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError
-from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase, Training
 from runtime.facts import (
     Assigned,
     Bound,

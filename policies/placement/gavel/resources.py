@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rollmux_env.cluster_keys import Cluster
+from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import TOLERANCE, Floats
-from rollmux_env.scenario import Cluster, Job
 from rollmux_env.timing.alone import alone_s
 
 

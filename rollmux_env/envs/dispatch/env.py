@@ -17,8 +17,8 @@ from rollmux_env.envs.dispatch.step import ask_first, follow_round_robin, step_a
 from rollmux_env.envs.dispatch.types import MIGRATION, Group, Groups, TailParameters, group_table
 from rollmux_env.envs.dispatch.viewer import picture, text
 from rollmux_env.errors import InputError
+from rollmux_env.job_keys import Job
 from rollmux_env.replay.sampling import Durations
-from rollmux_env.scenario import Job
 from rollmux_env.timing.tail import TailModel
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, REBALANCE, RESIZE, SIZES, SPARE, TAIL
 from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.rollout_records import Rollout
 from rollmux_env.kernel.rollout_trials import forecast, gathered, open_responses, spread, surplus_prompts, surplus_responses
-from rollmux_env.kernel.rollouts import Rollout
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 

@@ -8,21 +8,11 @@ import numpy as np
 
 from rollmux_env.envs.rollout.actions import dropped, places, remembered, tail_keeps
 from rollmux_env.envs.rollout.rewarding import rewarding_s
-from rollmux_env.envs.rollout.types import (
-    ATTEMPTS,
-    CHECKPOINTS,
-    KEEP,
-    LAST,
-    QUANTILES,
-    REBALANCE,
-    RESIZE,
-    SPARE,
-    TAIL,
-    Jobs,
-)
+from rollmux_env.envs.rollout.types import ATTEMPTS, CHECKPOINTS, KEEP, LAST, QUANTILES, REBALANCE, RESIZE, SPARE, TAIL, Jobs
 from rollmux_env.kernel.compiled import compiled
+from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, NEW, NONE, Rollout
 from rollmux_env.kernel.rollout_trials import context_of, descending, open_responses, quantiles_of
-from rollmux_env.kernel.rollouts import ABORTED, FINISHED, NEW, NONE, Rollout, launch, observe, run, take_off
+from rollmux_env.kernel.rollouts import launch, observe, run, take_off
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 _SHARES = np.array(CHECKPOINTS)

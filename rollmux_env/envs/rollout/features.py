@@ -13,8 +13,8 @@ from rollmux_env.envs.rollout.rewarding import reward_ends
 from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, QUANTILES, RESIZE, ROWS, SPARE, TAIL
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations
+from rollmux_env.kernel.rollout_records import KV, NONE, SEQUENCE, STEP, WAITING, WEIGHTS, Rollout
 from rollmux_env.kernel.rollout_trials import open_responses, rest_s
-from rollmux_env.kernel.rollouts import KV, NONE, SEQUENCE, STEP, WAITING, WEIGHTS, Rollout
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 Array = NDArray[np.float32]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.rollouts import Rollout
+from rollmux_env.kernel.rollout_records import Rollout
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.rollouts import Rollout, group_table, replica_table, response_table
+from rollmux_env.kernel.rollout_records import Rollout, group_table, replica_table, response_table
 from rollmux_env.kernel.tables import Floats, Ints, Records
 from rollmux_env.rollout.setting import Setting
 
@@ -139,7 +139,7 @@ class Jobs(NamedTuple):
     """E jobs side by side, of at most R responses in a rollout to G prompts, on K replicas, N prompts in all.
 
     Attributes:
-        jobs: (E,). responses to counts: as in `rollmux_env.kernel.rollouts.Rollout`, with an axis of E in front.
+        jobs: (E,). responses to counts: as in `rollmux_env.kernel.rollout_records.Rollout`, with an axis of E in front.
         quantiles: (E, 2, QUANTILES) lengths that are remembered, of short and of long rounds.
         costs: (E, S, 7) of a replica of each of SIZES, as in the kernel. kv: (E, S) tokens of its cache; 0 where there is no such.
         lengths: (E, N, ATTEMPTS, each). attempts: (E, N) how often each prompt was launched.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.envs.rollout.types import SIZES, Jobs
-from rollmux_env.kernel.rollouts import RUNNING, WAITING
+from rollmux_env.kernel.rollout_records import RUNNING, WAITING
 
 WIDTH = 60  # characters of the longest lane of text
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from policies.rollout import ROLLOUT, make_rollout
 from policies.rollout.rounds import Race, Rounds
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.rollouts import ABORTED, FINISHED
+from rollmux_env.kernel.rollout_records import ABORTED, FINISHED
 from rollmux_env.rollout.job import JobRollouts, Rollout, play
 from rollmux_env.rollout.profile import rollout_profiles
 from rollmux_env.rollout.setting import Setting

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.replay.sampling import Durations
-from rollmux_env.scenario import Job, parse_scenario
+from rollmux_env.scenario import parse_scenario
 
 
 def job(name: str = "a", **changes: Any) -> Job:

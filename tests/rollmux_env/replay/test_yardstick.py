@@ -13,11 +13,12 @@ from policies.placement.alone import Solo
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.cluster.state import State, apply
 from rollmux_env.errors import InvariantError, PlanError
+from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.replay.yardstick import replay_yardstick
-from rollmux_env.scenario import Job, Scenario, parse_scenario
+from rollmux_env.scenario import Scenario, parse_scenario
 from tests.oracle.draw import examples, scenarios
 from tests.rollmux_env.cluster.twin import CLUSTER, make_job
 

@@ -8,10 +8,12 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Resumed
 from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster_keys import Cluster, Pool
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase, Training
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.report.lanes import Lane, Membership, follow, node_steps, shares
-from rollmux_env.scenario import Cluster, Job, Phase, Pool, Training
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
 from tests.rollmux_env.replay.restless import Restless

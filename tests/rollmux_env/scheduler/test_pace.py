@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollmux_env.scenario import Job, Phase, Training
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase, Training
 from rollmux_env.scheduler.pace import LEAST, WINDOW, Pace
 
 JOB = Job(

@@ -17,8 +17,9 @@ from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
+from rollmux_env.job_keys import Job
 from rollmux_env.replay.fluid import replay
-from rollmux_env.scenario import Job, Scenario, parse_scenario
+from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.facts import Arrived
 from rollmux_env.scheduler.preview import preview, waiting

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from policies.rollout.plain import Plain
 from rollmux_env.errors import InputError
+from rollmux_env.job_keys import Job
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of
-from rollmux_env.scenario import Job, load_scenario, parse_scenario
+from rollmux_env.scenario import load_scenario, parse_scenario
 from rollmux_env.schema import scenario_schema
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.jobs import padded_training_s, replica_of

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollmux_env.scenario import Cluster
-from rollmux_env.scenario import Pool as PoolSpec
+from rollmux_env.cluster_keys import Cluster
+from rollmux_env.cluster_keys import Pool as PoolSpec
 from rollmux_env.scheduler.members import HoldName
 from runtime.attach.leases import Leases
 from runtime.audit import audit

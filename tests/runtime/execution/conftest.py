@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rollmux_env.scenario import Cluster
-from rollmux_env.scenario import Pool as PoolSpec
+from rollmux_env.cluster_keys import Cluster
+from rollmux_env.cluster_keys import Pool as PoolSpec
 from runtime.audit import audit
 from runtime.execution.ray_session import execute, ray_session
 from runtime.execution.run_plan import RunPlan

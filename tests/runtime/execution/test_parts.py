@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Departed
+from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError, InvariantError
-from rollmux_env.scenario import Cluster, Pool
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.execution.checks import check_run

@@ -11,8 +11,10 @@ import pytest
 
 from policies.api import Event, Move, Place, Placement, Plan, State, Ticked, isolated, may_move
 from rollmux_env.cluster.events import Arrived, Moved
-from rollmux_env.scenario import Cluster, Job, Phase, Training
-from rollmux_env.scenario import Pool as PoolSpec
+from rollmux_env.cluster_keys import Cluster
+from rollmux_env.cluster_keys import Pool as PoolSpec
+from rollmux_env.job_keys import Job
+from rollmux_env.phase_keys import Phase, Training
 from runtime.audit import audit
 from runtime.execution.driver import RunDriver
 from runtime.execution.shape_estimates import with_shapes

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import ray
 
-from rollmux_env.scenario import Cluster
-from rollmux_env.scenario import Pool as PoolSpec
+from rollmux_env.cluster_keys import Cluster
+from rollmux_env.cluster_keys import Pool as PoolSpec
 from runtime.execution.run_plan import RunPlan, Timeouts
 from runtime.facts import Node
 from runtime.jobs.spec import parse_jobs

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.cluster_keys import Cluster, Pool
 from rollmux_env.errors import InputError
-from rollmux_env.scenario import Cluster, Pool
 from runtime.execution.hosts import Hosts, more_nodes, nodes_of_hosts
 from runtime.journal import JOURNAL, read_facts, record_of
 from runtime.journal_replay import replay_journal

@@ -18,8 +18,9 @@ from rollmux_env.envs.dispatch.env import DispatchVectorEnv
 from rollmux_env.envs.dispatch.generator import Fixed
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.types import MEMBER, MIGRATION, NOTHING, TAIL, Group
+from rollmux_env.job_keys import Job
 from rollmux_env.kernel.tables import Records
-from rollmux_env.scenario import Actual, Job, Phase, Switch, Training
+from rollmux_env.phase_keys import Actual, Phase, Switch, Training
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.members import Member, Request
 from rollmux_env.workloads.catalogue import paper_cluster

@@ -1,0 +1,110 @@
+"""Keys of `cluster` in scenario and job files: the pools, and what holds for all groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from rollmux_env.fields import Count, FileModel, NonNegative, PoolName, UserName
+from rollmux_env.network_keys import Network
+from rollmux_env.queue_keys import Quota
+from rollmux_env.validation_errors import field_error
+
+Side = Literal["rollout", "training"]
+SIDES: tuple[Side, Side] = ("rollout", "training")
+ONE_DEVICE = "a device runs one phase after the other"
+
+
+class Pool(FileModel):
+    """Nodes of one kind."""
+
+    gpu: str = ""
+    """A label of the GPU type; it sets no price."""
+    gpus_per_node: Count
+    """GPUs of a node."""
+    usd_per_gpu_hour: NonNegative
+    """Price of one GPU, $/h."""
+    node_memory_gb: NonNegative | None = None
+    """Host memory of a node, GB; null is unlimited."""
+    device_memory_gb: NonNegative | None = None
+    """Memory of each GPU for what jobs keep there between their phases, GB; null is unlimited."""
+    max_nodes: Count | None = None
+    """Most nodes that can be provisioned at once; null is unlimited."""
+
+    @property
+    def usd_per_node_hour(self) -> float:
+        """Price of a node, $/h."""
+        return self.gpus_per_node * self.usd_per_gpu_hour
+
+
+_NOBODYS = Pool(gpus_per_node=1, usd_per_gpu_hour=0.0)
+
+
+class Cluster(FileModel):
+    """The pools and what holds for all groups."""
+
+    rollout: Annotated[Pool | None, Field(exclude_if=lambda pool: pool is None)] = None
+    """Short for the pool of this name, which generates responses. With one_device it may be left out, and counts for nothing."""
+    training: Annotated[Pool | None, Field(exclude_if=lambda pool: pool is None)] = None
+    """Short for the pool of this name, which trains on them."""
+    by_name: Annotated[dict[PoolName, Pool], Field(alias="pools", exclude_if=lambda pools: not pools)] = Field(default={})
+    """All pools, in place of rollout and training: {name: {gpu, gpus_per_node, ...}}."""
+    max_group_size: Count = 5
+    """Most jobs in one co-execution group."""
+    migration_s: NonNegative = 300.0
+    """Pause of a job that is moved to another placement (checkpoint and restart), seconds."""
+    # The default is not written, so that what has no such key keeps its hash.
+    one_device: Annotated[bool, Field(exclude_if=lambda one_device: not one_device)] = False
+    """Whether training is the only pool: the nodes of a group run the rollout and the training of each member in turn."""
+    quotas: Annotated[dict[UserName, Quota], Field(exclude_if=lambda quotas: not quotas)] = Field(default={})
+    """The most that the jobs of a user may hold at once: {user: {nodes, usd_per_hour}}."""
+    network: Annotated[Network | None, Field(exclude_if=lambda network: network is None)] = None
+    """The link between the pools, which all syncs share: {link_gbps}; null: no sync is in another's way."""
+
+    @model_validator(mode="after")
+    def _all_pools(self) -> Cluster:
+        short = [name for name in SIDES if name in self.model_fields_set]
+        for name in short:
+            if getattr(self, name) is None:
+                raise field_error("has no value (null); it must be a mapping", name)
+        if "by_name" in self.model_fields_set:
+            if short:
+                raise field_error(f"does not go with cluster.{short[0]}, which is short for a pool of that name", "pools")
+            if not self.by_name:
+                raise field_error("is empty", "pools")
+            other = next((name for name in self.by_name if name not in SIDES), None)
+            if self.one_device and other is not None:
+                raise field_error("does not go with one_device, where training is the only pool", "pools", other)
+        wanted = ("training",) if self.one_device else () if self.by_name else SIDES
+        if missing := [name for name in wanted if name not in (*short, *self.by_name)]:
+            raise field_error("is missing", *(["pools"] if self.by_name else []), missing[0])
+        if self.one_device and self.network is not None:
+            raise field_error("does not go with one_device: there are no two pools to link", "network")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _in_short(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """Pools as they are short, where they can be: two ways to write the same are the same text, and have the same hash."""
+        data: dict[str, Any] = serialize(self)
+        if pools := data.pop("by_name", {}) or data.pop("pools", {}):
+            data |= pools if set(pools) <= set(SIDES) else {"pools": pools}
+        if self.one_device and not info.exclude_defaults and not info.exclude_unset:
+            data.setdefault("rollout", _NOBODYS.model_dump(exclude_none=True))
+        return data
+
+    @property
+    def pools(self) -> dict[str, Pool]:
+        """The pools that there are, by name; their numbers in `rollmux_env.kernel` are in this order."""
+        pools = self.by_name or {name: pool for name in SIDES if (pool := getattr(self, name)) is not None}
+        return {"training": pools["training"]} if self.one_device else pools
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Which sides of a group have nodes."""
+        return ("training",) if self.one_device else SIDES
+
+    def with_pools(self, pools: Mapping[str, Pool]) -> Cluster:
+        """The same cluster with other pools in place of those of their names."""
+        return self.model_copy(update={"by_name": {**self.by_name, **pools}} if self.by_name else {**pools})

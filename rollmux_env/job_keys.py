@@ -1,0 +1,161 @@
+"""Keys of a job in scenario files: its stay, its phases, and its place in the queue."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from rollmux_env.fields import (
+    AtLeastOne,
+    Count,
+    FileModel,
+    Index,
+    JobId,
+    NodeCount,
+    NonNegative,
+    Positive,
+    Priority,
+    Staleness,
+    UserName,
+    by_name,
+)
+from rollmux_env.phase_keys import Phase, Training
+from rollmux_env.queue_keys import Budget
+from rollmux_env.shape_keys import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, check_shapes, reshaped
+from rollmux_env.timing.alone import alone_s
+from rollmux_env.timing.described import Lengths, Model, Timing
+from rollmux_env.validation_errors import field_error
+
+STAYS = ("iterations", "duration_s")
+
+
+class Drift(FileModel):
+    """Factors on the durations from an iteration on, for event replays; they may pass the worst case."""
+
+    iteration: Index
+    """The first iteration, counted from 0, that they hold for; they hold until the next entry."""
+    rollout: Positive = 1.0
+    """Factor on the rollout phase."""
+    training: Positive = 1.0
+    """Factor on the training phase."""
+
+
+class Colocated(FileModel):
+    """The job run the co-located way: both phases, one after the other, on training nodes of its own."""
+
+    nodes: NodeCount
+    """Training nodes."""
+    rollout_s: Positive
+    """Longest rollout on them, seconds."""
+    training_s: Positive
+    """Longest training on them, seconds."""
+
+
+def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
+    if any(a.iteration >= b.iteration for a, b in itertools.pairwise(drift)):
+        raise ValueError("must be in order of iteration, each iteration once")
+    return drift
+
+
+class Job(FileModel):
+    """An RL post-training job: a cycle of rollout, training and sync."""
+
+    id: JobId
+    """Its name, unique in the file; quote one that reads as a number or a boolean."""
+    arrival_s: NonNegative
+    """When it arrives, seconds from the start of the scenario."""
+    iterations: Count | None = None
+    """It leaves after so many iterations. Exactly one of `iterations` and `duration_s` is given."""
+    duration_s: Positive | None = None
+    """It leaves so many seconds after its admission. Exactly one of `iterations` and `duration_s` is given."""
+    slo: AtLeastOne
+    """Longest tolerated iteration time, as a multiple of the job's own solo time."""
+    rollout: Phase
+    """Generates the responses."""
+    training: Training
+    """Updates the weights."""
+    sync_s: NonNegative = 0.0
+    """Seconds that bring the weights back to the rollout nodes; they delay the job and occupy no node."""
+    sync_gb: Annotated[Positive | None, Field(exclude_if=lambda sync_gb: sync_gb is None)] = None
+    """What a sync takes over the link of `cluster.network`, GB; null: it fills the link for `sync_s`."""
+    # The default is not written, so that what has no such key keeps its hash.
+    staleness: Annotated[Staleness, Field(exclude_if=lambda staleness: not staleness)] = 0
+    """Most versions that the weights may be old which sampled what is trained; 0 is on-policy, more is asynchronous."""
+    drift: Annotated[tuple[Drift, ...], Field(strict=False), AfterValidator(_ordered)] = ()
+    """How the durations change over time, for event replays; in order of iteration."""
+    # The default is not written, so that what has no such key keeps its hash.
+    movable: Annotated[bool, Field(exclude_if=lambda movable: movable)] = True
+    """Whether it may be given another place while it runs."""
+    priority: Annotated[Priority, Field(exclude_if=lambda priority: not priority)] = 0
+    """Its place in the queue: jobs of a higher one come first, of the same one in order of arrival."""
+    user: Annotated[UserName, Field(exclude_if=lambda user: not user)] = ""
+    """Whose job it is, for quotas and accounts."""
+    budget: Annotated[Budget | None, Field(exclude_if=lambda budget: budget is None)] = None
+    """What it may cost and how long it may stay; it leaves when either is spent. null is no limit."""
+    # The default is not written, so that what has no such key keeps its hash.
+    shapes: Annotated[
+        tuple[Shape, ...],
+        Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES}, exclude_if=lambda shapes: not shapes),
+    ] = ()
+    """Other ways to run it, numbered from 1; the job as it is written is number 0. At most 16."""
+    colocated: Colocated | None = None
+    """The job on co-located nodes, for the `colocated` baseline; null takes training.nodes and the phases' own lengths."""
+    model: Annotated[Model | None, BeforeValidator(by_name)] = None
+    """The language model: what the job does not say of seconds and memory is predicted from it; goes with lengths."""
+    lengths: Lengths | None = None
+    """What a rollout is asked for and how long its responses are, for a job with a model."""
+    timing: Timing | None = None
+    """The predicted parts of its phases, for replays that look inside a rollout; filled in for a job with a model."""
+
+    @model_validator(mode="after")
+    def _with_lengths(self) -> Job:
+        if (self.lengths is None) != (self.model is None and self.timing is None):
+            problem = "needs a model, from which phases are predicted" if self.lengths else "is missing; a model needs it"
+            raise field_error(problem, "lengths")
+        if self.timing is not None:
+            for name in ("rollout", "training"):
+                if getattr(self, name).actual is not None:
+                    raise field_error("does not go with a model, whose durations are drawn from its lengths", name, "actual")
+        return self
+
+    @model_validator(mode="after")
+    def _one_stay(self) -> Job:
+        stays = [name for name in STAYS if name in self.model_fields_set]
+        if len(stays) != 1:
+            raise field_error(f"needs exactly one of iterations and duration_s; {'both are' if stays else 'neither is'} given")
+        if getattr(self, stays[0]) is None:
+            raise field_error("must be a number, not null", stays[0])
+        return self
+
+    @model_validator(mode="after")
+    def _shapes_differ(self) -> Job:
+        check_shapes(self)
+        return self
+
+    @property
+    def solo_s(self) -> float:
+        """T_solo: seconds of an iteration of the job alone on its own nodes."""
+        return alone_s(self.rollout.worst_case_s, self.training.worst_case_s, self.sync_s, self.staleness)
+
+    def training_s(self, nodes: int) -> float:
+        """Worst-case seconds of the training phase, as the job is written, on a pool of `nodes` training nodes."""
+        return self.training.seconds_on(nodes)
+
+    def phases(self, shape: int = 0) -> Phases:
+        """Both phases in a shape; 0 is the job as it is written, k the k-th of `shapes`."""
+        if not shape:
+            return Phases(self.rollout, self.training)
+        return reshaped(self.rollout, self.training, self.shapes[shape - 1])
+
+    def known_anew(self, shape: int, phase: Literal["rollout", "training"], **known: float) -> Job:
+        """The job with other figures of one phase in a shape, by the names of `Phase`; other shapes that name them keep theirs."""
+        if not shape:
+            return self.model_copy(update={phase: getattr(self, phase).model_copy(update=known)})
+        one = self.shapes[shape - 1]
+        part: PhaseShape | None = getattr(one, phase)
+        if part is None:
+            part = PhaseShape() if phase == "rollout" else TrainingShape(by_nodes=self.training.by_nodes)
+        other = one.model_copy(update={phase: part.model_copy(update=known)})
+        return self.model_copy(update={"shapes": (*self.shapes[: shape - 1], other, *self.shapes[shape:])})

@@ -1,0 +1,89 @@
+"""Keys of the phases of a job in scenario files."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, PoolName, Positive, whole
+from rollmux_env.validation_errors import describe, field_error
+
+
+class Actual(FileModel):
+    """What really happens, for event replays: worst_case_s * X, X lognormal, drawn anew for every iteration."""
+
+    mean_fraction: Positive
+    """Mean of X before the cap, as a fraction of the worst case."""
+    cv: NonNegative = 0.0
+    """Coefficient of variation of X before the cap."""
+    cap: bool = True
+    """Whether X is at most 1, so that no phase takes longer than its worst case."""
+
+
+class Switch(FileModel):
+    """What a change of jobs on a node adds to a phase, for event replays."""
+
+    warm_s: NonNegative = 0.0
+    """Seconds added where the phase's node last ran another job."""
+    cold_s: NonNegative = 0.0
+    """Seconds added to the job's first phase in a placement."""
+
+
+class Phase(FileModel):
+    """A job's rollout or training phase."""
+
+    pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "rollout")] = "rollout"
+    """Name of the pool whose nodes it runs on."""
+    nodes: NodeCount = 1
+    """Nodes that the phase asks for."""
+    worst_case_s: Positive
+    """Its longest duration on that many nodes, seconds."""
+    host_memory_gb: NonNegative = 0.0
+    """Host memory that keeps the job resident, GB per node at any number of nodes."""
+    device_gb: Annotated[NonNegative, Field(exclude_if=lambda device_gb: not device_gb)] = 0.0
+    """Memory that the job keeps on each GPU of a node between its phases, GB."""
+    actual: Actual | None = None
+    """What really happens, for event replays; without it every iteration takes the worst case."""
+    switch: Switch = Switch()
+    """Times of warm and cold starts, for event replays."""
+
+
+def node_keys(value: Any) -> Any:
+    """by_nodes: integer keys, or their strings (JSON has no others)."""
+    if not isinstance(value, dict):
+        return value
+    keys: dict[Any, Any] = {}
+    for key, seconds in value.items():
+        number = int(key) if isinstance(key, str) and re.fullmatch("[1-9][0-9]{0,8}", key) else whole(key)
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ValueError(f"{describe(key)} is not a number of nodes")
+        if number in keys:
+            raise ValueError(f"{number} nodes are given twice")
+        keys[number] = seconds
+    return dict(sorted(keys.items()))
+
+
+class Training(Phase):
+    """A job's training phase."""
+
+    pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "training")] = "training"
+    """Name of the pool whose nodes it runs on."""
+    by_nodes: Annotated[dict[Count, Positive], BeforeValidator(node_keys)] = Field(default={})
+    """Its longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}."""
+
+    @model_validator(mode="after")
+    def _larger(self) -> Training:
+        for key in self.by_nodes:
+            if key <= self.nodes:
+                raise field_error(f"must be above training.nodes, which is {self.nodes}", "by_nodes", key)
+        return self
+
+    def seconds_on(self, nodes: int) -> float:
+        """Worst-case seconds on a pool of `nodes` training nodes."""
+        seconds = self.worst_case_s
+        for key, value in self.by_nodes.items():
+            if key <= nodes:
+                seconds = value
+        return seconds
