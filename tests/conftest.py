@@ -25,6 +25,7 @@ LONGEST = (  # files that take longest begin first, so that no process waits at 
     "runtime/execution/test_runs.py",
     "policies/test_regroup.py",
     "runtime/service/test_service.py",
+    "rollmux_env/envs/rollout/test_rollout_env.py",
     "trainers/test_train.py",
     "runtime/execution/test_interrupts.py",
     "runtime/execution/test_recovery.py",

@@ -48,7 +48,7 @@ def apart(stream: Scenario, at_s: float) -> State:
         apply(state, Arrived(0.0, job))
         alone = Placement(None, (), job.rollout.nodes, job.training.nodes)
         carry_out(state, (Place(job.id, alone),), keeps_slo=True)
-    state.now_s = at_s
+    state.now_s = float(at_s)
     return state
 
 
@@ -141,7 +141,7 @@ def test_slowing_down_jobs_with_work_to_do_is_weighed_against_the_dollars_saved(
 
 
 def test_nothing_moves_where_the_pause_is_too_long() -> None:
-    stream = make_workload("production", WorkloadOptions(jobs=40, stays="fixed", slo=(1.5, 3.0)))
+    stream = make_workload("production", WorkloadOptions(jobs=40, stays="fixed", slo=(1.0, 2.0)))
     patient = stream.model_copy(update={"cluster": stream.cluster.model_copy(update={"migration_s": 1e7})})
     assert not moves_in(replay(patient, Consolidate(), check=True))
     assert moves_in(replay(stream, Consolidate(), check=True))
