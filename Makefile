@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 GPU := $(shell which nvidia-smi 2>/dev/null)
 GPU_PINS := constraints-gpu.txt
 
-.PHONY: help setup demo test test-long test-gpu lint format benchmarks clean
+.PHONY: help setup demo test test-long test-gpu lint kernels format benchmarks clean
 
 help:
 	@echo "make demo        compare scheduling policies on two weeks of jobs, then run two real jobs"
@@ -49,7 +49,11 @@ lint: $(READY)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-test: lint
+kernels: $(READY)
+	@$(BIN)/python -m tests.compile_kernels
+
+test: $(READY)
+	@$(MAKE) --no-print-directory -j 2 lint kernels
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY) # one process: what is tested here uses all cores
