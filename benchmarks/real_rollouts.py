@@ -2,8 +2,9 @@
 
 python benchmarks/real_rollouts.py migration [--runs 3]     two jobs of examples/long_tail.yaml, without and with migrated tails
 python benchmarks/real_rollouts.py batching [--runs 3]      the job of examples/tail_batching.yaml, plain and with tail batching
+python benchmarks/real_rollouts.py sizes [--runs 3]         that of examples/engine_sizes.yaml, engines of each size and of both
 
-Runs of the two kinds take turns; a ratio is of neighbours. Migration needs three cores that nothing else uses; on two the training
+Runs of the kinds take turns; a ratio is of neighbours. Migration needs three cores that nothing else uses; on two the training
 node shares the last rollout node's core.
 """
 
@@ -41,13 +42,10 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["migration", "batching"])
+    parser.add_argument("what", choices=["migration", "batching", "sizes"])
     parser.add_argument("--runs", type=int, default=3, help="of each kind")
     arguments = parser.parse_args()
-    if arguments.what == "migration":
-        migration(arguments.runs)
-    else:
-        batching(arguments.runs)
+    {"migration": migration, "batching": batching, "sizes": sizes}[arguments.what](arguments.runs)
 
 
 def migration(runs: int) -> None:
@@ -95,6 +93,32 @@ def batching(runs: int) -> None:
     show(table)
     for what, own in zip(("rollouts", "iterations"), zip(*ratios, strict=True), strict=True):
         print(f"{what}: mean {fmean(own):.2f}, from {min(own):.2f} to {max(own):.2f}")
+
+
+def sizes(runs: int) -> None:
+    """Mean seconds of a rollout, of all iterations but the first, whose lengths nobody has seen, and how often sizes changed."""
+    jobs = load_jobs(EXAMPLES / "engine_sizes.yaml")
+    (spec,), engine = jobs.jobs, jobs.jobs[0].rollout
+    kinds = {
+        "two of a core": engine.model_copy(update={"policy": "adaptive-parallelism,margin=0.99"}),  # it never changes them
+        "one of two cores": engine.model_copy(update={"policy": "plain", "sizes": ()}),
+        "as the policy says": engine,
+    }
+    table = Table("run", *(f"rollout s: {kind}" for kind in kinds), "changes within")
+    with ray_session(None, {"rollout": 0, "training": 1}) as nodes:
+        for number in range(runs):
+            seconds, lengths = list[float](), set[tuple[float, ...]]()
+            for rollout in kinds.values():
+                own = jobs.model_copy(update={"jobs": (spec.model_copy(update={"rollout": rollout}),)})
+                record = run(own, nodes, "round-robin")
+                later = [part for part in record.phases if part.phase == "rollout" and part.iteration > 0]
+                seconds.append(fmean(part.done_s - part.run_s for part in later))
+                lengths.add(tuple(done.metrics["response_tokens"] for done in record.iterations))
+            assert len(lengths) == 1  # they have sampled the same
+            changes = [done.metrics["resizes"] for done in record.iterations]
+            print(f"run {number + 1}:", *(f"{one:.2f}" for one in seconds), changes, flush=True)
+            table.add_row(str(number + 1), *(f"{one:.2f}" for one in seconds), f"{sum(changes):.0f}")
+    show(table)
 
 
 def iterate(spec: JobSpec, seed: int, eta: float, engine: RolloutWorker, rank: TrainingWorker, state: Any) -> tuple[float, float]:
