@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Plan
+from rollmux_env.cluster.records import begin_with, rows_of_shapes
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.feature_tables import features_of_moves
 from rollmux_env.kernel.features import (
@@ -23,7 +24,7 @@ from rollmux_env.kernel.features import (
 from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.enumerate import choose_groups
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST, MOVES_MOST, NEW_GROUP, choice_type, make_scratch
-from rollmux_env.kernel.tables import Records, copy_into, group_table, group_width, job_table
+from rollmux_env.kernel.tables import Records, group_table, group_width, job_table
 from rollmux_env.kernel.valuation import make_valuation, present_rates, work_price
 
 _COLUMNS = len(CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES)
@@ -105,18 +106,18 @@ def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records,
     parts = [state.groups.members[row, : state.groups.n_members[row]] for row in looked]
     rows = np.concatenate([*parts, np.zeros(0, dtype=np.int64)])
     table = state.view
-    widest = int(table.jobs["rollout_nodes"][rows].max(initial=1))
+    own = table.jobs.take(rows)
+    of_shapes, of_job, starts = rows_of_shapes(own)
+    shapes = table.jobs.take(of_shapes)
+    widest = max(int(part["rollout_nodes"].max(initial=1)) for part in (own, shapes))
     members = min(state.limits.group_size_max, max((len(part) for part in parts), default=1) + MOVES_MOST)
-    counts = (1 + table.jobs["more_shapes"][rows]) * (table.jobs["more_shapes"][rows] > 0)
-    starts = rows.size + np.cumsum(counts) - counts
-    shapes = np.repeat(table.jobs["first_shape"][rows] - starts, counts) + np.arange(rows.size, rows.size + counts.sum())
-    widest = max(widest, int(table.jobs["rollout_nodes"][shapes].max(initial=1)))
     jobs = job_table(max(1, rows.size + shapes.size), table.jobs["pins"].shape[1], table.jobs["rescale_s"].shape[1])
     width, long = group_width(members, widest)
     groups = group_table(max(1, looked.size), width, max(long, int(table.groups["n_nodes"][looked].max(initial=1))))
-    copy_into(jobs, table.jobs[np.concatenate([rows, shapes])])
-    jobs["first_shape"][: rows.size] = np.where(counts > 0, starts, np.arange(rows.size))
-    jobs["first_shape"][rows.size : rows.size + shapes.size] = np.repeat(starts, counts)
+    begin_with(jobs, own)
+    begin_with(jobs[rows.size :], shapes)
+    jobs["first_shape"][: rows.size] = np.where(own["more_shapes"] > 0, rows.size + starts, np.arange(rows.size))
+    jobs["first_shape"][rows.size : rows.size + shapes.size] = rows.size + starts[of_job]
     for name in groups.dtype.names:
         values = table.groups[name][looked]
         if values.ndim == 1:

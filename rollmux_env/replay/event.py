@@ -214,7 +214,7 @@ class _Replay:
         job_id = job_run.job.id
         match what:
             case "rollout":
-                frees = bool(job_run.nodes_by_share) and self.phases.is_tail(job_run)
+                frees = self.phases.is_tail(job_run)
                 self.listener.finished(job_id, "rollout", self.phases.book(job_run, "rollout", now_s))
                 if frees:
                     self.phases.after_tail(job_run, now_s)

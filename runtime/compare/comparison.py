@@ -29,7 +29,7 @@ from runtime.compare.parts import (
 )
 from runtime.compare.placements import Places, RecordedPlacements, places_of
 from runtime.record import RunRecord
-from runtime.stays import stay_at, stays_of
+from runtime.stays import Stay, stay_at, stays_of
 
 _SEEDS = 32
 _WORTH = 0.01  # of an iteration, from which on a difference is told in words
@@ -65,10 +65,11 @@ def compare(record: RunRecord) -> dict[str, Any]:
         if len(iterations) < 2:
             raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
     prefix = {job_id: seen_iterations(len(iterations)) for job_id, iterations in done.items()}
-    predicted = _predict(record, places, prefix, foretell(record, places, prefix))
+    stays = stays_of(record)
+    predicted = _predict(record, places, prefix, foretell(record, places, stays, prefix))
     measured = {job_id: measured_parts(record, job_id) for job_id in done}
     cores = core_waits(record, prefix)
-    again = _predict(record, places, prefix, foretell(record, places, prefix, True)) if cores and cores.is_much else None
+    again = _predict(record, places, prefix, foretell(record, places, stays, prefix, True)) if cores and cores.is_much else None
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
     jobs: dict[str, dict[str, Any]] = {}
     for job_id, parts in measured.items():
@@ -76,7 +77,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
         at_cores_s = _mean_s(again.parts[job_id][rest]) if again else None
         jobs[job_id] = _error(_mean_s(predicted.parts[job_id][rest]), _mean_s(parts[rest]), at_cores_s)
         if record.jobs[job_id].shapes:
-            jobs[job_id]["shapes"] = _shapes(record, job_id, predicted.parts[job_id], parts, prefix[job_id])
+            jobs[job_id]["shapes"] = _shapes(record, job_id, stays[job_id], predicted.parts[job_id], parts, prefix[job_id])
     return {
         "jobs": jobs,
         "makespan": _error(predicted.makespan_s, makespan_s(ends_s, prefix), again.makespan_s if again else None),
@@ -110,10 +111,10 @@ def _predict(record: RunRecord, places: Places, prefix: Mapping[str, int], foret
 
 
 def _shapes(
-    record: RunRecord, job_id: str, predicted: Sequence[Parts], measured: Sequence[Parts], first: int
+    record: RunRecord, job_id: str, stays: Sequence[Stay], predicted: Sequence[Parts], measured: Sequence[Parts], first: int
 ) -> list[dict[str, Any]]:
     """The iterations of a job from a first one on, by the shape and the nodes that they were done in."""
-    stays, job = stays_of(record)[job_id], record.jobs[job_id]
+    job = record.jobs[job_id]
     by_place: dict[tuple[int, int], list[int]] = {}
     for number, done in enumerate(record.iterations_of(job_id)):
         stay = stays[stay_at(stays, done.end_s)]

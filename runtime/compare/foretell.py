@@ -6,7 +6,7 @@ iteration took. Where a fifth says nothing of a phase, its profile stands in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
@@ -24,7 +24,7 @@ from runtime.compare.parts import Fixed, measured_parts, slices_of
 from runtime.compare.phases import forecast_phases, waits
 from runtime.compare.placements import Places
 from runtime.record import RunRecord
-from runtime.stays import stay_at, stays_of
+from runtime.stays import Stay, stay_at
 
 SHARE = 0.2  # of the iterations that the prediction sees
 _WAITING = 0.05  # of the seconds before a tail moved, in which another rollout waited already
@@ -70,16 +70,18 @@ def seen_iterations(count: int) -> int:
     return ceil(SHARE * count)
 
 
-def foretell(record: RunRecord, places: Places, prefix: Mapping[str, int], knows_cores: bool = False) -> Foretold:
+def foretell(
+    record: RunRecord, places: Places, stays: Mapping[str, Sequence[Stay]], prefix: Mapping[str, int], knows_cores: bool = False
+) -> Foretold:
     """The run as a scenario of the event replay, from what the first iterations tell.
 
     Args:
+        stays: of each job, as `runtime.stays.stays_of` tells them.
         prefix: how many iterations of each job may be looked at; jobs that are not in it are left out.
         knows_cores: phases take what they took of a core in the first iterations, and besides, in every iteration, as long as they
             had none in it: of that alone, all of the run is known.
     """
     admitted_s = {event.job_id: event.at_s for event in record.log if isinstance(event, Admitted)}
-    stays = stays_of(record)
     jobs: list[Job] = []
     fixed: dict[str, Fixed] = {}
     for job_id in sorted(prefix, key=lambda job_id: admitted_s[job_id]):

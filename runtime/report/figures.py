@@ -24,6 +24,7 @@ from runtime.facts import Iteration, PhaseSlice
 from runtime.journal import state_of
 from runtime.record import RunRecord
 from runtime.report.shapes_used import shapes_used
+from runtime.stays import Stay, stays_of
 
 PHASES = ("rollout", "training")
 REWARD, EVAL_REWARD = "reward", "eval_reward"
@@ -43,6 +44,8 @@ def figures(record: RunRecord) -> dict[str, Any]:
     lanes, _ = follow(record.started.cluster, record.log)
     span_s = _span(record)
     charged = charged_usd_per_hour(record.log, state_of(record))
+    stays = stays_of(record) if any(job.shapes for job in record.jobs.values()) else {}
+    jobs = {job_id: _job(record, job_id, stays.get(job_id, ())) for job_id in _job_ids(record)}
     return {
         "policy": record.started.policy,
         "dispatch": record.started.dispatch,
@@ -50,7 +53,7 @@ def figures(record: RunRecord) -> dict[str, Any]:
         "seconds": span_s[1],
         "versions": record.started.versions,
         "nodes": [{"name": node.name, "pool": node.pool, "device": node.device} for node in record.started.nodes],
-        "jobs": {job_id: _job(record, job_id) | _dollars_of(record, job_id, charged) for job_id in _job_ids(record)},
+        "jobs": {job_id: job | _dollars_of(record, job_id, charged) for job_id, job in jobs.items()},
         "usd": sum(_usd(record, lane) for lane in lanes),
         "usd_solo": _usd_solo(record),
         "pools": {pool: _pool(record, lanes, pool, span_s) for pool in POOLS},
@@ -161,7 +164,7 @@ def _span(record: RunRecord) -> tuple[float, float]:
     return min(admitted, default=0.0), max([*last, *(event.at_s for event in record.log[-1:])], default=0.0)
 
 
-def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
+def _job(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> dict[str, Any]:
     job, iterations = record.jobs.get(job_id), record.iterations_of(job_id)
     solo = record.solo.get(job_id)
     alone_s = iteration_s(solo.iterations_of(job_id)) if solo else None
@@ -171,7 +174,7 @@ def _job(record: RunRecord, job_id: str) -> dict[str, Any]:
     )
     tenth = max(1, len(rewards) // 10)
     admitted = [event for event in record.log if isinstance(event, Admitted) and event.job_id == job_id]
-    shapes = shapes_used(record, job_id) if job and job.shapes and admitted else None
+    shapes = shapes_used(record, job_id, stays) if job and job.shapes and stays else None
     return {
         "iterations": len(iterations),
         "of": job.iterations if job else None,

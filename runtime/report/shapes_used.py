@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -9,18 +10,21 @@ from rollmux_env.cluster.events import Reprofiled
 from rollmux_env.job_keys import Job
 from rollmux_env.report.job_shapes import shape_in_use
 from runtime.record import RunRecord
-from runtime.stays import stay_at, stays_of
+from runtime.stays import Stay, stay_at
 
 
-def shapes_used(record: RunRecord, job_id: str) -> list[dict[str, Any]]:
+def shapes_used(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> list[dict[str, Any]]:
     """The shapes that a job has been in, in order, each on so many nodes once.
+
+    Args:
+        stays: of the job, as `runtime.stays.stays_of` tells them.
 
     Returns:
         Of each `shape` (its number), `nodes` by phase, `iterations`, `iteration_s` (mean; without the first one in a place, which
         begins with a cold start), `phase_s` (means of warm phases), and by which figures it is planned there, as they were known
         last: `worst_case_s` by phase and `alone_s` of an iteration.
     """
-    stays, job = stays_of(record)[job_id], known_job(record, job_id)
+    job = known_job(record, job_id)
     seconds: list[list[float]] = [[] for _ in stays]
     phases: list[dict[str, list[float]]] = [{"rollout": [], "training": []} for _ in stays]
     for done in record.iterations_of(job_id):

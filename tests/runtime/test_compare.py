@@ -110,15 +110,16 @@ def test_switches_and_waiting_are_told_apart() -> None:
 
 
 class MovesOnce:
-    """Every job alone, until the second goes to the first's nodes when it has done ten iterations."""
+    """Every job alone, until one moves when it has done ten iterations: the second, to the first's nodes."""
 
     keeps_slo = False
     wakes_every_s = 200.0
+    move = Move("b", Placement(0, (0,)))
 
     def decide(self, state: State, event: Event) -> Plan:
         if isinstance(event, Arrived):
             return (Place(event.job.id, isolated(event.job)),)
-        return (Move("b", Placement(0, (0,))),) if isinstance(event, Ticked) and event.at_s == 200 else ()
+        return (self.move,) if isinstance(event, Ticked) and event.at_s == 200 else ()
 
 
 def test_a_move_is_made_again_when_as_many_iterations_are_done() -> None:
@@ -204,16 +205,10 @@ def test_a_recorded_service_with_a_move_and_three_groups(tmp_path: Path) -> None
     assert moved["iterations"] == 32 and sum(moved["measured_s"].values()) == pytest.approx(found["jobs"]["moved"]["measured_s"])
 
 
-class TakesTheSecondShape:
-    """A job alone on nodes of its own, which goes to its next shape when it has done ten iterations."""
+class TakesTheSecondShape(MovesOnce):
+    """The first job goes to its next shape, on nodes of its own."""
 
-    keeps_slo = False
-    wakes_every_s = 200.0
-
-    def decide(self, state: State, event: Event) -> Plan:
-        if isinstance(event, Arrived):
-            return (Place(event.job.id, isolated(event.job)),)
-        return (Move("a", Placement(None, (), 1, 2, shape=1)),) if isinstance(event, Ticked) and event.at_s == 200 else ()
+    move = Move("a", Placement(None, (), 1, 2, shape=1))
 
 
 def test_a_job_that_goes_to_another_shape_is_foretold_in_both(capsys: pytest.CaptureFixture[str]) -> None:

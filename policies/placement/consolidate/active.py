@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from policies.placement.consolidate.stays import iterations_done
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Place, Plan
-from rollmux_env.cluster.records import begin_with, joined
+from rollmux_env.cluster.records import begin_with, joined, rows_of_shapes
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records, View, group_table
 
@@ -86,19 +86,17 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
 def _with_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
     """The records of jobs with those of their shapes behind them, and of each row that of the job."""
     n = len(jobs)
-    many = np.flatnonzero(jobs["more_shapes"])
-    if not many.size:
+    rows, of_job, starts = rows_of_shapes(jobs)
+    if not rows.size:
         return jobs, np.arange(n)
-    counts = 1 + jobs["more_shapes"][many]
-    starts = np.cumsum(counts) - counts
-    of_job = np.repeat(many, counts)
-    shapes = state.view.jobs.take(np.repeat(jobs["first_shape"][many] - starts, counts) + np.arange(of_job.size))
+    many = np.flatnonzero(jobs["more_shapes"])
+    shapes = state.view.jobs.take(rows)
     shapes["limit_per_cold"] = np.maximum(shapes["limit_per_cold"], jobs["limit_per_cold"][of_job])
-    shapes.put(starts + jobs["of_shape"][many], jobs.take(many))  # what goes home is what was there
+    shapes.put(starts[many] + jobs["of_shape"][many], jobs.take(many))  # what goes home is what was there
     shapes["stays_limit_s"] = jobs["stays_limit_s"][of_job]
     shapes["more_shapes"], shapes["group"] = 0, NOWHERE
     shapes["iterations"], shapes["leaves_s"] = np.inf, np.inf
-    jobs["first_shape"][many] = n + starts
+    jobs["first_shape"][many] = n + starts[many]
     return joined(jobs, shapes), np.concatenate([np.arange(n), of_job])
 
 

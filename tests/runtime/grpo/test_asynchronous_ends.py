@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +14,13 @@ from runtime.checkpoints import numbers, place_of
 from runtime.grpo.sample_files import read_rollouts
 from runtime.record import RunRecord
 from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.grpo.small_disk import PAGE, small_disk
 from tests.runtime.grpo.test_asynchronous import check_versions
 from tests.runtime.grpo.test_job import SMALL, job
 
 __all__ = ["nodes", "run"]
 
 pytestmark = pytest.mark.long
-PAGE = 4096
 
 
 def stale(job_id: str, **more: Any) -> dict[str, Any]:
@@ -72,14 +71,8 @@ def test_a_run_that_is_stopped_goes_on_and_samples_nothing_twice(run: Running, t
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """Where the checkpoints of a run in `x` are: on a small disk of their own."""
-    place = tmp_path / "x" / "checkpoints"
-    place.mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], capture_output=True).returncode:
-        pytest.skip("needs the right to mount a disk")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
+    with small_disk(tmp_path / "x" / "checkpoints") as there:
+        yield there
 
 
 def test_a_job_whose_samples_find_no_room_on_the_disk_waits_and_loses_none(run: Running, tmp_path: Path, disk: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -16,10 +15,10 @@ from runtime.grpo.asynchronous import AsynchronousGrpo
 from runtime.jobs.spec import JobSpec, parse_jobs
 from runtime.phases import runtime_hook, set_session
 from tests.runtime.grpo.here import Here
+from tests.runtime.grpo.small_disk import PAGE, small_disk
 from tests.runtime.grpo.test_job import job
 
 PATIENCE_S = 60.0
-PAGE = 4096
 
 
 @pytest.fixture(autouse=True)
@@ -127,14 +126,8 @@ def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small disk of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], capture_output=True).returncode:
-        pytest.skip("needs the right to mount a disk")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
+    with small_disk(tmp_path / "disk") as there:
+        yield there
 
 
 @pytest.mark.long
