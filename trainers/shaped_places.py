@@ -56,14 +56,23 @@ def worth(rows: Array) -> Array:
 
 
 class Scored(Learned):
-    """Places jobs where a network scores highest, without moves."""
+    """Places jobs where a network scores highest, without moves.
 
-    def __init__(self, weights: Weights) -> None:
+    Attributes:
+        tried: the network's weights, which may be exchanged between streams.
+    """
+
+    def __init__(self, tried: Weights) -> None:
         super().__init__(moves=False)
-        self._weights = weights
+        self.tried = tried
 
     def _scores(self, job: Array, rows: Array, cluster: Array) -> Array:
-        return score(self._weights, job, rows[:, _COLUMNS], cluster)
+        return score(self.tried, job, rows[:, _COLUMNS], cluster)
+
+    def price(self, weights: Weights, scenario: Scenario) -> float:
+        """Dollars per work-hour of a stream with these weights."""
+        self.tried = weights
+        return metrics(replay(scenario, self)).usd_per_work_hour
 
 
 class Worth(Learned):
@@ -103,11 +112,6 @@ def fitted(rng: np.random.Generator, streams: int) -> Weights:
     return {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
 
 
-def price(weights: Weights, scenario: Scenario) -> float:
-    """Dollars per work-hour."""
-    return metrics(replay(scenario, Scored(weights))).usd_per_work_hour
-
-
 def train(out: Path, seed: int, steps: int, seeds: Sequence[int], tell: Callable[[str], None], streams: int = STREAMS) -> None:
     """Fit and search, and write OUT/admission-shapes.safetensors whenever it is better on the streams of `seeds`.
 
@@ -121,6 +125,7 @@ def train(out: Path, seed: int, steps: int, seeds: Sequence[int], tell: Callable
     last = np.concatenate([weights[name].ravel() for name in _LAST]).astype(np.float64)
     scale = np.concatenate([np.full(weights[name].size, 0.3 * np.abs(weights[name]).mean() + 0.02) for name in _LAST])
     direction, least = np.zeros(last.size), np.inf
+    price = Scored(weights).price
     for step in range(steps + 1):
         if step % 4 == 0:
             usd = float(np.mean([price(_with(weights, last), scenario) for scenario in tried]))
