@@ -96,6 +96,8 @@ def workload(
     max_group_size: maximum jobs in a group
     switches: true for warm and cold start times
     shapes: whether jobs may run on half or twice their nodes too (production)
+    asynchronous: share of the jobs that are asynchronous, 0 to 1
+    third_pool: whether jobs may run on nodes of a third kind, A100, too (production)
     semantics: `paper` for the SLOs and training nodes that the paper's figures need
     csv, profile: trace of philly, and whose phase times its jobs get
     virtual_cluster: use only this cluster's rows of the trace

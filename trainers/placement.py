@@ -33,7 +33,8 @@ class PlacementProblem(Settings):
     workload: str = "production"
     """A workload by name, or `toy`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the workload: `jobs`, `stays`, `slo`, `max_group_size`, `shapes`, `semantics`; `rounds` for `toy`."""
+    """Options of the workload: `jobs`, `stays`, `slo`, `max_group_size`, `shapes`, `asynchronous`, `third_pool`, `semantics`;
+    `rounds` for `toy`."""
     moves: bool = False
     """Also move running jobs."""
     known_stays: bool = True

@@ -52,9 +52,16 @@ PHASES_S = {
 }
 
 
-def paper_cluster(max_group_size: int = 5) -> Cluster:
-    """Nodes of 8 H20 for rollouts and of 8 H800 for training, at the paper's prices, as many as are asked for."""
-    return Cluster(rollout=ROLLOUT_POOL, training=TRAINING_POOL, max_group_size=max_group_size)
+def paper_cluster(max_group_size: int = 5, others: Mapping[str, Pool] | None = None) -> Cluster:
+    """Nodes of 8 H20 for rollouts and of 8 H800 for training, at the paper's prices, as many as are asked for.
+
+    Args:
+        others: pools beside these two, by name.
+    """
+    own = {"rollout": ROLLOUT_POOL, "training": TRAINING_POOL}
+    if others:
+        return Cluster(pools={**own, **others}, max_group_size=max_group_size)
+    return Cluster(**own, max_group_size=max_group_size)
 
 
 def memory_gb(billions: int) -> tuple[float, float]:

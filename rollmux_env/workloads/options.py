@@ -31,6 +31,8 @@ class WorkloadOptions:
         max_group_size: most jobs in a co-execution group.
         switches: jobs carry the paper's warm and cold start seconds, which event replays add (`production`, `micro-*`).
         shapes: jobs may run on half or twice their nodes too, by the rule of `rollmux_env.workloads.shapes` (`production`).
+        asynchronous: share of the jobs that are asynchronous, by `rollmux_env.workloads.asynchronous` (all but `micro-*`).
+        third_pool: jobs may run on nodes of a third kind, by `rollmux_env.workloads.shapes` (`production`).
         semantics: `paper` is what the paper's reported production figures need: SLOs from U(1.1, 2) and half the training
             nodes for 32B jobs (`production`).
         profile: whose phase times the jobs of a CSV file get: mixed, balanced, rollout-heavy or train-heavy (`philly`).
@@ -47,6 +49,8 @@ class WorkloadOptions:
     max_group_size: int = 5
     switches: bool = False
     shapes: bool = False
+    asynchronous: float = 0.0
+    third_pool: bool = False
     semantics: Literal["default", "paper"] = "default"
     profile: str = "mixed"
     csv: str | Path | None = None
@@ -62,9 +66,10 @@ class WorkloadOptions:
             _whole("jobs", self.jobs, 1, MAX_JOBS)
         _whole("max_group_size", self.max_group_size, 1, 2**31)
         _one_of("stays", self.stays, ("iterations", "fixed"))
-        for name in ("switches", "shapes"):
+        for name in ("switches", "shapes", "third_pool"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name}: must be true or false, not {describe(getattr(self, name))}")
+        _number("asynchronous", self.asynchronous, 0.0, 1.0)
         _one_of("semantics", self.semantics, ("default", "paper"))
         if self.slo is not None:
             if not isinstance(self.slo, tuple) or len(self.slo) != 2:
@@ -110,9 +115,10 @@ def _whole(name: str, value: Any, low: int, high: int) -> None:
         raise InputError(f"{name}: must be a whole number from {low} to {high}, not {describe(value)}")
 
 
-def _number(name: str, value: Any, low: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= sys.float_info.max:
-        raise InputError(f"{name}: must be a number of at least {low:g}, not {describe(value)}")
+def _number(name: str, value: Any, low: float, high: float = sys.float_info.max) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        allowed = f"of at least {low:g}" if high == sys.float_info.max else f"from {low:g} to {high:g}"
+        raise InputError(f"{name}: must be a number {allowed}, not {describe(value)}")
 
 
 def _one_of(name: str, value: Any, names: tuple[str, ...]) -> None:

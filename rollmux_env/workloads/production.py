@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rollmux_env.cluster_keys import Cluster
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import draws
+from rollmux_env.workloads.asynchronous import with_staleness
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, paper_cluster
 from rollmux_env.workloads.options import WorkloadOptions
-from rollmux_env.workloads.shapes import with_shapes
+from rollmux_env.workloads.shapes import THIRD, THIRD_POOL, with_shapes
 
 TYPE_COUNTS = {
     "7B-8k": 100, "8B-32k": 33, "14B-8k": 14, "7B-4k": 14, "8B-8k": 10, "32B-8k": 10, "3B-8k": 6,
@@ -25,7 +27,9 @@ TYPE_COUNTS = {
 }  # fmt: skip
 STAY_MU, STAY_SIGMA, LONGEST_STAY_H = 2.90, 1.03, 155.0
 GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN = 25.0, 262.0
-OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "switches", "shapes", "semantics"})
+OPTIONS = frozenset(
+    {"seed", "jobs", "stays", "slo", "max_group_size", "switches", "shapes", "semantics"} | {"asynchronous", "third_pool"}
+)
 
 
 class ProductionDraws(NamedTuple):
@@ -59,9 +63,8 @@ def production(options: WorkloadOptions) -> Scenario:
     the paper's accounting.
     """
     drawn = draw_production(options)
-    jobs = []
-    for k, kind in enumerate(drawn.kinds):
-        job = make_job(
+    jobs = [
+        make_job(
             kind,
             f"{kind}-{k:03d}",
             arrival_s=drawn.arrivals_s[k],
@@ -70,5 +73,12 @@ def production(options: WorkloadOptions) -> Scenario:
             training_nodes=1 if options.semantics == "paper" else None,
             **draws.stay(options, drawn.stays_s[k], sum(PHASES_S[kind][:2])),  # type: ignore[arg-type]
         )
-        jobs.append(with_shapes(job) if options.shapes else job)
-    return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=tuple(jobs))
+        for k, kind in enumerate(drawn.kinds)
+    ]
+    jobs = [with_shapes(job, options) for job in with_staleness(jobs, drawn.stays_s, options)]
+    return Scenario(version=1, cluster=production_cluster(options), jobs=tuple(jobs))
+
+
+def production_cluster(options: WorkloadOptions) -> Cluster:
+    """The paper's cluster, and the third pool where there is one."""
+    return paper_cluster(options.max_group_size, {THIRD: THIRD_POOL} if options.third_pool else None)

@@ -22,6 +22,7 @@ from rollmux_env.phase_keys import Phase, Training
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads import draws
+from rollmux_env.workloads.asynchronous import with_staleness
 from rollmux_env.workloads.catalogue import memory_gb, paper_cluster
 from rollmux_env.workloads.options import WorkloadOptions
 
@@ -35,7 +36,7 @@ NAMES = ("mixed", *PROFILES)
 SHORT = {"balanced": "BL", "rollout-heavy": "RH", "train-heavy": "TH"}
 STAY_MU, STAY_SIGMA, LONGEST_STAY_H = 1.804, 1.59, 142.9
 JOBS, LAST_ARRIVAL_H, GAP_CV = 300, 580.0, 1.83
-OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size"})
+OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous"})
 
 
 def profile_workload(name: str, options: WorkloadOptions) -> Scenario:
@@ -96,7 +97,7 @@ def profile_jobs(name: str, options: WorkloadOptions, arrivals_s: list[float], s
     """
     drawn = draw_profile(name, options, len(arrivals_s))
     rollout_gb, training_gb = memory_gb(7)
-    return tuple(
+    jobs = [
         Job(
             id=f"{drawn.cells[k]}-{k:03d}",
             arrival_s=arrivals_s[k],
@@ -106,4 +107,5 @@ def profile_jobs(name: str, options: WorkloadOptions, arrivals_s: list[float], s
             **draws.stay(options, stays_s[k], drawn.rollouts_s[k] + drawn.trainings_s[k]),  # type: ignore[arg-type]
         )
         for k in range(len(arrivals_s))
-    )
+    ]
+    return with_staleness(jobs, stays_s, options)

@@ -7,10 +7,11 @@ from functools import partial
 from rollmux_env.bench.columns import COST, SAVING_PER_WORK, SLO_KEPT, WORK_OVER_OPTIMUM
 from rollmux_env.bench.streams import stale
 from rollmux_env.bench.suite import Case, Suite
+from rollmux_env.workloads.asynchronous import SYNC_SHARE
 
 PROFILES = ("balanced", "rollout-heavy", "train-heavy")
 STALENESS = (0, 1, 2, 4, 8)
-JOBS, SYNC_SHARE = 100, 0.2
+JOBS = 100
 
 SUITE = Suite(
     name="asynchrony",

@@ -22,10 +22,10 @@ from rollmux_env.workloads import WorkloadOptions, make_workload
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, memory_gb, paper_cluster
 from rollmux_env.workloads.draws import uniform
 from rollmux_env.workloads.production import OPTIONS as PRODUCTION_OPTIONS
-from rollmux_env.workloads.production import TYPE_COUNTS, draw_production
+from rollmux_env.workloads.production import TYPE_COUNTS, draw_production, production_cluster
 from rollmux_env.workloads.profiles import JOBS, NAMES, draw_profile, draw_times
 from rollmux_env.workloads.profiles import OPTIONS as PROFILE_OPTIONS
-from rollmux_env.workloads.shapes import MOST_SHAPES
+from rollmux_env.workloads.shapes import most_shapes
 
 
 class Fixed:
@@ -61,7 +61,7 @@ class Workload:
 
     Args:
         name: of the workload.
-        options: as in `WorkloadOptions`, but for the seed: `jobs`, `stays`, `slo`, `max_group_size`, `semantics`.
+        options: as in `WorkloadOptions`, but for the seed: `jobs`, `stays`, `slo`, `max_group_size`, `shapes`, ...
 
     Raises:
         InputError: no such workload, or options that it does not have.
@@ -79,15 +79,15 @@ class Workload:
         self._options = WorkloadOptions(**options)
         self._options.reject_unused(name, used - {"seed"})
         self.name = name
-        self.cluster = paper_cluster(self._options.max_group_size)
+        self.cluster = production_cluster(self._options) if name == "production" else paper_cluster(self._options.max_group_size)
         self.jobs = self._options.jobs or (sum(TYPE_COUNTS.values()) if name == "production" else JOBS)
         self.nodes = (4 if self._options.shapes else 2) if name == "production" else 1
-        self.shapes = MOST_SHAPES * self.jobs if self._options.shapes else 0
+        self.shapes = most_shapes(self._options) * self.jobs
 
     def stream(self, seed: int) -> Stream:
         """The stream of a seed: the draws of `scenario`, without its models."""
         options = replace(self._options, seed=seed)
-        if options.shapes:
+        if self.shapes or options.asynchronous:
             return stream_of(self.scenario(seed), self.steps)
         gb: Floats
         nodes: Ints

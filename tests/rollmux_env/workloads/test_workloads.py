@@ -55,6 +55,9 @@ def test_an_unknown_workload_is_answered_with_the_names() -> None:
         ({"max_group_size": 0}, "max_group_size: must be a whole number"),
         ({"stays": "equal"}, "stays: must be one of iterations, fixed, not 'equal'"),
         ({"switches": "no"}, "switches: must be true or false, not 'no'"),
+        ({"third_pool": 1}, "third_pool: must be true or false, not 1"),
+        ({"asynchronous": 1.5}, "asynchronous: must be a number from 0 to 1, not 1.5"),
+        ({"asynchronous": True}, "asynchronous: must be a number from 0 to 1, not true"),
         ({"semantics": "mine"}, "semantics: must be one of default, paper"),
         ({"slo": (0.9, 2.0)}, "slo: must be a number of at least 1, not 0.9"),
         ({"slo": (1.5, 1.2)}, "slo: must be a number of at least 1.5, not 1.2"),
@@ -77,6 +80,8 @@ def test_an_option_out_of_range_is_one_line(options: dict[str, object], problem:
     [
         ("mixed", {"semantics": "paper"}),
         ("mixed", {"switches": True}),
+        ("mixed", {"third_pool": True}),
+        ("micro-temporal", {"asynchronous": 0.5}),
         ("production", {"csv": "trace.csv"}),
         ("production", {"profile": "balanced"}),
         ("micro-temporal", {"jobs": 2}),
