@@ -58,10 +58,10 @@ def paper_cluster(max_group_size: int = 5, others: Mapping[str, Pool] | None = N
     Args:
         others: pools beside these two, by name.
     """
-    own = {"rollout": ROLLOUT_POOL, "training": TRAINING_POOL}
-    if others:
-        return Cluster(pools={**own, **others}, max_group_size=max_group_size)
-    return Cluster(**own, max_group_size=max_group_size)
+    if not others:
+        return Cluster(rollout=ROLLOUT_POOL, training=TRAINING_POOL, max_group_size=max_group_size)
+    pools = {"rollout": ROLLOUT_POOL, "training": TRAINING_POOL, **others}
+    return Cluster.model_validate({"pools": pools, "max_group_size": max_group_size})
 
 
 def memory_gb(billions: int) -> tuple[float, float]:
