@@ -91,6 +91,7 @@ class Recipe:
         share: of the decisions that are labelled. exploration: of the choices that are made at random.
         epochs, learning_rate: of fitting.
         reluctance: taken off the scores of rows of moves at the end, so that errors of the fit cause none.
+        known_stays: whether the network reads when jobs leave. Lookahead goes on with the jobs' own stays in either case.
     """
 
     moves: bool
@@ -104,6 +105,7 @@ class Recipe:
     epochs: int = 10
     learning_rate: float = 1e-3
     reluctance: float = 0.0
+    known_stays: bool = True
 
 
 _FIXED, _TIGHT, _LOOSE, _SHAPES = {"stays": "fixed"}, {"slo": (1.0, 1.5)}, {"slo": (1.5, 3.0)}, {"shapes": True}
@@ -116,16 +118,15 @@ _WORTH: dict[str, Any] = {
     "learning_rate": 2e-3,
     "reluctance": 0.03,
 }
+_PLACES = (
+    *(Source(name, streams, options) for name in ("production", "mixed") for streams, options in ((60, {}), (30, _FIXED))),
+    *(Source(name, 12, options) for name in ("production", "mixed") for options in (_TIGHT, {**_TIGHT, **_FIXED})),
+    *(Source(name, 12) for name in ("balanced", "rollout-heavy", "train-heavy")),
+    Source("production", 12, _LOOSE),
+)
 RECIPES = {
-    "admission": Recipe(
-        moves=False,
-        sources=(
-            *(Source(name, streams, options) for name in ("production", "mixed") for streams, options in ((60, {}), (30, _FIXED))),
-            *(Source(name, 12, options) for name in ("production", "mixed") for options in (_TIGHT, {**_TIGHT, **_FIXED})),
-            *(Source(name, 12) for name in ("balanced", "rollout-heavy", "train-heavy")),
-            Source("production", 12, _LOOSE),
-        ),
-    ),
+    "admission": Recipe(moves=False, sources=_PLACES),
+    "admission-unknown": Recipe(moves=False, sources=_PLACES, rounds=3, known_stays=False),
     "moves": Recipe(
         moves=True,
         sources=(
@@ -172,7 +173,7 @@ def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rn
     """Play a source's streams with the present network, None for Algorithm 1, and label decisions."""
     if recipe.teacher in TEACHERS:
         return _imitated(source, recipe, weights, rng)
-    env = PlacementVectorEnv(1, source.generator(), moves=recipe.moves, autoreset=False)
+    env = _environment(1, source, recipe)
     player = Player(env, weights)
     parts: list[Labels] = []
     for seed in rng.integers(FIRST_DRAWN_SEED, 2**31, source.streams).tolist():
@@ -194,6 +195,10 @@ def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rn
             observation, _, ended, _, _ = env.step(np.array([action]))
             over = bool(ended[0])
     return widened(joined(parts), len(candidate_names(recipe.moves, shapes=True)))
+
+
+def _environment(streams: int, source: Source, recipe: Recipe) -> PlacementVectorEnv:
+    return PlacementVectorEnv(streams, source.generator(), moves=recipe.moves, known_stays=recipe.known_stays, autoreset=False)
 
 
 def _imitated(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
@@ -255,9 +260,9 @@ def _centred(values: Tensor, known: Tensor) -> Tensor:
     return (values - values.sum(dim=1, keepdim=True) / known.sum(dim=1, keepdim=True).clamp(min=1)).masked_fill(~known, 0.0)
 
 
-def saving(source: Source, moves: bool, weights: dict[str, Array], seeds: Sequence[int]) -> float:
+def saving(source: Source, recipe: Recipe, weights: dict[str, Array], seeds: Sequence[int]) -> float:
     """Solo-D's dollars over the network's, greedy choices, mean over streams."""
-    env = PlacementVectorEnv(len(seeds), source.generator(), moves=moves, autoreset=False)
+    env = _environment(len(seeds), source, recipe)
     player = Player(env, weights)
     env.reset(options={"stream_seed": list(seeds)})
     over = np.zeros(len(seeds), dtype=np.bool_)
@@ -291,7 +296,7 @@ def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int],
         weights = {key: tensor.numpy().copy() for key, tensor in network.state_dict().items()}
         for kind in ("is_move", "is_exchange", "is_merger") if recipe.moves else ():
             weights["skip.weight"][0, names[1].index(kind)] -= recipe.reluctance
-        savings = [f"{saving(source, recipe.moves, weights, seeds):.4f}" for source in recipe.sources]
+        savings = [f"{saving(source, recipe, weights, seeds):.4f}" for source in recipe.sources]
         curve.append([str(number), str(len(labels.values)), f"{loss:.4f}", f"{perf_counter() - began:.0f}", *savings])
         provenance: dict[str, str | int | float] = {
             "command": f"python -m trainers.imitation {name} --seed {seed}",
@@ -304,6 +309,7 @@ def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int],
             cluster_features=names[2],
             widths=WIDTHS,
             moves=recipe.moves,
+            known_stays=recipe.known_stays,
             provenance=provenance,
         )
         write_policy(out / f"{name}.safetensors", config, weights)

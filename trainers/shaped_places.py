@@ -1,6 +1,7 @@
 """Learns where to place jobs of several shapes, without moves, by policy search on common streams.
 
     python -m trainers.shaped_places --out DIR
+    python -m trainers.shaped_places --unknown-stays --out DIR
 
 A network is first fitted to the value at the longest horizon that the observation gives each place, which has no noise. Then
 evolution strategies (Salimans et al. 2017) change its last layer: in every step, pairs of opposite perturbations play the same
@@ -62,8 +63,8 @@ class Scored(Learned):
         tried: the network's weights, which may be exchanged between streams.
     """
 
-    def __init__(self, tried: Weights) -> None:
-        super().__init__(moves=False)
+    def __init__(self, tried: Weights, known_stays: bool = True) -> None:
+        super().__init__(moves=False, known_stays=known_stays)
         self.tried = tried
 
     def _scores(self, job: Array, rows: Array, cluster: Array) -> Array:
@@ -78,8 +79,8 @@ class Scored(Learned):
 class Worth(Learned):
     """Places jobs where they are worth most, but for some explored, and records the decisions."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        super().__init__(moves=False)
+    def __init__(self, rng: np.random.Generator, known_stays: bool) -> None:
+        super().__init__(moves=False, known_stays=known_stays)
         self.examples: list[tuple[NDArray[np.generic], ...]] = []
         self._rng = rng
 
@@ -99,11 +100,11 @@ class Worth(Learned):
         return self._rng.random(len(rows)).astype(np.float32) if self._rng.random() < EXPLORATION else values
 
 
-def fitted(rng: np.random.Generator, streams: int) -> Weights:
+def fitted(rng: np.random.Generator, streams: int, known_stays: bool) -> Weights:
     """Weights of a network that places jobs where they are worth most at the longest horizon."""
     examples = []
     for k, seed in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, streams).tolist()):
-        policy = Worth(rng)
+        policy = Worth(rng, known_stays)
         replay(stream(seed, fixed=k % 4 == 3), policy)
         examples += policy.examples
     labels = Labels(*(np.array(column) for column in zip(*examples, strict=True)))
@@ -112,27 +113,37 @@ def fitted(rng: np.random.Generator, streams: int) -> Weights:
     return {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
 
 
-def train(out: Path, seed: int, steps: int, seeds: Sequence[int], tell: Callable[[str], None], streams: int = STREAMS) -> None:
-    """Fit and search, and write OUT/admission-shapes.safetensors whenever it is better on the streams of `seeds`.
+def train(
+    out: Path,
+    seed: int,
+    steps: int,
+    seeds: Sequence[int],
+    tell: Callable[[str], None],
+    streams: int = STREAMS,
+    known_stays: bool = True,
+) -> None:
+    """Fit and search, and write the file in OUT whenever it is better on the streams of `seeds`.
+
+    The file is admission-shapes.safetensors, or admission-unknown-shapes.safetensors where it is not known when jobs leave.
 
     Raises:
         InputError: a folder that cannot be written.
     """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    weights = fitted(rng, streams)
+    weights = fitted(rng, streams, known_stays)
     tried = [stream(number, fixed=False) for number in seeds]
     last = np.concatenate([weights[name].ravel() for name in _LAST]).astype(np.float64)
     scale = np.concatenate([np.full(weights[name].size, 0.3 * np.abs(weights[name]).mean() + 0.02) for name in _LAST])
     direction, least = np.zeros(last.size), np.inf
-    price = Scored(weights).price
+    price = Scored(weights, known_stays).price
     for step in range(steps + 1):
         if step % 4 == 0:
             usd = float(np.mean([price(_with(weights, last), scenario) for scenario in tried]))
             tell(f"step {step}, $/work-h {usd:.3f}")
             if usd < least:
                 least = usd
-                _write(out, _with(weights, last), seed, step)
+                _write(out, _with(weights, last), known_stays, {"seed": seed, "steps": step})
         scenarios = [
             stream(number, fixed=k == 3) for k, number in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, SEARCHED).tolist())
         ]
@@ -155,15 +166,17 @@ def _with(weights: Weights, last: NDArray[np.float64]) -> Weights:
     return changed
 
 
-def _write(out: Path, weights: Weights, seed: int, steps: int) -> None:
+def _write(out: Path, weights: Weights, known_stays: bool, made: dict[str, str | int | float]) -> None:
+    command = "python -m trainers.shaped_places" if known_stays else "python -m trainers.shaped_places --unknown-stays"
     config = PolicyConfig(
         job_features=_NAMES[0],
         candidate_features=_NAMES[1],
         cluster_features=_NAMES[2],
         widths=WIDTHS,
-        provenance={"command": f"python -m trainers.shaped_places --seed {seed}", "steps": steps},
+        known_stays=known_stays,
+        provenance={"command": command, **made},
     )
-    write_policy(out / "admission-shapes.safetensors", config, weights)
+    write_policy(out / f"admission-{'' if known_stays else 'unknown-'}shapes.safetensors", config, weights)
 
 
 def main() -> None:
@@ -172,9 +185,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="an existing folder")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=40, help="of the search")
+    parser.add_argument("--unknown-stays", action="store_true", help="it is not known when jobs leave")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    train(arguments.out, arguments.seed, arguments.steps, range(1000, 1004), lambda line: print(line, flush=True))
+
+    def tell(line: str) -> None:
+        print(line, flush=True)
+
+    seeds = range(1000, 1004)
+    train(arguments.out, arguments.seed, arguments.steps, seeds, tell, known_stays=not arguments.unknown_stays)
 
 
 if __name__ == "__main__":

@@ -45,17 +45,16 @@ class Learned:
         path: of a policy file; `default` is what comes with this package; `random` the same network before it has learned anything.
             `default` has another network where a row's shape is another than the job's own.
         seed: of the weights of `random`.
-        moves: move running jobs too, if the network was trained to. `default` has networks of their own for each.
+        moves: move running jobs too, if the network was trained to. `default` has a network of its own that does not.
         known_stays: read when jobs will leave, if the network was trained to; else they are expected to stay as
-            `rollmux_env.kernel.valuation` has it.
+            `rollmux_env.kernel.valuation` has it. `default` without moves has a network of its own for that.
         tries: rows, `stop` among them, that the moves may begin with; 1 is what the network does in the environment.
 
     Attributes:
         config: what the file says of the network, and whether stays are read here. weights: the network, that of jobs as written.
 
     Raises:
-        InputError: no policy file, a damaged one, or one that reads features which this version does not know; `default` without
-            moves and known stays.
+        InputError: no policy file, a damaged one, or one that reads features which this version does not know.
     """
 
     keeps_slo = True
@@ -66,9 +65,7 @@ class Learned:
                 raise InputError(f"{name}: must be true or false, not {describe(value)}")
         if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
             raise InputError(f"tries: must be a whole number, 1 or more, not {describe(tries)}")
-        if path == "default" and not moves and not known_stays:
-            raise InputError("known_stays: without moves, learned:default must read when jobs leave; use rollmux,prune=false")
-        shipped = "moves" if moves else "admission"
+        shipped = "moves" if moves else "admission" if known_stays else "admission-unknown"
         config, weights = read_policy(SHIPPED / f"{shipped}.safetensors" if path in ("default", "random") else path)
         columns = _columns(path, config)
         if path == "random":

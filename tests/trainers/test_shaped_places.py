@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from policies.placement.learned import Learned
 from policies.registry import make_runnable
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
@@ -11,12 +12,14 @@ from trainers import shaped_places
 from trainers.shaped_places import stream, train
 
 
-def test_a_small_run_writes_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"JOBS": 12, "PAIRS": 1, "SEARCHED": 1, "EPOCHS": 2}.items():
-        monkeypatch.setattr(shaped_places, name, value)
+@pytest.mark.parametrize("name, known_stays", [("admission-shapes", True), ("admission-unknown-shapes", False)])
+def test_a_small_run_writes_a_policy(name: str, known_stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for constant, value in {"JOBS": 12, "PAIRS": 1, "SEARCHED": 1, "EPOCHS": 2}.items():
+        monkeypatch.setattr(shaped_places, constant, value)
     lines: list[str] = []
-    train(tmp_path, 0, 0, [1000], lines.append, streams=2)
-    policy = make_runnable(f"learned:{tmp_path / 'admission-shapes.safetensors'}")
+    train(tmp_path, 0, 0, [1000], lines.append, streams=2, known_stays=known_stays)
+    policy = make_runnable(f"learned:{tmp_path / f'{name}.safetensors'}")
     found = metrics(replay(stream(1000, fixed=False), policy))
+    assert isinstance(policy, Learned) and policy.config.known_stays is known_stays
     assert lines == [f"step 0, $/work-h {found.usd_per_work_hour:.3f}"]
     assert found.slo_attainment == 1 and found.migrations == 0
