@@ -33,13 +33,16 @@ def make_named(kind: str, table: Mapping[str, Callable[..., Made]], spec: str, o
     return make_with(f"{kind} '{spec}'", name, table[name], pairs)
 
 
-def make_with(label: str, name: str, factory: Callable[..., Made], pairs: Iterable[str], seed: int | None = None) -> Made:
+def make_with(
+    label: str, name: str, factory: Callable[..., Made], pairs: Iterable[str], seed: int | None = None, others: Iterable[str] = ()
+) -> Made:
     """Call a factory with options.
 
     Args:
         label: start of error messages. name: name of the policy in error messages.
         pairs: options as key=value, with values as JSON or else text.
         seed: value of the option `seed`, if the factory has it and no pair sets it.
+        others: options that the caller has read itself, for error messages.
 
     Raises:
         InputError: a pair is malformed, repeated, or not accepted by the factory; one line.
@@ -52,8 +55,10 @@ def make_with(label: str, name: str, factory: Callable[..., Made], pairs: Iterab
         options[key] = parse_value(text)
     for key in options:
         if key not in known:
-            has = ", ".join(sorted(known)) or "none"
-            raise InputError(f"{label}: {name} has no option '{key}'; it has {has}{did_you_mean(key, known)}")
+            offered = sorted({*known, *others})
+            raise InputError(
+                f"{label}: {name} has no option '{key}'; it has {', '.join(offered) or 'none'}{did_you_mean(key, offered)}"
+            )
     if seed is not None and "seed" in known:
         options.setdefault("seed", seed)
     try:

@@ -53,7 +53,9 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     if name.startswith(LEARNED):
         known = f"policies.placement.learned:Learned,path={json.dumps(name.removeprefix(LEARNED))}"
     target, *presets = known.split(",")
-    policy = make_with(f"--policy {spec}", name, _factory(name, target), [*presets, *pairs], seed)
+    factory = _factory(name, target)
+    others = () if isinstance(factory, OwnReplay) else (SWITCHES.rstrip("="),)
+    policy = make_with(f"--policy {spec}", name, factory, [*presets, *pairs], seed, others)
     if not hasattr(policy, "decide") and not hasattr(policy, "replay"):
         raise InputError(f"--policy {spec}: {name} has no method `decide`")
     if hasattr(policy, "decide") and not hasattr(policy, "keeps_slo"):

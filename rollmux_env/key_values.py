@@ -9,11 +9,12 @@ from typing import Any
 from rollmux_env.errors import InputError
 
 
-def parse_pairs(label: str, pairs: Iterable[str]) -> list[tuple[str, str]]:
+def parse_pairs(label: str, pairs: Iterable[str], form: str = "key=value") -> list[tuple[str, str]]:
     """Split pairs at their first `=`.
 
     Args:
         label: start of error messages. pairs: texts such as `jobs=40`; a key may have parts, as in `ppo.n_steps=256`.
+        form: of a pair, in error messages.
 
     Returns:
         Key and text of each. With `--set` the last one of a key counts, so that a script may append to a command.
@@ -25,7 +26,7 @@ def parse_pairs(label: str, pairs: Iterable[str]) -> list[tuple[str, str]]:
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not all(key.split(".")):
-            raise InputError(f"{label}: '{pair}' is not of the form key=value")
+            raise InputError(f"{label}: '{pair}' is not of the form {form}")
         items.append((key, text))
     return items
 

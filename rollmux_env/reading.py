@@ -39,6 +39,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """
     name = one_line(str(path), 4096)
     text = read_text(path)
+    if not text.strip():
+        raise InputError(f"{name}: is empty")
     try:
         data = _parse_json(text) if path.suffix.lower() == ".json" else _parse_yaml(text, name)
     except InputError as error:

@@ -257,6 +257,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "seed": (("bench", QUICKSTART, "--seed", "-1"), "--seed"),
         "seed is no number": (("bench", QUICKSTART, "--seed", "x"), "--seed"),
         "workers": (("bench", QUICKSTART, "--workers", "0"), "--workers"),
+        "a typo in an option of all policies": (("plan", QUICKSTART, "-p", "rollmux,swiches=true"), "did you mean switches?"),
         "failures that are none": (("bench", QUICKSTART, "--failures", "node=3"), "--failures: it has no option 'node'"),
         "failures of a wrong value": (("bench", QUICKSTART, "--failures", "every=0"), "--failures: every must be a number of"),
         "failures in a fluid replay": (("bench", QUICKSTART, "--fidelity", "fluid", "--failures", "job_h=9"), "--failures"),

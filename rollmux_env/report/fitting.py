@@ -26,7 +26,8 @@ class _Width:
 def fitted(part: RenderableType, width: int) -> RenderableType:
     """The same, with every table in it at most `width` characters wide.
 
-    A table that is too wide is split: its first columns, those that name a row, stand in each of its parts.
+    A table that is too wide is split: its first columns, those that name a row, stand in each of its parts. A part leaves out
+    the sections of the table that have nothing to show in it.
     """
     if isinstance(part, Group):
         return Group(*(fitted(inner, width) for inner in part.renderables))
@@ -50,11 +51,24 @@ def _split(table: Table, width: int) -> list[Table]:
             if parts[-1] and taken + widths[k].least + _GAP > width:
                 parts.append([])
             parts[-1].append(k)
-    return [_part(table, sorted((*names, *own)), widths, width) for own in parts]
+    return [_part(table, sorted((*names, *own)), _rows_with(table, own), widths, width) for own in parts]
 
 
-def _part(table: Table, shown: Sequence[int], widths: Sequence[_Width], width: int) -> Table:
-    """Some columns of a table; those with long cells or headings take what is left of the width."""
+def _rows_with(table: Table, own: Sequence[int]) -> list[int]:
+    """Rows of the sections with anything in these columns; all rows where no section has."""
+    rows: list[int] = []
+    first = 0
+    cells = [[_plain(cell) for cell in table.columns[k].cells] for k in own]
+    for last, row in enumerate(table.rows):
+        if row.end_section or last == len(table.rows) - 1:
+            if any(any(column[first : last + 1]) for column in cells):
+                rows += range(first, last + 1)
+            first = last + 1
+    return rows or [*range(len(table.rows))]
+
+
+def _part(table: Table, shown: Sequence[int], rows: Sequence[int], widths: Sequence[_Width], width: int) -> Table:
+    """Some columns and rows of a table; columns with long cells or headings take what is left of the width."""
     part = Table(box=table.box, pad_edge=table.pad_edge, title=table.title)
     columns = {k: widths[k].least for k in shown}
     left = width - _EDGE - sum(each + _GAP for each in columns.values())
@@ -68,8 +82,8 @@ def _part(table: Table, shown: Sequence[int], widths: Sequence[_Width], width: i
             column.header, justify=column.justify, style=column.style, width=min(columns[k], width - _GAP), overflow="fold"
         )
     cells = [[*table.columns[k].cells] for k in shown]
-    for row, line in zip(table.rows, zip(*cells, strict=True), strict=True):
-        part.add_row(*line, style=row.style, end_section=row.end_section)
+    for k in rows:
+        part.add_row(*(column[k] for column in cells), style=table.rows[k].style, end_section=table.rows[k].end_section)
     return part
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from rollmux_env.job_keys import Job
 from rollmux_env.phase_keys import Phase, Training
@@ -69,7 +70,7 @@ def placed_shapes(decisions: Iterable[Decision], jobs: Sequence[Job]) -> list[Re
         for decision in decisions
         if decision.shape is not None
     ]
-    return [heading("Chosen shapes"), job_shapes_table(rows)] if rows else []
+    return [Text(), heading("Chosen shapes"), job_shapes_table(rows)] if rows else []
 
 
 def shapes_of_job(job: Job) -> list[RenderableType]:

@@ -30,14 +30,16 @@ def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], qu
         ]
         table.add_row(row.case if row.case != last else "", row.policy, *cells)
         last = row.case
-    notes = [f"[the paper's figure]{interval_note(len(seeds))}"]
+    brackets = "[the paper's figure]" if suite.paper else ""
+    notes = [note] if (note := (brackets + interval_note(len(seeds))).removeprefix("; ")) else []
     if suite.least:
         column = next(column for column in suite.columns if column.heading == suite.least)
         least = {
             policy: (row.case, _cell(column, row.figures[suite.least], None)) for policy, row in best_cases(suite, rows).items()
         }
         notes += [f"least {suite.least}: " + "; ".join(f"{policy} {figure}, {case}" for policy, (case, figure) in least.items())]
-    parts = [Text(note, style="dim") for note in notes] + [Text(f"Why it differs: {line}") for line in suite.differences]
+    label = "Why it differs" if suite.paper else "Note"
+    parts = [Text(note, style="dim") for note in notes] + [Text(f"{label}: {line}") for line in suite.differences]
     return Group(heading(title), table, *parts)
 
 

@@ -72,7 +72,7 @@ def parse_budget(text: str, machine: int) -> Budget:
         InputError: another form, a type twice, or as `Budget`; one line.
     """
     gpus: dict[str, int] = {}
-    for name, count in parse_pairs("--budget", text.split(",")):
+    for name, count in parse_pairs("--budget", text.split(","), "GPU=COUNT"):
         if name in gpus:
             raise InputError(f"--budget: '{name}' is set twice")
         if not count.isascii() or not count.isdigit() or len(count) > 9:
@@ -81,7 +81,9 @@ def parse_budget(text: str, machine: int) -> Budget:
     try:
         return Budget(gpus, machine)
     except InputError as error:
-        raise InputError(f"--budget {error}") from None
+        problem = str(error)
+        machine = problem.removeprefix("machine: ")
+        raise InputError(f"--gpus-per-node: {machine}" if machine != problem else f"--budget {problem}") from None
 
 
 def _beside(count: int, training: int, machine: int) -> int:

@@ -47,6 +47,8 @@ class Work:
                 raise InputError(f"{name}: must be from 1 to {MOST}, not {describe(value)}")
         if not 0 <= self.staleness <= MOST_STALENESS:
             raise InputError(f"staleness: must be from 0 to {MOST_STALENESS}, not {self.staleness}")
+        if self.updates > self.responses:
+            raise InputError(f"updates: must be at most the {self.responses} responses, not {self.updates}")
         if self.response_tokens > self.cap:
             raise InputError(f"response_tokens: must be at most the cap of {self.cap}, not {self.response_tokens}")
 

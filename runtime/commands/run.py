@@ -98,6 +98,7 @@ def _begin(
     from contextlib import nullcontext
 
     from policies.dispatch import make_dispatch
+    from policies.placement.alone import Colocated
     from policies.registry import make_runnable
     from rollmux_env.errors import InputError
     from rollmux_env.report.folder import make_folder
@@ -106,7 +107,10 @@ def _begin(
     jobs = load_jobs(file)
     if elsewhere := next((job.id for job in jobs.jobs if job.is_attached), None):
         raise InputError(f"{file}: job {elsewhere}: `rollmux serve` and `rollmux submit` are for attached jobs and commands")
-    make_runnable(policy, seed)
+    in_turn = isinstance(make_runnable(policy, seed), Colocated)
+    if in_turn and (stale := next((number for number, job in enumerate(jobs.jobs) if job.staleness), None)) is not None:
+        where = f"{file}: jobs[{stale}].staleness"
+        raise InputError(f"{where}: does not go with --policy colocated, where phases take turns on one pool")
     make_dispatch(dispatch)
     if dry_run and compare:
         raise InputError("--compare: does not go with --dry-run, which runs nothing")

@@ -90,7 +90,8 @@ def test_integers_are_exact_as_far_as_they_can_count(read: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "must hold a mapping, not null"),
+        ("", "is empty"),
+        ("# jobs\n", "must hold a mapping, not null"),
         ("[]", "must hold a mapping, not a list"),
         ("just text", "must hold a mapping, not 'just text'"),
         ("a: 1\nb: {c: 1, c: 2}", "line 2: b.c: is given twice"),
@@ -128,6 +129,7 @@ def test_bad_yaml_is_refused_with_its_line(refused: Any, text: str, said: str) -
         ('{"jobs": [{}, {"slo": 1, "slo": 2}]}', "jobs[1].slo: is given twice"),
         ('{"a": {"b": 1}, "a": 2}', "a: is given twice"),
         ('{"a": {"b": 1, "b": 2}, "a": 2}', "a: is given twice"),
+        (" \n", "is empty"),
         ("[1]", "must hold a mapping, not a list"),
         ("{'a': 1}", "line 1: expecting property name"),
         ("[" * 10**5, "is nested too deeply"),

@@ -15,7 +15,7 @@ from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
 from rollmux_env.validation_errors import describe
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = [ROOT / "examples" / name for name in ("max_nodes.yaml", "queue.yaml", "quickstart.yaml")]  # the others are job files
+EXAMPLES = [ROOT / "examples" / f"{name}.yaml" for name in ("max_nodes", "queue", "quickstart", "three_pools")]
 
 
 def small() -> dict[str, Any]:

@@ -102,6 +102,24 @@ def test_headings_take_more_lines_before_a_table_is_split() -> None:
     assert sum("solo" in line for line in lines) == 1
 
 
+def test_a_part_leaves_out_sections_that_it_has_nothing_of() -> None:
+    table = make_table("case", "policy", "x" * 60, "y" * 60, left=2)
+    for case, x, y in (("near", "1", "2"), ("far", "", "3")):
+        table.add_row(case, "hex", x, y)
+        table.add_row("", "uniform", "", y, end_section=True)
+    lines = lines_of(table, 90)
+    assert [line.split() for line in lines if "hex" in line] == [["near", "hex", "1"], ["near", "hex", "2"], ["far", "hex", "3"]]
+    assert sum("uniform" in line for line in lines) == 3
+
+
+def test_only_suites_with_figures_of_a_paper_say_what_brackets_are() -> None:
+    for suite in SUITES.values():
+        rows = [SuiteRow(label, policy, {c.heading: Mean(1.0, None) for c in suite.columns}) for label, policy, _ in suite.paper]
+        rows = rows or [SuiteRow("a", "solo", {c.heading: Mean(1.0, None) for c in suite.columns})]
+        text = "\n".join(lines_of(suite_table(suite, rows, (0,), quick=False)))
+        assert ("[the paper's figure]" in text) == bool(suite.paper)
+
+
 cells = st.text("abcdefghij 0123456789", min_size=1, max_size=60).map(lambda text: " ".join(text.split()) or "-")
 
 

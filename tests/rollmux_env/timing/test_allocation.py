@@ -22,7 +22,7 @@ def test_a_budget_is_read_from_the_text_of_an_option() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("H800", "is not of the form key=value"),
+        ("H800", "--budget: 'H800' is not of the form GPU=COUNT"),
         ("H800=8,H800=8", "is set twice"),
         ("H800=-1", "must be a number of GPUs, not '-1'"),
         ("H800=0", "must be from 1 to 256 GPUs"),
@@ -35,6 +35,11 @@ def test_what_is_no_budget_is_said_in_one_line(text: str, problem: str) -> None:
     assert "\n" not in str(error.value) and str(error.value).startswith("--budget")
 
 
+def test_a_machine_that_is_none_is_said_of_its_option() -> None:
+    with pytest.raises(InputError, match=r"^--gpus-per-node: must have from 1 to 64 GPUs, not 0$"):
+        parse_budget("H800=8", 0)
+
+
 @pytest.mark.parametrize(
     ("staleness", "settings", "problem"),
     [
@@ -42,6 +47,7 @@ def test_what_is_no_budget_is_said_in_one_line(text: str, problem: str) -> None:
         (65, [], "--staleness: must be from 0 to 64"),
         (0, ["responses=0"], "--set responses: must be from 1"),
         (0, ["cap=100"], "--set response_tokens: must be at most the cap of 100"),
+        (0, ["responses=3"], "--set updates: must be at most the 3 responses, not 4"),
         (0, ["batch=3"], "--set batch: must be one of responses"),
         (0, ["cap=1.5"], "--set cap: must be a whole number, not 1.5"),
     ],

@@ -36,7 +36,10 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
     large.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, rollout: {nodes: 999}}]\n")
     many = tmp_path / "many.yaml"
     many.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, checkpoint: {keep: 1999999999}}]\n")
+    stale = tmp_path / "stale.yaml"
+    stale.write_text("version: 1\njobs: [{id: a, iterations: 2, slo: 2, task: echo, staleness: 1}]\n")
     cases: list[tuple[list[str | Path], str]] = [
+        ([stale, "--policy", "colocated"], "jobs[0].staleness: does not go with --policy colocated"),
         ([file], "jobs[0].engin: "),
         ([tmp_path / "none.yaml"], "none.yaml: "),
         ([EXAMPLE, "--policy", "optimal"], "no one could run it"),
