@@ -1,12 +1,13 @@
 """What a staleness of 1 gains for two real jobs that share one rollout node and one training node, against the same jobs on-policy.
 
-python benchmarks/asynchronous_jobs.py [--quick] [--runs 3] [--iterations 20]
+python benchmarks/asynchronous_jobs.py [--quick] [--pair "long and short"] [--runs 3] [--iterations 20]
 
 A long job beside a short one (T_cycle at least 1.3 times T_load) gains what its own dependency left idle; an equal pair fills the
 nodes already and gains nothing. Runs of the two kinds take turns, with the same seed; a gain is of neighbours. Of each: trained
-samples per node-hour while both jobs are there and warm, mean reward of a sample over the whole run and in its last fifth, the
-period that the profiles plan, and the period that the first fifth of the run foretells, both against the one that came. It needs
-two cores that nothing else uses: the share of the phases' seconds in which one of them was without a core is printed too.
+samples per node-hour while both jobs are there and warm; mean reward of a sample over the whole run, of weights with equally many
+trainings behind them, and in the last fifth; the period that the profiles plan, and the period that the first fifth of the run
+foretells, both against the one that came. Seconds need two cores that nothing else uses: the share of the phases' seconds in which
+one of them was without a core is printed too. Rewards do not, but for which weights a stale job's rollout has.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.table import Table
 
 from rollmux_env.errors import InputError
@@ -45,7 +47,8 @@ class Seen(NamedTuple):
     """What a run has shown.
 
     Attributes:
-        samples: trained, per node-hour. reward, last: means over samples of both jobs, of all and of the last fifth.
+        samples: trained, per node-hour. reward, last: means over samples of both jobs, of all and of the last fifth. by_weights:
+            the mean over weights of what their samples earn: those with no training behind them, with one, and so on.
         period_s, planned_s, foretold: mean over the jobs of seconds of an iteration, as it came, by the profiles, and how far the
             prediction from the first fifth was off. ratio: T_cycle over T_load, by the profiles. age: of the oldest sample, in
             versions. waited: of the phases' seconds, the share in which a process was without a core.
@@ -53,6 +56,7 @@ class Seen(NamedTuple):
 
     samples: float
     reward: float
+    by_weights: float
     last: float
     period_s: float
     planned_s: float
@@ -65,6 +69,7 @@ class Seen(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{_QUICK_RUNS} run of each kind, {_QUICK_ITERATIONS} iterations")
+    parser.add_argument("--pair", choices=PAIRS, action="append", help="of jobs; all where nothing is said")
     parser.add_argument("--runs", type=int, help=f"of each kind, with a seed each; {_RUNS} where nothing is said")
     parser.add_argument("--iterations", type=int, help=f"of a job; {_ITERATIONS} where nothing is said")
     arguments = parser.parse_args()
@@ -72,10 +77,11 @@ def main() -> None:
     iterations = arguments.iterations or (_QUICK_ITERATIONS if arguments.quick else _ITERATIONS)
     periods = make_table("pair", "kind", "T_cycle / T_load", "period s", "planned off", "foretold off", "without a core", left=2)
     gains = make_table("pair", "kind", "samples per node-hour", "gain", "from", "to", left=2)
-    rewards = make_table("pair", "kind", "reward of a sample", "from", "to", "last fifth", "oldest sample, versions", left=2)
+    rewards = make_table("pair", "kind", "reward of a sample", "by weights", "last fifth", "oldest sample, versions", left=2)
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as cache:
         os.environ["ROLLMUX_CACHE"] = cache  # profiles are of now
-        for name, prompts in PAIRS.items():
+        for name in arguments.pair or PAIRS:
+            prompts = PAIRS[name]
             runs: dict[str, list[Seen]] = {kind: [] for kind in KINDS}
             with nodes_here() as nodes:
                 run(jobs_of(prompts, 0, 0, 2), nodes)  # profiles, and warms the machine's caches
@@ -139,14 +145,10 @@ def look(record: RunRecord, jobs: Jobs) -> Seen:
     load_s = max(sum(getattr(job, phase).worst_case_s for job in planned) for phase in ("rollout", "training"))
     cycle_s = max(job.rollout.worst_case_s + job.training.worst_case_s + job.sync_s for job in planned)
     planned_s = max(load_s, *(job.solo_s for job in planned))
-    rewards = {spec.id: [one.metrics["reward"] for one in record.iterations if one.job_id == spec.id] for spec in jobs.jobs}
-    weight = sum(per_iteration.values())
-    last = max(1, len(next(iter(rewards.values()))) // 5)
     compared = compare(record)
     return Seen(
         samples,
-        sum(per_iteration[job_id] * fmean(own) for job_id, own in rewards.items()) / weight,
-        sum(per_iteration[job_id] * fmean(own[-last:]) for job_id, own in rewards.items()) / weight,
+        *earned(record, per_iteration),
         fmean(seconds.values()),
         planned_s,
         compared["period_error"],
@@ -154,6 +156,22 @@ def look(record: RunRecord, jobs: Jobs) -> Seen:
         int(max(job.get("staleness_max") or 0 for job in known["jobs"].values())),
         max((compared["cores"] or {"after": 0.0}).values()),
     )
+
+
+def earned(record: RunRecord, per_iteration: dict[str, int]) -> tuple[float, float, float]:
+    """`reward`, `by_weights` and `last` of a run."""
+    means = []
+    for job_id in per_iteration:
+        metrics = [one.metrics for one in record.iterations_of(job_id)]
+        rewards = [one["reward"] for one in metrics]
+        by_version: dict[float, list[float]] = {}
+        for one in metrics:
+            by_version.setdefault(one["sampled_version"], []).append(one["reward"])
+        versions = sorted(by_version)  # of a stale job one may have sampled nothing: it has what its neighbours say
+        at = np.interp(range(len(rewards) - 1), versions, [fmean(by_version[version]) for version in versions])
+        means.append((fmean(rewards), float(at.mean()), fmean(rewards[-max(1, len(rewards) // 5) :])))
+    reward, by_weights, last = np.average(means, axis=0, weights=[*per_iteration.values()]).tolist()
+    return reward, by_weights, last
 
 
 def add_rows(tables: Sequence[Table], name: str, runs: dict[str, list[Seen]]) -> None:
@@ -169,11 +187,9 @@ def add_rows(tables: Sequence[Table], name: str, runs: dict[str, list[Seen]]) ->
         ratios = [one.samples / other.samples for one, other in zip(own, before, strict=True)]
         spread = (fmean(ratios), min(ratios), max(ratios)) if own is not before else ()
         gains.add_row(name, kind, f"{fmean(one.samples for one in own):,.0f}", *(f"{ratio:.2f}" for ratio in spread))
-        values = [one.reward for one in own]
-        rewards.add_row(
-            *(name, kind, f"{fmean(values):.4f}", f"{min(values):.4f}", f"{max(values):.4f}"),
-            *(f"{fmean(one.last for one in own):.4f}", str(max(one.age for one in own))),
-        )
+        earned_by = ([one.reward for one in own], [one.by_weights for one in own], [one.last for one in own])
+        spreads = [f"{fmean(values):.4f} ({min(values):.4f} to {max(values):.4f})" for values in earned_by]
+        rewards.add_row(name, kind, *spreads, str(max(one.age for one in own)))
 
 
 if __name__ == "__main__":

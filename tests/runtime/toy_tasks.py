@@ -1,4 +1,4 @@
-"""Tasks that go wrong, and one that waits."""
+"""Tasks that go wrong, and some that wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from runtime.jobs.tasks import Echo, Example
+from runtime.jobs.tasks import Echo, Example, LongTail
 
 
 class Waits(Echo):
@@ -20,6 +20,26 @@ class Waits(Echo):
 
     def prompts(self, count: int, position: int) -> list[Example]:
         while position >= self.position and not self.file.exists():
+            time.sleep(0.01)
+        return super().prompts(count, position)
+
+
+class WaitsForOther(LongTail):
+    """Tells of every rollout that it has begun, and gives no examples to those behind the first before a job `AsksBeside` has asked
+    for its own one of the same number.
+
+    Args:
+        folder: where they say so to each other. prompts: of a rollout.
+    """
+
+    def __init__(self, seed: int, folder: str, prompts: int) -> None:
+        super().__init__(seed)
+        self.folder, self.each = Path(folder), prompts
+
+    def prompts(self, count: int, position: int) -> list[Example]:
+        number = position // self.each
+        (self.folder / f"began-{number}").touch()
+        while number and not (self.folder / f"asks-{number}").exists():
             time.sleep(0.01)
         return super().prompts(count, position)
 

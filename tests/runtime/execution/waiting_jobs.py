@@ -141,3 +141,28 @@ class TailedBeside(Tailed):
         super().train()
         if rollmux.runtime_hook.iteration == 1:
             wait_for_fact(self.journal, "Checkpointed", self.other)
+
+
+class AsksBeside(Tailed):
+    """Asks for a rollout when the rollout of the same number of a job with the task `WaitsForOther` has begun; that goes on then.
+
+    Args:
+        folder: where they say so to each other.
+    """
+
+    def __init__(self, folder: str, **more: Any) -> None:
+        super().__init__(**more)
+        self.folder = Path(folder)
+
+    def step(self) -> None:
+        if rollmux.runtime_hook.iteration > 0:
+            _wait_for(self.folder / f"began-{rollmux.runtime_hook.iteration}")
+        self.rollout()
+        self.train()
+        self.sync()
+
+    def parts(self) -> list[Any]:
+        """The last thing that is asked of it before its permit is."""
+        if not rollmux.runtime_hook.worst_case:
+            (self.folder / f"asks-{rollmux.runtime_hook.iteration}").touch()
+        return super().parts()

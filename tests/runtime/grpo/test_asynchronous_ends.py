@@ -1,16 +1,19 @@
-"""Built-in jobs with a staleness when a run is stopped, a disk is full or a budget is spent: samples stay."""
+"""Built-in jobs with a staleness when a run is stopped, a disk is full, a budget is spent or tails are migrated: samples stay."""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runtime.checkpoints import numbers, place_of
+from runtime.execution.checks import check_run
+from runtime.facts import Node
 from runtime.grpo.sample_files import read_rollouts
 from runtime.record import RunRecord
 from tests.runtime.execution.conftest import Running, nodes, run
@@ -120,3 +123,29 @@ def test_a_job_whose_budget_is_spent_ends_with_what_it_has_sampled(run: Running,
     if keeps:
         version, rollouts = read_rollouts(place_of(tmp_path / "x" / "checkpoints" / "a", 1))
         assert version == 1 and [one.number for one in rollouts] == ended[1:]
+
+
+@pytest.mark.parametrize("interruptible", [False, True])
+def test_a_migrated_tail_of_a_job_that_trains_beside_it(
+    run: Running, nodes: tuple[Node, ...], tmp_path: Path, interruptible: bool
+) -> None:
+    """A rollout of `a` does not begin to sample before `b` asks for its own, which it does when that of `a` has begun."""
+    first = next(node for node in nodes if node.pool == "rollout")
+    on = (*nodes, replace(first, name="rollout-1"))  # on the same core: what is asked here is not speed
+    algorithm = {**SMALL["algorithm"], "prompts_per_iteration": 6, "max_tokens": 240}
+    task = {"name": "tests.runtime.toy_tasks:WaitsForOther", "options": {"folder": str(tmp_path), "prompts": 6}}
+    rollout = {"engine": "torch", "nodes": 2, "interruptible": interruptible}
+    other = {"id": "b", "class": "waiting_jobs:AsksBeside", "options": {"rollout_s": 0.05, "folder": str(tmp_path)}}
+    jobs = [stale("a", task=task, rollout=rollout, algorithm=algorithm), {**other, "rollout": {"nodes": 2}, "iterations": 8}]
+    outcome, record, _ = run(
+        [{"slo": 1000.0, **one} for one in jobs],
+        policy="rollmux,prune=false",
+        on=on,
+        dispatch="fifo,migrate=0.5",
+        folder=tmp_path / "x",
+    )
+    assert outcome == "done" and not record.failed
+    check_run(record)
+    check_versions(record, "a", 1, 8)
+    assert sampled(record, "a") == [*range(8)]
+    assert any(span.tail for part in record.phases if part.job_id == "a" for span in part.spans)
