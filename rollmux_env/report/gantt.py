@@ -85,7 +85,8 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: floa
         pool_shares = shares(phases, own, from_s, until_s)
         assert pool_shares is not None
         switches = f", switches {100 * pool_shares.switching:.1f}%" if pool_shares.switching > 0.0 else ""
-        axis.set_title(f"{pool.capitalize()} pool: bubbles {100 * pool_shares.bubble:.1f}%{switches}", loc="left", fontsize=11)
+        name = f"{pool.capitalize()} pool" + (f" ({own[0].other_pool})" if own[0].other_pool else "")
+        axis.set_title(f"{name}: bubbles {100 * pool_shares.bubble:.1f}%{switches}", loc="left", fontsize=11)
     axes[-1].set_xlabel(f"{_unit(until_s - from_s)[0]} from the start of the window")
     figure.suptitle(title, fontsize=12)
     figure.tight_layout()

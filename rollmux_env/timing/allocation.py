@@ -81,9 +81,8 @@ def parse_budget(text: str, machine: int) -> Budget:
     try:
         return Budget(gpus, machine)
     except InputError as error:
-        problem = str(error)
-        machine = problem.removeprefix("machine: ")
-        raise InputError(f"--gpus-per-node: {machine}" if machine != problem else f"--budget {problem}") from None
+        what, _, problem = str(error).partition(": ")
+        raise InputError(f"{'--gpus-per-node' if what == 'machine' else f'--budget {what}'}: {problem}") from None
 
 
 def _beside(count: int, training: int, machine: int) -> int:

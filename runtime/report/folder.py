@@ -14,7 +14,8 @@ from rollmux_env.report.perfetto import JobSlice, trace_json
 from rollmux_env.report.results import to_json
 from runtime.facts import LEASE, Assigned, Returned
 from runtime.record import RunRecord
-from runtime.report.figures import figures, shared_times
+from runtime.report.figures import figures
+from runtime.report.shared_time import shared_times
 
 RESULTS, TRACE, GANTT, TENSORBOARD = "results.json", "trace.json", "gantt.png", "tensorboard"
 _SHOWN = 6  # iterations in the Gantt

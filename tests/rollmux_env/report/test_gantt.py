@@ -38,6 +38,11 @@ def test_titles_say_the_share_of_bubbles() -> None:
     assert training.get_title(loc="left") == f"Training pool: bubbles {100 * (1 - 120 / 300):.1f}%, switches {100 * 20 / 300:.1f}%"
 
 
+def test_a_title_names_the_pool_where_the_cluster_has_others_than_the_two() -> None:
+    rollout, _ = gantt_figure(PHASES, [lane._replace(other_pool="A100") for lane in LANES], 50, 350).axes
+    assert rollout.get_title(loc="left").startswith("Rollout pool (A100): bubbles")
+
+
 def test_bars_are_the_phases_within_the_window() -> None:
     rollout = [lane for lane in LANES if lane.pool == "rollout"]
     assert bars_of(PHASES, rollout, 5, 200) == [

@@ -9,7 +9,8 @@ import pytest
 
 from rollmux_env.report.tables import show
 from runtime.facts import Bound, Failed, PhaseSlice
-from runtime.report.figures import figures, shared_times
+from runtime.report.figures import figures
+from runtime.report.shared_time import shared_times
 from runtime.report.summary import summary
 from tests.runtime.report.replayed import recorded, scenario_of
 

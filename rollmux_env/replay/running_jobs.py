@@ -1,0 +1,202 @@
+"""The jobs that run in an event replay: what each does next when a phase, a reward, a sync or a checkpoint of it is over.
+
+`rollmux_env.replay.event` has the rules.
+"""
+
+from __future__ import annotations
+
+from rollmux_env.network.link import SharedLink
+from rollmux_env.network_keys import own_rate_gbps
+from rollmux_env.replay.checks import check_sample
+from rollmux_env.replay.replayed import ReplayedGroup, ReplayedJob
+from rollmux_env.replay.run import Run
+from rollmux_env.replay.running_phases import RunningPhases
+from rollmux_env.scheduler.commands import Seating
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.members import PhaseName
+from rollmux_env.scheduler.planner import INSTANT_S
+
+
+class RunningJobs:
+    """Jobs with a place, each in an iteration of its own.
+
+    Args:
+        run: what they do is written down there. scheduler: is told what is over. write_s: seconds of a checkpoint.
+        keeps: as of `RunningPhases`.
+
+    Attributes:
+        by_id: the jobs; those that a move takes elsewhere too. departing: those of them that have done their last iteration.
+        phases: that they run. listener: is told what is over: the scheduler, or what takes its place while it is away.
+    """
+
+    def __init__(self, run: Run, scheduler: Scheduler, write_s: float, keeps: bool) -> None:
+        self._run = run
+        self._write_s = write_s
+        self._groups: dict[int, ReplayedGroup] = {}
+        network = run.scenario.cluster.network
+        self._link: SharedLink[ReplayedJob] | None = None if network is None else SharedLink(network.link_gbps)
+        self.by_id: dict[str, ReplayedJob] = {}
+        self.departing: list[ReplayedJob] = []
+        self.phases = RunningPhases(run, scheduler.migration, keeps)
+        self.listener = scheduler
+
+    @property
+    def next_s(self) -> float:
+        """When something of a job is over next; infinite where nothing will be."""
+        return self.phases.next_s if self._link is None else min(self.phases.next_s, self._link.next_s)
+
+    def enter(self, job_run: ReplayedJob, seating: Seating) -> None:
+        """A job takes up a placement."""
+        self.by_id[job_run.job.id] = job_run
+        job_run.enter(self._run.state, self._groups.setdefault(seating.group, ReplayedGroup(seating.group)), seating)
+
+    def leave(self, job_run: ReplayedJob) -> None:
+        """A job is in its place no longer."""
+        job_run.placed = False
+        job_run.group.members -= 1
+        if not job_run.group.members:
+            self._groups.pop(job_run.group.number, None)
+
+    def cut(self, job_run: ReplayedJob, now_s: float) -> None:
+        """A job does not end what it does, and is in its place no longer."""
+        self._stop(job_run, now_s)
+        self.leave(job_run)
+
+    def start(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> None:
+        """A phase has its permit."""
+        if phase == "rollout":
+            if job_run.sampled >= len(job_run.durations.rollout):
+                job_run.durations.extend()
+            if job_run.staleness:
+                job_run.versions.append(job_run.weights)
+        elif job_run.staleness:
+            check_sample(job_run.job, job_run.trained, job_run.versions.popleft())
+        self.phases.start(job_run, phase, now_s)
+
+    def advance(self, until_s: float, now_s: float) -> float:
+        """Go on with all of which something is over by `until_s`; returns when the last is, and at least `now_s`."""
+        while (ended := self.phases.next_ended(until_s)) is not None:
+            end_s, job_run, what = ended
+            now_s = max(now_s, end_s)
+            self._end(job_run, what, end_s)
+        if self._link is not None:
+            while (synced := self._link.finish(until_s)) is not None:
+                job_run, end_s = synced
+                now_s = max(now_s, end_s)
+                if job_run.unsent:
+                    job_run.unsent -= 1
+                    self._sync(job_run, end_s)
+                self._iterate(job_run, end_s)
+        return now_s
+
+    def tell(self, job_run: ReplayedJob) -> None:
+        """Tell which phases of a job could begin now: of one between two iterations its rollout; of a stale one the training of
+        what is sampled, and the rollout with weights that are fresh enough."""
+        if not job_run.staleness:
+            self.listener.ready(job_run.job.id, "rollout")
+            return
+        sampled = job_run.sampled
+        if job_run.trainings == job_run.trained < sampled:
+            job_run.trainings += 1
+            self.listener.ready(job_run.job.id, "training")
+        if job_run.rollouts == sampled <= job_run.weights + job_run.staleness and sampled < job_run.last:
+            job_run.rollouts += 1
+            self.listener.ready(job_run.job.id, "rollout")
+
+    def _end(self, job_run: ReplayedJob, what: str, now_s: float) -> None:
+        """What a job waited for is over."""
+        job_id = job_run.job.id
+        match what:
+            case "rollout":
+                frees = self.phases.is_tail(job_run)
+                self.listener.finished(job_id, "rollout", self.phases.book(job_run, "rollout", now_s))
+                if frees:
+                    self.phases.after_tail(job_run, now_s)
+                if (rewarding_s := job_run.durations.rewarding_s(job_run.sampled, frees)) > 0.0:
+                    job_run.rewarding = True
+                    self.phases.wake(job_run, now_s + rewarding_s, "rewards")
+                else:
+                    self._rewarded(job_run)
+            case "rewards":
+                job_run.rewarding = False
+                self._rewarded(job_run)
+            case "training":
+                self.listener.finished(job_id, "training", self.phases.book(job_run, "training", now_s))
+                job_run.trained += 1
+                if job_run.sync_s > 0.0:
+                    self._sync(job_run, now_s)
+                    if job_run.staleness:
+                        self.tell(job_run)
+                else:
+                    self._iterate(job_run, now_s)
+            case "sync":
+                self._iterate(job_run, now_s)
+            case "threshold":
+                self.listener.threshold(job_id)
+                self.phases.pass_threshold(job_run, now_s)
+            case "checkpoint":
+                self._save(job_run)
+                self.tell(job_run)
+            case "restart":
+                self.tell(job_run)
+
+    def _rewarded(self, job_run: ReplayedJob) -> None:
+        """A rollout has all that is trained on."""
+        job_run.sampled += 1
+        if not job_run.staleness:
+            self.listener.ready(job_run.job.id, "training")
+            return
+        if job_run.sampled == job_run.last:
+            self.listener.sampled(job_run.job.id)
+        self.tell(job_run)
+
+    def _sync(self, job_run: ReplayedJob, now_s: float) -> None:
+        """New weights are ready to go."""
+        if self._link is None or not job_run.crosses:
+            self.phases.wake(job_run, now_s + job_run.sync_s, "sync")
+        elif job_run in self._link:
+            job_run.unsent += 1
+        else:
+            network = self._run.scenario.cluster.network
+            assert network is not None
+            self._link.add(job_run, job_run.sync_s, own_rate_gbps(job_run.job, network), now_s)
+
+    def _iterate(self, job_run: ReplayedJob, now_s: float) -> None:
+        """An iteration is over: the job leaves, writes a checkpoint, or goes on."""
+        job_run.iteration += 1
+        done = job_run.iteration == job_run.last or now_s >= job_run.leaves_s - INSTANT_S
+        if done or self._run.state.is_over_budget(job_run.job.id, now_s + INSTANT_S):
+            self._stop(job_run, now_s)
+            self.listener.iterated(job_run.progress())
+            self.listener.left(job_run.job.id, not done)
+            job_run.placed = False
+            self.departing.append(job_run)
+            return
+        self.listener.iterated(job_run.progress())
+        if job_run.iteration - job_run.saved >= job_run.every:
+            if job_run.writes > job_run.saved:  # the last one is on its way
+                self.tell(job_run)
+                return
+            job_run.writes = job_run.iteration
+            if self._write_s > 0.0:
+                self.phases.wake(job_run, now_s + self._write_s, "checkpoint")
+                if job_run.staleness:
+                    self.tell(job_run)
+                return
+            self._save(job_run)
+        job_run.weights = job_run.iteration
+        self.tell(job_run)
+
+    def _save(self, job_run: ReplayedJob) -> None:
+        """A checkpoint is written; no weights have gone to the rollout nodes meanwhile."""
+        assert self._run.failures is not None
+        job_run.saved = job_run.writes
+        job_run.weights = job_run.iteration
+        self._run.failures.checkpoints += 1
+
+    def _stop(self, job_run: ReplayedJob, now_s: float) -> None:
+        """A job does not end what it does, and loses what it has sampled and not trained."""
+        self.phases.cut(job_run, now_s)
+        if self._link is not None:
+            self._link.drop(job_run, now_s)
+        job_run.drop()

@@ -1,0 +1,124 @@
+"""The shared time of groups in a run, and what the jobs did in it of what their nodes were provisioned for.
+
+The shared time of a group is the time in which every job that was ever its member has its first iteration behind and its last one
+ahead: there the group is as full as it gets, and nothing starts cold.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rollmux_env.cluster.demand import demand_of
+from rollmux_env.report.lanes import POOLS, Lane, follow, shares
+from runtime.record import RunRecord
+from runtime.report.measured import iteration_s, job_ids
+
+
+class Shared(NamedTuple):
+    """The shared time of a group: its jobs, and from when to when, seconds."""
+
+    group: int
+    jobs: tuple[str, ...]
+    from_s: float
+    until_s: float
+
+
+def shared_times(record: RunRecord) -> list[Shared]:
+    """The shared time of every group that has one: some are over before their last member begins."""
+    times = []
+    for group, jobs in _members(record).items():
+        own = {job_id: record.iterations_of(job_id) for job_id in jobs}
+        own = {job_id: iterations for job_id, iterations in own.items() if len(iterations) > 1}
+        if own:
+            from_s = max(iterations[0].end_s for iterations in own.values())
+            until_s = min(iterations[-1].end_s for iterations in own.values())
+            if from_s < until_s:
+                times.append(Shared(group, tuple(own), from_s, until_s))
+    return times
+
+
+def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | None] | None:
+    """Work per provisioned node-hour against solo disaggregation; None unless every job that ran was also run alone.
+
+    An iteration of a job is worth the node-seconds that it costs alone on nodes of its own. `gain` is what the shared times of all
+    groups were worth over their provisioned node-seconds; `gain_whole_run` is that of all iterations over all node-seconds from the
+    first admission to the end, starts and tails included. `bound` is what two phases on two nodes at once gain over one after the
+    other, as measured in the same run.
+    """
+    alone_s = {job_id: iteration_s(solo.iterations_of(job_id)) for job_id, solo in record.solo.items()}
+    ran = {iteration.job_id for iteration in record.iterations}
+    if not ran or any(alone_s.get(job_id) is None for job_id in ran):
+        return None
+    worth: dict[str, float] = {}
+    for job_id in ran:
+        job = record.jobs[job_id]
+        demand = demand_of(job, record.started.cluster)
+        worth[job_id] = (alone_s[job_id] or 0.0) * (demand.rollout_nodes + demand.training_nodes)
+    done = paid = 0.0
+    for shared in shared_times(record):
+        if all(job_id in worth for job_id in shared.jobs):
+            done += sum(_progress(record, job_id, shared.from_s, shared.until_s) * worth[job_id] for job_id in shared.jobs)
+            paid += _provisioned(lanes, shared.group, shared.from_s, shared.until_s)
+    whole = sum(len(record.iterations_of(job_id)) * worth.get(job_id, 0.0) for job_id in job_ids(record))
+    whole_solo = sum(_provisioned(follow(solo.started.cluster, solo.log)[0]) for solo in record.solo.values())
+    paid_whole = _provisioned(lanes)
+    alone = sum(sum(bound.alone_s) for bound in record.bounds)
+    bound = alone / sum(max(bound.parallel_s) for bound in record.bounds) if record.bounds else None
+    gain = done / paid if paid else None
+    return {
+        "gain": gain,
+        "bound": bound,
+        "of_bound": gain / bound if gain and bound else None,
+        "gain_whole_run": whole / paid_whole if paid_whole else None,
+        "node_hours": paid_whole / 3600,
+        "solo_node_hours": whole_solo / 3600,
+    }
+
+
+def group_figures(record: RunRecord, lanes: Sequence[Lane], shared: Shared) -> dict[str, Any]:
+    """A group in its shared time: the period, and shares of its node-seconds."""
+    own = [lane for lane in lanes if lane.group == shared.group]
+    phases = record.phase_runs()
+    by_pool = {pool: shares(phases, [lane for lane in own if lane.pool == pool], shared.from_s, shared.until_s) for pool in POOLS}
+    length_s = shared.until_s - shared.from_s
+    return {
+        "group": shared.group,
+        "jobs": list(shared.jobs),
+        "shared_s": length_s,
+        "iteration_s": {
+            job_id: length_s / done
+            for job_id in shared.jobs
+            if (done := _progress(record, job_id, shared.from_s, shared.until_s)) > 0
+        },
+        "pools": {pool: split._asdict() if split else None for pool, split in by_pool.items()},
+    }
+
+
+def _members(record: RunRecord) -> dict[int, list[str]]:
+    """Ids of the jobs that were ever in each group."""
+    members: dict[int, dict[str, None]] = defaultdict(dict)
+    for part in record.phases:
+        if part.group >= 0 and not part.profile:
+            members[part.group][part.job_id] = None
+    return {group: [*jobs] for group, jobs in members.items()}
+
+
+def _progress(record: RunRecord, job_id: str, from_s: float, until_s: float) -> float:
+    """Iterations that a job did between two times, with fractions."""
+    done = 0.0
+    for iteration in record.iterations_of(job_id):
+        inside = min(iteration.end_s, until_s) - max(iteration.start_s, from_s)
+        if inside > 0:
+            done += inside / (iteration.end_s - iteration.start_s)
+    return done
+
+
+def _provisioned(
+    lanes: Iterable[Lane], group: int | None = None, from_s: float = float("-inf"), until_s: float = float("inf")
+) -> float:
+    """Node-seconds that lanes have between two times."""
+    return sum(
+        max(0.0, min(lane.until_s, until_s) - max(lane.from_s, from_s)) for lane in lanes if group is None or lane.group == group
+    )
