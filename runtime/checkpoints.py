@@ -20,6 +20,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, make_private, private_folder, read_json
 from rollmux_env.validation_errors import one_line
 
+CHECKPOINTS = "checkpoints"  # folder of a run's, with one of each job
 MANIFEST = "checkpoint.json"
 _FORMAT = 1
 _UNFINISHED = ".unfinished"

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 from rollmux_env.errors import InputError
 from rollmux_env.files import make_private
 from rollmux_env.validation_errors import describe, one_line
-from runtime.checkpoints import newest
-from runtime.execution.run_state import CHECKPOINTS
+from runtime.checkpoints import CHECKPOINTS, newest
 from runtime.grpo.state import read_state
 from runtime.jobs.spec import JobSpec
-from runtime.journal import read_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +39,8 @@ def export_model(folder: Path, job_id: str, to: Path) -> int:
     Raises:
         InputError: there is no such job, model or checkpoint, or the folder cannot be written; one line.
     """
+    from runtime.journal import read_run  # the process of a job, which writes its model with what follows, needs none
+
     record = read_run(folder)
     specs = {fact.spec.id: fact.spec for fact in record.submitted}
     if job_id not in specs:

@@ -16,8 +16,7 @@ from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, copy_data, private_folder
 from rollmux_env.validation_errors import one_line
-from runtime.checkpoints import damage, newest, numbers, place_of
-from runtime.execution.run_state import CHECKPOINTS
+from runtime.checkpoints import CHECKPOINTS, damage, newest, numbers, place_of
 from runtime.facts import Fact, Iteration, Started
 from runtime.journal import IMPOSSIBLE, LOCK, Journal, record_of
 from runtime.journal_reading import JOURNAL, DamagedJournal, facts_of, opened, structure_problem

@@ -21,7 +21,6 @@ LONGEST = (  # files that take longest begin first, so that no process waits at 
     "runtime/grpo/test_job.py",
     "policies/test_consolidate.py",
     "policies/test_learned.py",
-    "runtime/grpo/test_resume.py",
     "runtime/execution/test_runs.py",
     "policies/test_regroup.py",
     "runtime/service/test_service.py",

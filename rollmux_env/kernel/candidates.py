@@ -23,14 +23,12 @@ from rollmux_env.kernel.membership import (
 )
 from rollmux_env.kernel.period import PHASES, add_warm_starts, exact_period, own_period, period_bound
 from rollmux_env.kernel.pools import has_room, is_same, own_usd, rollout_usd
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Ints, Limits, Records, View, constant
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Limits, Records, View
 
-FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO, OTHER_POOLS = (
-    constant(k) for k in range(8)
-)
+FEASIBLE, GROUP_FULL, FEW_TRAINING_NODES, ROLLOUT_MEMORY, TRAINING_MEMORY, MAX_NODES, SLO, OTHER_POOLS = range(8)
 
 _BARRED = -2
-ANY_NODES = constant(-1)  # in place of a number of new nodes: the group as a whole is out
+ANY_NODES = -1  # in place of a number of new nodes: the group as a whole is out
 
 
 def candidate_type(nodes: int) -> np.dtype[Any]:
@@ -228,9 +226,9 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
                 if only_improving and (has_feasible or usd >= best):
                     break
                 size = n - k
-                more = complete(chosen, ZERO, size, n_nodes, before)
+                more = complete(chosen, 0, size, n_nodes, before)
                 while more:
-                    reason = FEASIBLE if has_room(g, k, ZERO, limits, view.clock) else MAX_NODES
+                    reason = FEASIBLE if has_room(g, k, 0, limits, view.clock) else MAX_NODES
                     for i in range(size):
                         if not rollout_memory_fits(g, chosen[i], j, limits):
                             reason = ROLLOUT_MEMORY

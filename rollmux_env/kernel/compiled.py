@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import numba
+from numba.core.types import unliteral
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -69,9 +70,22 @@ def _njit(function: Any, **flags: bool) -> Any:
         _checked.add(folder)
         drop_stale(folder, _LINKED)
     try:
-        return numba.njit(cache=True, nogil=True, **flags)(function)
+        return _for_all_constants(numba.njit(cache=True, nogil=True, **flags)(function))
     except RuntimeError:  # no folder to keep it in: neither this one nor the user's cache can be written
-        return numba.njit(nogil=True, **flags)(function)
+        return _for_all_constants(numba.njit(nogil=True, **flags)(function))
+
+
+def _for_all_constants(dispatcher: Any) -> Any:
+    """Let other compiled code call a function by the types of its arguments alone: numba compiles it anew, and all that it calls,
+    for every constant that stands in a call, `f(0)`, `f(-1)`, `f(True)`."""
+    template = getattr(dispatcher, "get_call_template", None)
+    if template is not None:  # else numba is told to compile nothing
+
+        def without_literals(args: Iterable[Any], kws: dict[str, Any]) -> Any:
+            return template(tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()})
+
+        dispatcher.get_call_template = without_literals
+    return dispatcher
 
 
 def is_compiled(function: Callable[..., object]) -> bool:

@@ -18,7 +18,7 @@ from rollmux_env.kernel.membership import training_seconds
 from rollmux_env.kernel.packing import Packing, least_period
 from rollmux_env.kernel.period import own_period
 from rollmux_env.kernel.pools import is_same, nodes_usd
-from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits, Records, constant
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits, Records
 
 
 class Columns(NamedTuple):
@@ -61,7 +61,7 @@ class Choices(NamedTuple):
     starts: Ints
 
 
-ON_NODES, PERIODS, CHEAPEST = (constant(k) for k in range(3))
+ON_NODES, PERIODS, CHEAPEST = range(3)
 
 
 @compiled(arrays=False)
@@ -239,6 +239,12 @@ def group_columns(
         t = larger
 
 
+@compiled(arrays=False)
+def _copy(source: Ints, target: Ints, n: int) -> None:
+    for i in range(n):
+        target[i] = source[i]
+
+
 @compiled
 def enumerate_groups(
     jobs: Records, limits: Limits, choices: Choices, size_max: int, wanted: Wanted, p: Packing, columns: Columns
@@ -278,10 +284,10 @@ def enumerate_groups(
             for parent in range(begins[size - 1], begins[size]):
                 for k in range(choices.starts[job], choices.starts[job + 1]):
                     if top == tuples.shape[0]:
-                        larger = np.zeros((2 * top, size_max), np.int64)
-                        larger[:top] = tuples
-                        tuples = larger
-                    tuples[top, : size - 1] = tuples[parent, : size - 1]
+                        smaller, tuples = tuples, np.zeros((2 * top, size_max), np.int64)
+                        for row in range(top):  # by hand: what numba has to say of shapes that differ takes seconds to compile
+                            _copy(smaller[row], tuples[row], size_max)
+                    _copy(tuples[parent], tuples[top], size - 1)
                     tuples[top, size - 1] = choices.rows[k]
                     end, possible = group_columns(jobs, limits, tuples[top, :size], (wanted.kind, most_usd), p, columns, count, end)
                     tries += 1

@@ -25,12 +25,12 @@ from rollmux_env.kernel.membership import (
     training_seconds,
 )
 from rollmux_env.kernel.pools import has_room, is_same, is_unlimited, nodes_of_pool, own_usd, rollout_usd
-from rollmux_env.kernel.tables import NO, NOWHERE, TOLERANCE, ZERO, Clock, Floats, Ints, Limits, Records, View, constant
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Clock, Floats, Ints, Limits, Records, View
 
 CANDIDATES = 1024  # of one job in one group; what comes after is not looked at
-EMPTY = constant(-1)  # version of a group that nobody is in
+EMPTY = -1  # version of a group that nobody is in
 _ALL_PINS = 2  # up to so many rollout nodes of a job all ways to pin it are looked at, beyond that the cheapest of each group
-_NOT_YET = constant(-1)
+_NOT_YET = -1
 _TIE_USD = 1e-9
 
 
@@ -180,7 +180,7 @@ def may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
 def _look(view: View, facts: Regrouping, job: int, group: int, search: Search) -> None:
     """Find the best place of a job, in the shape of the row, in the only group of the view's order, and write what was found."""
     place, rows = search.places[job, group], search.rows
-    count = enumerate_candidates(view, job, view.jobs[job].rollout_nodes > _ALL_PINS, NO, rows)
+    count = enumerate_candidates(view, job, view.jobs[job].rollout_nodes > _ALL_PINS, False, rows)
     place.looked, place.usd = count, np.inf
     for k in range(min(count, rows.shape[0])):
         row = rows[k]
@@ -208,7 +208,7 @@ def _best_place(
     """
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     job, pool = jobs[row], limits.pools[jobs[row].rollout_pool]
-    room = max(ZERO, int(min(float(job.rollout_nodes), pool.nodes_max - nodes_of_pool(view.clock.nodes, job.rollout_pool))))
+    room = max(0, int(min(float(job.rollout_nodes), pool.nodes_max - nodes_of_pool(view.clock.nodes, job.rollout_pool))))
     best_group = NOWHERE
     looked = 0
     for group in range(version.shape[0]):
@@ -282,7 +282,7 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         _go_home(view, facts, job)
     else:
         take_shape(jobs, job, best_row)
-        wanted, there_already = jobs[job].rollout_nodes, ZERO
+        wanted, there_already = jobs[job].rollout_nodes, 0
         if best_group == empty:
             open_group(groups, empty, NOWHERE, jobs[job], jobs[job].training_nodes, 0.0)
         else:

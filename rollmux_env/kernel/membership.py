@@ -9,7 +9,7 @@ import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.period import PHASES, add_warm_starts, exact_period, load_bound, own_period, period_bound
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Floats, Ints, Limits, Records
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Limits, Records
 
 
 @compiled(arrays=False)
@@ -342,7 +342,7 @@ def attach_colocated(jobs: Records, groups: Records, job: int, group: int, rollo
 @compiled(arrays=False)
 def detach(jobs: Records, groups: Records, job: int) -> int:
     """Take a job out of its settled group and drop the rollout nodes that no member is pinned to; returns how many."""
-    return int(detach_for(jobs, groups, job, ZERO))
+    return int(detach_for(jobs, groups, job, 0))
 
 
 @compiled(arrays=False)

@@ -8,7 +8,7 @@ steps.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,9 @@ Ints = NDArray[np.int64]
 Records = Any  # a structured array; in compiled code a row of one too
 
 
-def constant(value: int) -> int:
-    """A whole number of NumPy's type: numba compiles a function anew for every literal that it is called with, `f(0)`, `f(-1)`."""
-    return cast("int", np.int64(value))
-
-
-NOWHERE, ZERO = constant(-1), constant(0)
-YES, NO = cast("bool", np.bool_(True)), cast("bool", np.bool_(False))
+NOWHERE = -1
 UNUSED = np.iinfo(np.int64).max  # nodes of a rescaling step that there is not
-ROLLOUT, TRAINING = constant(0), constant(1)  # sides of a group
+ROLLOUT, TRAINING = 0, 1  # sides of a group
 TOLERANCE = 1e-9  # relative, in favour of <= and >=: SLO, residency, saturation
 
 # Columns of the job table: name, type, second axis.

@@ -14,7 +14,7 @@ import numpy as np
 from rollmux_env.kernel.candidates import candidate_type
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.pools import nodes_usd, own_usd
-from rollmux_env.kernel.tables import NOWHERE, ZERO, Floats, Ints, Records, View
+from rollmux_env.kernel.tables import NOWHERE, Floats, Ints, Records, View
 
 HORIZONS_H = (1.0, 4.0, 24.0)
 N_HORIZONS = len(HORIZONS_H)
@@ -178,8 +178,8 @@ def value_group(view: View, valuation: Valuation, group: int, job: int, place: R
     work = valuation.work[0].work
     for k in range(4):
         work[k] = members.work[k]
-    n_nodes = ZERO
-    training_nodes, rollout_pool, training_pool = ZERO, ZERO, ZERO
+    n_nodes = 0
+    training_nodes, rollout_pool, training_pool = 0, 0, 0
     if group >= 0:
         g = view.groups[group]
         n_nodes, training_nodes = g.n_nodes, g.training_nodes

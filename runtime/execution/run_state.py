@@ -27,6 +27,7 @@ from rollmux_env.scheduler.core import Entry, Scheduler
 from rollmux_env.scheduler.members import HoldName
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.validation_errors import one_line
+from runtime.checkpoints import CHECKPOINTS
 from runtime.execution.job_handle import PROFILE, Asked, Hold, JobHandle
 from runtime.execution.messages import End, Stopped
 from runtime.execution.nodes import POOLS
@@ -39,7 +40,6 @@ from runtime.jobs.shapes import nodes_of_shapes
 from runtime.jobs.spec import JobSpec
 
 _AGAIN_S = 1.0  # between attempts to write the journal
-CHECKPOINTS = "checkpoints"  # folder of the run's, with one of each job
 
 
 class Observer(Protocol):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
+from runtime.checkpoints import CHECKPOINTS
 from runtime.engines.model_files import read_model_files
-from runtime.execution.run_state import CHECKPOINTS
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import local_directory, tiny_parameters
 from runtime.jobs.spec import JobSpec

@@ -13,7 +13,7 @@ from rollmux_env.envs.dispatch.dynamics import begin
 from rollmux_env.envs.dispatch.generator import Generator, RandomGroups
 from rollmux_env.envs.dispatch.observation import observation_space, observation_table
 from rollmux_env.envs.dispatch.reward import Interval, Reward, Work
-from rollmux_env.envs.dispatch.step import ask_first, follow_round_robin, step_all
+from rollmux_env.envs.dispatch.step import ask, follow_round_robin, step_all
 from rollmux_env.envs.dispatch.types import MIGRATION, Group, Groups, TailParameters, group_table
 from rollmux_env.envs.dispatch.viewer import picture, text
 from rollmux_env.errors import InputError
@@ -97,7 +97,9 @@ class DispatchVectorEnv(BaseVectorEnv):
 
     def _ask(self, which: NDArray[np.int64]) -> None:
         for e in which:
-            ask_first(self._groups, e, self._observations, self._tails)
+            begin(self._groups, e)
+            ask(self._groups, e, self._observations, self._tails)
+        self._groups.clocks["all_work_s"][which] = self._groups.clocks["work_s"][which]
 
     def _figures(self) -> Info:
         return figures_of(self._groups)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.envs.dispatch.actions import round_robin, write_mask
-from rollmux_env.envs.dispatch.dynamics import begin, carry_out
+from rollmux_env.envs.dispatch.dynamics import carry_out
 from rollmux_env.envs.dispatch.features import write_observation
 from rollmux_env.envs.dispatch.types import Groups, TailParameters
 from rollmux_env.kernel.compiled import compiled
@@ -35,14 +35,6 @@ def _first(mask: NDArray[np.int8]) -> int:
         if mask[row] == 1:
             return row
     return 0
-
-
-@compiled(arrays=False)
-def ask_first(groups: Groups, e: int, out: Observations, tails: TailParameters) -> None:
-    """Begin an episode and go to its first decision."""
-    begin(groups, e)
-    ask(groups, e, out, tails)
-    groups.clocks[e].all_work_s = groups.clocks[e].work_s
 
 
 @compiled(arrays=False)

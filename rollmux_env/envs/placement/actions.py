@@ -13,10 +13,10 @@ from rollmux_env.kernel.candidates import ANY_NODES, FEASIBLE, SLO, enumerate_ca
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.neighbourhood.enumerate import choose_groups, enumerate_moves
 from rollmux_env.kernel.neighbourhood.table import PLACE, Scratch, choice_type, write_stop
-from rollmux_env.kernel.tables import NO, YES, Records, View, constant
+from rollmux_env.kernel.tables import Records, View
 from rollmux_env.kernel.valuation import Valuation, present_rates, work_price, write_stays
 
-TAKEN = constant(-1)  # in place of the reason of a row that is a choice already
+TAKEN = -1  # in place of the reason of a row that is a choice already
 
 
 def choice_table(streams: Streams, actions: int) -> Records:
@@ -77,10 +77,10 @@ def write_places(streams: Streams, s: int, rules: Rules, rows: Records, choices:
 @compiled
 def _write_places(view: View, c: Records, shield: bool, rows: Records, choices: Records) -> None:
     job = c.admitted
-    n = enumerate_candidates(view, job, NO, NO, rows)
+    n = enumerate_candidates(view, job, False, False, rows)
     if n > rows.shape[0]:
         rows = np.empty(n, rows.dtype)
-        enumerate_candidates(view, job, NO, NO, rows)
+        enumerate_candidates(view, job, False, False, rows)
     room = choices.shape[0] - 1
     own = n - 1 - view.jobs[job].more_shapes  # a new group, in the job's own shape
     _write(choices[0], job, rows[own], rows[own].reason == FEASIBLE)
@@ -106,15 +106,15 @@ def _write_places(view: View, c: Records, shield: bool, rows: Records, choices: 
             continue
         fits = _fits(row, shield)
         if fits and row.usd < dearest:
-            _write(choices[at], job, row, YES)
+            _write(choices[at], job, row, True)
             at += 1
         elif fits and row.usd == dearest and ties > 0:
             ties -= 1
-            _write(choices[at], job, row, YES)
+            _write(choices[at], job, row, True)
             at += 1
         elif not fits and rest > 0 and row.new_nodes != ANY_NODES:
             rest -= 1
-            _write(choices[at], job, row, NO)
+            _write(choices[at], job, row, False)
             at += 1
     c.choices = at
     c.overflow = 1 if usable > room else 0

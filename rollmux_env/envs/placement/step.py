@@ -24,7 +24,7 @@ from rollmux_env.kernel.features import (
 from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.table import Scratch
 from rollmux_env.kernel.row_features import move_features
-from rollmux_env.kernel.tables import NO, YES, Ints, Records, View
+from rollmux_env.kernel.tables import Ints, Records, View
 from rollmux_env.kernel.valuation import present_rates, work_price
 
 _PLACES, _CANDIDATES, _ROWS = len(PLACE_FEATURES), len(CANDIDATE_FEATURES), len(CANDIDATE_FEATURES + MOVE_FEATURES)
@@ -149,14 +149,14 @@ def follow(streams: Streams, s: int, rules: Rules, until_s: float, rows: Records
     """
     c = streams.clock[s]
     while True:
-        asks = next_question(streams, s, rules, NO, until_s)
+        asks = next_question(streams, s, rules, False, until_s)
         if asks == OVER:
             return
         if asks == LATER:
             pass_time(streams, s, rules, until_s)
             return
         job = c.admitted
-        n = enumerate_candidates(view_of(streams, s, rules.limits), job, YES, rules.prune, rows)
+        n = enumerate_candidates(view_of(streams, s, rules.limits), job, True, rules.prune, rows)
         if n == 0:
             defer(streams, s)
             continue

@@ -13,7 +13,7 @@ from rollmux_env.envs.rollout.dynamics import begin
 from rollmux_env.envs.rollout.generator import Generator, RandomJobs
 from rollmux_env.envs.rollout.observation import observation_space, observation_table
 from rollmux_env.envs.rollout.reward import Cost, Interval, Reward
-from rollmux_env.envs.rollout.step import ask_first, keep_on, step_all
+from rollmux_env.envs.rollout.step import ask, keep_on, step_all
 from rollmux_env.envs.rollout.types import Case, Jobs, job_table, write_setting
 from rollmux_env.envs.rollout.viewer import picture, text
 from rollmux_env.errors import InputError
@@ -84,7 +84,8 @@ class RolloutVectorEnv(BaseVectorEnv):
 
     def _ask(self, which: NDArray[np.int64]) -> None:
         for e in which:
-            ask_first(self._jobs, e, self._observations)
+            begin(self._jobs, e)
+            ask(self._jobs, e, self._observations)
 
     def _figures(self) -> Info:
         jobs = self._jobs.jobs

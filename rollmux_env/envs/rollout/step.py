@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from rollmux_env.envs.rollout.dynamics import begin, carry_out, rollout_of
+from rollmux_env.envs.rollout.dynamics import carry_out, rollout_of
 from rollmux_env.envs.rollout.features import write_observation
 from rollmux_env.envs.rollout.types import KEEP, Jobs
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations
-from rollmux_env.kernel.tables import Ints, constant
-
-_KEEP = constant(KEEP)
+from rollmux_env.kernel.tables import Ints
 
 
 @compiled
@@ -20,19 +18,12 @@ def ask(jobs: Jobs, e: int, out: Observations) -> None:
         count = write_observation(job, rollout_of(jobs, e), jobs.quantiles[e], jobs.costs[e], jobs.kv[e], out, e)
         if count > 1 or job.launching == 1:
             return
-        carry_out(jobs, e, _KEEP)
+        carry_out(jobs, e, KEEP)
     out.job[e, :] = 0
     out.candidates[e, :, :] = 0
     out.cluster[e, :] = 0
     out.mask[e, :] = 0
     out.mask[e, KEEP] = 1
-
-
-@compiled
-def ask_first(jobs: Jobs, e: int, out: Observations) -> None:
-    """Begin an episode and go to its first decision."""
-    begin(jobs, e)
-    ask(jobs, e, out)
 
 
 @compiled
@@ -58,4 +49,4 @@ def step_all(jobs: Jobs, actions: Ints, out: Observations) -> None:
 def keep_on(jobs: Jobs, e: int) -> None:
     """Play a job to its end with `plain` rollouts."""
     while jobs.jobs[e].over == 0:
-        carry_out(jobs, e, _KEEP)
+        carry_out(jobs, e, KEEP)

@@ -35,7 +35,7 @@ from rollmux_env.kernel.neighbourhood.table import (
     price_of,
 )
 from rollmux_env.kernel.pools import nodes_usd, own_usd
-from rollmux_env.kernel.tables import NOWHERE, ZERO, Ints, Records, View
+from rollmux_env.kernel.tables import NOWHERE, Ints, Records, View
 from rollmux_env.kernel.valuation import Valuation, iterations_done, net_usd, value_now
 
 
@@ -98,7 +98,7 @@ def _prepare(view: View, valuation: Valuation, scratch: Scratch) -> int:
     other = View(jobs, copies, view.order, view.limits, view.clock)
     migration_h = valuation.terms[0].migration_h
     first = groups.shape[0]
-    m = ZERO
+    m = 0
     for f in range(view.order.shape[0]):
         group = view.order[f]
         value_now(view, valuation, group, scratch.base[f])
@@ -185,9 +185,9 @@ def enumerate_moves(view: View, valuation: Valuation, scratch: Scratch, choices:
     _single_moves(view, valuation, m, scratch)
     offer_exchanges(view, valuation, m, scratch)
     home, rank, rows = scratch.home, scratch.rank, scratch.rows
-    k = ZERO
+    k = 0
     while k < m:
-        n = ZERO + 1
+        n = 1
         while k + n < m and home[k + n] == home[k]:
             n += 1
         if 2 <= n <= MOVES_MOST and n == view.groups[view.order[home[k]]].n_members:

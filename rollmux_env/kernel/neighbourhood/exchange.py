@@ -18,7 +18,7 @@ from rollmux_env.kernel.neighbourhood.table import (
     leave_nodes,
     offer,
 )
-from rollmux_env.kernel.tables import NO, NOWHERE, ROLLOUT, TRAINING, YES, Records, View
+from rollmux_env.kernel.tables import NOWHERE, ROLLOUT, TRAINING, Records, View
 from rollmux_env.kernel.valuation import Valuation
 
 
@@ -66,16 +66,16 @@ def offer_exchanges(view: View, valuation: Valuation, m: int, scratch: Scratch) 
                 continue
             left = saved[k] + saved[other]
             back = joins[other, GROUPS_MOST + k]
-            both = k < other and back.ok == 1 and _are_nodes(view, movers[k], place, movers[other], back, NO)
+            both = k < other and back.ok == 1 and _are_nodes(view, movers[k], place, movers[other], back, False)
             if both and not falls_short(scratch, left - place.usd - back.usd):
                 _exchange(view, migration_h, k, other, a, back, scratch)
             away = nearest[other, 1] if nearest[other, 0] == a else nearest[other, 0]
             own = alone[other]
-            new_group = NO
+            new_group = False
             to = own
             if own.ok == 1 and (away < 0 or own.usd < joins[other, away].usd):
                 away = NOWHERE
-                new_group = YES
+                new_group = True
             elif away >= 0:
                 to = joins[other, away]
             else:

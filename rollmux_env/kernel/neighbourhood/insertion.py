@@ -17,7 +17,7 @@ from rollmux_env.kernel.membership import (
     training_seconds,
 )
 from rollmux_env.kernel.pools import has_room, is_same
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, ZERO, Floats, Ints, Limits, Records, View
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Limits, Records, View
 from rollmux_env.kernel.valuation import N_VALUES, Valuation, net_usd, value_group, value_members
 
 _TIE_USD = 1e-9
@@ -95,9 +95,9 @@ def _look(view: View, valuation: Valuation, group: int, job: int, before: Floats
     valued_s = -1.0
     for new in range(max(0, n - n_nodes), n + 1):
         size = n - new
-        if not has_room(j, new, ZERO, limits, view.clock):
+        if not has_room(j, new, 0, limits, view.clock):
             break
-        more = complete(chosen, ZERO, size, n_nodes, before_nodes)
+        more = complete(chosen, 0, size, n_nodes, before_nodes)
         while more:
             if _loads_fit(g, j, limits, chosen, size, longest):
                 period = period_with(view.jobs, view.groups, job, group, training_s, chosen, size, longest)

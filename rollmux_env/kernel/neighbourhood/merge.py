@@ -20,7 +20,7 @@ from rollmux_env.kernel.neighbourhood.table import (
     offer,
 )
 from rollmux_env.kernel.pools import has_room, nodes_usd
-from rollmux_env.kernel.tables import NOWHERE, ZERO, Ints, Records, View
+from rollmux_env.kernel.tables import NOWHERE, Ints, Records, View
 from rollmux_env.kernel.valuation import HORIZONS_H, Valuation, net_usd
 
 
@@ -77,7 +77,7 @@ def offer_merger(view: View, valuation: Valuation, from_k: int, n: int, scratch:
     _sort_longest_first(jobs, movers, from_k, n, ks)
     usd = 0.0
     new = 0
-    touched = ZERO
+    touched = 0
     placed = 0
     was_jobs, was_stays = scratch.was_jobs, scratch.was_stays
     while placed < n:
@@ -91,7 +91,7 @@ def offer_merger(view: View, valuation: Valuation, from_k: int, n: int, scratch:
         else:
             trial[placed] = scratch.joins[ks[placed], to]
         there = jobs[shape_row(jobs[job], job, best.of_shape)]
-        if not has_room(there, new + best.new_nodes, ZERO, limits, view.clock):  # `new` may be of several pools: then too few
+        if not has_room(there, new + best.new_nodes, 0, limits, view.clock):  # `new` may be of several pools: then too few
             break
         goes[placed] = to
         usd += best.usd

@@ -10,15 +10,15 @@ from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.membership import shape_row
 from rollmux_env.kernel.neighbourhood.insertion import place_type
 from rollmux_env.kernel.pools import nodes_usd, rollout_usd
-from rollmux_env.kernel.tables import Floats, Ints, Limits, Records, constant
+from rollmux_env.kernel.tables import Floats, Ints, Limits, Records
 from rollmux_env.kernel.valuation import N_VALUES, STAY
 
-PLACE, STOP, MOVE, EXCHANGE, MERGER = (constant(k) for k in range(5))  # kinds of choices
+PLACE, STOP, MOVE, EXCHANGE, MERGER = range(5)  # kinds of choices
 MOVES_MOST = 4  # of one row, so the largest group that a merger dissolves
 GROUPS_MOST = 24  # that are looked at
 JOBS_MOST = 96  # that may move
 
-NEW_GROUP = constant(-1)
+NEW_GROUP = -1
 _PER_MOVE = ("job", "of_shape", "group", "new_nodes")
 
 

@@ -37,6 +37,11 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, ...]
 @pytest.fixture
 def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
     """Run jobs given as in a job file: (outcome, record, lines)."""
+    return running_on(nodes, tmp_path)
+
+
+def running_on(nodes: tuple[Node, ...], below: Path) -> Running:
+    """The same in folders below one, for what is run once for several tests."""
 
     def running(
         jobs: list[dict[str, Any]],
@@ -48,7 +53,7 @@ def run(nodes: tuple[Node, ...], tmp_path: Path) -> Running:
         hear: Callable[[str], None] = lambda _: None,
         **more: Any,
     ) -> tuple[str, RunRecord, list[str]]:
-        folder = folder or tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        folder = folder or below / f"run{len(list(below.iterdir()))}"
         folder.mkdir(exist_ok=True)
         count = {pool: sum(node.pool == pool for node in on) for pool in ("rollout", "training")}
         pools = {

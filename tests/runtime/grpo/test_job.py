@@ -1,28 +1,36 @@
-"""The built-in job on real engines and trainers: on-policy, staged syncs, warm switches, moves."""
+"""The built-in job on real engines and trainers: on-policy, staged syncs, warm switches, moves, and a stop that changes nothing."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollmux_env.cluster.events import Moved
+from rollmux_env.errors import InputError
 from rollmux_env.timing.trajectories import groups_of, read_trajectories
+from runtime.checkpoints import MANIFEST, damage
 from runtime.execution.checks import check_run
 from runtime.export import export_model
 from runtime.facts import Node
 from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import load_tokenizer, model_directory
-from runtime.journal import JOURNAL
+from runtime.journal import JOURNAL, read_run
 from runtime.output import LOGS
 from runtime.output import lines as lines_of
+from runtime.record import RunRecord
 from runtime.samples import read_samples
 from runtime.trajectories import TRAJECTORIES
-from tests.runtime.execution.conftest import Running, nodes, run
+from tests.runtime.execution.conftest import Running, nodes, run, running_on
 
 __all__ = ["nodes", "run"]
 
@@ -45,15 +53,40 @@ def toy(job_id: str, seconds: float, iterations: int) -> dict[str, Any]:
     return {"id": job_id, "class": "toy_jobs:Sleeper", "options": options, "iterations": iterations, "slo": 1000.0}
 
 
-def test_two_jobs_share_nodes_and_stay_on_policy(run: Running, tmp_path: Path) -> None:
-    outcome, record, _ = run([job("a", seed=1), job("b", seed=2, task="count")], bounds=True, folder=tmp_path / "x")
+class Together(NamedTuple):
+    """What two jobs on the same nodes have done, from beginning to end.
+
+    Attributes:
+        first: the one called `a`, whose third rollout waits where there is no file `go`. go: that file.
+    """
+
+    first: dict[str, Any]
+    go: Path
+    folder: Path
+    record: RunRecord
+
+
+@pytest.fixture(scope="module")
+def together(nodes: tuple[Node, ...], tmp_path_factory: pytest.TempPathFactory) -> Together:
+    """One run for two tests: its processes import torch and transformers, which takes longest."""
+    below = tmp_path_factory.mktemp("together")
+    go, folder = below / "go", below / "x"
+    waits = {"name": "tests.runtime.toy_tasks:Waits", "options": {"position": 8, "file": str(go)}}
+    first = job("a", seed=1, iterations=5, task=waits, checkpoint={"every": 3})
+    go.touch()
+    outcome, record, _ = running_on(nodes, below)([first, job("b", seed=2, task="count")], bounds=True, folder=folder)
     assert outcome == "done" and not record.failed
+    return Together(first, go, folder, record)
+
+
+def test_two_jobs_share_nodes_and_stay_on_policy(together: Together) -> None:
+    record = together.record
     check_run(record)
-    for name in "ab":
+    for name, iterations in (("a", 5), ("b", 4)):
         mine = [done for done in record.iterations if done.job_id == name]
         versions = [(done.metrics["sampled_version"], done.metrics["trained_version"]) for done in mine]
-        assert versions == [(k, k) for k in range(4)]  # and what the profiler trained is forgotten
-        log = [line for line in lines_of(tmp_path / "x" / LOGS / name) if "  iteration " in line]
+        assert versions == [(k, k) for k in range(iterations)]  # and what the profiler trained is forgotten
+        log = [line for line in lines_of(together.folder / LOGS / name) if "  iteration " in line]
         assert all(
             f"reward {done.metrics['reward']:.6g}, loss {done.metrics['loss']:.6g}, " in log[k] for k, done in enumerate(mine)
         )
@@ -65,6 +98,55 @@ def test_two_jobs_share_nodes_and_stay_on_policy(run: Running, tmp_path: Path) -
     assert all({"process", "import", "model"} <= part.stages.keys() for part in cold) and len(cold) == 4
     assert all(part.host_gb > 0.05 for part in warm)
     assert len(record.bounds) == 2 and all(bound.gain > 0 for bound in record.bounds)
+
+
+def test_weights_and_moments_after_a_stop_are_those_of_a_run_without_one(run: Running, together: Together, tmp_path: Path) -> None:
+    """Also beside another job, to the bit. Our third rollout waits until the stop is known that came with our second iteration.
+
+    It has no training any more: the checkpoint that the stop asks for is of the second iteration.
+    """
+    other = {"id": "other", "class": "toy_jobs:Counter", "iterations": 3, "slo": 1000.0}
+    jobs, ended = [together.first, other], tmp_path / "ended"
+    together.go.unlink()
+
+    def hear(line: str) -> None:
+        if "a: iteration 2 of" in line:
+            signal.raise_signal(signal.SIGINT)
+        if "stopping at the next phase boundary" in line:
+            together.go.touch()
+
+    outcome, _, _ = run(jobs, folder=ended, hear=hear)
+    assert outcome == "stopped"
+    done = [iteration.number for iteration in read_run(ended).iterations if iteration.job_id == "a"]
+    assert done in ([0, 1], [0, 1, 2])
+    written = [fact.iterations for fact in read_run(ended).checkpointed if fact.job_id == "a"]
+    assert written == [len(done)]
+    _, record, _ = run(jobs, folder=ended, resume=True)
+    check_run(record)
+    assert not record.failed and not record.repeated
+    metrics = [[done.metrics for done in part.iterations if done.job_id == "a"] for part in (record, together.record)]
+    assert metrics[0] == metrics[1] and len(metrics[0]) == 5
+    last = [folder / "checkpoints" / "a" / "000005" for folder in (together.folder, ended)]
+    assert [damage(place) for place in last] == [None, None]
+    digests = [json.loads((place / MANIFEST).read_text())["files"]["rank-0.safetensors"] for place in last]
+    assert digests[0] == digests[1]
+    with safe_open(last[0] / "rank-0.safetensors", "pt") as file:
+        kinds = {name.partition(".")[0] for name in file.keys()}  # noqa: SIM118
+    assert kinds == {"weights", "exp_avg", "exp_avg_sq"}
+    assert not [path for path in last[0].iterdir() if path.suffix in (".pt", ".pkl", ".bin")]
+    exported = tmp_path / "exported"
+    assert export_model(ended, "a", exported) == 5
+    model = AutoModelForCausalLM.from_pretrained(exported)
+    trained = load_file(last[0] / "rank-0.safetensors")
+    assert all(torch.equal(tensor, trained[f"weights.{name}"]) for name, tensor in model.state_dict().items())
+    assert AutoTokenizer.from_pretrained(exported)("1 2")["input_ids"]
+    with pytest.raises(InputError, match="exported: is there already; give the name of a new folder"):
+        export_model(ended, "a", exported)
+    with pytest.raises(InputError, match="job other: is of the class toy_jobs:Counter, which has to write its model itself"):
+        export_model(ended, "other", tmp_path / "none")
+    with pytest.raises(InputError, match="has no job 'grop'; its jobs are a, other"):
+        export_model(ended, "grop", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.long
