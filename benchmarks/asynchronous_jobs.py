@@ -77,7 +77,7 @@ def main() -> None:
     iterations = arguments.iterations or (_QUICK_ITERATIONS if arguments.quick else _ITERATIONS)
     periods = make_table("pair", "kind", "T_cycle / T_load", "period s", "planned off", "foretold off", "without a core", left=2)
     gains = make_table("pair", "kind", "samples per node-hour", "gain", "from", "to", left=2)
-    rewards = make_table("pair", "kind", "reward of a sample", "by weights", "last fifth", "oldest sample, versions", left=2)
+    rewards = make_table("pair", "kind", "reward of a sample", "by weights", "last fifth", "oldest", left=2)
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as cache:
         os.environ["ROLLMUX_CACHE"] = cache  # profiles are of now
         for name in arguments.pair or PAIRS:
@@ -188,7 +188,7 @@ def add_rows(tables: Sequence[Table], name: str, runs: dict[str, list[Seen]]) ->
         spread = (fmean(ratios), min(ratios), max(ratios)) if own is not before else ()
         gains.add_row(name, kind, f"{fmean(one.samples for one in own):,.0f}", *(f"{ratio:.2f}" for ratio in spread))
         earned_by = ([one.reward for one in own], [one.by_weights for one in own], [one.last for one in own])
-        spreads = [f"{fmean(values):.4f} ({min(values):.4f} to {max(values):.4f})" for values in earned_by]
+        spreads = [f"{fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})" for values in earned_by]
         rewards.add_row(name, kind, *spreads, str(max(one.age for one in own)))
 
 

@@ -130,15 +130,16 @@ class WaitsForTailed(Sleeper):
 
 
 class TailedBeside(Tailed):
-    """Does not end its second training before another job has done an iteration, so that it waits for that one's later rollouts."""
+    """Does not end its second sync before another job has done an iteration, so that it waits for that one's later rollouts."""
 
     def __init__(self, journal: str, other: str, **more: Any) -> None:
         super().__init__(**more)
         self.journal, self.other = journal, other
 
-    @rollmux.phase("train")
-    def train(self) -> None:
-        super().train()
+    @rollmux.phase("sync")
+    def sync(self) -> None:
+        """Here it holds no node that the other one could need for that."""
+        super().sync()
         if rollmux.runtime_hook.iteration == 1:
             wait_for_fact(self.journal, "Checkpointed", self.other)
 
