@@ -20,8 +20,8 @@ def shape_row(record: Records, job: int, shape: int) -> int:
 
 @compiled(arrays=False)
 def keeps_alone(job: Records) -> bool:
-    """Whether a job, a record, may have a group of its own: as it is written always, in another shape where that keeps its SLO."""
-    return bool(job.of_shape == 0 or job.alone_s <= job.limit_s * (1.0 + TOLERANCE))
+    """Whether a job, a record, may have a group of its own: as it is written always, in another shape where its promise is kept."""
+    return bool(job.of_shape == 0 or job.alone_s <= job.enters_limit_s * (1.0 + TOLERANCE))
 
 
 @compiled(arrays=False)

@@ -9,9 +9,11 @@ member would keep its promise at that pace to its end:
     stayed + cold + (left + 2) P <= slo (T_solo iterations + own cold)                        with a number of iterations
     stayed + rest                <= slo (T_solo (done + (rest - cold) / P - 2) + own cold)    with a fixed stay, `rest` of it left
 
-The right side is the SLO against a run alone, which begins with cold starts of its own (`slo_attainment_observed`). Every entry is
-checked so, and no departure makes a period longer: what was promised holds at worst-case durations. Of several jobs that enter a
-group in one plan each waits for all their cold starts (`visits`).
+The right side is the SLO against a run alone, which begins with cold starts of its own (`slo_attainment_observed`), in the shape
+that the job is written in. Every entry is checked so, and so is a group of a job's own in another shape: its cold starts may be
+longer, and a stale job's pipeline may fill more slowly. As it is written a job always gets a group of its own, and no departure
+makes a period longer: what was promised holds at worst-case durations. Of several jobs that enter a group in one plan each waits
+for all their cold starts (`visits`).
 """
 
 from __future__ import annotations
@@ -26,10 +28,13 @@ SETTLING = 2.0  # periods
 
 
 @compiled(arrays=False)
-def _longest_period(job: Records, stayed_s: float, rest_s: float, done: float, cold_s: float) -> tuple[float, float]:
+def _longest_period(
+    job: Records, alone_cold_s: float, stayed_s: float, rest_s: float, done: float, cold_s: float
+) -> tuple[float, float]:
     """The longest period of a group, from an entry on, at which a job, a record, keeps its promise; at most `limit_s`.
 
     Args:
+        alone_cold_s: cold starts of the job alone, as it is written.
         stayed_s: since its admission. rest_s: of a fixed stay, else infinite. done: iterations, with fractions.
         cold_s: cold starts that are still to come in the group.
 
@@ -38,7 +43,7 @@ def _longest_period(job: Records, stayed_s: float, rest_s: float, done: float, c
     """
     limit = job.limit_s
     longest, less = limit, 0.0
-    own_cold = job.cold_s * limit / job.solo_s
+    own_cold = alone_cold_s * limit / job.solo_s
     if rest_s < np.inf:
         over = stayed_s + rest_s - own_cold - limit * (done - SETTLING - job.staleness)
         if over > 0.0:
@@ -92,7 +97,8 @@ def promise(view: View, rows: int, observed: bool, pause_s: float) -> None:
         for i in range(g.n_members):
             j = jobs[g.members[i]]
             stayed, rest, done = _stay(j, g, now_s, observed)
-            j.stays_limit_s, j.limit_per_cold = _longest_period(j, stayed, rest, done, cold + entrants_cold)
+            alone_cold = jobs[j.first_shape].cold_s
+            j.stays_limit_s, j.limit_per_cold = _longest_period(j, alone_cold, stayed, rest, done, cold + entrants_cold)
         refresh_promises(jobs, g)
     for row in range(rows):
         j = jobs[row]
@@ -102,12 +108,13 @@ def promise(view: View, rows: int, observed: bool, pause_s: float) -> None:
         if j.group != NOWHERE:
             stayed, rest, done = _stay(j, groups[j.group], now_s, observed)
             stayed += pause_s
-        j.enters_limit_s, less = _longest_period(j, stayed, rest, done, most_cold + j.cold_s)
+        alone_cold = jobs[j.first_shape].cold_s
+        j.enters_limit_s, less = _longest_period(j, alone_cold, stayed, rest, done, most_cold + j.cold_s)
         j.limit_per_cold = max(j.limit_per_cold, less) if j.group != NOWHERE else less
         j.follows_limit_s = j.enters_limit_s - j.limit_per_cold * entrants_cold
         if j.more_shapes > 0:
             for shape in range(1 + j.more_shapes):
                 other = jobs[j.first_shape + shape]
-                other.enters_limit_s, less = _longest_period(other, stayed, rest, done, most_cold + other.cold_s)
+                other.enters_limit_s, less = _longest_period(other, alone_cold, stayed, rest, done, most_cold + other.cold_s)
                 other.limit_per_cold = less
                 other.follows_limit_s = other.enters_limit_s - less * entrants_cold

@@ -104,6 +104,9 @@ def streams(draw_: st.DrawFn) -> Scenario:
         )
         entry["staleness"] = draw_(st.sampled_from([0, 0, 1, 3]))
         warm = {phase: {"warm_s": draw_(st.integers(0, 4)), "cold_s": draw_(st.integers(0, 60))} for phase in SWITCH}
+        if draw_(st.booleans()):
+            cold = {"warm_s": draw_(st.integers(0, 4)), "cold_s": draw_(st.integers(0, 120))}
+            entry["shapes"] = [{"rollout": {"nodes": 1, "worst_case_s": draw_(seconds) + 0.125, "switch": cold}}]
         jobs.append(with_switches(entry, **warm))
     return scenario(*jobs, migration_s=30)
 
@@ -117,6 +120,17 @@ def observed(problem: Scenario, policy: str) -> Run:
 @examples(150)
 def test_every_promise_is_kept(problem: Scenario, policy: str) -> None:
     assert metrics(observed(problem, f"{policy},switches=true")).slo_attainment_observed == 1
+
+
+def test_a_group_of_its_own_in_another_shape_is_entered_as_any_other() -> None:
+    """Alone the one fills its pipeline more slowly there, the other starts cold for longer: without planned switches, both do."""
+    slow = job("a", {"worst_case_s": 25, "nodes": 3}, 59, slo=1, iterations=60, staleness=1)
+    slow["shapes"] = [{"rollout": {"nodes": 1, "worst_case_s": 44}}]
+    cold = with_switches(job("b", {"worst_case_s": 20, "nodes": 3}, 20, slo=1.5, iterations=20))
+    cold["shapes"] = [{"rollout": {"nodes": 1, "worst_case_s": 40, "switch": {"cold_s": 100}}}]
+    for entry in (slow, cold):
+        runs = [observed(scenario(entry), policy) for policy in ("rollmux", "rollmux,switches=true")]
+        assert [metrics(run).slo_attainment_observed for run in runs] == [0, 1]
 
 
 def test_promises_of_a_production_like_stream_are_kept() -> None:
