@@ -1,17 +1,20 @@
 """Learns where to place jobs of several shapes, without moves, by policy search on common streams.
 
     python -m trainers.shaped_places --out DIR
+    python -m trainers.shaped_places --start FILE --out DIR
 
-A network is first fitted to the value at the longest horizon that the observation gives each place, which has no noise. Then
-evolution strategies (Salimans et al. 2017) change its last layer: in every step, pairs of opposite perturbations play the same
-streams, so that what the streams differ by cancels, and the reward is the difference of the logarithms of their dollars per
-work-hour. A stream takes a tenth of a second, where one decision's lookahead takes as long.
+Half of the streams have asynchronous jobs and a third pool besides. Without a file to go on from, a network is first fitted to the
+value at the longest horizon that the observation gives each place, which has no noise. Then evolution strategies (Salimans et al.
+2017) change its last layer: in every step, pairs of opposite perturbations play the same streams, so that what the streams differ
+by cancels, and the reward is the difference of the logarithms of their dollars per work-hour. A stream takes a tenth of a second,
+where one decision's lookahead takes as long.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +22,10 @@ import torch
 from numpy.typing import NDArray
 
 from policies.placement.learned import Learned
-from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.placement.policy_file import PolicyConfig, read_policy, write_policy
 from policies.placement.scorer import score
 from rollmux_env.bench.streams import workload
+from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, SHAPE_FEATURES
 from rollmux_env.replay.fluid import replay
@@ -44,9 +48,10 @@ _FIRST_SHAPE = len(CANDIDATE_FEATURES + MOVE_FEATURES)
 _COLUMNS = [*range(len(CANDIDATE_FEATURES)), *range(_FIRST_SHAPE, _FIRST_SHAPE + len(SHAPE_FEATURES))]
 
 
-def stream(seed: int, fixed: bool) -> Scenario:
-    """Production jobs of several shapes."""
-    return workload("production", seed, jobs=JOBS, shapes=True, stays="fixed" if fixed else "iterations")
+def stream(seed: int, fixed: bool, every: bool = False) -> Scenario:
+    """Production jobs of several shapes; with `every` half of them are asynchronous, and there are three pools."""
+    more = {"asynchronous": 0.5, "third_pool": True} if every else {}
+    return workload("production", seed, jobs=JOBS, shapes=True, stays="fixed" if fixed else "iterations", **more)
 
 
 def worth(rows: Array) -> Array:
@@ -104,7 +109,7 @@ def fitted(rng: np.random.Generator, streams: int) -> Weights:
     examples = []
     for k, seed in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, streams).tolist()):
         policy = Worth(rng)
-        replay(stream(seed, fixed=k % 4 == 3), policy)
+        replay(stream(seed, fixed=k % 4 == 3, every=k % 2 == 0), policy)
         examples += policy.examples
     labels = Labels(*(np.array(column) for column in zip(*examples, strict=True)))
     network = Scorer(len(_NAMES[0]), len(_COLUMNS), len(_NAMES[2]), WIDTHS)
@@ -112,29 +117,33 @@ def fitted(rng: np.random.Generator, streams: int) -> Weights:
     return {name: tensor.numpy().copy() for name, tensor in network.state_dict().items()}
 
 
-def train(out: Path, seed: int, steps: int, seeds: Sequence[int], tell: Callable[[str], None], streams: int = STREAMS) -> None:
-    """Fit and search, and write OUT/admission-shapes.safetensors whenever it is better on the streams of `seeds`.
+def train(out: Path, seed: int, steps: int, seeds: Sequence[int], tell: Callable[[str], None], start: Path | None = None) -> None:
+    """Fit, or read a policy file, and search; write OUT/admission-shapes.safetensors whenever it is better on streams of `seeds`.
+
+    Better is fewer dollars per work-hour than at the start, mean over the streams of both kinds.
 
     Raises:
-        InputError: a folder that cannot be written.
+        InputError: a folder that cannot be written, or a file that is not of a network as this one.
     """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    weights = fitted(rng, streams)
-    tried = [stream(number, fixed=False) for number in seeds]
+    weights = fitted(rng, STREAMS) if start is None else _read(start)
+    tried = [stream(number, fixed=False, every=every) for number in seeds for every in (False, True)]
     last = np.concatenate([weights[name].ravel() for name in _LAST]).astype(np.float64)
     scale = np.concatenate([np.full(weights[name].size, 0.3 * np.abs(weights[name]).mean() + 0.02) for name in _LAST])
-    direction, least = np.zeros(last.size), np.inf
+    direction, least, first = np.zeros(last.size), np.inf, np.ones(len(tried))
     price = Scored(weights).price
     for step in range(steps + 1):
         if step % 4 == 0:
-            usd = float(np.mean([price(_with(weights, last), scenario) for scenario in tried]))
-            tell(f"step {step}, $/work-h {usd:.3f}")
-            if usd < least:
-                least = usd
-                _write(out, _with(weights, last), seed, step)
+            usd = np.array([price(_with(weights, last), scenario) for scenario in tried])
+            first = usd if step == 0 else first
+            tell(f"step {step}, $/work-h {usd[::2].mean():.3f}, with all {usd[1::2].mean():.3f}")
+            if (mean := float((usd / first).mean())) < least:
+                least = mean
+                _write(out, _with(weights, last), seed, step, start)
         scenarios = [
-            stream(number, fixed=k == 3) for k, number in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, SEARCHED).tolist())
+            stream(number, fixed=k == 3, every=k % 2 == 1)
+            for k, number in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, SEARCHED).tolist())
         ]
         gradient = np.zeros(last.size)
         for _ in range(PAIRS):
@@ -155,13 +164,21 @@ def _with(weights: Weights, last: NDArray[np.float64]) -> Weights:
     return changed
 
 
-def _write(out: Path, weights: Weights, seed: int, steps: int) -> None:
+def _read(start: Path) -> Weights:
+    config, weights = read_policy(start)
+    if (config.job_features, config.candidate_features, config.cluster_features) != _NAMES:
+        raise InputError(f"{start}: reads other features than a network for places of several shapes")
+    return weights
+
+
+def _write(out: Path, weights: Weights, seed: int, steps: int, start: Path | None) -> None:
+    went_on = "" if start is None else f"--start {start.name} "
     config = PolicyConfig(
         job_features=_NAMES[0],
         candidate_features=_NAMES[1],
         cluster_features=_NAMES[2],
         widths=WIDTHS,
-        provenance={"command": f"python -m trainers.shaped_places --seed {seed}", "steps": steps},
+        provenance={"command": f"python -m trainers.shaped_places {went_on}--seed {seed}", "steps": steps},
     )
     write_policy(out / "admission-shapes.safetensors", config, weights)
 
@@ -170,11 +187,13 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="an existing folder")
+    parser.add_argument("--start", type=Path, help="a policy file to go on from")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=40, help="of the search")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    train(arguments.out, arguments.seed, arguments.steps, range(1000, 1004), lambda line: print(line, flush=True))
+    tell = partial(print, flush=True)
+    train(arguments.out, arguments.seed, arguments.steps, range(1000, 1004), tell, arguments.start)
 
 
 if __name__ == "__main__":

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.placement.chains import Chain, after, best_chain, joint_search
 from policies.placement.policy_file import PolicyConfig, read_policy
 from policies.placement.scorer import random_weights, score
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.features import features
 from rollmux_env.cluster.part import part_of
-from rollmux_env.cluster.plan import Place, Plan, Wait, carry_out
+from rollmux_env.cluster.plan import Place, Plan, Wait
 from rollmux_env.cluster.regroupings import regroupings
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, SHAPE_FEATURES
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
+from rollmux_env.kernel.pools import own_usd
+from rollmux_env.kernel.valuation import present_rates
 from rollmux_env.validation_errors import describe
 
 _PART = 256  # groups; of a cluster with more, so many are looked at for a place: fewer for a job of several shapes
@@ -85,14 +89,26 @@ class Learned:
 
     def decide(self, state: State, event: Event) -> Plan:
         """Answer an arrival with a place, or let the job wait; answer both it and any other event with moves."""
-        plan: Plan = ()
+        joint = self._moves and self.tries > 1 and state.order.size <= GROUPS_MOST and _is_shaped(state)
+        begun = [Chain(0.0, (), state)]
         if isinstance(event, Arrived):
-            plan = self._place(state, event.job.id)
+            begun = self._places(state, event.job.id, self.tries if joint else 1)
+        plan = begun[0].plan
         if not self._moves or any(isinstance(action, Wait) for action in plan):
             return plan
-        return plan + self._regroup(state, plan)
+        if joint:
+            return joint_search([chain._replace(state=after(state, chain.plan)) for chain in begun], self._rows, self.tries)
+        if state.order.size > _PART:
+            return plan + self._one_row(state, plan)
+        large = state.order.size > GROUPS_MOST
+        return plan + best_chain(after(state, plan), self._rows, 1 if large else self.tries, large)
 
-    def _place(self, state: State, job_id: str) -> Plan:
+    def _places(self, state: State, job_id: str, most: int) -> list[Chain]:
+        """The best-scored places of a job, the best first; or that it waits, or stays where alone there is room.
+
+        Scores of places count in the price of the job's own nodes, rows of moves in the mean of the running jobs': so they are
+        made to be of one unit.
+        """
         shapes = len(state.job(job_id).shapes) + 1
         part = part_of(state, max(GROUPS_MOST, _PART // shapes), job_id)
         table = candidates(state, job_id, state.order[part.positions])
@@ -100,49 +116,26 @@ class Learned:
         rows = table.own_first()
         rows = rows[table.feasible[rows]]
         if rows.size == 0:
-            return (Wait(job_id) if part.host is None else Place(job_id, part.host),)
+            return [Chain(0.0, (Wait(job_id) if part.host is None else Place(job_id, part.host),), state)]
         inputs = features(state, table, _first_s(state), self.config.known_stays, rows)
         wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)
         wide[:, : len(CANDIDATE_FEATURES)] = inputs.candidates
         wide[:, -len(SHAPE_FEATURES) :] = inputs.shapes
-        return (Place(job_id, table.placement(int(rows[np.argmax(self._scores(inputs.job, wide, inputs.cluster))]))),)
-
-    def _regroup(self, state: State, begun: Plan) -> Plan:
-        """The moves after what the plan has begun with: of the chains of rows that begin with one of the best-scored, the best.
-
-        A chain goes on with the row of the highest score until that is `stop`, and is worth what its rows' scores are above that of
-        `stop`. In a cluster too large to look at all groups it is one row.
-        """
-        if state.order.size > _PART:
-            return self._one_row(state, begun)
-        large = state.order.size > GROUPS_MOST
-        start = _after(state, begun)
-        plans, worths = self._rows(start)
-        order = np.argsort(-worths, kind="stable")[: 1 if large else self.tries]
-        chosen: Plan = ()
-        most = 0.0
-        for first in order[order > 0].tolist():
-            worth, moves, next_moves = float(worths[first]), plans[first], plans[first]
-            twin = start
-            while not large:
-                twin = _after(twin, next_moves)
-                then, more = self._rows(twin)
-                best = int(np.argmax(more))
-                if best == 0:
-                    break
-                next_moves = then[best]
-                moves += next_moves
-                worth += float(more[best])
-            if worth > most:
-                chosen, most = moves, worth
-        return chosen
+        scores = self._scores(inputs.job, wide, inputs.cluster)
+        if most == 1:
+            return [Chain(0.0, (Place(job_id, table.placement(int(rows[np.argmax(scores)]))),), state)]
+        own, (_, others, _, running) = own_usd(state.view.jobs[state.row(job_id)], state.limits), present_rates(state.view)
+        unit = own * (running + 1) / (own + others)
+        best = np.argsort(-scores, kind="stable")[:most].tolist()
+        return [
+            Chain(float(scores[k] - scores[best[0]]) * unit, (Place(job_id, table.placement(int(rows[k]))),), state) for k in best
+        ]
 
     def _one_row(self, state: State, begun: Plan) -> Plan:
         """The best-scored row of those that can be carried out beside what the plan has begun with, without a copy of the state."""
         placed = {action.job_id: action.placement for action in begun if not isinstance(action, Wait)}
         taken = {placement.group for placement in placed.values()} - {None}
-        shaped = bool((state.view.jobs["more_shapes"][: state.rows] > 0).any())
-        plans, worths = self._rows(state, _SHAPED_GROUPS if shaped else GROUPS_MOST)
+        plans, worths = self._rows(state, _SHAPED_GROUPS if _is_shaped(state) else GROUPS_MOST)
         for k in np.argsort(-worths, kind="stable").tolist():
             moves = {action.job_id: action.placement for action in plans[k] if not isinstance(action, Wait)}
             changed = {state.group_number(job_id) for job_id in moves} | {placement.group for placement in moves.values()}
@@ -150,7 +143,7 @@ class Learned:
                 return plans[k]
         return ()
 
-    def _rows(self, state: State, groups_most: int = GROUPS_MOST) -> tuple[tuple[Plan, ...], NDArray[np.float32]]:
+    def _rows(self, state: State, groups_most: int = GROUPS_MOST) -> tuple[Sequence[Plan], NDArray[np.float32]]:
         """What may be done now, `stop` first, and how far each row's score is above that of `stop`."""
         rows = regroupings(state, _first_s(state), self.config.known_stays, groups_most=groups_most)
         if len(rows.plans) == 1:
@@ -163,13 +156,8 @@ class Learned:
         return score(network.weights, job[network.of_job], rows[:, network.of_row], cluster[network.of_cluster])
 
 
-def _after(state: State, plan: Plan) -> State:
-    """A copy of a state in which a plan has been carried out."""
-    if not plan:
-        return state
-    twin = state.copy()
-    carry_out(twin, plan, keeps_slo=True)
-    return twin
+def _is_shaped(state: State) -> bool:
+    return bool((state.view.jobs["more_shapes"][: state.rows] > 0).any())
 
 
 def _first_s(state: State) -> float:

@@ -12,11 +12,15 @@ from trainers.shaped_places import stream, train
 
 
 def test_a_small_run_writes_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"JOBS": 12, "PAIRS": 1, "SEARCHED": 1, "EPOCHS": 2}.items():
+    for name, value in {"JOBS": 12, "PAIRS": 1, "SEARCHED": 1, "EPOCHS": 2, "STREAMS": 2}.items():
         monkeypatch.setattr(shaped_places, name, value)
     lines: list[str] = []
-    train(tmp_path, 0, 0, [1000], lines.append, streams=2)
+    train(tmp_path, 0, 0, [1000], lines.append)
     policy = make_runnable(f"learned:{tmp_path / 'admission-shapes.safetensors'}")
     found = metrics(replay(stream(1000, fixed=False), policy))
-    assert lines == [f"step 0, $/work-h {found.usd_per_work_hour:.3f}"]
+    every = metrics(replay(stream(1000, fixed=False, every=True), policy))
+    first = f"step 0, $/work-h {found.usd_per_work_hour:.3f}, with all {every.usd_per_work_hour:.3f}"
+    assert lines == [first]
+    train(tmp_path, 1, 0, [1000], lines.append, tmp_path / "admission-shapes.safetensors")
+    assert lines == [first, first]
     assert found.slo_attainment == 1 and found.migrations == 0
