@@ -11,13 +11,24 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.plan import Plan, Wait, carry_out
 from rollmux_env.cluster.state import State
 
-_KEPT = 4  # chains that go on at every step of a joint search
+_KEPT = 4  # chains that go on at every step of a joint search, and as many again that have just opened a group
 _MOST_STEPS = 8
 
 
-Rows = Callable[
-    [State], tuple[Sequence[Plan], NDArray[np.float32]]
-]  # what may be done now, and how far each score is above that of `stop`
+class Rows(NamedTuple):
+    """What may be done in a state.
+
+    Attributes:
+        plans: of each row, its moves; the first row is `stop`, with none. worths: (R,) how far each score is above that of `stop`.
+        opens: (R,) whether a row opens a group.
+    """
+
+    plans: Sequence[Plan]
+    worths: NDArray[np.float32]
+    opens: NDArray[np.bool_]
+
+
+LookUp = Callable[[State], Rows]
 
 
 class Chain(NamedTuple):
@@ -41,38 +52,38 @@ def after(state: State, plan: Plan) -> State:
     return twin
 
 
-def best_chain(start: State, rows: Rows, tries: int, one_row: bool) -> Plan:
+def best_chain(start: State, look_up: LookUp, tries: int, one_row: bool) -> Plan:
     """Of the chains that begin with one of the best-scored rows, and go on with the best until that is `stop`, the best.
 
     Args:
         tries: rows, `stop` among them, to begin with. one_row: chains have no more than one.
     """
-    plans, worths = rows(start)
-    order = np.argsort(-worths, kind="stable")[:tries]
+    rows = look_up(start)
     chosen: Plan = ()
     most = 0.0
-    for first in order[order > 0].tolist():
-        worth, moves, next_moves = float(worths[first]), plans[first], plans[first]
+    for first in best_rows(rows.worths, tries):
+        worth, moves, next_moves = float(rows.worths[first]), rows.plans[first], rows.plans[first]
         twin = start
         while not one_row:
             twin = after(twin, next_moves)
-            then, more = rows(twin)
-            best = int(np.argmax(more))
+            then = look_up(twin)
+            best = int(np.argmax(then.worths))
             if best == 0:
                 break
-            next_moves = then[best]
+            next_moves = then.plans[best]
             moves += next_moves
-            worth += float(more[best])
+            worth += float(then.worths[best])
         if worth > most:
             chosen, most = moves, worth
     return chosen
 
 
-def joint_search(begun: Sequence[Chain], rows: Rows, tries: int) -> Plan:
+def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int) -> Plan:
     """Beam search: the best of all chains that are met on the way, which may be one that is given.
 
-    At every step each chain may go on with any of its best-scored rows, and the best few chains are kept. It ends when two steps
-    have found nothing better. Chains that lead to the same places by other ways count once.
+    At every step each chain may go on with any of its best-scored rows, and the best few chains are kept. A group that is opened
+    for one job is worth little before others have joined it: so chains that have just done so are also kept for themselves. The
+    search ends when two steps have found nothing better. Chains that lead to the same places by other ways count once.
 
     Args:
         begun: chains to begin with, at least one. tries: rows of a chain that are looked at, `stop` among them.
@@ -80,25 +91,31 @@ def joint_search(begun: Sequence[Chain], rows: Rows, tries: int) -> Plan:
     best = max(begun, key=lambda chain: chain.worth)
     chains, known, idle = list(begun), {_places(chain.plan) for chain in begun}, 0
     for _ in range(_MOST_STEPS):
-        longer: list[tuple[float, Plan, Chain]] = []
+        longer: list[tuple[float, bool, Plan, Chain]] = []
         for chain in chains:
-            plans, worths = rows(chain.state)
-            order = np.argsort(-worths, kind="stable")[:tries]
-            longer += [(chain.worth + float(worths[k]), plans[k], chain) for k in order[order > 0].tolist()]
+            rows = look_up(chain.state)
+            opening = np.flatnonzero(rows.opens)
+            chosen = {*best_rows(rows.worths, tries), *opening[best_rows(rows.worths[opening], _KEPT, None)].tolist()}
+            longer += [(chain.worth + float(rows.worths[k]), bool(rows.opens[k]), rows.plans[k], chain) for k in sorted(chosen)]
         longer.sort(key=lambda found: -found[0])
-        chains, most = [], best.worth
-        for worth, moves, chain in longer:
-            if len(chains) == _KEPT:
-                break
+        most, chains, kept = best.worth, [], [0, 0]
+        for worth, opens, moves, chain in longer:
             plan = chain.plan + moves
-            if (places := _places(plan)) not in known:
-                known.add(places)
-                chains.append(Chain(worth, plan, after(chain.state, moves)))
+            if kept[opens] == _KEPT or (places := _places(plan)) in known:
+                continue
+            known.add(places)
+            kept[opens] += 1
+            chains.append(Chain(worth, plan, after(chain.state, moves)))
         best = max([best, *chains], key=lambda chain: chain.worth)
         idle = 0 if best.worth > most else idle + 1
         if idle == 2 or not chains:
             break
     return best.plan
+
+
+def best_rows(worths: NDArray[np.float32], most: int, stop: int | None = 0) -> list[int]:
+    """The best of so many rows, the best first, but for `stop`."""
+    return [k for k in np.argsort(-worths, kind="stable")[:most].tolist() if k != stop]
 
 
 def _places(plan: Plan) -> frozenset[tuple[str, int | None, int]]:
