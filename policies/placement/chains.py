@@ -91,21 +91,24 @@ def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int) -> Plan:
     best = max(begun, key=lambda chain: chain.worth)
     chains, known, idle = list(begun), {_places(chain.plan) for chain in begun}, 0
     for _ in range(_MOST_STEPS):
-        longer: list[tuple[float, bool, Plan, Chain]] = []
+        longer: list[tuple[float, int, Rows, Chain]] = []
         for chain in chains:
             rows = look_up(chain.state)
             opening = np.flatnonzero(rows.opens)
             chosen = {*best_rows(rows.worths, tries), *opening[best_rows(rows.worths[opening], _KEPT, None)].tolist()}
-            longer += [(chain.worth + float(rows.worths[k]), bool(rows.opens[k]), rows.plans[k], chain) for k in sorted(chosen)]
+            longer += [(chain.worth + float(rows.worths[k]), k, rows, chain) for k in sorted(chosen)]
         longer.sort(key=lambda found: -found[0])
         most, chains, kept = best.worth, [], [0, 0]
-        for worth, opens, moves, chain in longer:
-            plan = chain.plan + moves
-            if kept[opens] == _KEPT or (places := _places(plan)) in known:
+        for worth, k, rows, chain in longer:
+            opens = int(rows.opens[k])
+            if kept[opens] == _KEPT:
                 continue
-            known.add(places)
-            kept[opens] += 1
-            chains.append(Chain(worth, plan, after(chain.state, moves)))
+            moves = rows.plans[k]
+            plan = chain.plan + moves
+            if (places := _places(plan)) not in known:
+                known.add(places)
+                kept[opens] += 1
+                chains.append(Chain(worth, plan, after(chain.state, moves)))
         best = max([best, *chains], key=lambda chain: chain.worth)
         idle = 0 if best.worth > most else idle + 1
         if idle == 2 or not chains:
