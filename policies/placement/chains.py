@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.plan import Plan, Wait, carry_out
 from rollmux_env.cluster.state import State
 
-_KEPT = 4  # chains that go on at every step of a joint search, and as many again that have just opened a group
 _MOST_STEPS = 8
 
 
@@ -78,7 +77,7 @@ def best_chain(start: State, look_up: LookUp, tries: int, one_row: bool) -> Plan
     return chosen
 
 
-def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int) -> Plan:
+def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int, width: int) -> Plan:
     """Beam search: the best of all chains that are met on the way, which may be one that is given.
 
     At every step each chain may go on with any of its best-scored rows, and the best few chains are kept. A group that is opened
@@ -87,6 +86,7 @@ def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int) -> Plan:
 
     Args:
         begun: chains to begin with, at least one. tries: rows of a chain that are looked at, `stop` among them.
+        width: chains that go on at every step, and as many again that have just opened a group.
     """
     best = max(begun, key=lambda chain: chain.worth)
     chains, known, idle = list(begun), {_places(chain.plan) for chain in begun}, 0
@@ -95,19 +95,19 @@ def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int) -> Plan:
         for chain in chains:
             rows = look_up(chain.state)
             opening = np.flatnonzero(rows.opens)
-            chosen = {*best_rows(rows.worths, tries), *opening[best_rows(rows.worths[opening], _KEPT, None)].tolist()}
+            chosen = {*best_rows(rows.worths, tries), *opening[best_rows(rows.worths[opening], width, None)].tolist()}
             longer += [(chain.worth + float(rows.worths[k]), k, rows, chain) for k in sorted(chosen)]
-        longer.sort(key=lambda found: -found[0])
-        most, chains, kept = best.worth, [], [0, 0]
+        longer.sort(key=lambda step: -step[0])
+        most, chains, counts = best.worth, [], [0, 0]
         for worth, k, rows, chain in longer:
             opens = int(rows.opens[k])
-            if kept[opens] == _KEPT:
+            if counts[opens] == width:
                 continue
             moves = rows.plans[k]
             plan = chain.plan + moves
             if (places := _places(plan)) not in known:
                 known.add(places)
-                kept[opens] += 1
+                counts[opens] += 1
                 chains.append(Chain(worth, plan, after(chain.state, moves)))
         best = max([best, *chains], key=lambda chain: chain.worth)
         idle = 0 if best.worth > most else idle + 1

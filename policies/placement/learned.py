@@ -34,7 +34,8 @@ from rollmux_env.validation_errors import describe
 
 _PART = 256  # groups; of a cluster with more, so many are looked at for a place: fewer for a job of several shapes
 _FEW_ROWS, _MANY_ROWS = 32, 96  # of moves that are scored in a state, `stop` among them; the first as in the environment
-_FIRST, _PLACES, _BEGUN = 48, 3, 16  # moves that may come before a place, places after each, and chains to begin with
+_PLACES = 3  # after each move that may come before a place
+_WIDE_GROUPS = 12  # of a cluster with more, a joint search looks at less
 _SHAPED_GROUPS = 8  # of them, that are looked at for moves where jobs have shapes
 SHIPPED = Path(__file__).parent / "weights"
 _ROWS = CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES
@@ -110,8 +111,9 @@ class Learned:
 
     def _jointly(self, state: State, arrived: str | None) -> Plan:
         """A place and moves, or moves: of the chains that begin with a place, or with moves that make room for one, the best."""
+        width, most_first, most_begun = (4, 48, 16) if state.order.size <= _WIDE_GROUPS else (2, 8, 6)
         if arrived is None:
-            return joint_search([Chain(0.0, (), state)], self._many_rows, self.tries)
+            return joint_search([Chain(0.0, (), state)], self._many_rows, self.tries, width)
         begun = self._places(state, arrived, self.tries)
         if any(isinstance(action, Wait) for action in begun[0].plan):
             return begun[0].plan
@@ -119,7 +121,7 @@ class Learned:
         usd, _, work, _ = present_rates(state.view)
         work_usd = (usd + own_usd(state.view.jobs[state.row(arrived)], state.limits)) / (work + 1)
         opening = np.flatnonzero(rows.opens)
-        first = {*best_rows(rows.worths, _FIRST), *opening[best_rows(rows.worths[opening], self.tries, None)].tolist()}
+        first = {*best_rows(rows.worths, most_first), *opening[best_rows(rows.worths[opening], self.tries, None)].tolist()}
         for k in sorted(first):
             there = after(state, rows.plans[k])
             begun += [
@@ -128,8 +130,8 @@ class Learned:
                 if isinstance(chain.plan[0], Place)
             ]
         begun.sort(key=lambda chain: -chain.worth)
-        chains = [chain._replace(state=after(chain.state, chain.plan[-1:])) for chain in begun[:_BEGUN]]
-        return joint_search(chains, self._many_rows, self.tries)
+        chains = [chain._replace(state=after(chain.state, chain.plan[-1:])) for chain in begun[:most_begun]]
+        return joint_search(chains, self._many_rows, self.tries, width)
 
     def _places(self, state: State, job_id: str, most: int, work_usd: float = 0.0) -> list[Chain]:
         """The best-scored places of a job in a state, the best first; or that it waits, or stays where alone there is room.
