@@ -50,8 +50,8 @@ _COLUMNS = [*range(len(CANDIDATE_FEATURES)), *range(_FIRST_SHAPE, _FIRST_SHAPE +
 
 def stream(seed: int, fixed: bool, every: bool = False) -> Scenario:
     """Production jobs of several shapes; with `every` half of them are asynchronous, and there are three pools."""
-    more = {"asynchronous": 0.5, "third_pool": True} if every else {}
-    return workload("production", seed, jobs=JOBS, shapes=True, stays="fixed" if fixed else "iterations", **more)
+    stays, share = "fixed" if fixed else "iterations", 0.5 if every else 0.0
+    return workload("production", seed, jobs=JOBS, shapes=True, stays=stays, asynchronous=share, third_pool=every)
 
 
 def worth(rows: Array) -> Array:
