@@ -127,6 +127,13 @@ RECIPES = {
             Source("production", 12, _LOOSE),
         ),
     ),
+    "admission-shapes": Recipe(
+        moves=False,
+        sources=tuple(Source("production", 120, {**options, "jobs": 40}) for options in (_SHAPES, _EVERY)),
+        rounds=3,
+        epochs=20,
+        learning_rate=2e-3,
+    ),
     "moves": Recipe(
         moves=True,
         sources=(
