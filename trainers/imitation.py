@@ -109,6 +109,7 @@ class Recipe:
 
 
 _FIXED, _TIGHT, _LOOSE, _SHAPES = {"stays": "fixed"}, {"slo": (1.0, 1.5)}, {"slo": (1.5, 3.0)}, {"shapes": True}
+_EVERY = {**_SHAPES, "asynchronous": 0.5, "third_pool": True}  # shapes, staleness and three pools
 _WORTH: dict[str, Any] = {
     "teacher": WORTH,
     "rounds": 2,
@@ -127,6 +128,13 @@ _PLACES = (
 RECIPES = {
     "admission": Recipe(moves=False, sources=_PLACES),
     "admission-unknown": Recipe(moves=False, sources=_PLACES, rounds=3, known_stays=False),
+    "admission-shapes": Recipe(
+        moves=False,
+        sources=tuple(Source("production", 120, {**options, "jobs": 40}) for options in (_SHAPES, _EVERY)),
+        rounds=3,
+        epochs=20,
+        learning_rate=2e-3,
+    ),
     "moves": Recipe(
         moves=True,
         sources=(
@@ -138,8 +146,8 @@ RECIPES = {
     "moves-shapes": Recipe(
         moves=True,
         sources=(
-            *(Source("production", 8, {**_SHAPES, **options}) for options in ({}, _FIXED)),
-            *(Source("production", 4, {**_SHAPES, **options}) for options in (_TIGHT, _LOOSE)),
+            *(Source("production", 5, {**shapes, **options}) for shapes in (_SHAPES, _EVERY) for options in ({}, _FIXED)),
+            *(Source("production", 2, {**shapes, **options}) for shapes in (_SHAPES, _EVERY) for options in (_TIGHT, _LOOSE)),
         ),
         **_WORTH,
     ),

@@ -143,7 +143,8 @@ def work_so_far(streams: Streams, s: int, limits: Limits, out: Floats) -> None:
             done += ran_s / groups[group].period_s
         hours = done * jobs[job].solo_s / 3600.0
         out[0] += hours
-        out[1] += hours * own_usd(jobs[job], limits)
+        written = jobs[job] if jobs[job].more_shapes == 0 else jobs[jobs[job].first_shape]  # whichever shape it runs in
+        out[1] += hours * own_usd(written, limits)
 
 
 @compiled

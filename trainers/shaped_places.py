@@ -1,18 +1,21 @@
 """Learns where to place jobs of several shapes, without moves, by policy search on common streams.
 
     python -m trainers.shaped_places --out DIR
+    python -m trainers.shaped_places --start FILE --out DIR
     python -m trainers.shaped_places --unknown-stays --out DIR
 
-A network is first fitted to the value at the longest horizon that the observation gives each place, which has no noise. Then
-evolution strategies (Salimans et al. 2017) change its last layer: in every step, pairs of opposite perturbations play the same
-streams, so that what the streams differ by cancels, and the reward is the difference of the logarithms of their dollars per
-work-hour. A stream takes a tenth of a second, where one decision's lookahead takes as long.
+Half of the streams have asynchronous jobs and a third pool besides. Without a file to go on from, a network is first fitted to the
+value at the longest horizon that the observation gives each place, which has no noise. Then evolution strategies (Salimans et al.
+2017) change its last layer: in every step, pairs of opposite perturbations play the same streams, so that what the streams differ
+by cancels, and the reward is the difference of the logarithms of their dollars per work-hour. A stream takes a tenth of a second,
+where one decision's lookahead takes as long.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +23,10 @@ import torch
 from numpy.typing import NDArray
 
 from policies.placement.learned import Learned
-from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.placement.policy_file import PolicyConfig, read_policy, write_policy
 from policies.placement.scorer import score
 from rollmux_env.bench.streams import workload
+from rollmux_env.errors import InputError
 from rollmux_env.held_out import FIRST_DRAWN_SEED
 from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, SHAPE_FEATURES
 from rollmux_env.replay.fluid import replay
@@ -45,9 +49,10 @@ _FIRST_SHAPE = len(CANDIDATE_FEATURES + MOVE_FEATURES)
 _COLUMNS = [*range(len(CANDIDATE_FEATURES)), *range(_FIRST_SHAPE, _FIRST_SHAPE + len(SHAPE_FEATURES))]
 
 
-def stream(seed: int, fixed: bool) -> Scenario:
-    """Production jobs of several shapes."""
-    return workload("production", seed, jobs=JOBS, shapes=True, stays="fixed" if fixed else "iterations")
+def stream(seed: int, fixed: bool, every: bool = False) -> Scenario:
+    """Production jobs of several shapes; with `every` half of them are asynchronous, and there are three pools."""
+    stays, share = "fixed" if fixed else "iterations", 0.5 if every else 0.0
+    return workload("production", seed, jobs=JOBS, shapes=True, stays=stays, asynchronous=share, third_pool=every)
 
 
 def worth(rows: Array) -> Array:
@@ -63,7 +68,7 @@ class Scored(Learned):
         tried: the network's weights, which may be exchanged between streams.
     """
 
-    def __init__(self, tried: Weights, known_stays: bool = True) -> None:
+    def __init__(self, tried: Weights, known_stays: bool) -> None:
         super().__init__(moves=False, known_stays=known_stays)
         self.tried = tried
 
@@ -105,7 +110,7 @@ def fitted(rng: np.random.Generator, streams: int, known_stays: bool) -> Weights
     examples = []
     for k, seed in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, streams).tolist()):
         policy = Worth(rng, known_stays)
-        replay(stream(seed, fixed=k % 4 == 3), policy)
+        replay(stream(seed, fixed=k % 4 == 3, every=k % 2 == 0), policy)
         examples += policy.examples
     labels = Labels(*(np.array(column) for column in zip(*examples, strict=True)))
     network = Scorer(len(_NAMES[0]), len(_COLUMNS), len(_NAMES[2]), WIDTHS)
@@ -119,33 +124,38 @@ def train(
     steps: int,
     seeds: Sequence[int],
     tell: Callable[[str], None],
-    streams: int = STREAMS,
+    start: Path | None = None,
     known_stays: bool = True,
 ) -> None:
-    """Fit and search, and write the file in OUT whenever it is better on the streams of `seeds`.
+    """Fit, or read a policy file, and search; write the file in OUT whenever it is better on streams of `seeds`.
 
-    The file is admission-shapes.safetensors, or admission-unknown-shapes.safetensors where it is not known when jobs leave.
+    Better is fewer dollars per work-hour than at the start, mean over the streams of both kinds. The file is
+    admission-shapes.safetensors, or admission-unknown-shapes.safetensors where it is not known when jobs leave.
 
     Raises:
-        InputError: a folder that cannot be written.
+        InputError: a folder that cannot be written, or a file that is not of a network as this one.
     """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    weights = fitted(rng, streams, known_stays)
-    tried = [stream(number, fixed=False) for number in seeds]
+    options = ["" if start is None else f" --start {start.name}", "" if known_stays else " --unknown-stays"]
+    command = f"python -m trainers.shaped_places{''.join(options)}"
+    weights = fitted(rng, STREAMS, known_stays) if start is None else _read(start)
+    tried = [stream(number, fixed=False, every=every) for number in seeds for every in (False, True)]
     last = np.concatenate([weights[name].ravel() for name in _LAST]).astype(np.float64)
     scale = np.concatenate([np.full(weights[name].size, 0.3 * np.abs(weights[name]).mean() + 0.02) for name in _LAST])
-    direction, least = np.zeros(last.size), np.inf
+    direction, least, first = np.zeros(last.size), np.inf, np.ones(len(tried))
     price = Scored(weights, known_stays).price
     for step in range(steps + 1):
         if step % 4 == 0:
-            usd = float(np.mean([price(_with(weights, last), scenario) for scenario in tried]))
-            tell(f"step {step}, $/work-h {usd:.3f}")
-            if usd < least:
-                least = usd
-                _write(out, _with(weights, last), known_stays, {"seed": seed, "steps": step})
+            usd = np.array([price(_with(weights, last), scenario) for scenario in tried])
+            first = usd if step == 0 else first
+            tell(f"step {step}, $/work-h {usd[::2].mean():.3f}, with all {usd[1::2].mean():.3f}")
+            if (mean := float((usd / first).mean())) < least:
+                least = mean
+                _write(out, _with(weights, last), known_stays, {"command": command, "seed": seed, "steps": step})
         scenarios = [
-            stream(number, fixed=k == 3) for k, number in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, SEARCHED).tolist())
+            stream(number, fixed=k == 3, every=k % 2 == 1)
+            for k, number in enumerate(rng.integers(FIRST_DRAWN_SEED, 2**31, SEARCHED).tolist())
         ]
         gradient = np.zeros(last.size)
         for _ in range(PAIRS):
@@ -166,15 +176,21 @@ def _with(weights: Weights, last: NDArray[np.float64]) -> Weights:
     return changed
 
 
-def _write(out: Path, weights: Weights, known_stays: bool, made: dict[str, str | int | float]) -> None:
-    command = "python -m trainers.shaped_places" if known_stays else "python -m trainers.shaped_places --unknown-stays"
+def _read(start: Path) -> Weights:
+    config, weights = read_policy(start)
+    if (config.job_features, config.candidate_features, config.cluster_features) != _NAMES:
+        raise InputError(f"{start}: reads other features than a network for places of several shapes")
+    return weights
+
+
+def _write(out: Path, weights: Weights, known_stays: bool, provenance: dict[str, str | int | float]) -> None:
     config = PolicyConfig(
         job_features=_NAMES[0],
         candidate_features=_NAMES[1],
         cluster_features=_NAMES[2],
         widths=WIDTHS,
         known_stays=known_stays,
-        provenance={"command": command, **made},
+        provenance=provenance,
     )
     write_policy(out / f"admission-{'' if known_stays else 'unknown-'}shapes.safetensors", config, weights)
 
@@ -183,17 +199,14 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="an existing folder")
+    parser.add_argument("--start", type=Path, help="a policy file to go on from")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=40, help="of the search")
     parser.add_argument("--unknown-stays", action="store_true", help="it is not known when jobs leave")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-
-    def tell(line: str) -> None:
-        print(line, flush=True)
-
-    seeds = range(1000, 1004)
-    train(arguments.out, arguments.seed, arguments.steps, seeds, tell, known_stays=not arguments.unknown_stays)
+    tell = partial(print, flush=True)
+    train(arguments.out, arguments.seed, arguments.steps, range(1000, 1004), tell, arguments.start, not arguments.unknown_stays)
 
 
 if __name__ == "__main__":

@@ -8,21 +8,34 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.placement.chains import Chain, Rows, after, best_chain, best_rows, joint_search
 from policies.placement.policy_file import PolicyConfig, read_policy
 from policies.placement.scorer import random_weights, score
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.features import features
 from rollmux_env.cluster.part import part_of
-from rollmux_env.cluster.plan import Place, Plan, Wait, carry_out
+from rollmux_env.cluster.plan import Place, Plan, Wait
 from rollmux_env.cluster.regroupings import regroupings
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.features import CANDIDATE_FEATURES, CLUSTER_FEATURES, JOB_FEATURES, MOVE_FEATURES, SHAPE_FEATURES
+from rollmux_env.kernel.features import (
+    CANDIDATE_FEATURES,
+    CLUSTER_FEATURES,
+    JOB_FEATURES,
+    MOVE_FEATURES,
+    NEW_GROUP,
+    SHAPE_FEATURES,
+)
 from rollmux_env.kernel.neighbourhood.table import GROUPS_MOST
+from rollmux_env.kernel.pools import own_usd
+from rollmux_env.kernel.valuation import present_rates
 from rollmux_env.validation_errors import describe
 
 _PART = 256  # groups; of a cluster with more, so many are looked at for a place: fewer for a job of several shapes
+_FEW_ROWS, _MANY_ROWS = 32, 96  # of moves that are scored in a state, `stop` among them; the first as in the environment
+_PLACES = 3  # after each move that may come before a place
+_WIDE_GROUPS = 12  # of a cluster with more, a joint search looks at less
 _SHAPED_GROUPS = 8  # of them, that are looked at for moves where jobs have shapes
 SHIPPED = Path(__file__).parent / "weights"
 _ROWS = CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES
@@ -82,14 +95,47 @@ class Learned:
 
     def decide(self, state: State, event: Event) -> Plan:
         """Answer an arrival with a place, or let the job wait; answer both it and any other event with moves."""
-        plan: Plan = ()
-        if isinstance(event, Arrived):
-            plan = self._place(state, event.job.id)
+        arrived = event.job.id if isinstance(event, Arrived) else None
+        if self._moves and self.tries > 1 and state.order.size <= GROUPS_MOST and _is_shaped(state):
+            return self._jointly(state, arrived)
+        plan = () if arrived is None else self._places(state, arrived, 1)[0].plan
         if not self._moves or any(isinstance(action, Wait) for action in plan):
             return plan
-        return plan + self._regroup(state, plan)
+        if state.order.size > _PART:
+            return plan + self._one_row(state, plan)
+        large = state.order.size > GROUPS_MOST
+        return plan + best_chain(after(state, plan), self._rows, 1 if large else self.tries, large)
 
-    def _place(self, state: State, job_id: str) -> Plan:
+    def _jointly(self, state: State, arrived: str | None) -> Plan:
+        """A place and moves, or moves: of the chains that begin with a place, or with moves that make room for one, the best."""
+        width, most_first, most_begun = (4, 48, 16) if state.order.size <= _WIDE_GROUPS else (2, 8, 6)
+        if arrived is None:
+            return joint_search([Chain(0.0, (), state)], self._many_rows, self.tries, width)
+        begun = self._places(state, arrived, self.tries)
+        if any(isinstance(action, Wait) for action in begun[0].plan):
+            return begun[0].plan
+        rows = self._many_rows(state)
+        usd, _, work, _ = present_rates(state.view)
+        work_usd = (usd + own_usd(state.view.jobs[state.row(arrived)], state.limits)) / (work + 1)
+        opening = np.flatnonzero(rows.opens)
+        first = {*best_rows(rows.worths, most_first), *opening[best_rows(rows.worths[opening], self.tries, None)].tolist()}
+        for k in sorted(first):
+            there = after(state, rows.plans[k])
+            begun += [
+                Chain(float(rows.worths[k]) + chain.worth, rows.plans[k] + chain.plan, there)
+                for chain in self._places(there, arrived, _PLACES, work_usd)
+                if isinstance(chain.plan[0], Place)
+            ]
+        begun.sort(key=lambda chain: -chain.worth)
+        chains = [chain._replace(state=after(chain.state, chain.plan[-1:])) for chain in begun[:most_begun]]
+        return joint_search(chains, self._many_rows, self.tries, width)
+
+    def _places(self, state: State, job_id: str, most: int, work_usd: float = 0.0) -> list[Chain]:
+        """The best-scored places of a job in a state, the best first; or that it waits, or stays where alone there is room.
+
+        Their worths compare with those of rows of moves, and between states: the best place counts what the observation says that
+        it is worth at the shortest horizon, the others as far below it as their scores are; and the unit is that of rows of moves.
+        """
         shapes = len(state.job(job_id).shapes) + 1
         part = part_of(state, max(GROUPS_MOST, _PART // shapes), job_id)
         table = candidates(state, job_id, state.order[part.positions])
@@ -97,76 +143,60 @@ class Learned:
         rows = table.own_first()
         rows = rows[table.feasible[rows]]
         if rows.size == 0:
-            return (Wait(job_id) if part.host is None else Place(job_id, part.host),)
+            return [Chain(0.0, (Wait(job_id) if part.host is None else Place(job_id, part.host),), state)]
         inputs = features(state, table, _first_s(state), self.config.known_stays, rows)
         wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)
         wide[:, : len(CANDIDATE_FEATURES)] = inputs.candidates
         wide[:, -len(SHAPE_FEATURES) :] = inputs.shapes
-        return (Place(job_id, table.placement(int(rows[np.argmax(self._scores(inputs.job, wide, inputs.cluster))]))),)
-
-    def _regroup(self, state: State, begun: Plan) -> Plan:
-        """The moves after what the plan has begun with: of the chains of rows that begin with one of the best-scored, the best.
-
-        A chain goes on with the row of the highest score until that is `stop`, and is worth what its rows' scores are above that of
-        `stop`. In a cluster too large to look at all groups it is one row.
-        """
-        if state.order.size > _PART:
-            return self._one_row(state, begun)
-        large = state.order.size > GROUPS_MOST
-        start = _after(state, begun)
-        plans, worths = self._rows(start)
-        order = np.argsort(-worths, kind="stable")[: 1 if large else self.tries]
-        chosen: Plan = ()
-        most = 0.0
-        for first in order[order > 0].tolist():
-            worth, moves, next_moves = float(worths[first]), plans[first], plans[first]
-            twin = start
-            while not large:
-                twin = _after(twin, next_moves)
-                then, more = self._rows(twin)
-                best = int(np.argmax(more))
-                if best == 0:
-                    break
-                next_moves = then[best]
-                moves += next_moves
-                worth += float(more[best])
-            if worth > most:
-                chosen, most = moves, worth
-        return chosen
+        scores = self._scores(inputs.job, wide, inputs.cluster)
+        best = int(np.argmax(scores))
+        if most == 1:
+            return [Chain(0.0, (Place(job_id, table.placement(int(rows[best]))),), state)]
+        own, (usd, others, work, running) = own_usd(state.view.jobs[state.row(job_id)], state.limits), present_rates(state.view)
+        price = (usd + own) / (work + 1)
+        unit = own * (running + 1) / (own + others) if own > 0.0 else 1.0
+        worths = (scores - scores[best] + _worth(wide[best], (work_usd or price) / price)) * unit
+        return [
+            Chain(float(worths[k]), (Place(job_id, table.placement(int(rows[k]))),), state) for k in best_rows(worths, most, None)
+        ]
 
     def _one_row(self, state: State, begun: Plan) -> Plan:
         """The best-scored row of those that can be carried out beside what the plan has begun with, without a copy of the state."""
         placed = {action.job_id: action.placement for action in begun if not isinstance(action, Wait)}
         taken = {placement.group for placement in placed.values()} - {None}
-        shaped = bool((state.view.jobs["more_shapes"][: state.rows] > 0).any())
-        plans, worths = self._rows(state, _SHAPED_GROUPS if shaped else GROUPS_MOST)
-        for k in np.argsort(-worths, kind="stable").tolist():
-            moves = {action.job_id: action.placement for action in plans[k] if not isinstance(action, Wait)}
+        rows = self._rows(state, _SHAPED_GROUPS if _is_shaped(state) else GROUPS_MOST)
+        for k in best_rows(rows.worths, len(rows.worths), None):
+            moves = {action.job_id: action.placement for action in rows.plans[k] if not isinstance(action, Wait)}
             changed = {state.group_number(job_id) for job_id in moves} | {placement.group for placement in moves.values()}
             if k == 0 or (not changed & taken and state.has_room(placed | moves)):
-                return plans[k]
+                return rows.plans[k]
         return ()
 
-    def _rows(self, state: State, groups_most: int = GROUPS_MOST) -> tuple[tuple[Plan, ...], NDArray[np.float32]]:
+    def _many_rows(self, state: State) -> Rows:
+        return self._rows(state, limit=_MANY_ROWS)
+
+    def _rows(self, state: State, groups_most: int = GROUPS_MOST, limit: int = _FEW_ROWS) -> Rows:
         """What may be done now, `stop` first, and how far each row's score is above that of `stop`."""
-        rows = regroupings(state, _first_s(state), self.config.known_stays, groups_most=groups_most)
+        rows = regroupings(state, _first_s(state), self.config.known_stays, limit, groups_most=groups_most)
+        opens = rows.candidates[:, NEW_GROUP] > 0
         if len(rows.plans) == 1:
-            return rows.plans, np.zeros(1, dtype=np.float32)
+            return Rows(rows.plans, np.zeros(1, dtype=np.float32), opens)
         scores = self._scores(rows.job, rows.candidates, rows.cluster)
-        return rows.plans, scores - scores[0]
+        return Rows(rows.plans, scores - scores[0], opens)
 
     def _scores(self, job: NDArray[np.float32], rows: NDArray[np.float32], cluster: NDArray[np.float32]) -> NDArray[np.float32]:
         network = self._of_shapes if rows[:, -len(SHAPE_FEATURES) :].any() else self._network
         return score(network.weights, job[network.of_job], rows[:, network.of_row], cluster[network.of_cluster])
 
 
-def _after(state: State, plan: Plan) -> State:
-    """A copy of a state in which a plan has been carried out."""
-    if not plan:
-        return state
-    twin = state.copy()
-    carry_out(twin, plan, keeps_slo=True)
-    return twin
+def _is_shaped(state: State) -> bool:
+    return bool((state.view.jobs["more_shapes"][: state.rows] > 0).any())
+
+
+def _worth(row: NDArray[np.float32], times: float) -> float:
+    """What a place is worth at the shortest horizon, as observed, over the price of the job's own nodes for so long."""
+    work, more = (float(row[_ROWS.index(name)]) for name in ("work_1h", "more_1h"))
+    return times * work / (1 - min(abs(work), 0.9999)) - more / (1 - min(abs(more), 0.9999))
 
 
 def _first_s(state: State) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,18 +30,36 @@ from rollmux_env.kernel.valuation import make_valuation, present_rates, work_pri
 _COLUMNS = len(CANDIDATE_FEATURES + MOVE_FEATURES + SHAPE_FEATURES)
 
 
+class Plans(Sequence[Plan]):
+    """Of each row, its moves; the first row is `stop`, with none. They are only made of rows that someone asks for.
+
+    Args:
+        ids: of the jobs by row. choices: (A,) records, of rows of these jobs and groups.
+    """
+
+    def __init__(self, ids: list[str], choices: Records, jobs: Records, groups: Records) -> None:
+        self._ids, self._choices, self._jobs, self._groups = ids, choices, jobs, groups
+
+    def __len__(self) -> int:
+        return len(self._choices)
+
+    def __getitem__(self, row: int) -> Plan:  # type: ignore[override]
+        moves = placements(self._choices[row], self._jobs, self._groups)  # an IndexError ends an iteration
+        return tuple(Move(self._ids[job], placement) for job, placement in moves)
+
+
 class Regroupings(NamedTuple):
     """What may be done after an event: rows as the environments show them with `moves=True`, of A choices.
 
     Attributes:
-        plans: of each row, its moves; the first row is `stop`, with none.
+        plans: of each row, its moves.
         job, candidates, cluster: (F,), (A, F) and (F,) features, as `rollmux_env.kernel.features` names them, those of
             shapes last.
         feasible: (A,) whether a row keeps every SLO; with `shield` all do.
         truncated: whether there were more rows.
     """
 
-    plans: tuple[Plan, ...]
+    plans: Plans
     job: NDArray[np.float32]
     candidates: NDArray[np.float32]
     cluster: NDArray[np.float32]
@@ -82,9 +100,7 @@ def regroupings(
     unit_usd = rates[1] / max(rates[3], 1)
     count, there = features_of_moves(view, known_stays, unit_usd, valuation, scratch, choices, candidates)
     ids = [state.job_id(row) for row in rows.tolist()]
-    plans = tuple(
-        tuple(Move(ids[job], placement) for job, placement in placements(choice, jobs, groups)) for choice in choices[: count + 1]
-    )
+    plans = Plans(ids, choices[: count + 1], jobs, groups)
     job = np.zeros(len(JOB_FEATURES), dtype=np.float32)
     return Regroupings(plans, job, candidates[: count + 1], cluster, choices["feasible"][: count + 1] == 1, there > count)
 

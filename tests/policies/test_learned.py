@@ -9,6 +9,7 @@ from policies.placement.learned import SHIPPED, Learned
 from policies.placement.policy_file import read_policy, write_policy
 from policies.placement.scorer import score
 from policies.registry import make_runnable
+from rollmux_env.cluster.events import Admitted
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Workload
 from rollmux_env.envs.placement.observation import candidate_names
@@ -16,6 +17,7 @@ from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import outcome
+from tests.rollmux_env.replay.test_event import job, scenario
 
 
 def played(generator: Generator, seed: int, policy: Learned) -> float:
@@ -90,6 +92,15 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         for spec in (f"learned:{path}", "learned:default,moves=false")
     ]
     assert costs[0] == costs[1]
+
+
+def test_moves_follow_a_place_while_others_wait_for_a_quota() -> None:
+    """Ann's second job is passed over; where to place Bob's, and what to move then, is asked of a state in which it still waits."""
+    users = (("a", "ann", 0), ("b", "ann", 9), ("c", "bob", 9))
+    jobs = [job(name, 50, 40, at_s, slo=1, user=user) for name, user, at_s in users]
+    run = replay(scenario(*jobs, quotas={"ann": {"nodes": 2}}), Learned())
+    admitted = {event.job_id: event.at_s for event in run.log if isinstance(event, Admitted)}
+    assert admitted["c"] == 9 < admitted["b"]
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

@@ -30,6 +30,17 @@ def test_lookahead_without_discount_is_what_the_stream_costs() -> None:
     assert work_h == pytest.approx(info["work_h"][0], rel=1e-5)
 
 
+def test_work_is_worth_the_same_in_whichever_shape_it_is_done() -> None:
+    env = PlacementVectorEnv(1, Workload("production", jobs=3, shapes=True), autoreset=False)
+    player = Player(env, None)
+    env.reset(options={"stream_seed": 5})
+    usd, work_h, work_usd = player.look_ahead(1e9).T
+    played = ~np.isnan(usd)
+    assert played.sum() > 3 and np.ptp(usd[played]) > 1.0  # alone, in several shapes
+    np.testing.assert_allclose(work_usd[played], work_usd[played][0], rtol=1e-5)
+    np.testing.assert_allclose(work_h[played], work_h[played][0], rtol=1e-5)
+
+
 def test_lookahead_finds_the_toys_optimum() -> None:
     generator = Toy(rounds=2)
     env = PlacementVectorEnv(1, generator, autoreset=False)

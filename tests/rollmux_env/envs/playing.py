@@ -129,7 +129,7 @@ class Watching(Replayed):
             rows = regroupings(state, self._first_s, self._known_stays, self._limit)
             if len(rows.plans) > 1:
                 self.moves.append(rows)
-            for row in rows.plans[1:]:
+            for row in [*rows.plans][1:]:
                 carry_out(state.copy(), row, True)
             assert taken in rows.plans
             carry_out(state, taken, True)
