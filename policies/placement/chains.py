@@ -95,9 +95,7 @@ def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int, width: int
         longer: list[tuple[float, int, Rows, Chain]] = []
         for chain in chains:
             rows = look_up(chain.state)
-            opening = np.flatnonzero(rows.opens)
-            chosen = {*best_rows(rows.worths, tries), *opening[best_rows(rows.worths[opening], width, None)].tolist()}
-            longer += [(chain.worth + float(rows.worths[k]), k, rows, chain) for k in sorted(chosen)]
+            longer += [(chain.worth + float(rows.worths[k]), k, rows, chain) for k in promising(rows, tries, width)]
         longer.sort(key=lambda step: -step[0])
         most, chains, counts = best.worth, [], [0, 0]
         for worth, k, rows, chain in longer:
@@ -120,6 +118,12 @@ def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int, width: int
 def best_rows(worths: NDArray[np.float32], most: int, stop: int | None = 0) -> list[int]:
     """The best of so many rows, the best first, but for `stop`."""
     return [k for k in np.argsort(-worths, kind="stable")[:most].tolist() if k != stop]
+
+
+def promising(rows: Rows, most: int, most_opening: int) -> list[int]:
+    """The best of so many rows, but for `stop`, and the best of those that open a group, in their order."""
+    opening = np.flatnonzero(rows.opens)
+    return sorted({*best_rows(rows.worths, most), *opening[best_rows(rows.worths[opening], most_opening, None)].tolist()})
 
 
 def _places(plan: Plan) -> frozenset[tuple[str, int | None, int]]:

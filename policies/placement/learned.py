@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.placement.chains import Chain, Rows, after, best_chain, best_rows, joint_search
+from policies.placement.chains import Chain, Rows, after, best_chain, best_rows, joint_search, promising
 from policies.placement.policy_file import PolicyConfig, read_policy
 from policies.placement.scorer import random_weights, score
 from rollmux_env.cluster.candidates import candidates
@@ -117,9 +117,7 @@ class Learned:
         rows = self._many_rows(state)
         usd, _, work, _ = present_rates(state.view)
         work_usd = (usd + own_usd(state.view.jobs[state.row(arrived)], state.limits)) / (work + 1)
-        opening = np.flatnonzero(rows.opens)
-        first = {*best_rows(rows.worths, most_first), *opening[best_rows(rows.worths[opening], self.tries, None)].tolist()}
-        for k in sorted(first):
+        for k in promising(rows, most_first, self.tries):
             there = after(state, rows.plans[k])
             begun += [
                 Chain(float(rows.worths[k]) + chain.worth, rows.plans[k] + chain.plan, there)

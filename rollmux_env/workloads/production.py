@@ -28,7 +28,7 @@ TYPE_COUNTS = {
 STAY_MU, STAY_SIGMA, LONGEST_STAY_H = 2.90, 1.03, 155.0
 GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN = 25.0, 262.0
 OPTIONS = frozenset(
-    {"seed", "jobs", "stays", "slo", "max_group_size", "switches", "shapes", "semantics"} | {"asynchronous", "third_pool"}
+    {"seed", "jobs", "stays", "slo", "max_group_size", "switches", "shapes", "asynchronous", "third_pool", "semantics"}
 )
 
 
