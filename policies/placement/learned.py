@@ -188,7 +188,7 @@ class Learned:
 
 
 def _is_shaped(state: State) -> bool:
-    return bool((state.view.jobs["more_shapes"][: state.rows] > 0).any())
+    return state.rows > state.arrived  # shapes have rows of their own
 
 
 def _worth(row: NDArray[np.float32], times: float) -> float:
